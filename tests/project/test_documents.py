@@ -139,11 +139,12 @@ def checkpoints(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Pat
     """Untrained checkpoints in each format."""
 
     def make(folder: Path) -> None:
-        from ctranslate2.converters import TransformersConverter  # imports PyTorch, as the next three do
+        from ctranslate2.converters import TransformersConverter  # imports PyTorch, as the next four do
 
         from tests.parity.checkpoints import make_checkpoint
         from tests.parity.run import quiet
         from tests.parity.shapes import SHAPES
+        from tests.support.marian_folders import write_student
 
         shapes = {shape.name: shape for shape in SHAPES}
         with quiet():
@@ -157,6 +158,8 @@ def checkpoints(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Pat
             package.write(folder / "ct2-en-de/source.spm", "translate-en_de-1_9/sentencepiece.model")
             for file in (folder / "ct2-en-de").iterdir():
                 package.write(file, f"translate-en_de-1_9/model/{file.name}")
+        (folder / "ende").mkdir()
+        write_student(folder / "ende")
 
     return made_once("checkpoints", make)
 

@@ -1,10 +1,17 @@
-"""Small random Transformers in Marian's names, for files that other engines read too."""
+"""Small Transformers in Marian's names, random or trained, for files that other engines read too."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from jumok_export.models.positions import Positions, fairseq_positions
+from jumok_export.models.ssru import SSRULayer, SSRUTransformer
+from jumok_export.models.transformer import TransformerSizes
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -129,3 +136,91 @@ def parameters(vocabularies: tuple[int, int], options: Mapping[str, Any], *, see
         attention(f"decoder_l{layer}_context")
         feed_forward(f"decoder_l{layer}_ffn")
     return arrays
+
+
+class Student(SSRUTransformer):
+    """A model that learns with Marian's positions and its start, an embedding of zeros."""
+
+    def __init__(self, vocabulary: int) -> None:
+        positions = Positions(fairseq_positions(128, SIZES["width"]))
+        sizes = TransformerSizes(
+            source_vocabulary=vocabulary,
+            target_vocabulary=vocabulary,
+            norm="post",
+            output_bias=True,
+            dropout=0.0,
+            **SIZES,
+        )
+        super().__init__(sizes, source_positions=positions, target_positions=positions)
+        for module in self.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.eps = 1e-6
+
+    def embed_target(self, token_ids: Tensor, positions: Tensor) -> Tensor:
+        """See `CrossAttending`."""
+        embedded = self.target_embedding(token_ids) * self.embedding_scale * (positions > 0)[..., None]
+        entered: Tensor = embedded + self.target_positions.of_tokens(token_ids, positions)
+        return entered
+
+
+def train_student(vocabulary: int, pairs: Sequence[tuple[list[int], list[int]]], updates: int) -> Student:
+    """Train a student on pairs of token ids that end with id 0."""
+    source_ids, source_lengths = _padded([source for source, _ in pairs])
+    target_ids, target_lengths = _padded([target for _, target in pairs])
+    within = torch.arange(target_ids.shape[1]) < target_lengths[:, None]
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = Student(vocabulary)
+        optimizer = torch.optim.Adam(model.parameters(), lr=4e-3)
+        for _ in range(updates):
+            logits = model(source_ids, source_lengths, torch.zeros_like(source_lengths), target_ids)
+            optimizer.zero_grad()
+            torch.autograd.backward(F.cross_entropy(logits[within], target_ids[within]))
+            optimizer.step()
+    return model
+
+
+def _padded(sequences: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+    longest = max(map(len, sequences))
+    return (
+        torch.tensor([[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences]),
+        torch.tensor([len(sequence) for sequence in sequences]),
+    )
+
+
+def arrays_of(model: SSRUTransformer) -> Arrays:
+    """The parameters of a model with norms after its layers and one embedding, in Marian's names and orientation."""
+    arrays: dict[str, Tensor] = {
+        "Wemb": model.target_embedding.weight,
+        "decoder_ff_logit_out_b": model.output.bias[None],
+    }
+
+    def linear(name: str, suffix: str, layer: nn.Linear) -> None:
+        arrays[f"{name}_W{suffix}"] = layer.weight.T
+        if layer.bias is not None:
+            arrays[f"{name}_b{suffix}"] = layer.bias[None]
+
+    def norm(name: str, residual: Any) -> None:
+        arrays[f"{name}_ln_scale"], arrays[f"{name}_ln_bias"] = residual.norm.weight[None], residual.norm.bias[None]
+
+    def attention(name: str, attention: Any, residual: Any) -> None:
+        for part in ("query", "key", "value", "output"):
+            linear(name, part[0], getattr(attention, f"{part}_projection"))
+        norm(f"{name}_Wo", residual)
+
+    def feed_forward(name: str, layer: Any) -> None:
+        linear(name, "1", layer.feed_forward[0])
+        linear(name, "2", layer.feed_forward[3])
+        norm(f"{name}_ffn", layer.feed_forward_residual)
+
+    for number, layer in enumerate(model.encoder, start=1):
+        attention(f"encoder_l{number}_self", layer.self_attention, layer.self_attention_residual)
+        feed_forward(f"encoder_l{number}_ffn", layer)
+    for number, layer in enumerate(model.decoder, start=1):
+        assert isinstance(layer, SSRULayer)
+        linear(f"decoder_l{number}_rnn", "", layer.ssru.input_projection)
+        linear(f"decoder_l{number}_rnn", "f", layer.ssru.forget_projection)
+        norm(f"decoder_l{number}_rnn_ffn", layer.ssru_residual)
+        attention(f"decoder_l{number}_context", layer.cross_attention, layer.cross_attention_residual)
+        feed_forward(f"decoder_l{number}_ffn", layer)
+    return {name: values.detach().numpy().copy() for name, values in arrays.items()}

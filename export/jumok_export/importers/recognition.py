@@ -9,6 +9,8 @@ from typing import Unpack
 
 from jumok_export.errors import ExportError
 from jumok_export.importers import pytorch
+from jumok_export.importers.marian.recognition import FILES as MARIAN_FILES
+from jumok_export.importers.marian.recognition import is_marian
 from jumok_export.importers.options import Importer, ImportOptions
 from jumok_export.installed import need
 from jumok_serve.bundle.bundle import Bundle
@@ -94,6 +96,13 @@ FORMATS = (
         recognises=_is_huggingface,
         importer=("jumok_export.importers.huggingface.importing", "import_checkpoint"),
         needs=("safetensors", "transformers"),
+    ),
+    Format(
+        name="a Marian model",
+        files=MARIAN_FILES,
+        recognises=is_marian,
+        importer=("jumok_export.importers.marian.importing", "import_marian"),
+        needs=("safetensors", "yaml"),
     ),
 )
 """All formats; the first that recognises a file or folder imports it."""

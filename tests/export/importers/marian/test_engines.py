@@ -1,0 +1,82 @@
+"""Students translate as in the engines that they were made for: Bergamot's, in WebAssembly, and Firefox's."""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from jumok_serve import Translator
+from tests.support.hang import HANG_S
+from tests.support.marian_folders import STUDENT
+from tests.support.tokenizer_checkpoints import lines
+
+TEXTS = list(dict.fromkeys(lines("en")))
+PROGRAM = Path(__file__).parents[3] / "support" / "bergamot.cjs"
+PACKAGE = "@browsermt/bergamot-translator@0.4.9"
+
+
+@pytest.fixture(scope="module")
+def bergamot(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of Bergamot's worker, apart from its package, which has other rules for modules."""
+    if shutil.which("node") is None or shutil.which("npm") is None:
+        pytest.skip("node and npm are not installed")
+    folder = tmp_path_factory.mktemp("bergamot")
+    quiet = ("--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error")
+    installed = subprocess.run(
+        ["npm", "install", "--prefix", folder, *quiet, PACKAGE],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=250,
+    )
+    if installed.returncode != 0:
+        pytest.skip(f"npm cannot install {PACKAGE} here: {installed.stderr.strip()[-300:]}")
+    shutil.copytree(folder / "node_modules/@browsermt/bergamot-translator/worker", folder / "worker")
+    return folder / "worker"
+
+
+def ours(student: Path, precision: str, *, shortlist: bool) -> list[str]:
+    with Translator(student / "bundle", precision=precision, shortlist=shortlist, threads=1) as translator:
+        return [translation.text for translation in translator.translate(TEXTS, beam_size=1, max_length=60)]
+
+
+def assert_equal(found: Sequence[str], expected: Sequence[str]) -> None:
+    """All but one text may be equal: the engines round alike, but add up in other orders."""
+    assert len({*expected}) > len(expected) // 2
+    different = [pair for pair in zip(found, expected, strict=True) if pair[0] != pair[1]]
+    assert len(different) <= 1, different
+
+
+@pytest.mark.parametrize("shortlist", [False, True])
+def test_a_student_translates_as_in_bergamot(student: Path, bergamot: Path, shortlist: bool) -> None:
+    asked = {
+        "package": str(bergamot),
+        "model": str(student / STUDENT),
+        "vocabularies": [str(student / "vocab.ende.spm")],
+        "shortlist": str(student / "lex.50.50.ende.s2t.bin") if shortlist else None,
+        "config": {"ssplit-mode": "sentence"},
+        "sentences": TEXTS,
+    }
+    done = subprocess.run(
+        ["node", str(PROGRAM)], input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=HANG_S
+    )
+    assert done.returncode == 0, done.stderr
+    expected = json.loads(done.stdout.splitlines()[-1])["texts"]
+    assert_equal(ours(student, "int8", shortlist=shortlist), expected)
+
+
+def test_a_student_translates_as_in_firefox(student: Path) -> None:
+    fxtranslate = pytest.importorskip("fxtranslate")
+    vocabulary = (student / "vocab.ende.spm").read_bytes()
+    peer = fxtranslate.Translator(
+        model=(student / STUDENT).read_bytes(), src_vocab=vocabulary, trg_vocab=vocabulary, shortlist=None
+    )
+    assert_equal(ours(student, "int8", shortlist=False), [peer.translate(text) for text in TEXTS])
+
+
+def test_native_graphs_translate_as_plain_ones(student: Path) -> None:
+    native = ours(student, "int8", shortlist=True)
+    assert sum(one != other for one, other in zip(native, ours(student, "fp32", shortlist=True), strict=True)) < 5
