@@ -56,13 +56,13 @@ class Languages(Part):
     default: LanguagePair | None = None
 
     @classmethod
-    def of_pair(cls, source: str, target: str, *, suffix: tuple[int, ...]) -> Self:
+    def of_pair(cls, source: str, target: str, *, prefix: tuple[int, ...] = (), suffix: tuple[int, ...]) -> Self:
         """Return the languages of a model with one direction.
 
-        The tokens ``suffix`` end every source, usually EOS.
+        The tokens ``prefix`` begin every source, and ``suffix``, usually EOS, ends it.
         """
         return cls(
-            sources={source: SourceLanguage(suffix=suffix)},
+            sources={source: SourceLanguage(prefix=prefix, suffix=suffix)},
             targets={target: TargetLanguage()},
             default=LanguagePair(source=source, target=target),
         )

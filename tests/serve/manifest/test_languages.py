@@ -35,6 +35,8 @@ def test_a_model_of_one_pair_needs_no_names() -> None:
     direction = Languages.of_pair("en", "de", suffix=(EOS,)).direction()
     assert (direction.source, direction.target) == ("en", "de")
     assert (direction.source_prefix, direction.source_suffix) == ((), (EOS,))
+    both = Languages.of_pair("en", "de", prefix=(1,), suffix=(EOS,)).direction()
+    assert (both.source_prefix, both.source_suffix) == ((1,), (EOS,))
     assert (direction.start, direction.forced_first, direction.task_prefix) == (None, None, "")
 
 
