@@ -1,5 +1,6 @@
 """Write the graphs of a model in each precision, and verify them."""
 
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -112,6 +113,7 @@ class _Writer:
         self, folder: Path, scales: Scales, *, signed: bool = False
     ) -> tuple[PrecisionVariant, Agreement | None]:
         """Write int8 graphs, and compare them, as they will serve, with the model; None if they do not run."""
+        shutil.rmtree(folder / "int8", ignore_errors=True)  # of scales that agreed less
         quantized = {name: quantize_graph(graph, scales, signed=signed) for name, graph in self.graphs.items()}
         variant = self._write(quantized, folder, "int8", ("cpu",))
         found = RuntimeSide(opened(Folder(folder, variant), "int8", CPU))
