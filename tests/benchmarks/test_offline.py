@@ -35,8 +35,8 @@ from benchmarks.common.trained import dequantized, specification
 from benchmarks.common.trained_checkpoint import save_checkpoint
 from benchmarks.contenders.shortlists import MadeUpLexicon, save_vocabulary_map
 from benchmarks.contenders.worker import Task, Turn, take_turn
+from jumok_export.graphs.int8_matrix import MAX_WEIGHT
 from jumok_export.models.transformer import Transformer, TransformerSizes
-from jumok_export.quantization.int8_matrix import MAX_WEIGHT
 from jumok_export.training.corpus import pad
 from jumok_export.training.greedy import greedy_decode
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabulary

@@ -17,9 +17,10 @@ from typing import Literal
 import torch
 from torch import nn
 
-from jumok_export.bundles.variants import write_variants
+from jumok_export.bundles.variants import elsewhere_in, write_variants
 from jumok_export.errors import ExportError, listed
 from jumok_export.graphs.graph import Graph
+from jumok_export.graphs.storage import WeightsFile
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.models.attention import scaled_queries
 from jumok_export.quantization.calibration import Calibration, GreedySearch, calibrate, encode_texts, given_calibration
@@ -165,9 +166,9 @@ def export_bundle(
                 never=never,
             )
             lists.save(folder / SHORTLIST_FILE)
-        with _evaluating(model), scaled_queries(model):
+        with _fp32_weights(folder, precisions) as weights, _evaluating(model), scaled_queries(model):
             progress("exporting the graphs")
-            graphs = _export(model, bounds)
+            graphs = _export(model, bounds, weights)
             written = write_variants(
                 model,
                 graphs,
@@ -179,6 +180,7 @@ def export_bundle(
                 unverified=unverified,
                 texts=texts,
                 progress=progress,
+                weights=weights,
             )
         for file, text in companions.items():
             (folder / file).write_text(text, encoding="utf-8")
@@ -317,8 +319,17 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         model.train(training)
 
 
-def _export(model: nn.Module, bounds: InputBounds) -> dict[str, Graph]:
+@contextmanager
+def _fp32_weights(folder: Path, precisions: Sequence[str]) -> Iterator[WeightsFile]:
+    """Make the file of the fp32 weights: the bundle's, or one that is removed in the end."""
+    with elsewhere_in(folder) as elsewhere:
+        where = folder if "fp32" in precisions else elsewhere
+        with WeightsFile(where / "fp32" / "weights.bin") as weights:
+            yield weights
+
+
+def _export(model: nn.Module, bounds: InputBounds, weights: WeightsFile) -> dict[str, Graph]:
     try:
-        return export_graphs(model, bounds.source_vocabulary, bounds.target_vocabulary)
+        return export_graphs(model, bounds.source_vocabulary, bounds.target_vocabulary, weights)
     except (TypeError, ValueError) as error:
         raise ExportError(f"{type(model).__name__} cannot be exported: {error}") from error

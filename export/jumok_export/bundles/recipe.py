@@ -15,7 +15,7 @@ from jumok_export.graphs.graph import Graph, logits_width
 from jumok_export.graphs.scan import with_one_pass
 from jumok_export.graphs.selection import sampler_graph, select_graph
 from jumok_export.graphs.shortlist_decoder import split_projection
-from jumok_export.graphs.storage import write_graphs
+from jumok_export.graphs.storage import WeightsFile, write_graphs
 from jumok_export.native.graphs import native_graphs
 from jumok_serve.manifest.graph_variants import GRAPH_VARIANTS, Target, name_for_target
 from jumok_serve.manifest.manifest import PrecisionVariant, TensorSpec
@@ -152,10 +152,14 @@ def write_variant(
     *,
     targets: tuple[Target, ...] = ("cpu",),
     shortlist: bool = False,
+    weights: WeightsFile | None = None,
 ) -> PrecisionVariant:
     """Make and write a precision's graphs into `folder / precision`.
 
     Native graphs are among them if there are kernels.
+
+    Args:
+        weights: see `write_graphs`.
 
     Returns:
         The precision's entry in the manifest.
@@ -163,4 +167,4 @@ def write_variant(
     graphs = make_graphs(sources, targets, shortlist=shortlist)
     if "cpu" in targets and library() is not None:
         graphs |= make_native_graphs(graphs, precision)
-    return write_graphs(graphs, folder, precision)
+    return write_graphs(graphs, folder, precision, weights)

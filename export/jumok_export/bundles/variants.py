@@ -2,7 +2,8 @@
 
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import nn
 from jumok_export.bundles.recipe import half_sources, write_variant
 from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs.graph import Graph
+from jumok_export.graphs.storage import WeightsFile
 from jumok_export.quantization.calibration import Calibration
 from jumok_export.quantization.int8_graphs import Scales, quantize_graph
 from jumok_export.quantization.matrices import quantized_matrices, rectified_keys
@@ -70,6 +72,7 @@ class _Writer:
     listed: bool
     unverified: bool
     texts: SourceTexts
+    weights: WeightsFile | None
 
     @cached_property
     def _calibration(self) -> Calibration | None:
@@ -77,7 +80,7 @@ class _Writer:
 
     def fp32(self, folder: Path, *, for_devices: bool) -> tuple[PrecisionVariant, VerificationReport]:
         targets: tuple[Target, ...] = ("cpu", "device") if for_devices else ("cpu",)
-        variant = self._write(self.graphs, folder, "fp32", targets)
+        variant = self._write(self.graphs, folder, "fp32", targets, self.weights)
         report = self._verified("fp32", variant, folder, verify_fp32)
         if not for_devices:
             return variant, report
@@ -97,8 +100,8 @@ class _Writer:
         given = calibration is not None and calibration.given
         variant, agreement = self._quantized(folder, {} if calibration is None else calibration.scales, signed=given)
         if calibration is not None and not given and agreement is not None and not agrees(agreement):
-            with tempfile.TemporaryDirectory() as elsewhere:
-                _, by_row = self._quantized(Path(elsewhere), {})
+            with elsewhere_in(folder) as elsewhere:
+                _, by_row = self._quantized(elsewhere, {})
             if by_row is not None and by_row.share > agreement.share + CALIBRATION_LOSS:
                 calibration = replace(calibration, scales={})
                 variant, agreement = self._quantized(folder, calibration.scales)
@@ -123,10 +126,15 @@ class _Writer:
             return variant, None
 
     def _write(
-        self, sources: Mapping[str, Graph], folder: Path, precision: str, targets: tuple[Target, ...]
+        self,
+        sources: Mapping[str, Graph],
+        folder: Path,
+        precision: str,
+        targets: tuple[Target, ...],
+        weights: WeightsFile | None = None,
     ) -> PrecisionVariant:
         try:
-            return write_variant(sources, folder, precision, targets=targets, shortlist=self.listed)
+            return write_variant(sources, folder, precision, targets=targets, shortlist=self.listed, weights=weights)
         except ValueError as error:
             if not self.listed:
                 raise
@@ -166,6 +174,16 @@ class _Writer:
         return verify_native(expected, native, listed, self.bounds, precision, reference=reference)
 
 
+@contextmanager
+def elsewhere_in(folder: Path) -> Iterator[Path]:
+    """Make a folder that is no part of the bundle in `folder`, and remove it in the end.
+
+    A system's folder for temporary files may be in memory.
+    """
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".") as name:
+        yield Path(name)
+
+
 def opened(where: Folder, precision: str, device: Device, *, listed: bool = False, native: bool = True) -> Graphs:
     """Load the graphs of a folder; raises `ExportError` if ONNX Runtime cannot load them."""
     try:
@@ -194,6 +212,7 @@ def write_variants(
     unverified: bool,
     texts: SourceTexts,
     progress: Callable[[str], None],
+    weights: WeightsFile | None = None,
 ) -> Written:
     """Write and verify the graphs of a model in several precisions.
 
@@ -204,12 +223,13 @@ def write_variants(
         listed: True to write graphs for shortlists too.
         unverified: True to write graphs that fail; the reports say so.
         texts: texts on which int8 is compared with fp32.
+        weights: file `fp32/weights.bin` with the weights of `graphs`, in this folder or in one that is removed.
 
     Raises:
         ExportError: ONNX Runtime cannot load a graph, or the model cannot have a shortlist.
         VerificationError: a graph does not compute what the model computes.
     """
-    writer = _Writer(model, graphs, bounds, calibrator, listed=listed, unverified=unverified, texts=texts)
+    writer = _Writer(model, graphs, bounds, calibrator, listed, unverified, texts, weights)
     variants: dict[str, PrecisionVariant] = {}
     reports: dict[str, VerificationReport] = {}
     agreement: dict[str, Agreement] = {}
@@ -218,8 +238,8 @@ def write_variants(
         variants["fp32"], reports["fp32"] = writer.fp32(folder, for_devices=True)
         before: tuple[Check, ...] = ()
     else:
-        with tempfile.TemporaryDirectory() as elsewhere:
-            _, report = writer.fp32(Path(elsewhere), for_devices=False)
+        with elsewhere_in(folder) as elsewhere:
+            _, report = writer.fp32(elsewhere if weights is None else weights.path.parents[1], for_devices=False)
         before = tuple(
             check.model_copy(update={"name": f"before quantization: {check.name}"}) for check in report.checks
         )

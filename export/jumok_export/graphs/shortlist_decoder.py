@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnx import NodeProto, TensorProto, helper, numpy_helper
 
 from jumok_export.graphs.graph import Graph, declare, drop_unread, make_graph
+from jumok_export.graphs.weights import TURNED, convert, values
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import SATURATES
@@ -56,7 +57,7 @@ class _Projection:
 
     product: NodeProto
     factors: tuple[NodeProto, ...]
-    weight: NDArray[np.generic]
+    weight: TensorProto
     scale: NDArray[np.float32] | None
     bias: NDArray[np.float32] | None
     left: frozenset[str]
@@ -88,13 +89,13 @@ class _Projection:
             raise ValueError("its logits are no product with a constant matrix, so there can be no shortlist of tokens")
         quantized = node.op_type == _INT8_PRODUCT
         biases += node.input[6 if quantized else 2 :]
-        values = [numpy_helper.to_array(constants[name]).reshape(-1) for name in biases]
+        added = [values(constants[name]).reshape(-1) for name in biases]
         return cls(
             product=node,
             factors=tuple(factors),
             weight=weight,
-            scale=numpy_helper.to_array(constants[node.input[3]]) if quantized else None,
-            bias=np.sum([np.broadcast_to(value, len(weight)) for value in values], axis=0) if values else None,
+            scale=values(constants[node.input[3]]) if quantized else None,
+            bias=np.sum([np.broadcast_to(value, weight.dims[0]) for value in added], axis=0) if added else None,
             left=frozenset(left),
         )
 
@@ -105,20 +106,24 @@ def _leads_to_product(node: NodeProto | None) -> bool:
 
 def _matrix(
     node: NodeProto, constants: Mapping[str, TensorProto], producers: Mapping[str, NodeProto]
-) -> NDArray[np.generic] | None:
-    """The constant matrix [V, K] of a product, or None."""
+) -> TensorProto | None:
+    """The constant matrix [V, K] of a product as a constant `weight`, or None."""
     name, transposed = node.input[1], any(each.name == "transB" and each.i for each in node.attribute)
     if name in producers and producers[name].op_type == "Transpose":
         name, transposed = producers[name].input[0], not transposed
     if name not in constants or len(constants[name].dims) != 2:
         return None
-    values = numpy_helper.to_array(constants[name])
-    return values if transposed else np.ascontiguousarray(values.T)
+    if not transposed:
+        return convert(constants[name], "weight", TURNED)
+    weight = TensorProto()
+    weight.CopyFrom(constants[name])
+    weight.name = "weight"
+    return weight
 
 
 def _specs(projection: _Projection) -> tuple[TensorSpec, ...]:
     """The weights that the decoder takes as inputs."""
-    width = projection.weight.shape[1]
+    width = projection.weight.dims[1]
     if projection.scale is None:
         return (TensorSpec(name=WEIGHT, dtype="float32", axes=("U", width)),)
     return (
@@ -132,13 +137,13 @@ def _gather_projection(projection: _Projection) -> Graph:
     inputs = (TensorSpec(name="tokens", dtype="int64", axes=("U",)),)
     outputs = _specs(projection)
     node = helper.make_node
-    tensors, nodes = [numpy_helper.from_array(projection.weight, "weight")], []
+    tensors, nodes = [projection.weight], []
     if projection.scale is None:
         nodes.append(node("Gather", ["weight", "tokens"], [WEIGHT], axis=0))
     else:
         tensors.append(numpy_helper.from_array(projection.scale, "scale"))
         nodes += [
-            node("Constant", [], ["blocks"], value_ints=[-1, WIDTH_STEP, projection.weight.shape[1]]),
+            node("Constant", [], ["blocks"], value_ints=[-1, WIDTH_STEP, projection.weight.dims[1]]),
             node("Constant", [], ["rows"], value_ints=[-1, 1, WIDTH_STEP]),
             node("Gather", ["weight", "tokens"], ["chosen"], axis=0),
             node("Reshape", ["chosen", "blocks"], ["in_blocks"]),

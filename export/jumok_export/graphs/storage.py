@@ -1,15 +1,26 @@
 """Write graphs with their weights in one shared file, each tensor once."""
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from types import TracebackType
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from onnx import GraphProto, TensorProto, helper, numpy_helper
 
 from jumok_export.graphs.graph import Graph, with_inner
+from jumok_export.graphs.weights import (
+    Place,
+    equal,
+    forget_quantized,
+    is_external,
+    mapped,
+    place_of,
+    refer,
+    source,
+    values,
+)
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant
 
 SMALLEST_EXTERNAL = 1024
@@ -18,63 +29,116 @@ ALIGNMENT = 4096
 """Alignment of tensors in bytes: a page, so that mapped files need no copy."""
 
 
-def write_graphs(graphs: Mapping[str, Graph], folder: Path, precision: str) -> PrecisionVariant:
+class WeightsFile:
+    """A file of tensors, each of them once.
+
+    Args:
+        path: the file, which is made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        self._file = path.open("xb", buffering=0)
+        self._end = 0
+        self._stored: dict[tuple[object, ...], list[tuple[Place, tuple[int, ...]]]] = {}  # by type, sizes and sum
+        self._sources: dict[tuple[object, ...], tuple[Place, bool]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._file.close()
+
+    def store(self, array: NDArray[Any]) -> tuple[Place, bool]:
+        """Store a tensor, unless the file has it, or its transposition.
+
+        Returns:
+            Its place, and True if the file has its transposition.
+        """
+        array = np.ascontiguousarray(array)
+        bits = array.view(f"u{array.itemsize}")
+        key = (bits.dtype, tuple(sorted(array.shape)), int(bits.sum(dtype=np.uint64)))  # of the transposition too
+        like = self._stored.setdefault(key, [])
+        for turned in (False, True):
+            wanted = bits.T if turned else bits
+            for place, shape in like:
+                if equal(mapped(place, bits.dtype, shape), wanted):
+                    return place, turned
+            if array.ndim != 2:
+                break
+        place = Place(self.path, self._end + -self._end % ALIGNMENT, array.nbytes)
+        self._write(memoryview(b"\0" * (place.offset - self._end)))
+        self._write(memoryview(array).cast("B"))
+        like.append((place, array.shape))
+        return place, False
+
+    def move(self, tensor: TensorProto, graph: GraphProto) -> None:
+        """Move a large constant of a graph into the file.
+
+        A matrix whose transposition the file has is transposed when the graph is loaded.
+        """
+        place = place_of(tensor)
+        shape, turned = tuple(tensor.dims), False
+        if place is None or place.path != self.path:
+            if int(np.prod(shape)) * _itemsize(tensor) < SMALLEST_EXTERNAL:
+                if is_external(tensor):
+                    tensor.CopyFrom(numpy_helper.from_array(values(tensor), tensor.name))
+                return
+            place, turned = self._moved(tensor)
+        if turned:
+            name = f"{tensor.name}.transposed"
+            graph.node.insert(0, helper.make_node("Transpose", [name], [tensor.name], perm=[1, 0]))
+            tensor.name, shape = name, shape[::-1]
+        tensor.CopyFrom(refer(tensor.name, tensor.data_type, shape, Place(Path(self.path.name), *place[1:])))
+
+    def _moved(self, tensor: TensorProto) -> tuple[Place, bool]:
+        key = source(tensor)
+        if key not in self._sources:
+            stored = self.store(values(tensor))
+            if not tensor.external_data:
+                return stored
+            self._sources[key] = stored
+        return self._sources[key]
+
+    def _write(self, content: memoryview) -> None:
+        while content:
+            written = self._file.write(content)
+            self._end += written
+            content = content[written:]
+
+
+def write_graphs(
+    graphs: Mapping[str, Graph], folder: Path, precision: str, weights: WeightsFile | None = None
+) -> PrecisionVariant:
     """Write graphs and their shared weights into `folder / precision`.
 
     A matrix that another graph uses transposed, such as a tied output projection, is stored once. The second graph
     transposes it when it is loaded.
 
+    Args:
+        weights: the file `weights.bin` there if it has some of the weights already.
+
     Returns:
         The precision's entry in the manifest.
     """
-    (folder / precision).mkdir()
-    path = folder / precision / "weights.bin"
+    if weights is None:
+        with WeightsFile(folder / precision / "weights.bin") as file:
+            return write_graphs(graphs, folder, precision, file)
     specs = {}
-    with path.open("wb") as file:
-        weights = _Weights(file, path.name)
-        for name, graph in graphs.items():
-            model = graph.copy_model()
-            for each in with_inner(model.graph):
-                for tensor in list(each.initializer):
-                    weights.store(tensor, each)
-            target = folder / precision / f"{name}.onnx"
-            target.write_bytes(model.SerializeToString(deterministic=True))
-            specs[name] = GraphSpec(
-                file=target.relative_to(folder).as_posix(), inputs=graph.inputs, outputs=graph.outputs
-            )
-    return PrecisionVariant(graphs=specs, weights=path.relative_to(folder).as_posix())
+    for name, graph in graphs.items():
+        model = graph.copy_model()
+        for each in with_inner(model.graph):
+            for tensor in list(each.initializer):
+                weights.move(tensor, each)
+        target = folder / precision / f"{name}.onnx"
+        target.write_bytes(model.SerializeToString(deterministic=True))
+        specs[name] = GraphSpec(file=target.relative_to(folder).as_posix(), inputs=graph.inputs, outputs=graph.outputs)
+    forget_quantized()
+    return PrecisionVariant(graphs=specs, weights=weights.path.relative_to(folder).as_posix())
 
 
-class _Weights:
-    def __init__(self, file: BinaryIO, name: str) -> None:
-        self._file = file
-        self._name = name
-        self._offsets: dict[tuple[bytes, tuple[int, ...]], tuple[int, int]] = {}  # offset and length by content
-
-    def store(self, tensor: TensorProto, graph: GraphProto) -> None:
-        """Move a large tensor of a graph into the file, once."""
-        array = numpy_helper.to_array(tensor)
-        if array.nbytes < SMALLEST_EXTERNAL:
-            return
-        transposed = np.ascontiguousarray(array.T)
-        if array.ndim == 2 and _key(array) not in self._offsets and _key(transposed) in self._offsets:
-            stored = f"{tensor.name}.transposed"
-            graph.node.insert(0, helper.make_node("Transpose", [stored], [tensor.name], perm=[1, 0]))
-            tensor.name, array = stored, transposed
-        key = _key(array)
-        if key not in self._offsets:
-            self._file.write(b"\0" * (-self._file.tell() % ALIGNMENT))
-            self._offsets[key] = (self._file.tell(), array.nbytes)
-            self._file.write(array.tobytes())
-        offset, length = self._offsets[key]
-        name, data_type = tensor.name, tensor.data_type
-        tensor.Clear()
-        tensor.name, tensor.data_type = name, data_type
-        tensor.dims.extend(array.shape)
-        tensor.data_location = TensorProto.EXTERNAL
-        for entry, value in (("location", self._name), ("offset", str(offset)), ("length", str(length))):
-            tensor.external_data.add(key=entry, value=value)
-
-
-def _key(array: NDArray[Any]) -> tuple[bytes, tuple[int, ...]]:
-    return hashlib.sha256(array.tobytes()).digest(), array.shape
+def _itemsize(tensor: TensorProto) -> int:
+    return helper.tensor_dtype_to_np_dtype(tensor.data_type).itemsize

@@ -10,13 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
+import onnx
 import torch
+from onnxscript import ir
 from torch import Tensor, nn
 from torch.export import Dim
 
 from jumok_export.graphs.graph import OPSET, Graph, declare
 from jumok_export.graphs.scan import ATTENTION
+from jumok_export.graphs.storage import SMALLEST_EXTERNAL, WeightsFile
 from jumok_export.graphs.translations import TRANSLATIONS
+from jumok_export.graphs.weights import TURNED, convert
 from jumok_export.models.seq2seq import Tensors
 from jumok_serve.manifest.manifest import TensorSpec
 
@@ -85,7 +89,9 @@ class _View(nn.Module):
         return tuple(flat)
 
 
-def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: int) -> dict[str, Graph]:
+def export_graphs(
+    model: nn.Module, source_vocabulary: int, target_vocabulary: int, weights: WeightsFile | None = None
+) -> dict[str, Graph]:
     """Trace a model's graphs: encoder, decoder, scorer, and aligner if the model has `align`.
 
     Models that score by steps have no scorer and aligner here: see `with_one_pass`. Axes that vary are found by running
@@ -93,6 +99,7 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
 
     Args:
         model: model in evaluation mode, with the methods of `TranslationModel`.
+        weights: file that gets the weights; without it, every graph has a copy of its own.
 
     Raises:
         TypeError: a method is missing.
@@ -112,7 +119,7 @@ def export_graphs(model: nn.Module, source_vocabulary: int, target_vocabulary: i
         _check_carried(model.empty_state(), small.encoder.output_names)
     _keep_operators()
     return {
-        graph: _export(_View(model, method), getattr(small, graph), getattr(large, graph))
+        graph: _export(_View(model, method), getattr(small, graph), getattr(large, graph), weights)
         for graph, method in views.items()
         if hasattr(model, method)
     }
@@ -224,7 +231,7 @@ def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> T
     return torch.randn(shape, generator=generator).to(row.dtype)
 
 
-def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
+def _export(view: _View, small: _GraphExample, large: _GraphExample, weights: WeightsFile | None) -> Graph:
     with torch.no_grad():
         outputs = [view(*example.arguments) for example in (small, large)]
     sizes = (small.sizes, large.sizes)
@@ -262,11 +269,31 @@ def _export(view: _View, small: _GraphExample, large: _GraphExample) -> Graph:
     except Exception as error:  # the exporter raises many types
         raise ValueError(_refusal(view.method, error)) from error
     assert exported is not None
-    model = exported.model_proto
+    model = exported.model_proto if weights is None else _with_weights_in(weights, exported)
     read = {name for node in model.graph.node for name in node.input}
     # Memory and state are passed on whole; other inputs are left out if the model does not read them.
     used = tuple(spec for spec in inputs if "." in spec.name or spec.name in read)
     return declare(model, used, results)
+
+
+def _with_weights_in(weights: WeightsFile, exported: torch.onnx.ONNXProgram) -> onnx.ModelProto:
+    """The exporter's model, with its large constants in a file."""
+    turned = set()
+    for name, value in exported.model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes < SMALLEST_EXTERNAL:
+            continue
+        array = tensor.numpy()
+        (path, offset, length), is_turned = weights.store(array)
+        shape = ir.Shape(array.shape[::-1] if is_turned else array.shape)
+        value.const_value = ir.ExternalTensor(path, offset, length, tensor.dtype, shape=shape, name=name)
+        if is_turned:
+            turned.add(name)
+    model: onnx.ModelProto = exported.model_proto
+    for constant in model.graph.initializer:
+        if constant.name in turned:
+            constant.CopyFrom(convert(constant, constant.name, TURNED))
+    return model
 
 
 def _refusal(method: str, error: Exception) -> str:

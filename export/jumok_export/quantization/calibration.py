@@ -1,6 +1,5 @@
 """Calibration: find constant activation scales for an int8 graph on sentences."""
 
-import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -8,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import onnxruntime
 import torch
 from numpy.typing import NDArray
@@ -16,6 +14,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from jumok_export.graphs.graph import Graph
+from jumok_export.graphs.weights import name_weights_alone
 from jumok_export.quantization.int8_graphs import Scales
 from jumok_export.quantization.matrices import RECTIFIED, SIGNED, Matrices, QuantizedRange, rectified_keys, weight_key
 from jumok_proto.errors import JumokError
@@ -134,17 +133,15 @@ def calibrate(
     spread = sources[:: -(-len(sources) // MOST_SENTENCES)]
     ordered = sorted((np.array(source, np.int64) for source in spread), key=len)
     targets: list[Integers] = []
-    with tempfile.TemporaryDirectory() as folder:
-        encoder = _WatchedGraph(graphs["encoder"], Path(folder) / "encoder.onnx")
-        decoder = _WatchedGraph(graphs["decoder"], Path(folder) / "decoder.onnx")
-        for group in _groups(ordered):
-            before = len(targets) // REPORTED
-            targets += _translate(encoder, decoder, np.stack(group), search)
-            if len(targets) // REPORTED > before:
-                progress(f"calibrated on {len(targets)} of {len(ordered)} sentences")
-        counts: dict[str, Integers] = {}
-        for key, found in (*encoder.counts(), *decoder.counts()):
-            counts[key] = counts[key] + found if key in counts else found
+    encoder, decoder = _WatchedGraph(graphs["encoder"]), _WatchedGraph(graphs["decoder"])
+    for group in _groups(ordered):
+        before = len(targets) // REPORTED
+        targets += _translate(encoder, decoder, np.stack(group), search)
+        if len(targets) // REPORTED > before:
+            progress(f"calibrated on {len(targets)} of {len(ordered)} sentences")
+    counts: dict[str, Integers] = {}
+    for key, found in (*encoder.counts(), *decoder.counts()):
+        counts[key] = counts[key] + found if key in counts else found
     rectified = rectified_keys(graphs[name] for name in ("encoder", "decoder"))
     return Calibration(
         # An activation that was always 0 keeps scales by row.
@@ -208,13 +205,9 @@ def _groups(ordered: Sequence[Integers]) -> Iterator[Sequence[Integers]]:
 
 
 class _WatchedGraph:
-    """A graph that counts the magnitudes of the activations of its matrices.
+    """A graph that counts the magnitudes of the activations of its matrices."""
 
-    Args:
-        path: file that the graph is written to, with its weights.
-    """
-
-    def __init__(self, graph: Graph, path: Path) -> None:
+    def __init__(self, graph: Graph) -> None:
         matrices = Matrices(graph.model)
         self._keys: dict[str, set[str]] = {}  # keys of the matrices by activation
         for product in matrices.products():
@@ -225,10 +218,13 @@ class _WatchedGraph:
         model.graph.output.extend(
             helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in self._keys if name not in present
         )
-        onnx.save_model(model, path, save_as_external_data=True, location=f"{path.stem}.bin")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        self._session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        folder = name_weights_alone(model)
+        if folder is not None:
+            options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
+        content = model.SerializeToString()
+        self._session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         self._inputs = {spec.name for spec in graph.inputs}
         self._outputs = [value.name for value in self._session.get_outputs()]
         self._state_specs = [spec for spec in graph.inputs if spec.name.startswith("state.")]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Set
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
+from jumok_export.graphs.int8_matrix import quantize_weight
 from jumok_export.quantization.int8_graphs import Scales
-from jumok_export.quantization.int8_matrix import quantize_weight
 from jumok_export.quantization.matrices import (
     EMBEDDING_ROWS,
     RECTIFIED,
@@ -20,6 +20,11 @@ from jumok_export.quantization.matrices import (
     QuantizedRange,
     weight_key,
 )
+
+MOST_KEPT = 2**28
+"""Bytes of rounded weights that are kept in fp32; others are kept in int8, and made fp32 for each product."""
+AT_ONCE = 2**21
+"""Elements that are made fp32 at once."""
 
 
 class Int8Arithmetic(TorchFunctionMode):
@@ -36,9 +41,8 @@ class Int8Arithmetic(TorchFunctionMode):
         super().__init__()
         self._scales = scales
         self._rectified = rectified
-        self._originals: dict[int, Tensor] = {}  # kept alive, so that no other tensor gets their ids
-        self._rounded: dict[int, Tensor] = {}
-        self._keys: dict[int, str] = {}
+        self._rounded: dict[int, _Rounded] = {}
+        self._kept = 0
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -46,35 +50,63 @@ class Int8Arithmetic(TorchFunctionMode):
         """Compute linear layers and embeddings in int8, everything else unchanged."""
         if function is F.linear and _is_weight(args[1]):
             activation, weight, *bias = args
-            rounded = self._weight(weight)
-            key = self._keys[id(weight)]
-            activation_range, scale = RECTIFIED if key in self._rectified else SIGNED, self._scales.get(key)
+            rounded = self._round(weight)
+            activation_range, scale = (
+                RECTIFIED if rounded.key in self._rectified else SIGNED,
+                self._scales.get(rounded.key),
+            )
             activation = (
                 _round_rows(activation, activation_range)
                 if scale is None
                 else _round_by(activation, scale, activation_range)
             )
-            return function(activation, rounded, *bias, **(kwargs or {}))
+            return rounded.linear(activation, *bias, **(kwargs or {}))
         if function is F.embedding and _is_weight(args[1]) and len(args[1]) >= EMBEDDING_ROWS:
-            ids, weight, *others = args
-            return function(ids, self._weight(weight), *others, **(kwargs or {}))
+            return self._round(args[1]).rows(args[0])
         return function(*args, **(kwargs or {}))
 
     def covers(self, weights: Iterable[NDArray[np.float32]]) -> bool:
         """True if each of these matrices, or its transposition, was used in int8."""
-        seen = set(self._keys.values())
+        seen = {rounded.key for rounded in self._rounded.values()}
         return all(weight_key(weight) in seen or weight_key(weight.T) in seen for weight in weights)
 
-    def _weight(self, weight: Tensor) -> Tensor:
-        """The weight [N, K] after rounding to int8."""
+    def _round(self, weight: Tensor) -> "_Rounded":
         if id(weight) not in self._rounded:
             original = weight.detach().numpy()
-            values, scales = quantize_weight(original, channels=0)
-            rounded = values.astype(np.float32) * scales[:, None]
-            self._originals[id(weight)] = weight
-            self._rounded[id(weight)] = torch.from_numpy(rounded)
-            self._keys[id(weight)] = weight_key(original.T)
+            values, scales = map(torch.from_numpy, quantize_weight(original, channels=0))
+            self._kept += weight.nbytes
+            floats = values * scales[:, None] if self._kept <= MOST_KEPT else None
+            self._rounded[id(weight)] = _Rounded(weight, values, scales, floats, weight_key(original.T))
         return self._rounded[id(weight)]
+
+
+class _Rounded(NamedTuple):
+    """A weight [N, K] after rounding to int8.
+
+    Attributes:
+        original: the weight, kept alive, so that no other tensor gets its id.
+        floats: the rounded weight in fp32, or None to save memory.
+        key: `weight_key` of the weight.
+    """
+
+    original: Tensor
+    values: Tensor
+    scales: Tensor
+    floats: Tensor | None
+    key: str
+
+    def linear(self, activation: Tensor, bias: Tensor | None = None) -> Tensor:
+        """Multiply an activation [..., K] with the weight; returns [..., N]."""
+        if self.floats is not None:
+            return F.linear(activation, self.floats, bias)
+        rows = max(1, AT_ONCE // self.values.shape[1])
+        scaled = zip(self.values.split(rows), self.scales.split(rows), strict=True)
+        product = torch.cat([F.linear(activation, values * scales[:, None]) for values, scales in scaled], dim=-1)
+        return product if bias is None else product + bias
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """Rows of the weight, [..., K]."""
+        return self.values[ids] * self.scales[ids][..., None]
 
 
 def _is_weight(tensor: Tensor) -> bool:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from jumok_export.graphs.graph import Graph, drop_unread
-from jumok_export.quantization.int8_matrix import quantize_weight
+from jumok_export.graphs.weights import SCALES, VALUES, convert
 from jumok_export.quantization.matrices import Matrices, Product, QuantizedRange
 
 Scales = Mapping[str, float]
@@ -150,10 +150,9 @@ class _Quantizer:
 
         Returns their names.
         """
-        scale = f"{name}.scale.{channels}"
-        values, scales = quantize_weight(numpy_helper.to_array(self.matrices.constants[name]), channels)
-        self.added[stored] = numpy_helper.from_array(values, stored)
-        self.added[scale] = numpy_helper.from_array(scales, scale)
+        scale, weight = f"{name}.scale.{channels}", self.matrices.constants[name]
+        self.added[stored] = convert(weight, stored, VALUES, channels)
+        self.added[scale] = convert(weight, scale, SCALES, channels)
         return stored, scale
 
     def _zero_point(self, activation_range: QuantizedRange) -> str:

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 from numpy.typing import NDArray
-from onnx import numpy_helper
 
 from jumok_export.graphs.graph import Graph, reads
+from jumok_export.graphs.int8_matrix import parts
+from jumok_export.graphs.weights import values
 
 EMBEDDING_ROWS = 64
 """Embeddings with fewer rows stay in fp32: they save nothing."""
@@ -128,7 +129,7 @@ class Matrices:
 
     def key(self, product: Product) -> str:
         """The `weight_key` of a product's matrix."""
-        weight = numpy_helper.to_array(self.constants[product.weight])
+        weight = values(self.constants[product.weight])
         return weight_key(weight.T if product.transposed else weight)
 
 
@@ -137,7 +138,7 @@ def quantized_matrices(graph: Graph) -> list[NDArray[np.float32]]:
     matrices = Matrices(graph.model)
     names = {product.weight for product in matrices.products()}
     names.update(table for node in graph.model.graph.node if (table := matrices.embedding(node)) is not None)
-    return [numpy_helper.to_array(tensor) for name, tensor in matrices.constants.items() if name in names]
+    return [values(tensor) for name, tensor in matrices.constants.items() if name in names]
 
 
 def rectified_keys(graphs: Iterable[Graph]) -> Set[str]:
@@ -153,7 +154,9 @@ def rectified_keys(graphs: Iterable[Graph]) -> Set[str]:
 
 def weight_key(weight: NDArray[np.float32]) -> str:
     """Return a key of a matrix [K, N] by its content, since names differ among the graphs of a model."""
-    digest = hashlib.sha256(np.ascontiguousarray(weight).tobytes())
+    digest = hashlib.sha256()
+    for part in parts(weight.shape, 0):
+        digest.update(np.ascontiguousarray(weight[part]))
     digest.update(repr(weight.shape).encode())
     return digest.hexdigest()
 
