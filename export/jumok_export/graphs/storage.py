@@ -71,7 +71,7 @@ class WeightsFile:
                 break
         place = Place(self.path, self._end + -self._end % ALIGNMENT, array.nbytes)
         self._write(memoryview(b"\0" * (place.offset - self._end)))
-        self._write(memoryview(array).cast("B"))
+        self._write(array.data.cast("B"))
         like.append((place, array.shape))
         return place, False
 

@@ -100,7 +100,7 @@ class _Rounded(NamedTuple):
         if self.floats is not None:
             return F.linear(activation, self.floats, bias)
         rows = max(1, AT_ONCE // self.values.shape[1])
-        scaled = zip(self.values.split(rows), self.scales.split(rows), strict=True)
+        scaled = zip(torch.split(self.values, rows), torch.split(self.scales, rows), strict=True)
         product = torch.cat([F.linear(activation, values * scales[:, None]) for values, scales in scaled], dim=-1)
         return product if bias is None else product + bias
 

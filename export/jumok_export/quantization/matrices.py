@@ -156,7 +156,7 @@ def weight_key(weight: NDArray[np.float32]) -> str:
     """Return a key of a matrix [K, N] by its content, since names differ among the graphs of a model."""
     digest = hashlib.sha256()
     for part in parts(weight.shape, 0):
-        digest.update(np.ascontiguousarray(weight[part]))
+        digest.update(np.ascontiguousarray(weight[part]).data)
     digest.update(repr(weight.shape).encode())
     return digest.hexdigest()
 
