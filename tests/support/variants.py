@@ -16,6 +16,21 @@ def edited(bundle: Path, copy: Path, edit: Callable[[dict[str, Any]], None]) -> 
     return copy
 
 
+def directed(source: str, target: str) -> Callable[[dict[str, Any]], None]:
+    """Give a model of one direction other languages, and a name made of them."""
+
+    def edit(manifest: dict[str, Any]) -> None:
+        languages = manifest["languages"]
+        manifest["name"] = f"tiny-{source}-{target}"
+        manifest["languages"] = {
+            "sources": {source: languages["sources"]["en"]},
+            "targets": {target: languages["targets"]["de"]},
+            "default": {"source": source, "target": target},
+        }
+
+    return edit
+
+
 def unconstrained(manifest: dict[str, Any]) -> None:
     """Suppress no token, so that the search's probabilities are the model's."""
     manifest["special_tokens"]["suppress"] = []

@@ -115,7 +115,7 @@ class Client:
             truncate: cut texts that are too long for the model instead of refusing them.
             split_sentences: translate the sentences of each text one by one and join them. Each text then has one
                 hypothesis and no attention.
-            model: name of the model; may be empty if the server holds only one.
+            model: name of the model; empty: the server's only one, or the first by name that has both languages.
             timeout_s: timeout of the call; None: the client's.
             options: decoding options; see ``Options``.
 

@@ -86,7 +86,7 @@ class TranslateTextRequest(google.protobuf.message.Message):
     ATTENTION_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model; may be empty if the server holds only one."""
+    """Name of the model. Empty: the server's only model, or the first by name that translates between both languages."""
     truncate: builtins.bool
     """True: a text that is too long for the model is truncated, not refused; its translation says so."""
     source_language_code: builtins.str
@@ -175,7 +175,7 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     ATTENTION_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model; may be empty if the server holds only one."""
+    """Name of the model. Empty: the server's only model, or the first by name that translates between both languages."""
     content: builtins.str
     """The text. A text without content, empty or white space, has an empty translation."""
     truncate: builtins.bool
@@ -291,7 +291,7 @@ class CorpusSettings(google.protobuf.message.Message):
     ORDER_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model; may be empty if the server holds only one."""
+    """Name of the model. Empty: the server's only model, or the first by name that translates between both languages."""
     truncate: builtins.bool
     """True: texts that are too long for the model are truncated, not refused."""
     source_language_code: builtins.str
@@ -561,7 +561,7 @@ class ScoreTextRequest(google.protobuf.message.Message):
     LENGTH_PENALTY_FIELD_NUMBER: builtins.int
     TRUNCATE_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model; may be empty if the server holds only one."""
+    """Name of the model. Empty: the server's only model, or the first by name that translates between both languages."""
     source_language_code: builtins.str
     """Language of the texts; empty: the model's default."""
     target_language_code: builtins.str

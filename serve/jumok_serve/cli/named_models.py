@@ -8,21 +8,24 @@ from pathlib import Path
 import click
 
 from jumok_serve import cache
+from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.cache import HubName
+from jumok_serve.manifest.fields import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 
 
-def bundle_of(source: HubName | Path) -> Path:
-    """Return the folder of a model's bundle.
+def bundles_of(source: HubName | Path) -> list[Path]:
+    """Return the folders of a bundle, of all bundles in a folder, or of a named model.
 
-    A named model that is not in the cache is imported in a child process.
+    A named model that is not in the cache is imported, in a child process.
 
     Raises:
         Exit: the import failed, and its process said why.
     """
     if isinstance(source, Path):
-        return source
+        inside = [] if (source / MANIFEST_FILE).exists() else ModelRoot(source).bundles()
+        return [source / found.folder for found in inside] or [source]
     if not source.is_cached():
         logger.info("importing %s, once, into %s", source, source.bundle)
         # The child needs another extra, and returns its memory.
@@ -31,7 +34,7 @@ def bundle_of(source: HubName | Path) -> Path:
         )
         if child.returncode != 0:
             raise click.exceptions.Exit(1)
-    return source.bundle
+    return [source.bundle]
 
 
 @click.group(name="cache")

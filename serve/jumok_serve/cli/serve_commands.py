@@ -15,7 +15,7 @@ from typing import Any, get_args
 import click
 
 from jumok_serve.bundle.private_copy import copy_bundle
-from jumok_serve.cli.named_models import bundle_of
+from jumok_serve.cli.named_models import bundles_of
 from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import BundleError, ConfigurationError, CredentialsError
@@ -85,8 +85,9 @@ def _metavar(annotation: Any) -> str:
 def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
     """Serve BUNDLEs over gRPC until SIGTERM or Ctrl-C; running calls may finish.
 
-    A BUNDLE is a folder, or the name of a model on the Hugging Face Hub, such as Helsinki-NLP/opus-mt-en-de. A named
-    model is imported at the first start, which needs the extra 'import', and served from the cache ever after.
+    A BUNDLE is a folder, a folder of bundles, or the name of a model on the Hugging Face Hub, such as
+    Helsinki-NLP/opus-mt-en-de. A named model is imported at the first start, which needs the extra 'import', and served
+    from the cache ever after.
 
     When the server is ready, it prints one line: its address, and each model's name, version, precision and device.
 
@@ -116,7 +117,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         tokens = None if settings.tokens is None else TokenFile(settings.tokens)
         tls = _tls(settings)
         _check_addresses(settings)
-        bundles = [bundle_of(source) for source in settings.bundles]
+        bundles = [bundle for source in settings.bundles for bundle in bundles_of(source)]
         models: list[Translator] = []
 
         def make_server() -> Server:

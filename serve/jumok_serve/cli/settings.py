@@ -79,7 +79,9 @@ class Configuration(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     bundles: tuple[BundleSource, ...] = Field(
-        (), description=f"Bundles to serve, or names of models on the Hugging Face Hub, such as {EXAMPLE}."
+        (),
+        description="Bundles or folders of bundles to serve, or names of models on the Hugging Face Hub, such as "
+        f"{EXAMPLE}.",
     )
     host: str = Field(
         "127.0.0.1",

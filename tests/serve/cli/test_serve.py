@@ -28,6 +28,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.runtime.process_memory import ARENAS
 from tests.support.command import run, serve
 from tests.support.hang import HANG_S
+from tests.support.variants import directed, edited
 
 HEAP = 64 * 2**20
 """Bytes of address space that glibc's arenas of threads reserve at a time, where addresses have 64 bits."""
@@ -147,6 +148,19 @@ def test_several_bundles_are_served_by_name(tiny_bundle: Path, tmp_path: Path) -
         with pytest.raises(jumok.InvalidArgumentError, match="name a model") as caught:
             client.translate("a man")
         assert caught.value.field == "model"
+
+
+def test_a_folder_of_bundles_serves_all_their_pairs(tiny_bundle: Path, tmp_path: Path) -> None:
+    for source, target in (("de", "en"), ("en", "fr-CA")):
+        edited(tiny_bundle, tmp_path / f"models/{source}-{target}", directed(source, target))
+    with serve(tmp_path / "models", "--precision", "fp32") as (_, address), jumok.Client(address) as client:
+        answers = [
+            client.translate("a man", source_language=source, target_language=target, max_length=2)
+            for source, target in (("DE", "en"), ("en", "fr_ca"))
+        ]
+        assert [answer.model for answer in answers] == ["tiny-de-en", "tiny-en-fr-CA"]
+        with pytest.raises(jumok.LanguageNotFoundError, match="no model translates from 'en' to 'de'; the pairs are"):
+            client.translate("a man", source_language="en", target_language="de")
 
 
 def refusal(done_stderr: bytes) -> str:

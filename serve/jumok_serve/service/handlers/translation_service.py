@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import Protocol, TypeVar, cast
@@ -35,6 +35,7 @@ from jumok_serve.service.handlers.corpus import Corpus
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.requests import (
     Context,
+    TranslationMessage,
     deadline_after,
     parse_attention_query,
     parse_request,
@@ -43,7 +44,7 @@ from jumok_serve.service.handlers.requests import (
 )
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.models.loaded_model import Scoring
+from jumok_serve.service.models.loaded_model import LoadedModel, Scoring
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import current_caller, record_items
 from jumok_serve.service.rpc.open_calls import OpenCalls
@@ -107,7 +108,7 @@ class TranslationService(TranslationServiceServicer):
     async def TranslateText(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:  # noqa: N802
         """Translate all texts, or fail; cancellation frees the rows."""
         reject_unknown_fields(request)
-        with self._models.use(request.model) as model:
+        with self._use(request) as model:
             parsed = parse_request(model, request, context.time_remaining())
             self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
@@ -136,7 +137,7 @@ class TranslationService(TranslationServiceServicer):
     ) -> None:
         """Translate a text, and write its growing stable prefix, skipping old states."""
         reject_unknown_fields(request)
-        with self._models.use(request.model) as model:
+        with self._use(request) as model:
             parsed = parse_request(model, request, context.time_remaining())
             self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
             progress = asyncio.Event()
@@ -199,7 +200,7 @@ class TranslationService(TranslationServiceServicer):
             )
         if settings.order not in CORPUS_ORDERS:
             raise InvalidArgumentError(f"order has the unknown value {settings.order}", field="order")
-        with self._models.use(settings.model) as model:
+        with self._use(settings) as model:
             parsed = parse_request(model, settings, context.time_remaining())
         self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
 
@@ -207,7 +208,7 @@ class TranslationService(TranslationServiceServicer):
             prefixes = [item.target_prefix] if item.target_prefix else None
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
             # After a model was replaced, later items go to the new one.
-            with self._models.use(settings.model) as model:
+            with self._use(settings) as model:
                 if model.is_crowded(current_caller()):
                     raise OverloadedError("the rest of the queue is for single calls", retry_after_s=RETRY_AFTER_S)
                 start = partial(model.submit, [item.content], parsed.parameters, target_prefixes=prefixes)
@@ -234,7 +235,7 @@ class TranslationService(TranslationServiceServicer):
     async def ScoreText(self, request: ScoreTextRequest, context: Context) -> ScoreTextResponse:  # noqa: N802
         """Score all targets, or fail; a cancelled call stops between two batches."""
         reject_unknown_fields(request)
-        with self._models.use(request.model) as model:
+        with self._use(request) as model:
             self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, targets=request.targets)
             start = partial(
@@ -259,7 +260,7 @@ class TranslationService(TranslationServiceServicer):
     async def AlignText(self, request: AlignTextRequest, context: Context) -> AlignTextResponse:  # noqa: N802
         """Align all texts, or fail; cancellation frees the rows and stops."""
         reject_unknown_fields(request)
-        with self._models.use(request.model) as model:
+        with self._use(request) as model:
             self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, targets=request.targets)
             start = partial(
@@ -282,6 +283,12 @@ class TranslationService(TranslationServiceServicer):
                     return await self._run(lambda: alignments_to_proto(aligning.collect()), attention=True)
                 finally:
                     aligning.cancel()
+
+    def _use(
+        self, request: TranslationMessage | ScoreTextRequest | AlignTextRequest
+    ) -> AbstractContextManager[LoadedModel]:
+        """Keep the model of a request open."""
+        return self._models.use(request.model, request.source_language_code, request.target_language_code)
 
     @contextmanager
     def _attention_slot(self, attention: bool) -> Iterator[None]:

@@ -3,13 +3,15 @@
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from jumok_proto.errors import InvalidArgumentError, ModelNotFoundError
 from jumok_proto.results import ModelState
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import DuplicateModelError
 from jumok_serve.service.models.loaded_model import LoadedModel
+from jumok_serve.service.models.routes import Routes
 
 
 class ModelEntry:
@@ -55,7 +57,8 @@ class ModelEntry:
         await self._unused.wait()
 
 
-class _Snapshot(NamedTuple):
+@dataclass(frozen=True)
+class _Snapshot:
     """Immutable content of a registry.
 
     Attributes:
@@ -66,7 +69,12 @@ class _Snapshot(NamedTuple):
 
     serving: dict[str, ModelEntry]
     draining: tuple[ModelEntry, ...] = ()
-    past_counters: dict[str, EngineCounters] = {}  # noqa: RUF012 - never mutated
+    past_counters: dict[str, EngineCounters] = field(default_factory=dict)
+
+    @cached_property
+    def routes(self) -> Routes:
+        """Models that take requests, by the languages that they translate."""
+        return Routes({name: entry.model.manifest.languages for name, entry in self.serving.items()})
 
     def entries(self) -> list[ModelEntry]:
         return sorted((*self.serving.values(), *self.draining), key=lambda entry: entry.name)
@@ -112,28 +120,38 @@ class ModelRegistry:
         return serving[name]
 
     @contextmanager
-    def use(self, name: str) -> Iterator[LoadedModel]:
-        """Keep the model of a name open; an empty name means the only model.
+    def use(self, name: str, source: str = "", target: str = "") -> Iterator[LoadedModel]:
+        """Keep the model of a name open; an empty name means the only model, or the one that has both languages.
 
         Raises:
             ModelNotFoundError: no model has the name, or there are no models.
-            InvalidArgumentError: no name among several models.
+            LanguageNotFoundError: none of several models has both languages.
+            InvalidArgumentError: neither a name nor both languages among several models.
         """
-        serving = self._models.serving
-        if not name and len(serving) > 1:
-            raise InvalidArgumentError(f"name a model: this server holds {', '.join(serving)}", field="model")
-        with self.find(name or next(iter(serving), "")).used() as model:
+        with self.find(name or self._choose(source, target)).used() as model:
             yield model
+
+    def _choose(self, source: str, target: str) -> str:
+        serving = self._models.serving
+        if len(serving) < 2:
+            return next(iter(serving), "")
+        if source and target:
+            return self._models.routes.find(source, target)
+        raise InvalidArgumentError(
+            f"name a model, or both languages: this server holds {', '.join(serving)}", field="model"
+        )
 
     def register(self, model: LoadedModel) -> ModelEntry | None:
         """Route requests to a model; return the replaced one, to be drained."""
         entry = ModelEntry(model)
-        serving, draining, past = self._models
-        replaced = serving.get(entry.name)
+        models = self._models
+        replaced = models.serving.get(entry.name)
+        draining = models.draining
         if replaced is not None:
             replaced.draining = True
             draining = (*draining, replaced)
-        self._models = _Snapshot(_by_name([*(serving | {entry.name: entry}).values()]), draining, past)
+        serving = _by_name([*(models.serving | {entry.name: entry}).values()])
+        self._models = replace(models, serving=serving, draining=draining)
         return replaced
 
     def unregister(self, name: str) -> ModelEntry:
@@ -143,21 +161,20 @@ class ModelRegistry:
             ModelNotFoundError: no model has the name.
         """
         entry = self.find(name)
-        serving, draining, past = self._models
+        models = self._models
         entry.draining = True
-        others = {other: kept for other, kept in serving.items() if other != name}
-        self._models = _Snapshot(others, (*draining, entry), past)
+        others = {other: kept for other, kept in models.serving.items() if other != name}
+        self._models = replace(models, serving=others, draining=(*models.draining, entry))
         return entry
 
     def forget(self, entry: ModelEntry) -> None:
         """Drop a drained model; its counters stay while another model has its name."""
-        name = entry.name
-        serving, draining, past = self._models
-        left = tuple(other for other in draining if other is not entry)
-        kept = {other: counters for other, counters in past.items() if other != name}
-        if name in serving or any(other.name == name for other in left):
-            kept[name] = EngineCounters.sum([*self._models.past_counters_of(name), entry.model.counters()])
-        self._models = _Snapshot(serving, left, kept)
+        name, models = entry.name, self._models
+        left = tuple(other for other in models.draining if other is not entry)
+        kept = {other: counters for other, counters in models.past_counters.items() if other != name}
+        if name in models.serving or any(other.name == name for other in left):
+            kept[name] = EngineCounters.sum([*models.past_counters_of(name), entry.model.counters()])
+        self._models = replace(models, draining=left, past_counters=kept)
 
     def counters(self) -> dict[str, EngineCounters]:
         """Counters by name, summed over the model and those it replaced."""

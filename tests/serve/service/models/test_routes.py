@@ -1,0 +1,36 @@
+"""Choice of models by languages, without a server."""
+
+import pytest
+
+from jumok_proto.errors import LanguageNotFoundError
+from jumok_serve.manifest.languages import LanguagePair, Languages, SourceLanguage, TargetLanguage
+from jumok_serve.service.models.routes import Routes
+
+
+def of(*pairs: str) -> Languages:
+    """Languages of a model with exactly these pairs, such as ``en de``."""
+    listed = [LanguagePair(source=source, target=target) for source, target in map(str.split, pairs)]
+    return Languages(
+        sources={pair.source: SourceLanguage() for pair in listed},
+        targets={pair.target: TargetLanguage() for pair in listed},
+        pairs=tuple(listed),
+    )
+
+
+def test_the_first_model_of_a_pair_is_chosen() -> None:
+    routes = Routes({"a": of("de en"), "b": of("en fr-FR", "de en"), "c": of("en fr-FR")})
+    assert routes.find("de", "en") == "a"
+    assert routes.find("EN", "fr_fr") == "b"
+
+
+def test_a_missing_pair_names_those_available() -> None:
+    many = of(*(f"en {letter}{other}" for letter in "abcdef" for other in "abcdef"))
+    for routes, listed in (
+        (Routes({"a": of("de en"), "b": of("en fr")}), "the pairs are de to en (a), en to fr (b)"),
+        (Routes({"all": many}), "en to df (all) and 12 more"),
+    ):
+        with pytest.raises(LanguageNotFoundError) as caught:
+            routes.find("de", "fr")
+        assert str(caught.value).startswith("no model translates from 'de' to 'fr'; ")
+        assert str(caught.value).endswith(listed)
+        assert caught.value.field == "target_language_code"
