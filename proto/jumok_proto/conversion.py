@@ -13,6 +13,8 @@ from jumok_proto.results import (
     LanguagePair,
     Model,
     ModelState,
+    PivotTranslation,
+    Route,
     Score,
     Timings,
     Translation,
@@ -252,6 +254,16 @@ def model_from_proto(message: model_pb2.Model) -> Model:
     )
 
 
+def route_to_proto(route: Route) -> model_pb2.Route:
+    """Make the message of a route."""
+    return model_pb2.Route(source_language_code=route.source, target_language_code=route.target, models=route.models)
+
+
+def route_from_proto(message: model_pb2.Route) -> Route:
+    """Read a route."""
+    return Route(source=message.source_language_code, target=message.target_language_code, models=tuple(message.models))
+
+
 def _tokens(ids: Sequence[int] | None) -> TokenIds | None:
     return None if ids is None else TokenIds(ids=ids)
 
@@ -291,6 +303,11 @@ def translation_to_proto(translation: Translation) -> translation_pb2.Translatio
         target_language_code=translation.target_language,
         model=translation.model,
         model_version=translation.model_version,
+        pivot=None
+        if (pivot := translation.pivot) is None
+        else translation_pb2.PivotTranslation(
+            text=pivot.text, language_code=pivot.language, model=pivot.model, model_version=pivot.model_version
+        ),
     )
 
 
@@ -317,6 +334,14 @@ def translation_from_proto(message: translation_pb2.Translation, timings: Timing
         target_language=message.target_language_code,
         model=message.model,
         model_version=message.model_version,
+        pivot=PivotTranslation(
+            text=message.pivot.text,
+            language=message.pivot.language_code,
+            model=message.pivot.model,
+            model_version=message.pivot.model_version,
+        )
+        if message.HasField("pivot")
+        else None,
         timings=timings,
     )
 

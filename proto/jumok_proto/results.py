@@ -47,6 +47,16 @@ class Hypothesis:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PivotTranslation:
+    """The translation of a text into a pivot language, which a second model translated."""
+
+    text: str
+    language: str
+    model: str
+    model_version: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Translation:
     """The translation of one text; hypotheses are best first, or as drawn."""
 
@@ -62,6 +72,8 @@ class Translation:
     """Number of source tokens that the model's vocabulary lacks; 0 from servers that do not count them."""
     source_tokens: tuple[str, ...] = ()
     """The source tokens, special ones included, unknown ones as in the text; empty if attention was not requested."""
+    pivot: PivotTranslation | None = None
+    """Result of the first of two models; None if ``model`` translated alone."""
     timings: Timings | None = field(default=None, compare=False)
     """Times of the text's request; not compared."""
 
@@ -169,6 +181,16 @@ class Model:
     precision: str
     device: str
     state: ModelState = ModelState.SERVING
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Route:
+    """A pair of languages that two models translate one after the other, over a pivot language."""
+
+    source: str
+    target: str
+    models: tuple[str, ...]
+    """Names of the models, first to last."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from jumok_serve.tasks.deadline import deadline_after
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
-from jumok_serve.tasks.translation import Pending, submit_texts
+from jumok_serve.tasks.translation import PendingTexts, submit_texts
 from jumok_serve.tasks.warm_up_sentences import warm_up_sentence
 from jumok_serve.text.sentence_splitting import submit_sentences
 from jumok_serve.tokenizers.input_processor import check_texts
@@ -355,7 +355,7 @@ class Translator:
         *,
         target_prefixes: Sequence[str | None] | None = None,
         on_progress: Callable[[], None] | None = None,
-    ) -> Pending:
+    ) -> PendingTexts:
         """Queue texts, all or none, and return at once.
 
         With `split_sentences`, a translation is made of the best translations of its text's sentences, joined with the

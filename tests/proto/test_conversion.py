@@ -22,6 +22,7 @@ from jumok_proto.results import (
     Hypothesis,
     LanguagePair,
     Model,
+    PivotTranslation,
     Score,
     Timings,
     Translation,
@@ -57,11 +58,12 @@ def translation(*hypotheses: Hypothesis) -> Translation:
 
 
 def test_translations_survive_the_wire() -> None:
-    sent = [translation(BEST, CUT), translation(EMPTY)]
+    pivot = PivotTranslation(text="Een", language="nl", model="first", model_version="3")
+    sent = [translation(BEST, CUT), translation(EMPTY), replace(translation(CUT), pivot=pivot)]
     data = response_to_proto(sent, TIMINGS).SerializeToString()
     received = response_from_proto(translation_pb2.TranslateTextResponse.FromString(data))
     assert received == sent
-    assert [answer.timings for answer in received] == [TIMINGS, TIMINGS]
+    assert [answer.timings for answer in received] == [TIMINGS] * 3
     assert (received[0].text, received[0].score, received[0].output_token_count) == (BEST.text, BEST.score, 3)
     assert received[1].output_token_count == 0
 

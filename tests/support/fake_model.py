@@ -76,6 +76,13 @@ class Answer:
         for future in self.futures:
             future.cancel()
 
+    def by_text(self) -> "list[Answer]":
+        """Answers of each text alone, which the futures of this one complete."""
+        parts = [Answer([text]) for text in self.texts]
+        for part, future in zip(parts, self.futures, strict=True):
+            part.futures = (future,)
+        return parts
+
     def complete(self) -> None:
         for future in self.futures:
             future.set_result(None)

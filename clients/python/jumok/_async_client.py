@@ -7,7 +7,14 @@ from typing import Self, Unpack, overload
 from jumok._corpus.aio import AsyncCorpusRun
 from jumok._corpus.state import DEFAULT_WINDOW, make_corpus
 from jumok._requests import align_request, get_model_request, score_request, stream_request, translate_request
-from jumok._responses import read_alignments, read_model, read_models, read_scores, read_translations
+from jumok._responses import (
+    read_alignments,
+    read_model,
+    read_models,
+    read_routes,
+    read_scores,
+    read_translations,
+)
 from jumok._results import TextResult, TranslationUpdate
 from jumok._transport.aio import AsyncConnection
 from jumok._transport.channel import Tls
@@ -15,7 +22,7 @@ from jumok._transport.retry import MAX_ATTEMPTS
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
 from jumok_proto.options import Options
-from jumok_proto.results import Model, Score, Translation
+from jumok_proto.results import Model, Route, Score, Translation
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -115,7 +122,8 @@ class AsyncClient:
             truncate: cut texts that are too long for the model instead of refusing them.
             split_sentences: translate the sentences of each text one by one and join them. Each text then has one
                 hypothesis and no attention.
-            model: name of the model; empty: the server's only one, or the first by name that has both languages.
+            model: name of the model; empty: the first by name that has both languages, or two that have them over a
+                pivot language (see ``Translation.pivot``), or the server's only model.
             timeout_s: timeout of the call; None: the client's.
             options: decoding options; see ``Options``.
 
@@ -381,6 +389,11 @@ class AsyncClient:
         """List the server's models, sorted by name."""
         request = ListModelsRequest()
         return read_models(await self._connection.call(lambda stubs: stubs.models.ListModels, request, timeout_s))
+
+    async def list_routes(self, *, timeout_s: float | None = None) -> list[Route]:
+        """List the pairs of languages that two of the server's models translate over a pivot language."""
+        request = ListModelsRequest()
+        return read_routes(await self._connection.call(lambda stubs: stubs.models.ListModels, request, timeout_s))
 
     async def get_model(self, name: str, *, timeout_s: float | None = None) -> Model:
         """Describe one model; raise ModelNotFoundError if the server does not hold it."""

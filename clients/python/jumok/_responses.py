@@ -10,12 +10,13 @@ from jumok_proto.alignments import Alignment
 from jumok_proto.conversion import (
     model_from_proto,
     response_from_proto,
+    route_from_proto,
     scores_from_proto,
     timings_from_proto,
     translation_from_proto,
 )
 from jumok_proto.errors import InternalError, JumokError
-from jumok_proto.results import Model, Score, Translation
+from jumok_proto.results import Model, Route, Score, Translation
 from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
 
 
@@ -71,6 +72,11 @@ def read_alignments(response: alignment_pb2.AlignTextResponse, count: int) -> li
 def read_models(response: model_pb2.ListModelsResponse) -> list[Model]:
     """Read the list of models."""
     return [model_from_proto(model) for model in response.models]
+
+
+def read_routes(response: model_pb2.ListModelsResponse) -> list[Route]:
+    """Read the list of routes."""
+    return [route_from_proto(route) for route in response.routes]
 
 
 def read_model(response: model_pb2.GetModelResponse) -> Model:

@@ -67,18 +67,52 @@ class ListModelsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     MODELS_FIELD_NUMBER: builtins.int
+    ROUTES_FIELD_NUMBER: builtins.int
     @property
     def models(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Model]:
         """The models, sorted by name."""
+
+    @property
+    def routes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Route]:
+        """Pairs that no model has and two models translate one after the other, in requests that name no model."""
 
     def __init__(
         self,
         *,
         models: collections.abc.Iterable[Global___Model] | None = ...,
+        routes: collections.abc.Iterable[Global___Route] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["models", b"models"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["models", b"models", "routes", b"routes"]) -> None: ...
 
 Global___ListModelsResponse: typing_extensions.TypeAlias = ListModelsResponse
+
+@typing.final
+class Route(google.protobuf.message.Message):
+    """A pair of languages that two models translate one after the other, over a pivot language."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    MODELS_FIELD_NUMBER: builtins.int
+    source_language_code: builtins.str
+    """Source language of the first model."""
+    target_language_code: builtins.str
+    """Target language of the last model."""
+    @property
+    def models(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names of the models, first to last."""
+
+    def __init__(
+        self,
+        *,
+        source_language_code: builtins.str = ...,
+        target_language_code: builtins.str = ...,
+        models: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["models", b"models", "source_language_code", b"source_language_code", "target_language_code", b"target_language_code"]) -> None: ...
+
+Global___Route: typing_extensions.TypeAlias = Route
 
 @typing.final
 class GetModelRequest(google.protobuf.message.Message):

@@ -86,7 +86,9 @@ class TranslateTextRequest(google.protobuf.message.Message):
     ATTENTION_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the server's only model, or the first by name that translates between both languages."""
+    """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
+    a pivot language, or the server's only model.
+    """
     truncate: builtins.bool
     """True: a text that is too long for the model is truncated, not refused; its translation says so."""
     source_language_code: builtins.str
@@ -175,7 +177,9 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     ATTENTION_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the server's only model, or the first by name that translates between both languages."""
+    """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
+    a pivot language, or the server's only model.
+    """
     content: builtins.str
     """The text. A text without content, empty or white space, has an empty translation."""
     truncate: builtins.bool
@@ -291,7 +295,9 @@ class CorpusSettings(google.protobuf.message.Message):
     ORDER_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the server's only model, or the first by name that translates between both languages."""
+    """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
+    a pivot language, or the server's only model.
+    """
     truncate: builtins.bool
     """True: texts that are too long for the model are truncated, not refused."""
     source_language_code: builtins.str
@@ -428,6 +434,7 @@ class Translation(google.protobuf.message.Message):
     SOURCE_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     SOURCE_UNKNOWN_COUNT_FIELD_NUMBER: builtins.int
+    PIVOT_FIELD_NUMBER: builtins.int
     source_token_count: builtins.int
     """Number of tokens of the text, after truncation."""
     output_token_count: builtins.int
@@ -435,7 +442,7 @@ class Translation(google.protobuf.message.Message):
     source_truncated: builtins.bool
     """True if the text was too long for the model and was truncated."""
     model: builtins.str
-    """Name of the model."""
+    """Name of the model; the last one of two."""
     model_version: builtins.str
     """Version of the model."""
     source_language_code: builtins.str
@@ -452,6 +459,10 @@ class Translation(google.protobuf.message.Message):
     def source_tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The tokens of the text, as the tokenizer spells them, unknown ones as in the text; set if attention was requested."""
 
+    @property
+    def pivot(self) -> Global___PivotTranslation:
+        """Result of the first of two models; not set if one model translated alone."""
+
     def __init__(
         self,
         *,
@@ -465,10 +476,42 @@ class Translation(google.protobuf.message.Message):
         source_language_code: builtins.str = ...,
         target_language_code: builtins.str = ...,
         source_unknown_count: builtins.int = ...,
+        pivot: Global___PivotTranslation | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["pivot", b"pivot"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "pivot", b"pivot", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
 
 Global___Translation: typing_extensions.TypeAlias = Translation
+
+@typing.final
+class PivotTranslation(google.protobuf.message.Message):
+    """The translation of a text into a pivot language, which a second model translated."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    MODEL_VERSION_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """The best translation."""
+    language_code: builtins.str
+    """The pivot language."""
+    model: builtins.str
+    """Name of the model that wrote it."""
+    model_version: builtins.str
+    """Version of this model."""
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+        language_code: builtins.str = ...,
+        model: builtins.str = ...,
+        model_version: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["language_code", b"language_code", "model", b"model", "model_version", b"model_version", "text", b"text"]) -> None: ...
+
+Global___PivotTranslation: typing_extensions.TypeAlias = PivotTranslation
 
 @typing.final
 class Hypothesis(google.protobuf.message.Message):
@@ -561,7 +604,7 @@ class ScoreTextRequest(google.protobuf.message.Message):
     LENGTH_PENALTY_FIELD_NUMBER: builtins.int
     TRUNCATE_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the server's only model, or the first by name that translates between both languages."""
+    """Name of the model. Empty: the first by name that translates between both languages, or the server's only model."""
     source_language_code: builtins.str
     """Language of the texts; empty: the model's default."""
     target_language_code: builtins.str

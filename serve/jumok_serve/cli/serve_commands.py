@@ -16,7 +16,7 @@ import click
 
 from jumok_serve.bundle.private_copy import copy_bundle
 from jumok_serve.cli.named_models import bundles_of
-from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, Configuration, flag, read_configuration
+from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, NO_PIVOT, Configuration, flag, read_configuration
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import BundleError, ConfigurationError, CredentialsError
 from jumok_serve.runtime.device import CudaSettings
@@ -130,6 +130,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
                 tokens=tokens,
                 observers=observers,
                 administration=_administration(settings, checker),
+                pivot="" if settings.pivot == NO_PIVOT else settings.pivot,
             )
             models.clear()  # another reference would keep an unloaded model in memory
             return server

@@ -32,6 +32,8 @@ from jumok_serve.errors import ConfigurationError
 from jumok_serve.service.limits import ServiceLimits
 
 PREFIX = "JUMOK_"
+NO_PIVOT = "none"
+"""Value of `Configuration.pivot` for no pivot."""
 CONFIGURATION_FILE = "JUMOK_CONFIG"
 OTHER_VARIABLES = {CONFIGURATION_FILE, CACHE_VARIABLE, "JUMOK_SERVER", "JUMOK_TOKEN", "JUMOK_NATIVE", "JUMOK_MULTI30K"}
 """Variables that are not settings of a server: its file, and variables of clients, installation and tests."""
@@ -40,6 +42,7 @@ _IGNORED = re.compile(r"JUMOK_(TEST_|SERVICE_HOST$|SERVICE_PORT|PORT_\d+_)")
 _LINK = re.compile(r"\w+://")
 """Value that Kubernetes gives JUMOK_PORT then."""
 
+_TAG = r"^[A-Za-z]{2,8}([-_][A-Za-z0-9]{1,8})*$"
 _WEB = "^https?://"
 
 _ENGINE = EngineLimits()
@@ -118,6 +121,12 @@ class Configuration(BaseModel):
     )
     shortlist: bool = Field(
         False, description="Restrict translations to the bundle's shortlist: faster, and a few translations change."
+    )
+
+    pivot: str = Field(
+        "en",
+        pattern=_TAG,
+        description=f"Language over which two models translate a pair that no model has; {NO_PIVOT}: refuse it.",
     )
 
     private_copies: bool = Field(
@@ -269,6 +278,7 @@ _SAID = {
     _NO_FILE: "is no file",
     "Path does not point to a directory": "is no folder",
     f"String should match pattern '{_WEB}'": "should begin with http:// or https://",
+    f"String should match pattern '{_TAG}'": f"should be a language, such as en, or {NO_PIVOT}",
 }
 """Messages for users, by pydantic's messages."""
 

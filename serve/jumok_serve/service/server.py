@@ -82,6 +82,7 @@ class Server:
         port: port; 0: any free one.
         tls: certificate files; None: no TLS.
         administration: configuration of AdminService; None: no AdminService.
+        pivot: language over which two models translate a pair that no model has; empty: none.
 
     Attributes:
         models: registry of the models; the caller closes those loaded later too.
@@ -101,8 +102,9 @@ class Server:
         tokens: TokenFile | None = None,
         observers: Sequence[CallObserver] = (),
         administration: Administration | None = None,
+        pivot: str = "en",
     ) -> None:
-        self.models = ModelRegistry(models)
+        self.models = ModelRegistry(models, pivot)
         self.counts = CallCounts()
         self._tls = tls
         self._access = AccessControl(limits, tokens)

@@ -67,6 +67,13 @@ class Pending(Protocol):
         """
 
 
+class PendingTexts(Pending, Protocol):
+    """Translations of one model."""
+
+    def by_text(self) -> Sequence[Pending]:
+        """Return the translation of each text alone."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Job:
     """One text in work.
@@ -116,6 +123,14 @@ class PendingTranslations:
         self.deadline.cancel()
         for future in self.futures:
             future.cancel()
+
+    def by_text(self) -> "list[PendingTranslations]":
+        """Return the translation of each text alone."""
+        return [self.part(index, index + 1) for index in range(len(self.jobs))]
+
+    def part(self, first: int, after: int) -> "PendingTranslations":
+        """Return the translations of some texts alone."""
+        return replace(self, jobs=self.jobs[first:after])
 
     def stable_texts(self) -> list[str]:
         """Return the stable text of each translation."""

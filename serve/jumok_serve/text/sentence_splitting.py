@@ -76,6 +76,7 @@ class PendingSplitTexts:
         self._texts = texts
         self._firsts = [0, *accumulate(len(text.sentences) for text in texts)][:-1]
         self._decoded: list[list[str]] = [[] for _ in texts]  # finished sentences of each text
+        self._direction = direction
         self._spaceless = _primary(direction.target) in WITHOUT_SPACES
         self._length_penalty = length_penalty
 
@@ -87,6 +88,18 @@ class PendingSplitTexts:
     def cancel(self) -> None:
         """Cancel all sentences that are not done."""
         self._pending.cancel()
+
+    def by_text(self) -> "list[PendingSplitTexts]":
+        """Return the translation of each text alone."""
+        return [
+            PendingSplitTexts(
+                self._pending.part(first, first + len(text.sentences)),
+                [text],
+                direction=self._direction,
+                length_penalty=self._length_penalty,
+            )
+            for text, first in zip(self._texts, self._firsts, strict=True)
+        ]
 
     def timings(self) -> Timings:
         """Return the longest times of a sentence; waits until all are done."""

@@ -159,7 +159,9 @@ def test_a_folder_of_bundles_serves_all_their_pairs(tiny_bundle: Path, tmp_path:
             for source, target in (("DE", "en"), ("en", "fr_ca"))
         ]
         assert [answer.model for answer in answers] == ["tiny-de-en", "tiny-en-fr-CA"]
-        with pytest.raises(jumok.LanguageNotFoundError, match="no model translates from 'en' to 'de'; the pairs are"):
+        over = client.translate("a man", source_language="de", target_language="fr-CA", max_length=2)
+        assert (over.pivot and over.pivot.model, over.model) == ("tiny-de-en", "tiny-en-fr-CA")
+        with pytest.raises(jumok.LanguageNotFoundError, match="no model translates from 'en' to 'de', directly"):
             client.translate("a man", source_language="en", target_language="de")
 
 

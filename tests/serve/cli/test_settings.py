@@ -95,6 +95,7 @@ def test_all_problems_are_listed_with_their_origin(file: Path) -> None:
         ({"requests_per_second": "0"}, "greater than 0"),
         ({"requests_per_second": "inf"}, "finite"),
         ({"grace_s": "nan"}, "finite"),
+        ({"pivot": "plain English"}, "should be a language, such as en, or none"),
         ({"traces_endpoint": "localhost:4317"}, "should begin with http:// or https://"),
         ({"tls_certificate": "no-such-file", "tls_key": __file__}, "(flag --tls-certificate): is no file"),
         (

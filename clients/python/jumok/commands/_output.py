@@ -6,6 +6,7 @@ import stat
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import BinaryIO, cast
@@ -47,6 +48,8 @@ def as_json(translation: Translation, source: str) -> str:
     }
     if translation.hypotheses[0].attention is not None:
         fields["source_tokens"] = translation.source_tokens
+    if translation.pivot is not None:
+        fields["pivot"] = asdict(translation.pivot)
     return json.dumps(fields, ensure_ascii=False, allow_nan=False)
 
 

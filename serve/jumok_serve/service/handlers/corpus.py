@@ -12,17 +12,12 @@ from typing import Any, cast
 from google.rpc import status_pb2
 
 from jumok_proto.conversion import timings_to_proto, translation_to_proto
-from jumok_proto.errors import (
-    DeadlineExceededError,
-    InvalidArgumentError,
-    OverloadedError,
-    RateLimitedError,
-    UnavailableError,
-)
+from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
+from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
 from jumok_serve.service.rpc.call import CorpusRecord, current_request_id
@@ -37,8 +32,6 @@ MAX_ITEMS_PER_MESSAGE = 1024
 MAX_RESULTS_PER_MESSAGE = 64
 ITEMS_PER_TURN = 16
 """Items that are read before other tasks of the event loop run."""
-FIRST_RETRY_S = 0.05
-"""Wait after a full queue, in seconds; doubles at each retry, up to RETRY_AFTER_S."""
 ITEM_FIELDS = ("content", "target_prefix", "attention")
 """Fields of a single item: an error in one leaves the other items alone."""
 
@@ -60,7 +53,8 @@ class _Item:
         if self.pending is None:
             return CorpusResult(id=self.id, error=self.error)
         try:
-            (translation,) = self.pending.collect()
+            with single_text_field_names():
+                (translation,) = self.pending.collect()
         except (DeadlineExceededError, UnavailableError, CancelledError):  # a caller that has left cancels all items
             raise
         except Exception as error:
@@ -176,19 +170,13 @@ class Corpus:
 
     async def _start(self, item: CorpusItem) -> _Item:
         """Submit an item, with retries while the queue is full or the caller too fast."""
-        wait_s = FIRST_RETRY_S
-        while True:
-            try:
-                with single_text_field_names():
-                    return _Item(item.id, await self.submit(item))
-            except (OverloadedError, RateLimitedError) as error:
-                fast = error.retry_after_s if isinstance(error, RateLimitedError) else None
-                await asyncio.sleep(min(fast or wait_s, RETRY_AFTER_S))
-                wait_s = min(2 * wait_s, RETRY_AFTER_S)
-            except InvalidArgumentError as error:
-                if error.field not in ITEM_FIELDS:
-                    raise
-                return _Item(item.id, None, _status(error))
+        try:
+            with single_text_field_names():
+                return _Item(item.id, await submit_when_there_is_room(partial(self.submit, item)))
+        except InvalidArgumentError as error:
+            if error.field not in ITEM_FIELDS:
+                raise
+            return _Item(item.id, None, _status(error))
 
     def _ready(self) -> list[_Item]:
         """Items with results to write now, at most one message."""

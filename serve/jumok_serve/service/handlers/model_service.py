@@ -1,6 +1,6 @@
 """ModelService: lists and describes the server's models."""
 
-from jumok_proto.conversion import model_to_proto
+from jumok_proto.conversion import model_to_proto, route_to_proto
 from jumok_proto.v1.model_pb2 import GetModelRequest, GetModelResponse, ListModelsRequest, ListModelsResponse
 from jumok_proto.v1.model_pb2_grpc import ModelServiceServicer
 from jumok_serve.service.handlers.requests import Context
@@ -15,8 +15,11 @@ class ModelService(ModelServiceServicer):
         self._models = models
 
     async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:  # noqa: N802
-        """Describe all models."""
-        return ListModelsResponse(models=[model_to_proto(describe(entry)) for entry in self._models.entries()])
+        """Describe all models, and list the pairs that take two."""
+        return ListModelsResponse(
+            models=[model_to_proto(describe(entry)) for entry in self._models.entries()],
+            routes=[route_to_proto(route) for route in self._models.routes()],
+        )
 
     async def GetModel(self, request: GetModelRequest, context: Context) -> GetModelResponse:  # noqa: N802
         """Describe the model of a name."""

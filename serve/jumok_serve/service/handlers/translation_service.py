@@ -1,9 +1,9 @@
 """TranslationService: translates texts, and scores or aligns given translations."""
 
 import asyncio
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from contextvars import copy_context
 from functools import partial
 from typing import Protocol, TypeVar, cast
@@ -33,6 +33,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.handlers.corpus import Corpus
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
+from jumok_serve.service.handlers.pivot import submit_over_pivot
 from jumok_serve.service.handlers.requests import (
     Context,
     TranslationMessage,
@@ -44,14 +45,15 @@ from jumok_serve.service.handlers.requests import (
 )
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel, Scoring
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import current_caller, record_items
 from jumok_serve.service.rpc.open_calls import OpenCalls
 from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
-from jumok_serve.tasks.translation import Pending
+from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.translation import Pending, PendingTexts
 
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
@@ -108,18 +110,15 @@ class TranslationService(TranslationServiceServicer):
     async def TranslateText(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:  # noqa: N802
         """Translate all texts, or fail; cancellation frees the rows."""
         reject_unknown_fields(request)
-        with self._use(request) as model:
-            parsed = parse_request(model, request, context.time_remaining())
+        with self._use(request) as chosen:
+            parsed = parse_request(chosen.last, request, context.time_remaining())
             self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
             self._limits.check_hypotheses(len(request.contents), parsed.beam_size, parsed.num_hypotheses)
             max_tokens = len(request.contents) * parsed.num_hypotheses * parsed.max_tokens
             prefixes = list(request.target_prefixes) or None
-            submit = partial(model.submit, list(request.contents), parsed.parameters, target_prefixes=prefixes)
             with self._attention_slot(request.attention):
-                pending = await self._tokenize(
-                    submit, request.contents, request.target_prefixes, splitting=request.split_sentences
-                )
+                pending = await self._submit(chosen, list(request.contents), parsed.parameters, prefixes)
                 try:
                     await self._wakeups.wait(pending.futures)
 
@@ -137,21 +136,19 @@ class TranslationService(TranslationServiceServicer):
     ) -> None:
         """Translate a text, and write its growing stable prefix, skipping old states."""
         reject_unknown_fields(request)
-        with self._use(request) as model:
-            parsed = parse_request(model, request, context.time_remaining())
+        with self._use(request) as chosen:
+            parsed = parse_request(chosen.last, request, context.time_remaining())
             self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
             progress = asyncio.Event()
-            submit = partial(
-                model.submit,
-                [request.content],
-                parsed.parameters,
-                target_prefixes=[request.target_prefix] if request.target_prefix else None,
-                on_progress=lambda: self._wakeups.call_soon(progress.set),
-            )
+            prefixes = [request.target_prefix] if request.target_prefix else None
             with self._attention_slot(request.attention), single_text_field_names():
-                self._limits.check_lengths(contents=[request.content], target_prefixes=[request.target_prefix])
-                pending = await self._tokenize(
-                    submit, [request.content], [request.target_prefix], splitting=request.split_sentences
+                self._limits.check_lengths(contents=[request.content], target_prefixes=prefixes or [])
+                pending = await self._submit(
+                    chosen,
+                    [request.content],
+                    parsed.parameters,
+                    prefixes,
+                    on_progress=lambda: self._wakeups.call_soon(progress.set),
                 )
                 try:
                     await self._write_progress(pending, progress, context)
@@ -200,19 +197,21 @@ class TranslationService(TranslationServiceServicer):
             )
         if settings.order not in CORPUS_ORDERS:
             raise InvalidArgumentError(f"order has the unknown value {settings.order}", field="order")
-        with self._use(settings) as model:
-            parsed = parse_request(model, settings, context.time_remaining())
+        with self._use(settings) as chosen:
+            parsed = parse_request(chosen.last, settings, context.time_remaining())
         self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
 
         async def submit(item: CorpusItem) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
             # After a model was replaced, later items go to the new one.
-            with self._use(settings) as model:
-                if model.is_crowded(current_caller()):
-                    raise OverloadedError("the rest of the queue is for single calls", retry_after_s=RETRY_AFTER_S)
-                start = partial(model.submit, [item.content], parsed.parameters, target_prefixes=prefixes)
-                return await self._tokenize(start, [item.content], prefixes or [], splitting=settings.split_sentences)
+            with ExitStack() as used:
+                chosen = used.enter_context(self._use(settings))
+                pending = await self._submit(chosen, [item.content], parsed.parameters, prefixes, spare=True)
+                if len(chosen.models) > 1:  # a text between two models is in no engine, which would finish it
+                    release = used.pop_all().close
+                    pending.futures[0].add_done_callback(lambda _: self._wakeups.call_soon(release))
+                return pending
 
         corpus = Corpus(
             requests=requests,
@@ -235,11 +234,11 @@ class TranslationService(TranslationServiceServicer):
     async def ScoreText(self, request: ScoreTextRequest, context: Context) -> ScoreTextResponse:  # noqa: N802
         """Score all targets, or fail; a cancelled call stops between two batches."""
         reject_unknown_fields(request)
-        with self._use(request) as model:
+        with self._use(request) as chosen:
             self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, targets=request.targets)
             start = partial(
-                model.scoring,
+                chosen.only("scoring").scoring,
                 list(request.contents),
                 list(request.targets),
                 ScoringParameters(
@@ -260,11 +259,11 @@ class TranslationService(TranslationServiceServicer):
     async def AlignText(self, request: AlignTextRequest, context: Context) -> AlignTextResponse:  # noqa: N802
         """Align all texts, or fail; cancellation frees the rows and stops."""
         reject_unknown_fields(request)
-        with self._use(request) as model:
+        with self._use(request) as chosen:
             self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, targets=request.targets)
             start = partial(
-                model.aligning,
+                chosen.only("alignment").aligning,
                 list(request.contents),
                 list(request.targets) or None,
                 parse_attention_query(request),
@@ -286,9 +285,50 @@ class TranslationService(TranslationServiceServicer):
 
     def _use(
         self, request: TranslationMessage | ScoreTextRequest | AlignTextRequest
-    ) -> AbstractContextManager[LoadedModel]:
-        """Keep the model of a request open."""
+    ) -> AbstractContextManager[ChosenModels]:
+        """Keep the models of a request open."""
         return self._models.use(request.model, request.source_language_code, request.target_language_code)
+
+    async def _submit(
+        self,
+        chosen: ChosenModels,
+        texts: Sequence[str],
+        parameters: TranslationParameters,
+        prefixes: Sequence[str] | None,
+        on_progress: Callable[[], None] | None = None,
+        *,
+        spare: bool = False,
+    ) -> Pending:
+        """Queue texts for one model, or for two one after the other; ``spare``: leave room to single calls."""
+
+        def submit(
+            model: LoadedModel,
+            texts: Sequence[str],
+            parameters: TranslationParameters,
+            prefixes: Sequence[str] | None,
+            on_progress: Callable[[], None] | None = None,
+        ) -> Awaitable[PendingTexts]:
+            if spare and model.is_crowded(current_caller()):
+                raise OverloadedError("the rest of the queue is for single calls", retry_after_s=RETRY_AFTER_S)
+            start = partial(model.submit, texts, parameters, target_prefixes=prefixes, on_progress=on_progress)
+            return self._tokenize(start, texts, prefixes or [], splitting=parameters.split_sentences)
+
+        if parameters.attention:
+            chosen.only("attention")
+        if len(chosen.models) == 1:
+            return await submit(chosen.last, texts, parameters, prefixes, on_progress)
+        first_defaults = chosen.models[0].manifest.generation
+        max_tokens = MAX_INLINE_TOKENS + 1 if parameters.split_sentences else first_defaults.max_length
+        return await submit_over_pivot(
+            chosen,
+            texts,
+            parameters,
+            prefixes,
+            on_progress,
+            submit=submit,
+            run=lambda work: self._run(work, False, max_tokens),
+            wakeups=self._wakeups,
+        )
 
     @contextmanager
     def _attention_slot(self, attention: bool) -> Iterator[None]:

@@ -10,7 +10,7 @@ from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
-from jumok_serve.tasks.translation import Pending
+from jumok_serve.tasks.translation import PendingTexts
 
 
 class Scoring(Protocol):
@@ -59,7 +59,7 @@ class LoadedModel(Protocol):
         *,
         target_prefixes: Sequence[str | None] | None = None,
         on_progress: Callable[[], None] | None = None,
-    ) -> Pending:
+    ) -> PendingTexts:
         """Queue texts, [n], with forced beginnings of their translations, [n] or None.
 
         ``on_progress`` is called from any thread when stable texts may have grown.

@@ -2,14 +2,15 @@
 
 import asyncio
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
-from jumok_proto.errors import InvalidArgumentError, ModelNotFoundError
-from jumok_proto.results import ModelState
+from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError, ModelNotFoundError
+from jumok_proto.results import ModelState, Route
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import DuplicateModelError
+from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.models.routes import Routes
 
@@ -64,9 +65,11 @@ class _Snapshot:
     Attributes:
         serving: models that take requests, by name.
         draining: models that only finish their calls.
+        pivot: language over which two models translate together; empty: none do.
         past_counters: counters of closed models whose name is still held, by name.
     """
 
+    pivot: str
     serving: dict[str, ModelEntry]
     draining: tuple[ModelEntry, ...] = ()
     past_counters: dict[str, EngineCounters] = field(default_factory=dict)
@@ -74,7 +77,7 @@ class _Snapshot:
     @cached_property
     def routes(self) -> Routes:
         """Models that take requests, by the languages that they translate."""
-        return Routes({name: entry.model.manifest.languages for name, entry in self.serving.items()})
+        return Routes({name: entry.model.manifest.languages for name, entry in self.serving.items()}, self.pivot)
 
     def entries(self) -> list[ModelEntry]:
         return sorted((*self.serving.values(), *self.draining), key=lambda entry: entry.name)
@@ -88,16 +91,21 @@ class ModelRegistry:
 
     Changed by the event loop only, read by any thread.
 
+    Args:
+        pivot: language over which two models translate a pair that no model has; empty: none.
+
     Raises:
         DuplicateModelError: two models have the same name.
     """
 
-    def __init__(self, models: Sequence[LoadedModel]) -> None:
+    def __init__(self, models: Sequence[LoadedModel], pivot: str = "") -> None:
         names = [model.manifest.name for model in models]
         for name in names:
             if names.count(name) > 1:
                 raise DuplicateModelError(name)
-        self._models = _Snapshot(_by_name(map(ModelEntry, models)))  # replaced at every change, for other threads
+        self._models = _Snapshot(
+            pivot, _by_name(map(ModelEntry, models))
+        )  # replaced at every change, for other threads
 
     def __iter__(self) -> Iterator[LoadedModel]:
         """Models that take requests, sorted by name."""
@@ -119,27 +127,40 @@ class ModelRegistry:
             raise ModelNotFoundError.of(name, list(serving))
         return serving[name]
 
+    def routes(self) -> tuple[Route, ...]:
+        """Pairs that no model has and two models have together."""
+        return self._models.routes.over_pivot
+
     @contextmanager
-    def use(self, name: str, source: str = "", target: str = "") -> Iterator[LoadedModel]:
-        """Keep the model of a name open; an empty name means the only model, or the one that has both languages.
+    def use(self, name: str, source: str = "", target: str = "") -> Iterator[ChosenModels]:
+        """Keep the models of a request open.
+
+        An empty name means the model that has both languages, then the two that have them over the pivot, then the only
+        model.
 
         Raises:
             ModelNotFoundError: no model has the name, or there are no models.
             LanguageNotFoundError: none of several models has both languages.
             InvalidArgumentError: neither a name nor both languages among several models.
         """
-        with self.find(name or self._choose(source, target)).used() as model:
-            yield model
+        names = (name,) if name else self._choose(source, target)
+        with ExitStack() as used:
+            models = tuple(used.enter_context(self.find(chosen).used()) for chosen in names)
+            yield ChosenModels(models, self._models.pivot)
 
-    def _choose(self, source: str, target: str) -> str:
+    def _choose(self, source: str, target: str) -> tuple[str, ...]:
         serving = self._models.serving
-        if len(serving) < 2:
-            return next(iter(serving), "")
         if source and target:
-            return self._models.routes.find(source, target)
-        raise InvalidArgumentError(
-            f"name a model, or both languages: this server holds {', '.join(serving)}", field="model"
-        )
+            try:
+                return self._models.routes.find(source, target)
+            except LanguageNotFoundError:
+                if len(serving) > 1:
+                    raise
+        elif len(serving) > 1:
+            raise InvalidArgumentError(
+                f"name a model, or both languages: this server holds {', '.join(serving)}", field="model"
+            )
+        return (next(iter(serving), ""),)
 
     def register(self, model: LoadedModel) -> ModelEntry | None:
         """Route requests to a model; return the replaced one, to be drained."""

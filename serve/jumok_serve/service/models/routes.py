@@ -1,8 +1,10 @@
-"""Choice of the model that translates between two languages."""
+"""Choice of the models that translate between two languages: one, or two over a pivot language."""
 
 from collections.abc import Mapping
+from functools import cached_property
 
 from jumok_proto.errors import LanguageNotFoundError
+from jumok_proto.results import Route
 from jumok_serve.manifest.languages import MAX_LISTED, Languages
 
 
@@ -11,9 +13,11 @@ class Routes:
 
     Args:
         models: languages of each model, by its name; the first of several candidates is chosen.
+        pivot: language that connects two models if no model has a pair; empty: none.
     """
 
-    def __init__(self, models: Mapping[str, Languages]) -> None:
+    def __init__(self, models: Mapping[str, Languages], pivot: str = "") -> None:
+        self.pivot = pivot
         self._pairs: dict[tuple[str, str], str] = {}  # by the pair as models spell it
         self._direct: dict[tuple[str, str], str] = {}
         for name, languages in models.items():
@@ -22,20 +26,37 @@ class Routes:
                 if self._direct.setdefault((_key(source), _key(target)), name) == name:
                     self._pairs[source, target] = name
 
-    def find(self, source: str, target: str) -> str:
-        """Return the name of the model for two languages, in any case and with ``-`` or ``_``.
+    def find(self, source: str, target: str) -> tuple[str, ...]:
+        """Return the names of the models between two languages, in any case and with ``-`` or ``_``: one or two.
 
         Raises:
-            LanguageNotFoundError: no model has the pair.
+            LanguageNotFoundError: neither a model nor a route has the pair.
         """
-        name = self._direct.get((_key(source), _key(target)))
-        if name is not None:
-            return name
+        first, middle, last = _key(source), _key(self.pivot), _key(target)
+        if (first, last) in self._direct:
+            return (self._direct[first, last],)
+        if first != last and (first, middle) in self._direct and (middle, last) in self._direct:
+            return self._direct[first, middle], self._direct[middle, last]
         pairs = [f"{tag} to {other} ({name})" for (tag, other), name in sorted(self._pairs.items())]
         more = f" and {len(pairs) - MAX_LISTED} more" if len(pairs) > MAX_LISTED else ""
+        over = f", directly or over {self.pivot}" if self.pivot else ""
         raise LanguageNotFoundError(
-            f"no model translates from {source!r} to {target!r}; the pairs are {', '.join(pairs[:MAX_LISTED])}{more}",
+            f"no model translates from {source!r} to {target!r}{over}; the pairs are "
+            f"{', '.join(pairs[:MAX_LISTED])}{more}",
             field="target_language_code",
+        )
+
+    @cached_property
+    def over_pivot(self) -> tuple[Route, ...]:
+        """Pairs that no model has and two models have together, sorted by languages."""
+        pivot = _key(self.pivot)
+        sources = {source: name for (source, target), name in self._pairs.items() if _key(target) == pivot}
+        targets = {target: name for (source, target), name in self._pairs.items() if _key(source) == pivot}
+        return tuple(
+            Route(source=source, target=target, models=(first, last))
+            for source, first in sorted(sources.items())
+            for target, last in sorted(targets.items())
+            if _key(source) != _key(target) and (_key(source), _key(target)) not in self._direct
         )
 
 

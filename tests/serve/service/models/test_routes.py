@@ -1,8 +1,9 @@
-"""Choice of models by languages, without a server."""
+"""Choice of models by languages and over a pivot, without a server."""
 
 import pytest
 
 from jumok_proto.errors import LanguageNotFoundError
+from jumok_proto.results import Route
 from jumok_serve.manifest.languages import LanguagePair, Languages, SourceLanguage, TargetLanguage
 from jumok_serve.service.models.routes import Routes
 
@@ -19,8 +20,8 @@ def of(*pairs: str) -> Languages:
 
 def test_the_first_model_of_a_pair_is_chosen() -> None:
     routes = Routes({"a": of("de en"), "b": of("en fr-FR", "de en"), "c": of("en fr-FR")})
-    assert routes.find("de", "en") == "a"
-    assert routes.find("EN", "fr_fr") == "b"
+    assert routes.find("de", "en") == ("a",)
+    assert routes.find("EN", "fr_fr") == ("b",)
 
 
 def test_a_missing_pair_names_those_available() -> None:
@@ -34,3 +35,24 @@ def test_a_missing_pair_names_those_available() -> None:
         assert str(caught.value).startswith("no model translates from 'de' to 'fr'; ")
         assert str(caught.value).endswith(listed)
         assert caught.value.field == "target_language_code"
+
+
+def test_two_models_translate_over_the_pivot() -> None:
+    models = {"a": of("de en"), "b": of("de en", "nl en", "en fr-FR"), "c": of("en fr-FR"), "d": of("nl fr-FR")}
+    routes = Routes(models, "EN")
+    assert routes.find("de", "fr_fr") == ("a", "b")
+    assert routes.find("nl", "fr-FR") == ("d",)  # directly
+    assert routes.over_pivot == (Route(source="de", target="fr-FR", models=("a", "b")),)
+    assert Routes(models).over_pivot == ()
+    for source, target in (("de", "de"), ("de", "nl"), ("fr-FR", "de")):
+        with pytest.raises(
+            LanguageNotFoundError, match=f"from '{source}' to '{target}', directly or over EN; the pairs"
+        ):
+            routes.find(source, target)
+    with pytest.raises(LanguageNotFoundError, match="from 'de' to 'fr-FR'; the pairs"):
+        Routes(models).find("de", "fr-FR")
+
+
+def test_a_default_pair_is_one_of_the_pairs() -> None:
+    languages = of("en de").model_copy(update={"default": LanguagePair(source="en", target="de")})
+    assert Routes({"a": languages}).find("en", "de") == ("a",)

@@ -1,0 +1,27 @@
+"""``jumok models``: list a server's models and routes."""
+
+import click
+
+from jumok._client import Client
+from jumok._transport.address import addresses
+from jumok.commands._options import access, await_server, server_options, timeout_option
+
+
+@click.command()
+@server_options
+@timeout_option(5.0, "Seconds that each answer may take.")
+@click.pass_context
+def models(context: click.Context, *, server: str, timeout_s: float) -> None:
+    """List the pairs of languages that a server translates: source, target and model.
+
+    A pair with two models goes through both. A model that has each source with each target has one line, with commas.
+    """
+    tls, token = access(context)
+    await_server(context, addresses(server))
+    with Client(server, tls=tls, token=token, timeout_s=timeout_s) as client:
+        for model in client.list_models():
+            pairs = [(pair.source, pair.target) for pair in model.language_pairs]
+            for source, target in pairs or [(",".join(model.source_languages), ",".join(model.target_languages))]:
+                click.echo(f"{source}\t{target}\t{model.name}")
+        for route in client.list_routes():
+            click.echo(f"{route.source}\t{route.target}\t{' '.join(route.models)}")

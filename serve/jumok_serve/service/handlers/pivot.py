@@ -1,0 +1,228 @@
+"""Translation by two models over a pivot language, text by text."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import CancelledError
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, Protocol, cast
+
+from jumok_proto.errors import InvalidArgumentError, OverloadedError
+from jumok_proto.results import PivotTranslation, Timings, Translation
+from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.future import Future
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
+from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
+from jumok_serve.service.models.chosen import ChosenModels
+from jumok_serve.service.models.loaded_model import LoadedModel
+from jumok_serve.tasks.deadline import Deadline
+from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.translation import Pending, PendingTexts
+
+Run = Callable[[Callable[[], list[Translation]]], Awaitable[list[Translation]]]
+
+
+class Submit(Protocol):
+    """Function that submits texts to one model."""
+
+    def __call__(
+        self,
+        model: LoadedModel,
+        texts: Sequence[str],
+        parameters: TranslationParameters,
+        prefixes: Sequence[str] | None,
+        on_progress: Callable[[], None] | None = None,
+        /,
+    ) -> Awaitable[PendingTexts]:
+        """Submit texts; long ones are tokenized in a thread."""
+
+
+def split_parameters(
+    parameters: TranslationParameters, pivot: str
+) -> tuple[TranslationParameters, TranslationParameters]:
+    """Return the parameters of the two models.
+
+    The first model takes the beam size and its own defaults, as the other options are meant for the translation. Both
+    take the deadline, and both split sentences: the second model's text is the joined translation of the first.
+    """
+    options = DecodingOptions(beam_size=parameters.options.beam_size, num_hypotheses=1)
+    first = replace(parameters, target_language=pivot, options=options)
+    return first, replace(parameters, source_language=pivot)
+
+
+@dataclass(eq=False)
+class _Text:
+    """A text on its way.
+
+    Attributes:
+        first: its translation by the first model.
+        second: translation of that by the second model; None: not queued yet.
+        future: done when the second model is.
+    """
+
+    first: Pending
+    second: Pending | None = None
+    future: Future[None] = field(default_factory=Future)
+
+    def cancel(self) -> None:
+        """Free the rows of both models."""
+        self.future.cancel()
+        self.first.cancel()
+        if self.second is not None:
+            self.second.cancel()
+
+
+async def submit_over_pivot(
+    chosen: ChosenModels,
+    texts: Sequence[str],
+    parameters: TranslationParameters,
+    prefixes: Sequence[str] | None,
+    on_progress: Callable[[], None] | None,
+    *,
+    submit: Submit,
+    run: Run,
+    wakeups: LoopWakeups,
+) -> "PivotPending":
+    """Queue texts for the first model; each goes on to the second when its translation is complete.
+
+    Args:
+        run: collects translations that are done, in a thread if it takes long.
+
+    Raises:
+        JumokError: the second model cannot use the parameters, or its queue is full; errors of the first model.
+    """
+    started = time.monotonic()
+    first_model, second_model = chosen.models
+    first, second = split_parameters(parameters, chosen.pivot)
+    if second_model.is_full(parameters.caller):
+        raise OverloadedError("the queue of the second model is full", retry_after_s=RETRY_AFTER_S)
+    # Texts without content take no room; the second model refuses unusable options now instead of after the first.
+    await submit(second_model, [""] * len(texts), second, prefixes)
+    pending = await submit(first_model, texts, first, None)
+
+    async def go_on(index: int, text: str) -> Pending:
+        prefix = None if prefixes is None else [prefixes[index]]
+
+        async def submit_text() -> Pending:
+            Deadline(parameters.deadline).check("the second model's queue was full")
+            return await submit(second_model, [text], second, prefix, on_progress)
+
+        try:
+            return await submit_when_there_is_room(submit_text)
+        except InvalidArgumentError as error:
+            name = error.field.replace("[0]", f"[{index}]")
+            message = str(error).replace(error.field, name) if error.field else str(error)
+            raise InvalidArgumentError(f"after translation into {chosen.pivot}: {message}", field=name) from error
+
+    return PivotPending(pending, go_on, run=run, wakeups=wakeups, started=started)
+
+
+class PivotPending:
+    """Texts that two models translate one after the other; see `Pending`. Made in the event loop.
+
+    Args:
+        first: translations of the first model.
+        go_on: gives the translation of a text by the first model, with the text's index, to the second.
+    """
+
+    def __init__(
+        self,
+        first: PendingTexts,
+        go_on: Callable[[int, str], Awaitable[Pending]],
+        *,
+        run: Run,
+        wakeups: LoopWakeups,
+        started: float,
+    ) -> None:
+        self._texts = [_Text(part) for part in first.by_text()]
+        self._wakeups = wakeups
+        self._run = run
+        self._started = started
+        self._timings: Timings | None = None
+        for index, text in enumerate(self._texts):
+            task = asyncio.ensure_future(self._translate(text, partial(go_on, index)))
+            text.future.add_cancel_callback(partial(wakeups.call_soon, task.cancel))  # and keeps the task
+
+    @property
+    def futures(self) -> Sequence[Future[Any]]:
+        """One future per text."""
+        return [text.future for text in self._texts]
+
+    async def _translate(self, text: _Text, go_on: Callable[[str], Awaitable[Pending]]) -> None:
+        try:
+            await self._wakeups.wait(text.first.futures)
+            (pivot,) = await self._run(text.first.collect)
+            text.second = await go_on(pivot.text)
+            await self._wakeups.wait(text.second.futures)
+            text.future.set_result(None)
+        except CancelledError:
+            text.future.cancel()
+        except Exception as error:
+            text.future.set_exception(error)
+        finally:
+            text.cancel()
+
+    def cancel(self) -> None:
+        """Cancel all texts that are not done."""
+        for text in self._texts:
+            text.cancel()
+
+    def stable_texts(self) -> list[str]:
+        """Return the stable beginnings that the second model has written."""
+        return ["" if text.second is None else text.second.stable_texts()[0] for text in self._texts]
+
+    def collect(self) -> list[Translation]:
+        """Wait for the translations and return them in the order of the texts."""
+        try:
+            for text in self._texts:
+                text.future.result()
+        except BaseException:
+            self.cancel()
+            raise
+        timings = self.timings()
+        return [
+            _joined(pivot, translation, timings)
+            for text in self._texts
+            for pivot, translation in zip(text.first.collect(), _done(text).collect(), strict=True)
+        ]
+
+    def timings(self) -> Timings:
+        """Return the sums of both models' longest times; the total ends at the first call."""
+        if self._timings is None:
+            models = [
+                [text.first.timings() for text in self._texts],
+                [_done(text).timings() for text in self._texts],
+            ]
+            self._timings = Timings(
+                queue_s=sum(max(one.queue_s for one in of_model) for of_model in models),
+                encode_s=sum(max(one.encode_s for one in of_model) for of_model in models),
+                decode_s=sum(max(one.decode_s for one in of_model) for of_model in models),
+                total_s=time.monotonic() - self._started,
+            )
+        return self._timings
+
+
+def _done(text: _Text) -> Pending:
+    """Return the translation by the second model, after the text is done."""
+    text.future.result()
+    return cast("Pending", text.second)
+
+
+def _joined(pivot: Translation, translation: Translation, timings: Timings) -> Translation:
+    """Describe both models' work in one result."""
+    return replace(
+        translation,
+        source_language=pivot.source_language,
+        source_token_count=pivot.source_token_count,
+        source_truncated=pivot.source_truncated or translation.source_truncated,
+        source_unknown_count=pivot.source_unknown_count,
+        pivot=PivotTranslation(
+            text=pivot.text,
+            language=pivot.target_language,
+            model=pivot.model,
+            model_version=pivot.model_version,
+        ),
+        timings=timings,
+    )

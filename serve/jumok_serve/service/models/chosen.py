@@ -1,0 +1,37 @@
+"""The models of a request."""
+
+from typing import NamedTuple
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.service.models.loaded_model import LoadedModel
+
+
+class ChosenModels(NamedTuple):
+    """The models of a request: one, or two that translate one after the other.
+
+    Attributes:
+        models: models, first to last.
+        pivot: language between two models.
+    """
+
+    models: tuple[LoadedModel, ...]
+    pivot: str = ""
+
+    @property
+    def last(self) -> LoadedModel:
+        """The model that writes the translations."""
+        return self.models[-1]
+
+    def only(self, work: str) -> LoadedModel:
+        """Return the only model, for work that two cannot do together.
+
+        Raises:
+            InvalidArgumentError: the request has two models.
+        """
+        if len(self.models) > 1:
+            names = " and ".join(model.manifest.name for model in self.models)
+            raise InvalidArgumentError(
+                f"{work} takes one model, but these languages take two, {names}: name the model of the request",
+                field="model",
+            )
+        return self.last

@@ -1,0 +1,178 @@
+"""Translation over a pivot language by two real models, end to end."""
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import jumok
+from jumok.commands.models import models as models_command
+from jumok_serve.service.rpc.call import Call
+from jumok_serve.translator import Translator
+from tests.serve.engine.test_engine import Gate
+from tests.serve.service.handlers.test_service_translator import check_same
+from tests.support.hang import HANG_S
+from tests.support.in_process_server import check_idle, serving
+from tests.support.variants import directed, edited
+
+TEXTS = ["a man in a blue shirt", "", "two young males", " \t", "a little girl climbing", "a dog"]
+PAIR: dict[str, Any] = {"source_language": "de", "target_language": "fr"}
+
+
+@pytest.fixture
+def bundles(tiny_bundle: Path, tmp_path: Path) -> tuple[Path, Path]:
+    return (
+        edited(tiny_bundle, tmp_path / "de-en", directed("de", "en")),
+        edited(tiny_bundle, tmp_path / "en-fr", directed("en", "fr")),
+    )
+
+
+@pytest.fixture
+def models(bundles: tuple[Path, Path]) -> Iterator[tuple[Translator, Translator]]:
+    first, second = bundles
+    with Translator(first, precision="fp32", threads=1) as one, Translator(second, precision="fp32", threads=1) as two:
+        yield one, two
+
+
+@pytest.fixture
+def client(models: tuple[Translator, Translator]) -> Iterator[jumok.Client]:
+    with serving(*models) as address, jumok.Client(address) as connected:
+        yield connected
+
+
+def one_after_the_other(
+    models: tuple[Translator, Translator], texts: Sequence[str], *, first: dict[str, Any], second: dict[str, Any]
+) -> list[jumok.Translation]:
+    """Translate by two calls, and describe the first in the results of the second."""
+    between = models[0].translate(texts, **first)
+    return [
+        replace(
+            translation,
+            source_language="de",
+            source_token_count=one.source_token_count,
+            source_unknown_count=one.source_unknown_count,
+            pivot=jumok.PivotTranslation(
+                text=one.text, language="en", model="tiny-de-en", model_version=models[0].manifest.version
+            ),
+        )
+        for one, translation in zip(between, models[1].translate([one.text for one in between], **second), strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "shared"),
+    [
+        ({}, {}),
+        (
+            {
+                "beam_size": 3,
+                "num_hypotheses": 3,
+                "max_length": 7,
+                "target_prefix": ["Ein", None, "Zwei", "", "", "Ein"],
+            },
+            {"beam_size": 3},
+        ),
+        ({"beam_size": 1, "sample": True, "seed": 5, "max_length": 6}, {"beam_size": 1}),
+        ({"split_sentences": True}, {"split_sentences": True}),
+    ],
+)
+def test_a_call_equals_two_calls_one_after_the_other(
+    models: tuple[Translator, Translator], client: jumok.Client, options: dict[str, Any], shared: dict[str, Any]
+) -> None:
+    texts = [*TEXTS[:-1], "A dog runs. Two men.\n\nA girl."]
+    expected = one_after_the_other(models, texts, first=shared, second=options)
+    before = [model.counters().texts for model in models]
+    answers = client.translate(texts, **PAIR, **options)
+    check_same(answers, expected)
+    assert {(answer.model, answer.source_language, answer.target_language) for answer in answers} == {
+        ("tiny-en-fr", "de", "fr")
+    }
+    assert all(answer.timings is not None and answer.timings.decode_s > 0 for answer in answers)
+    # Texts with content, and those among their translations, go through the engines.
+    passed = [4, sum(bool(one.pivot and one.pivot.text.strip()) for one in expected)]
+    assert [model.counters().texts - count for model, count in zip(models, before, strict=True)] == passed
+
+
+def test_corpora_and_streams_equal_two_calls(models: tuple[Translator, Translator], client: jumok.Client) -> None:
+    texts = TEXTS * 10
+    expected = one_after_the_other(models, texts, first={}, second={"max_length": 8})
+    results = list(client.translate_iter(texts, window=8, max_length=8, **PAIR))
+    check_same([result.translation for result in results], expected)
+    for text, translation in zip(TEXTS[:3], expected, strict=False):
+        updates = list(client.translate_stream(text, max_length=8, **PAIR))
+        assert [update.text for update in updates] == sorted((update.text for update in updates), key=len)
+        assert updates[-1].translation is not None
+        assert updates[-1].text == translation.text
+        check_same([updates[-1].translation], [translation])
+
+
+def test_pairs_are_listed_and_errors_name_the_text(client: jumok.Client) -> None:
+    assert client.list_routes() == [jumok.Route(source="de", target="fr", models=("tiny-de-en", "tiny-en-fr"))]
+    assert client.translate("a man", source_language="en", target_language="fr", max_length=2).pivot is None
+    with pytest.raises(jumok.InvalidArgumentError, match="beam_size") as caught:
+        client.translate(TEXTS, num_hypotheses=3, beam_size=2, **PAIR)
+    assert caught.value.field == "options.num_hypotheses"
+    with pytest.raises(jumok.InvalidArgumentError, match="suppress_tokens") as caught:
+        client.translate(TEXTS, suppress_tokens=[100_000], **PAIR)
+    assert caught.value.field == "options.suppress_tokens"
+    calls: list[tuple[Callable[[], object], str]] = [
+        (lambda: client.translate("a man", attention=True, **PAIR), "attention"),
+        (lambda: client.score("a man", "ein Mann", **PAIR), "scoring"),
+        (lambda: client.align("a man", **PAIR), "alignment"),
+    ]
+    for refused, work in calls:
+        with pytest.raises(jumok.InvalidArgumentError, match=f"{work} takes one model") as caught:
+            refused()
+        assert caught.value.field == "model"
+        assert "tiny-de-en and tiny-en-fr: name the model" in str(caught.value)
+
+
+def test_the_command_lists_models_and_routes(models: tuple[Translator, Translator]) -> None:
+    with serving(*models) as address:
+        done = CliRunner().invoke(models_command, ["--server", address])
+    assert done.output == "de\ten\ttiny-de-en\nen\tfr\ttiny-en-fr\nde\tfr\ttiny-de-en tiny-en-fr\n"
+
+
+def test_without_a_pivot_the_pair_is_refused(models: tuple[Translator, Translator]) -> None:
+    with serving(*models, pivot="") as address, jumok.Client(address) as client:
+        assert client.list_routes() == []
+        with pytest.raises(jumok.LanguageNotFoundError, match="no model translates from 'de' to 'fr'; the pairs are"):
+            client.translate("a man", **PAIR)
+
+
+@pytest.mark.parametrize("held", [0, 1])
+def test_a_cancelled_call_frees_the_rows_of_both_engines(bundles: tuple[Path, Path], held: int) -> None:
+    class Observer:
+        """Notes that the server has ended the call."""
+
+        def __init__(self) -> None:
+            self.over = Event()
+
+        def ended(self, call: Call) -> None:
+            assert call.code == "CANCELLED"
+            self.over.set()
+
+    observer = Observer()
+    with (
+        Translator(bundles[0], precision="fp32", threads=1, replicas=1) as first,
+        Translator(bundles[1], precision="fp32", threads=1, replicas=1) as second,
+        serving(first, second, observers=[observer]) as address,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        models = (first, second)
+        gate = Gate(models[held])
+        client = jumok.Client(address)
+        call = threads.submit(lambda: client.translate(TEXTS, **PAIR))
+        gate.arrive()  # the engine has rows of the call
+        client.close()
+        assert isinstance(call.exception(HANG_S), jumok.CallCancelledError)
+        assert observer.over.wait(HANG_S)
+        gate.open()
+        for model in models:
+            check_idle(model)
+        assert sum(models[held].counters().given_up.values()) > 0
