@@ -58,9 +58,14 @@ SLOW = (
     "tests/faults",
     "tests/parity",
     "tests/clients/test_watch.py",
+    "tests/export/importers/argos",
+    "tests/export/importers/ctranslate2",
+    "tests/export/importers/marian/test_engines.py",
+    "tests/export/importers/marian/test_import.py",
     "tests/export/verification/test_noise.py",
     "tests/project/test_documents.py",
     "tests/project/test_packaging.py",
+    "tests/serve/cli/test_named_models.py",
 )
 """Beginnings of the paths of slow tests."""
 EXPORTING = (

@@ -108,7 +108,8 @@ def spec_of(model: Transformer, tokens: Sequence[str]) -> TransformerSpec:
     """Make the specification of our own model with pre-norm and one embedding."""
     sizes = model.sizes
     spec = TransformerSpec.from_config((sizes.encoder_layers, sizes.decoder_layers), sizes.heads)
-    weights = {name: values.detach().numpy() for name, values in model.named_parameters(remove_duplicate=False)}
+    # Copies: a specification is scaled in place when it is quantized.
+    weights = {name: values.detach().numpy().copy() for name, values in model.named_parameters(remove_duplicate=False)}
 
     def set_linear(layer: Any, *names: str) -> None:
         layer.weight = np.concatenate([weights[f"{name}.weight"] for name in names])

@@ -132,6 +132,7 @@ def link(name: str) -> zipfile.ZipInfo:
         ("translate-en_de-1_9/model/bomb", bytes(100 * 2**20), f"to {100 * 2**20} bytes"),
         ("other/metadata.json", b"{}", "the package has 2 files named metadata.json"),
     ],
+    ids=["parent", "absolute", "backslash", "link", "bomb", "second metadata"],
 )
 def test_hostile_members_are_refused(
     member: zipfile.ZipInfo | str, content: bytes, problem: str, zipped: Callable[..., Path], tmp_path: Path
