@@ -20,7 +20,7 @@ from benchmarks.pypi_models.package import Package, answers, importable
 from jumok import Client
 from jumok_export.bundles.export import export_bundle
 from jumok_serve import Translator
-from tests.support.in_process_server import serving
+from tests.support.servers.in_process_server import serving
 
 FOLDER = Path(__file__).resolve().parents[1] / "build" / "real-models"
 SEED = 11

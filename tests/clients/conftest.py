@@ -7,7 +7,7 @@ import grpc
 import pytest
 
 from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
-from tests.support.scripted import Scripted
+from tests.support.servers.scripted import Scripted
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from jumok_proto.parameters import parameter_name
 from jumok_proto.v1 import decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
 from jumok_serve.errors import BundleError, ModelFailedError
-from tests.support.scripted import TIMINGS, Scripted, capitals
+from tests.support.servers.scripted import TIMINGS, Scripted, capitals
 
 
 class Translate(Protocol):

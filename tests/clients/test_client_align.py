@@ -8,7 +8,7 @@ import pytest
 
 import jumok
 from jumok_proto.v1 import alignment_pb2
-from tests.support.scripted import Scripted, itself
+from tests.support.servers.scripted import Scripted, itself
 
 
 def align_wait(address: str, *arguments: Any, **options: Any) -> Any:

@@ -8,7 +8,7 @@ import pytest
 
 import jumok
 from jumok_proto.v1 import translation_pb2
-from tests.support.scripted import Scripted, length
+from tests.support.servers.scripted import Scripted, length
 
 
 def score_wait(address: str, texts: Any, targets: Any, **options: Any) -> Any:

@@ -15,8 +15,8 @@ import pytest
 import jumok
 from jumok import Tls
 from jumok.testing import FakeServer
-from tests.support.certificates import Authority
 from tests.support.hang import HANG_S
+from tests.support.servers.certificates import Authority
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from typing import Any
 
 import jumok
 from jumok_serve.translator import Translator
-from tests.support.in_process_server import serving
+from tests.support.servers.in_process_server import serving
 
 
 def as_json(result: Any) -> Any:

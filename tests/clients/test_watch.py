@@ -21,8 +21,8 @@ from jumok.testing import FakeServer
 from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
 from tests.clients.test_streams import all_ways
 from tests.support.hang import HANG_S
-from tests.support.relay import Relay
-from tests.support.scripted import Scripted
+from tests.support.servers.relay import Relay
+from tests.support.servers.scripted import Scripted
 
 TEXTS = [f"text {number}" for number in range(300)]
 

@@ -10,8 +10,8 @@ from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.importers.huggingface import build_model
 from jumok_export.models.attention import scaled_queries
-from tests.support.random_checkpoints import config_of, random_checkpoint
-from tests.support.tokenizer_checkpoints import CHECKPOINTS, write
+from tests.support.checkpoints.random_checkpoints import config_of, random_checkpoint
+from tests.support.checkpoints.tokenizer_checkpoints import CHECKPOINTS, write
 
 
 @pytest.fixture(scope="session")

@@ -22,21 +22,21 @@ from typing import Any
 from benchmarks.common.processes import ServerError
 from benchmarks.common.progress import described, progress
 from benchmarks.common.ratios import aligned
-from tests.faults.attack import attack
-from tests.faults.callers import killed_callers, slow_reader
-from tests.faults.files import certificates, disks
-from tests.faults.findings import Findings, Plan
-from tests.faults.fuzzing import fuzz
 from tests.faults.guided.scenario import guided
-from tests.faults.mutated_bundles import mutated_bundles
-from tests.faults.network import broken_frames
-from tests.faults.overload import overload
-from tests.faults.restarts import kills, rolling_restarts
-from tests.faults.sharing import sharing
-from tests.faults.silence import dropped, stopped
-from tests.faults.soak import plot, soak
-from tests.faults.swaps import swaps
-from tests.faults.texts import scenes
+from tests.faults.scenarios.attack import attack
+from tests.faults.scenarios.callers import killed_callers, slow_reader
+from tests.faults.scenarios.files import certificates, disks
+from tests.faults.scenarios.fuzzing import fuzz
+from tests.faults.scenarios.mutated_bundles import mutated_bundles
+from tests.faults.scenarios.network import broken_frames
+from tests.faults.scenarios.overload import overload
+from tests.faults.scenarios.restarts import kills, rolling_restarts
+from tests.faults.scenarios.sharing import sharing
+from tests.faults.scenarios.silence import dropped, stopped
+from tests.faults.scenarios.soak import plot, soak
+from tests.faults.scenarios.swaps import swaps
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.texts import scenes
 
 MODELS = Path(__file__).parents[2] / "models"
 BUNDLE, OTHER = MODELS / "multi30k-en-de-transformer", MODELS / "multi30k-en-de-lstm"

@@ -8,9 +8,9 @@ import pytest
 from jumok_serve.service import Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
-from tests.faults.attack import attacks
-from tests.faults.flood import Flood
-from tests.support.fake_model import FakeModel, serving
+from tests.faults.scenarios.attack import attacks
+from tests.faults.tools.flood import Flood
+from tests.support.servers.fake_model import FakeModel, serving
 
 CALLS = 6
 ENDED_FOR_STRANGERS = {

@@ -21,18 +21,18 @@ from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.translator import Translator
 from tests.faults import __main__ as faults
-from tests.faults.findings import Findings, Plan
-from tests.faults.fuzzing import call_at_random, likely_values
-from tests.faults.light_calls import OK, RESOURCE_EXHAUSTED, LightCalls
-from tests.faults.network import broken_connections, send
-from tests.faults.overload import Floor
-from tests.faults.restarts import Load
-from tests.faults.servers import is_healthy
-from tests.faults.sharing import sharing
-from tests.faults.slope import slope
-from tests.faults.soak import plot
-from tests.faults.texts import scenes
-from tests.support.in_process_server import check_idle, serving
+from tests.faults.scenarios.fuzzing import call_at_random, likely_values
+from tests.faults.scenarios.network import broken_connections, send
+from tests.faults.scenarios.overload import Floor
+from tests.faults.scenarios.restarts import Load
+from tests.faults.scenarios.sharing import sharing
+from tests.faults.scenarios.soak import plot
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.light_calls import OK, RESOURCE_EXHAUSTED, LightCalls
+from tests.faults.tools.servers import is_healthy
+from tests.faults.tools.slope import slope
+from tests.faults.tools.texts import scenes
+from tests.support.servers.in_process_server import check_idle, serving
 
 CODES = grpc.StatusCode
 RANDOM_CALLS = 200
@@ -108,8 +108,8 @@ def test_light_calls_learn_what_other_clients_do(translator: Translator, address
 
 def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its figures are of no use here, as they depend on the machine."""
-    monkeypatch.setattr("tests.faults.sharing.SETTLE_S", 0.1)
-    monkeypatch.setattr("tests.faults.sharing.GONE_S", 0.1)
+    monkeypatch.setattr("tests.faults.scenarios.sharing.SETTLE_S", 0.1)
+    monkeypatch.setattr("tests.faults.scenarios.sharing.GONE_S", 0.1)
     plan = SimpleNamespace(bundle=tiny_bundle, texts=["a man", "a dog runs", "two women talk"], sharing_s=0.3)
     findings = Findings(scenario="sharing")
     asyncio.run(sharing(cast("Plan", plan), findings))
@@ -125,7 +125,7 @@ def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pyt
 
 def test_the_floor_refuses_everything() -> None:
     async def scenario() -> list[int]:
-        async with serving_process("tests.faults.refusing") as server:
+        async with serving_process("tests.faults.tools.refusing") as server:
             async with await LightCalls.connect(server.address, timeout_s=60) as calls:
                 statuses = await asyncio.gather(*(calls.ask(b"") for _ in range(3)))
             with (
@@ -140,7 +140,7 @@ def test_the_floor_refuses_everything() -> None:
 
 
 def test_what_refusals_leave_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.faults.overload.CORES", 4)
+    monkeypatch.setattr("tests.faults.scenarios.overload.CORES", 4)
     floor = Floor(server_s=0.0003, client_s=0.0001)
     assert floor.left(0) == 1
     assert floor.left(1000) == pytest.approx(0.9)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.findings import Findings
 from tests.faults.guided.scenario import READERS, fuzz_reader
+from tests.faults.tools.findings import Findings
 
 SECONDS = 10
 

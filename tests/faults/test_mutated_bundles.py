@@ -4,7 +4,7 @@ import random
 import shutil
 from pathlib import Path
 
-from tests.faults.mutated_bundles import mutate, try_mutated
+from tests.faults.scenarios.mutated_bundles import mutate, try_mutated
 
 COUNT = 40
 

@@ -37,8 +37,8 @@ import pytest
 
 from jumok_proto.errors import JumokError
 from tests.parity.texts import parallel_sentences
+from tests.support.checkpoints.hub import Hub, serve_hub
 from tests.support.hang import HANG_S
-from tests.support.hub import Hub, serve_hub
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
@@ -144,7 +144,7 @@ def checkpoints(made_once: Callable[[str, Callable[[Path], None]], Path]) -> Pat
         from tests.parity.checkpoints import make_checkpoint
         from tests.parity.run import quiet
         from tests.parity.shapes import SHAPES
-        from tests.support.marian_folders import write_student
+        from tests.support.checkpoints.marian_folders import write_student
 
         shapes = {shape.name: shape for shape in SHAPES}
         with quiet():

@@ -9,7 +9,7 @@ from jumok_export.graphs.graph import Graph
 from jumok_export.quantization.calibration import Calibration, GreedySearch, calibrate
 from jumok_export.verification.agreement import SourceTexts, random_sources
 from jumok_serve.runtime.precision import agrees
-from tests.support.random_models import random_model
+from tests.support.models.random_models import random_model
 
 
 def test_scales_by_row_are_taken_if_calibrated_ones_lose(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.checkpoints.hub import TOKEN, Hub, serve_hub
 from tests.support.hang import HANG_S
-from tests.support.hub import TOKEN, Hub, serve_hub
 
 DOWNLOAD = """
 import sys

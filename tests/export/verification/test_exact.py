@@ -11,7 +11,7 @@ from jumok_export.verification import exact
 from jumok_export.verification.exact import ExactArithmetic
 from jumok_export.verification.samples import Samples
 from jumok_export.verification.sides import StepInputs, TorchSide
-from tests.support.random_models import FAMILIES, RandomModel, random_model
+from tests.support.models.random_models import FAMILIES, RandomModel, random_model
 
 
 @pytest.fixture

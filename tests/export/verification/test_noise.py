@@ -13,8 +13,8 @@ from jumok_export.errors import VerificationError
 from jumok_export.quantization.calibration import GreedySearch
 from jumok_export.verification.agreement import SourceTexts, random_sources
 from jumok_serve.manifest.manifest import Check
-from tests.support.broken_graphs import BREAKS, Graphs, copied, epsilon_is_wrong
-from tests.support.random_models import FAMILIES, SCALES, RandomModel, random_model
+from tests.support.models.broken_graphs import BREAKS, Graphs, copied, epsilon_is_wrong
+from tests.support.models.random_models import FAMILIES, SCALES, RandomModel, random_model
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ from jumok_export.quantization.int8_graphs import Scales, quantize_graph
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.describe import as_json, describe
 from jumok_serve.errors import BundleError
-from tests.support.broken_graphs import (
+from tests.support.models.broken_graphs import (
     BREAKS,
     SELECTION_BREAKS,
     Graphs,

@@ -37,11 +37,11 @@ from jumok_serve.tasks.scoring import prepare_scoring
 from jumok_serve.tasks.translation import submit_texts
 from jumok_serve.text.sentence_splitting import submit_sentences
 from jumok_serve.tokenizers.input_processor import check_texts
-from tests.faults.fuzzing import DOCUMENTED, likely_values
-from tests.faults.mutated_bundles import change_field
-from tests.faults.random_messages import RandomCall, each_random_call
-from tests.faults.texts import scenes
-from tests.support.fake_model import Answer, FakeAligning, FakeModel, FakeScoring
+from tests.faults.scenarios.fuzzing import DOCUMENTED, likely_values
+from tests.faults.scenarios.mutated_bundles import change_field
+from tests.faults.tools.random_messages import RandomCall, each_random_call
+from tests.faults.tools.texts import scenes
+from tests.support.servers.fake_model import Answer, FakeAligning, FakeModel, FakeScoring
 
 SERVICES = tuple(
     service for module in (translation_pb2, model_pb2) for service in module.DESCRIPTOR.services_by_name.values()

@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.common.progress import progress
-from tests.faults.findings import Findings, Plan
+from tests.faults.tools.findings import Findings, Plan
 
 READERS = {"requests": "tests.faults.guided.readers:Requests", "manifest": "tests.faults.guided.readers:Manifests"}
 """Readers, as their processes import them."""

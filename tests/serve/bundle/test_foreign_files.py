@@ -17,7 +17,7 @@ from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.bundle.shortlist import Shortlist
 from jumok_serve.errors import BundleError
 from jumok_serve.files import UnusableFileError, parse_json, read_file
-from tests.support.hostile_bundles import edit_manifest
+from tests.support.models.hostile_bundles import edit_manifest
 
 
 def problems_of(path: Path) -> str:

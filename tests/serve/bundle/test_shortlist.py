@@ -21,10 +21,10 @@ from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support import command as commands
 from tests.support.hang import HANG_S
+from tests.support.models.stepping import logits_of
+from tests.support.models.variants import edited, multilingual, unconstrained
 from tests.support.reference_search import reference_search
 from tests.support.search_cases import make_options
-from tests.support.stepping import logits_of
-from tests.support.variants import edited, multilingual, unconstrained
 
 EOS, START = 3, 2
 SUPPRESS = (0, 1, 2)

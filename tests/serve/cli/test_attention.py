@@ -11,7 +11,7 @@ from jumok.commands import _main as _cli
 from jumok_serve.translator import Translator
 from tests.support.command import run as run_process
 from tests.support.command import serve
-from tests.support.variants import edited, without
+from tests.support.models.variants import edited, without
 
 
 @pytest.fixture(scope="module")

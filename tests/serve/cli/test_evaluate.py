@@ -14,7 +14,7 @@ from jumok_serve.evaluation import bleu_tokenizers
 from jumok_serve.evaluation.bleu_tokenizers import bleu_tokenizer
 from jumok_serve.translator import Translator
 from tests.support.command import run
-from tests.support.variants import edited
+from tests.support.models.variants import edited
 
 SOURCES = [
     "a man in a blue shirt is standing on a ladder .",

@@ -18,9 +18,9 @@ from tests.parity.checkpoints import make_checkpoint
 from tests.parity.run import quiet
 from tests.parity.shapes import SHAPES
 from tests.support import command
+from tests.support.checkpoints.hub import Hub, serve_hub
 from tests.support.command import JUMOK
 from tests.support.hang import HANG_S
-from tests.support.hub import Hub, serve_hub
 
 
 @pytest.fixture(scope="module")

@@ -28,7 +28,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.runtime.process_memory import ARENAS
 from tests.support.command import run, serve
 from tests.support.hang import HANG_S
-from tests.support.variants import directed, edited
+from tests.support.models.variants import directed, edited
 
 HEAP = 64 * 2**20
 """Bytes of address space that glibc's arenas of threads reserve at a time, where addresses have 64 bits."""

@@ -15,7 +15,7 @@ from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.slot_buffers import SlotBuffers
 from jumok_serve.search import FinishedHypothesis, SearchPlan
-from tests.support.native_operators import needs_library
+from tests.support.models.native_operators import needs_library
 from tests.support.search_cases import make_options
 
 START, EOS, PAD = 2, 3, 0

@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.serve.kernels.test_products import ACTIVATIONS, GELU, LINEAR, NAMES, RELU, SHAPES, SILU
-from tests.support.native_operators import CONSTANTS, needs_library, run
+from tests.support.models.native_operators import CONSTANTS, needs_library, run
 
 pytestmark = needs_library
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.native_operators import AS_LEVELS, CONSTANTS, needs_library, rounding, run
+from tests.support.models.native_operators import AS_LEVELS, CONSTANTS, needs_library, rounding, run
 
 pytestmark = needs_library
 

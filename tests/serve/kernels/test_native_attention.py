@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from jumok_export.native.int8_cache import to_entries, to_floats
-from tests.support.native_operators import AS_LEVELS, CONSTANTS, NOT_CONSTANT, levels, needs_library, run
+from tests.support.models.native_operators import AS_LEVELS, CONSTANTS, NOT_CONSTANT, levels, needs_library, run
 
 pytestmark = needs_library
 

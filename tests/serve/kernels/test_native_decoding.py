@@ -15,7 +15,7 @@ from jumok_serve.runtime import graphs as graphs_module
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE
 from jumok_serve.runtime.graphs import Graphs
 from tests.serve.runtime.test_device_slots import decoded, random_sources
-from tests.support.variants import edited
+from tests.support.models.variants import edited
 
 needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
 

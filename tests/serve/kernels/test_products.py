@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from jumok_serve.native import library
-from tests.support.native_operators import CONSTANTS, levels, model_of, needs_library, rounding, run
+from tests.support.models.native_operators import CONSTANTS, levels, model_of, needs_library, rounding, run
 
 pytestmark = needs_library
 

@@ -21,7 +21,7 @@ from jumok_serve.runtime.graphs import Graphs, Pairs
 from jumok_serve.runtime.output_columns import VocabularyColumns
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
 from jumok_serve.search import NO_ENTRIES, Constraints, Draw, Entries
-from tests.support.native_operators import needs_library
+from tests.support.models.native_operators import needs_library
 
 ENCODER = f"fp32/encoder{'_native' if library() else ''}.onnx"
 DECODER = f"fp32/decoder{'_native' if library() else ''}.onnx"

@@ -14,7 +14,7 @@ from jumok_serve.runtime.kv_cache import KVCache
 from jumok_serve.runtime.output_columns import Columns
 from jumok_serve.runtime.slot_buffers import SlotBuffers
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from tests.support.native_operators import needs_library
+from tests.support.models.native_operators import needs_library
 
 SPECS = (TensorSpec(name="state.key.0", dtype="int8", axes=("B", 2, "E", 4)),)
 

@@ -17,7 +17,7 @@ from jumok_serve.errors import BundleError
 from jumok_serve.native import library
 from jumok_serve.sandbox.checker import BundleChecker
 from jumok_serve.sandbox.verdicts import Verdicts
-from tests.support.hostile_bundles import edit_graph, edit_manifest, loop_forever
+from tests.support.models.hostile_bundles import edit_graph, edit_manifest, loop_forever
 
 
 @pytest.fixture

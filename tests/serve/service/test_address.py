@@ -14,7 +14,7 @@ from jumok_serve.errors import ListenError
 from jumok_serve.service import Server
 from jumok_serve.service.address import format_address
 from jumok_serve.service.telemetry.metrics_port import MetricsPort
-from tests.support.fake_model import FakeModel, serving
+from tests.support.servers.fake_model import FakeModel, serving
 
 
 @pytest.fixture

@@ -21,7 +21,7 @@ from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.open_calls import OpenCalls
-from tests.support.fake_model import FakeModel, failure, hold, serving
+from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
 ONE = TranslateTextRequest(contents=["a"])
 Metadata = tuple[tuple[str, str], ...]

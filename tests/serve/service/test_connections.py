@@ -12,7 +12,7 @@ import jumok
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.service.connections import STREAM_WINDOW
 from jumok_serve.service.limits import ServiceLimits
-from tests.faults.http2 import (
+from tests.faults.tools.http2 import (
     ACK,
     DATA,
     END_HEADERS,
@@ -25,7 +25,7 @@ from tests.faults.http2 import (
     frame,
     headers,
 )
-from tests.support.fake_model import Answer, FakeModel, hold, serving
+from tests.support.servers.fake_model import Answer, FakeModel, hold, serving
 
 INITIAL_WINDOW_SIZE = 4
 """Setting of RFC 9113, section 6.5.2."""

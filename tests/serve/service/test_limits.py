@@ -17,7 +17,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
-from tests.support.fake_model import FakeModel, failure, hold, serving
+from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
 NO_MESSAGE = b"\xff\xff\xff"
 LIMITS = ServiceLimits(max_texts=3, max_characters=5, max_hypotheses=8, max_beam_hypotheses=16)

@@ -12,7 +12,7 @@ import jumok
 from jumok_proto.v1 import decoding_pb2, translation_pb2, translation_pb2_grpc
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import PATIENCE_S, Gate
-from tests.support.in_process_server import IDLE, check_idle, serving
+from tests.support.servers.in_process_server import IDLE, check_idle, serving
 
 CLIENTS = 32
 SENTENCES = 100

@@ -13,9 +13,9 @@ from click.testing import CliRunner
 import jumok
 from jumok_serve.cli.serve_commands import serve
 from jumok_serve.errors import CredentialsError
-from tests.support.certificates import Authority
 from tests.support.command import JUMOK, run
 from tests.support.hang import HANG_S
+from tests.support.servers.certificates import Authority
 
 
 def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path: Path) -> None:

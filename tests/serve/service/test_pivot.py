@@ -17,8 +17,8 @@ from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.serve.service.handlers.test_service_translator import check_same
 from tests.support.hang import HANG_S
-from tests.support.in_process_server import check_idle, serving
-from tests.support.variants import directed, edited
+from tests.support.models.variants import directed, edited
+from tests.support.servers.in_process_server import check_idle, serving
 
 TEXTS = ["a man in a blue shirt", "", "two young males", " \t", "a little girl climbing", "a dog"]
 PAIR: dict[str, Any] = {"source_language": "de", "target_language": "fr"}

@@ -12,7 +12,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import DuplicateModelError, ListenError
 from jumok_serve.service import Server
 from tests.serve.service.handlers.test_unary_calls import request
-from tests.support.fake_model import FakeModel, failure, hold, serving
+from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
 
 def test_models_of_the_same_name_are_refused() -> None:

@@ -15,7 +15,7 @@ import jumok
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.options import RANGES, Options, Range
 from jumok_serve.translator import Translator
-from tests.support.in_process_server import serving
+from tests.support.servers.in_process_server import serving
 
 TEXT = "A bird sings. Two men read a book! The dog sleeps.\n\nA child."
 SETTINGS = settings(

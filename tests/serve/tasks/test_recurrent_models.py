@@ -25,9 +25,9 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
-from tests.support.in_process_server import check_idle, serving
 from tests.support.reference_search import Scores, reference_search
 from tests.support.search_cases import make_options
+from tests.support.servers.in_process_server import check_idle, serving
 
 MODELS = Path(__file__).parents[3] / "models"
 TRANSFORMER, LSTM = MODELS / "multi30k-en-de-transformer", MODELS / "multi30k-en-de-lstm"

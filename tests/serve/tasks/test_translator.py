@@ -22,9 +22,9 @@ from jumok_serve import (
 )
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
+from tests.support.models.stepping import logits_of
+from tests.support.models.variants import edited, without
 from tests.support.reference_search import reference_search
-from tests.support.stepping import logits_of
-from tests.support.variants import edited, without
 
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
 

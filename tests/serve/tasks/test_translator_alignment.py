@@ -20,8 +20,8 @@ from jumok_proto.attention import ATTENTION_KINDS
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, LanguageNotFoundError, Translator
 from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import attention_query
-from tests.support.in_process_server import serving
-from tests.support.variants import edited, multilingual, without
+from tests.support.models.variants import edited, multilingual, without
+from tests.support.servers.in_process_server import serving
 
 COMMITTED = Path(__file__).parents[3] / "models/multi30k-en-de-transformer"
 TEXTS = ["A dog runs.", "", "The old woman reads a book in the park.", "A girl."]

@@ -14,7 +14,7 @@ from jumok_export.models.transformer import Transformer
 from jumok_serve import InvalidArgumentError, Translator
 from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import teacher_forcing, translation
-from tests.support.variants import edited, multilingual
+from tests.support.models.variants import edited, multilingual
 
 TEXTS = ["A dog runs.", "", "The old woman reads a book in the park.", "A girl."]
 

@@ -10,9 +10,9 @@ import pytest
 from jumok_serve import InvalidArgumentError, LanguageNotFoundError, Translator
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
+from tests.support.models.stepping import logits_of
+from tests.support.models.variants import edited, multilingual
 from tests.support.reference_search import reference_search
-from tests.support.stepping import logits_of
-from tests.support.variants import edited, multilingual
 
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl."]
 EOS = 3

@@ -16,7 +16,7 @@ from jumok_serve.text.sentence_boundaries import ADVANCE, MAX_PIECE, MAX_STOPS, 
 from jumok_serve.text.sentence_splitting import split
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
-from tests.support.in_process_server import serving
+from tests.support.servers.in_process_server import serving
 
 WIDE_SPACES = "\xa0\u1680\u2000\u2009\u202f\u205f\u3000"
 FAMILIES = {

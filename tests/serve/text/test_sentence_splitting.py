@@ -14,7 +14,7 @@ from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.text.sentence_splitting import MAX_SENTENCES, SplitText, split
 from jumok_serve.translator import Translator
-from tests.support.in_process_server import serving
+from tests.support.servers.in_process_server import serving
 
 TEXT = "  The cat sleeps. A bird sings in the tree!\r\n\r\nDr. Smith reads\n a book.  Two women talk.\n"
 SENTENCES = ("The cat sleeps.", "A bird sings in the tree!", "Dr. Smith reads", "a book.", "Two women talk.")

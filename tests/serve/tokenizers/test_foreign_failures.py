@@ -12,8 +12,8 @@ from jumok_serve.service import Administration
 from jumok_serve.tokenizers.tokenizer_json import MAX_LOCKED
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
-from tests.support.in_process_server import serving
-from tests.support.panicking_tokenizers import LONG_STRIP, NO_TABLE, SOME_TEXTS, with_tokenizer
+from tests.support.models.panicking_tokenizers import LONG_STRIP, NO_TABLE, SOME_TEXTS, with_tokenizer
+from tests.support.servers.in_process_server import serving
 
 READABLE, UNREADABLE = "a cab bed", "a zoo"
 

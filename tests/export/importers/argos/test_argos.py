@@ -20,7 +20,7 @@ from jumok_export.models.transformer import Transformer
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
-from tests.support.ctranslate2_folders import SPECIAL, random_spec, save, spec_of
+from tests.support.checkpoints.ctranslate2_folders import SPECIAL, random_spec, save, spec_of
 
 METADATA = {
     "package_version": "1.9",

@@ -23,7 +23,7 @@ from tests.parity.grid import cases
 from tests.parity.marian_ct2 import DIFFERENT, Peer, differences, option_sets, plain_shapes
 from tests.parity.run import quiet, translate
 from tests.parity.texts import parallel_sentences
-from tests.support.ctranslate2_folders import random_spec, save, spec_of
+from tests.support.checkpoints.ctranslate2_folders import random_spec, save, spec_of
 
 TEXTS = ["The cat sleeps.", "A bird sings in the tree.", "My sister drinks cold water.", "The dog reads a bird."]
 

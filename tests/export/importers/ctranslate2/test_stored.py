@@ -10,7 +10,7 @@ import pytest
 from jumok_export.importers.ctranslate2.stored import ModelFile
 from jumok_export.importers.ctranslate2.transformer import build_model
 from jumok_export.importers.huggingface.errors import CheckpointError
-from tests.support.ctranslate2_folders import SPECIAL, random_spec, save
+from tests.support.checkpoints.ctranslate2_folders import SPECIAL, random_spec, save
 
 TOKENS = [*SPECIAL, "a", "b", "c"]
 

@@ -15,7 +15,7 @@ from jumok_export.importers.ctranslate2.transformer import build_model
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.imported import ImportedModel
 from jumok_export.models.transformer import Transformer
-from tests.support.ctranslate2_folders import SPECIAL, WIDTH, random_spec, save
+from tests.support.checkpoints.ctranslate2_folders import SPECIAL, WIDTH, random_spec, save
 
 SOURCE = [*SPECIAL, *(f"s{number}" for number in range(9))]
 TARGET = [*SPECIAL, *(f"t{number}" for number in range(7))]

@@ -20,7 +20,7 @@ from jumok_export.importers.huggingface.t5 import MT5_FAMILY, T5_FAMILY, UMT5_FA
 from jumok_export.importers.huggingface.t5 import build as build_t5
 from jumok_export.models.t5 import T5
 from jumok_export.models.transformer import Transformer
-from tests.support.random_checkpoints import (
+from tests.support.checkpoints.random_checkpoints import (
     CONFIGURATIONS,
     MODELS,
     config_of,

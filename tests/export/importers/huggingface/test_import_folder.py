@@ -17,7 +17,7 @@ from torch import Tensor
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.folder import open_checkpoint
 from jumok_export.importers.huggingface.importing import import_checkpoint
-from tests.support.random_checkpoints import random_checkpoint
+from tests.support.checkpoints.random_checkpoints import random_checkpoint
 
 
 class Runs:

@@ -12,7 +12,7 @@ from transformers.models.m2m_100.tokenization_m2m_100 import FAIRSEQ_LANGUAGE_CO
 
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.language_codes import M2M100_LANGUAGES
-from tests.support.tokenizer_checkpoints import (
+from tests.support.checkpoints.tokenizer_checkpoints import (
     ALL,
     CHECKPOINTS,
     change,

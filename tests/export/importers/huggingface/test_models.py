@@ -21,7 +21,13 @@ from jumok_export.verification.samples import InputBounds
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from tests.support.random_checkpoints import CONFIGURATIONS, config_of, random_checkpoint, sentences, source_mask
+from tests.support.checkpoints.random_checkpoints import (
+    CONFIGURATIONS,
+    config_of,
+    random_checkpoint,
+    sentences,
+    source_mask,
+)
 
 close = functools.partial(torch.testing.assert_close, atol=1e-4, rtol=1e-5)
 

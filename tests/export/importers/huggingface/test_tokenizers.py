@@ -16,7 +16,7 @@ from transformers.models.mbart50.tokenization_mbart50 import FAIRSEQ_LANGUAGE_CO
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.tokenizers import TokenizerDescription
 from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from tests.support.tokenizer_checkpoints import (
+from tests.support.checkpoints.tokenizer_checkpoints import (
     CHECKPOINTS,
     DIRECTIONS,
     NLLB_CODES,

@@ -9,7 +9,7 @@ import pytest
 
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
-from tests.support.tokenizer_checkpoints import DIRECTIONS, change, load_reference, read, size_of, write
+from tests.support.checkpoints.tokenizer_checkpoints import DIRECTIONS, change, load_reference, read, size_of, write
 
 ADDED = {
     "bart": ["<mask>"],

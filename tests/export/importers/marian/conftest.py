@@ -7,7 +7,7 @@ import pytest
 from jumok_export.importers.marian.importing import import_marian
 from jumok_export.importers.options import ImportOptions
 from tests.conftest import Made
-from tests.support.marian_folders import trained_parameters, write_release, write_student
+from tests.support.checkpoints.marian_folders import trained_parameters, write_release, write_student
 
 SHORT: ImportOptions = {"max_source_length": 40, "max_target_length": 64}
 """Limits with which verification takes seconds."""

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from jumok_serve import Translator
+from tests.support.checkpoints.marian_folders import STUDENT
+from tests.support.checkpoints.tokenizer_checkpoints import lines
 from tests.support.hang import HANG_S
-from tests.support.marian_folders import STUDENT
-from tests.support.tokenizer_checkpoints import lines
 
 TEXTS = list(dict.fromkeys(lines("en")))
-PROGRAM = Path(__file__).parents[3] / "support" / "bergamot.cjs"
+PROGRAM = Path(__file__).parents[3] / "support" / "checkpoints" / "bergamot.cjs"
 PACKAGE = "@browsermt/bergamot-translator@0.4.9"
 
 

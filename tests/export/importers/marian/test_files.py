@@ -17,8 +17,8 @@ from jumok_export.importers.marian.npz_file import read_npz
 from jumok_export.importers.marian.stored import MarianFile, Quantized
 from jumok_export.importers.marian.vocabulary import read_list
 from jumok_serve.files import UnusableFileError
-from tests.support.marian_files import quantized, write_binary, write_npz, write_shortlist, write_vocabulary
-from tests.support.marian_models import parameters, settings
+from tests.support.checkpoints.marian_files import quantized, write_binary, write_npz, write_shortlist, write_vocabulary
+from tests.support.checkpoints.marian_models import parameters, settings
 
 OPTIONS = settings((40, 40))
 ARRAYS = parameters((40, 40), OPTIONS)

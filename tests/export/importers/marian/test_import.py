@@ -17,8 +17,8 @@ from jumok_export.importers.recognition import recognise
 from jumok_export.models.positions import fairseq_positions
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
-from tests.support.marian_folders import ALPHA, STUDENT, student_lists
-from tests.support.tokenizer_checkpoints import lines
+from tests.support.checkpoints.marian_folders import ALPHA, STUDENT, student_lists
+from tests.support.checkpoints.tokenizer_checkpoints import lines
 
 TEXTS = lines("en")[:24]
 

@@ -12,9 +12,9 @@ from jumok_export.errors import ExportError
 from jumok_export.importers.marian.importing import import_marian
 from jumok_export.importers.recognition import recognise
 from jumok_export.shortlists.sources import ShortlistError
-from tests.support.marian_files import write_npz, write_shortlist
-from tests.support.marian_folders import SPECIAL, STUDENT, size_of, vocabulary, write_release, write_student
-from tests.support.tokenizer_checkpoints import lines, pieces
+from tests.support.checkpoints.marian_files import write_npz, write_shortlist
+from tests.support.checkpoints.marian_folders import SPECIAL, STUDENT, size_of, vocabulary, write_release, write_student
+from tests.support.checkpoints.tokenizer_checkpoints import lines, pieces
 
 MODEL = "opus.model1.npz.best-perplexity.npz"
 

@@ -16,8 +16,8 @@ from jumok_serve.service.auth import reloaded_files
 from jumok_serve.service.auth.reloaded_files import MAX_BYTES, ReloadedFiles
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.serve.service.auth.test_tokens import bearer, file, write  # noqa: F401 - a fixture
-from tests.support.fake_model import FakeModel, failure, serving
 from tests.support.hang import HANG_S
+from tests.support.servers.fake_model import FakeModel, failure, serving
 
 
 def first_bytes(contents: Sequence[bytes]) -> bytes:

@@ -14,8 +14,8 @@ import jumok
 from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.certificates import Authority
-from tests.support.fake_model import FakeModel, serving
+from tests.support.servers.certificates import Authority
+from tests.support.servers.fake_model import FakeModel, serving
 
 H2 = ["h2"]
 CALLERS = 4

@@ -21,7 +21,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.cli.serve_commands import token as token_command
 from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.fake_model import FakeModel, failure, serving
+from tests.support.servers.fake_model import FakeModel, failure, serving
 
 REQUEST = TranslateTextRequest(contents=["a"])
 

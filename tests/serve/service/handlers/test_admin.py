@@ -25,7 +25,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import BundleError
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.fake_model import FakeModel, fail, failure, hold, manifest, serving
+from tests.support.servers.fake_model import FakeModel, fail, failure, hold, manifest, serving
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 REQUEST = TranslateTextRequest(model="held", contents=["a"])

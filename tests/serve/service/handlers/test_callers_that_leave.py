@@ -15,8 +15,8 @@ from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.responses import write_response
 from tests.serve.service.handlers.test_service_corpus import opening
 from tests.serve.service.handlers.test_service_streams import stub_of
-from tests.support.fake_model import FakeModel, hold, serving
 from tests.support.hang import HANG_S
+from tests.support.servers.fake_model import FakeModel, hold, serving
 
 LONG = "a" * 20_000
 """A long result: few fit the window of a stream that is not read."""

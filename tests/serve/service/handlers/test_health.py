@@ -13,8 +13,8 @@ from jumok.commands._main import run as run_command
 from jumok.commands.health import health
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.certificates import Authority
-from tests.support.fake_model import FakeModel, hold, serving
+from tests.support.servers.certificates import Authority
+from tests.support.servers.fake_model import FakeModel, hold, serving
 
 
 def ask(*arguments: str) -> Result:

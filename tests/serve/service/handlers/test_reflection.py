@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, Serv
 
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.serve.service.auth.test_tokens import bearer
-from tests.support.fake_model import FakeModel, serving
+from tests.support.servers.fake_model import FakeModel, serving
 
 VERSIONS = ("v1", "v1alpha")
 

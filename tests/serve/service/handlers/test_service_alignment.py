@@ -12,7 +12,7 @@ from jumok_proto.v1 import alignment_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import TextParameters
-from tests.support.fake_model import HERE, FakeAligning, FakeModel, failure, serving
+from tests.support.servers.fake_model import HERE, FakeAligning, FakeModel, failure, serving
 
 Answer = TypeVar("Answer")
 REQUEST = alignment_pb2.AlignTextRequest(contents=["a"])

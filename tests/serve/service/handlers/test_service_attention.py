@@ -12,8 +12,8 @@ import pytest
 from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.fake_model import Answer, FakeModel, failure, hold, serving
 from tests.support.hang import HANG_S
+from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, serving
 
 ATTENTION = translation_pb2.TranslateTextRequest(contents=["a"], attention=True)
 PLAIN = translation_pb2.TranslateTextRequest(contents=["a"])

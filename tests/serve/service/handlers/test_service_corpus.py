@@ -21,7 +21,7 @@ from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers import full_queues
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled, received, stub_of
-from tests.support.fake_model import Answer, FakeModel, failure, hold, serving
+from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, serving
 
 
 def items(*texts: str, first: int = 0) -> list[pb.CorpusItem]:

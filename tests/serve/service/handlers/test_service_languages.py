@@ -8,8 +8,8 @@ import pytest
 import jumok
 from jumok_serve.translator import Translator
 from tests.serve.service.handlers.test_service_translator import check_same
-from tests.support.in_process_server import serving
-from tests.support.variants import edited, multilingual
+from tests.support.models.variants import edited, multilingual
+from tests.support.servers.in_process_server import serving
 
 
 def test_a_model_of_several_languages_describes_them(tiny_bundle: Path, tmp_path: Path) -> None:

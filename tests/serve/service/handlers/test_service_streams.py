@@ -12,7 +12,7 @@ from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.search.options import DecodingOptions
-from tests.support.fake_model import Answer, FakeModel, fail, failure, hold, serving
+from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, serving
 
 EOF: Any = vars(grpc.aio)["EOF"]
 

@@ -19,8 +19,8 @@ from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
-from tests.support.in_process_server import IDLE, check_idle, serving
-from tests.support.variants import edited, without
+from tests.support.models.variants import edited, without
+from tests.support.servers.in_process_server import IDLE, check_idle, serving
 
 TEXTS = ["a man in a blue shirt", "", "two young males", " \t\u3000", "a little girl climbing", "女孩 😀 ﷽ नमस्ते"]
 

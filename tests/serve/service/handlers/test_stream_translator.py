@@ -19,7 +19,7 @@ from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
 from tests.serve.engine.test_invariance import sentences
 from tests.serve.service.handlers.test_service_translator import check_same
-from tests.support.in_process_server import check_idle, serving
+from tests.support.servers.in_process_server import check_idle, serving
 
 TEXTS = ["a man in a blue shirt", "", "two young males", "女孩 😀 ﷽ नमस्ते", *sentences()[:40]]
 

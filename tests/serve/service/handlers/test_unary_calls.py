@@ -27,8 +27,8 @@ from jumok_serve.service.handlers.requests import MAX_LISTED_TOKENS
 from jumok_serve.service.handlers.translation_service import MAX_INLINE_CHARACTERS
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.tasks.parameters import TranslationParameters
-from tests.support.fake_model import HERE, Answer, FakeModel, fail, failure, hold, serving
 from tests.support.hang import HANG_S
+from tests.support.servers.fake_model import HERE, Answer, FakeModel, fail, failure, hold, serving
 
 
 def request(*texts: str, model: str = "", options: Options | None = None) -> translation_pb2.TranslateTextRequest:

@@ -16,7 +16,7 @@ from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.errors import BundleError
 from tests.serve.service.handlers.test_admin import administered, load
-from tests.support.fake_model import FakeModel, failure, manifest
+from tests.support.servers.fake_model import FakeModel, failure, manifest
 
 NAMES = list(map(os.fsdecode, [b"b\xff", b"c\ndata", b"d\x1b[2J", "e\u2028".encode()]))
 ESCAPED = [name.encode("unicode_escape").decode() for name in NAMES]

@@ -19,7 +19,7 @@ from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.process_memory import give_back_memory
 from jumok_serve.service import Administration
 from jumok_serve.translator import Translator
-from tests.support.in_process_server import serving
+from tests.support.servers.in_process_server import serving
 
 NAME = "tiny-en-de"
 TEXTS = ["A dog runs.", "Two men are cooking food."]

@@ -14,8 +14,8 @@ from jumok_serve.manifest.languages import Languages
 from jumok_serve.search.options import DecodingOptions
 from tests.serve.service.handlers.test_service_corpus import opening
 from tests.serve.service.handlers.test_service_streams import cancelled, stub_of
-from tests.support.fake_model import Answer, FakeModel, failure, hold, serving
 from tests.support.hang import HANG_S
+from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, serving
 
 PAIR: dict[str, Any] = {"source_language_code": "de", "target_language_code": "fr"}
 

@@ -18,7 +18,7 @@ from jumok_proto.errors import OverloadedError
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.telemetry.logs import CallLog, JsonFormatter, logging_to_stderr
-from tests.support.fake_model import FakeModel, fail, failure, hold, serving
+from tests.support.servers.fake_model import FakeModel, fail, failure, hold, serving
 
 REQUEST = TranslateTextRequest(contents=["a secret text", "b"])
 

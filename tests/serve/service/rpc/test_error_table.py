@@ -36,8 +36,8 @@ from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.error_table import EXPECTED, to_ending, to_status
 from jumok_serve.translator import Translator
-from tests.support.fake_model import Failure, FakeModel, fail, failure
-from tests.support.variants import edited, without
+from tests.support.models.variants import edited, without
+from tests.support.servers.fake_model import Failure, FakeModel, fail, failure
 
 ONE = TranslateTextRequest(contents=["a man"], options=DecodingOptions(beam_size=1, max_length=2))
 

@@ -33,7 +33,7 @@ from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.translator import Translator
-from tests.support.fake_model import Answer, FakeModel, fail, hold, serving
+from tests.support.servers.fake_model import Answer, FakeModel, fail, hold, serving
 
 TIMES = 4
 """Calls of each kind, after as many that fill caches."""

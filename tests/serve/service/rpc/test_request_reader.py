@@ -15,7 +15,7 @@ from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, Translate
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
-from tests.support.fake_model import FakeModel, failure, hold, serving
+from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 METHODS = ("TranslateText", "StreamTranslateText", "TranslateCorpus", "ScoreText", "AlignText")

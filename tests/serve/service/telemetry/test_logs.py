@@ -21,8 +21,8 @@ from jumok_serve.service.telemetry import log_queue
 from jumok_serve.service.telemetry.log_queue import QueuedHandler, dropped_lines, writing
 from jumok_serve.service.telemetry.logs import TEXT_FORMAT, CallLog, JsonFormatter, TextFormatter, logging_to_stderr
 from tests.support.command import serve
-from tests.support.fake_model import FakeModel, serving
 from tests.support.hang import HANG_S
+from tests.support.servers.fake_model import FakeModel, serving
 
 FORGERIES = [
     "a\n2026-01-01 ERROR forged",

@@ -31,9 +31,9 @@ from jumok_serve.service.telemetry.metrics_port import MetricsPort
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
-from tests.support.fake_model import FakeModel, fail, hold, serving
 from tests.support.hang import HANG_S
 from tests.support.search_cases import make_options
+from tests.support.servers.fake_model import FakeModel, fail, hold, serving
 
 DASHBOARD = Path(__file__).parents[4] / "deploy/grafana/jumok.json"
 ALERTS = Path(__file__).parents[4] / "deploy/alerts.yml"

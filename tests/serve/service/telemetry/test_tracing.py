@@ -17,7 +17,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.rpc.call import SLOWEST_ITEMS
 from jumok_serve.service.telemetry.tracing import CallTracer
 from tests.serve.service.handlers.test_service_streams import EOF, stub_of
-from tests.support.fake_model import Answer, FakeModel, fail, failure, hold, serving
+from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, serving
 
 REQUEST = pb.TranslateTextRequest(contents=["a secret text", "b"])
 

@@ -8,10 +8,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 
 import jumok
 from benchmarks.common.progress import progress
-from tests.faults.findings import Findings, Plan
-from tests.faults.restarts import Load, translations
-from tests.faults.servers import jumok_serve
-from tests.support.relay import Relay
+from tests.faults.scenarios.restarts import Load, translations
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.servers import jumok_serve
+from tests.support.servers.relay import Relay
 
 GOES_ON_WITHIN_S = 5.0
 SHORT_TIMEOUT_S = 10.0

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.support.variants import edited
+from tests.support.models.variants import edited
 
 LAST_READABLE = "m"
 """Letters up to this one are read; the library fails on the others."""

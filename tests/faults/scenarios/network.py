@@ -15,8 +15,8 @@ from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
 from jumok_proto.v1.translation_pb2 import CorpusItem, TranslateCorpusRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from tests.faults.findings import Findings, Plan
-from tests.faults.http2 import (
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.http2 import (
     CONTINUATION,
     DATA,
     END_HEADERS,
@@ -33,7 +33,7 @@ from tests.faults.http2 import (
     frame,
     headers,
 )
-from tests.faults.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
+from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
 
 READ_S = 0.5
 """Seconds to wait for an answer before dropping the connection."""

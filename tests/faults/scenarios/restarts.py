@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequenc
 import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from tests.faults.findings import Findings, Plan
-from tests.faults.servers import Restarted, metrics
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.servers import Restarted, metrics
 
 ITERATIONS, WINDOW, CALLERS = 2, 64, 4
 BETWEEN = 150

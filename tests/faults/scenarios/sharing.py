@@ -27,8 +27,8 @@ from jumok_proto.v1.translation_pb2 import (
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.engine.callers import PRESENCE_S
 from jumok_serve.service.auth.tokens import make_token
-from tests.faults.findings import Findings, Plan
-from tests.faults.servers import faults_logged, jumok_serve
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.servers import faults_logged, jumok_serve
 
 if TYPE_CHECKING:
     from jumok_proto.v1.translation_pb2_grpc import TranslationServiceAsyncStub

@@ -13,9 +13,9 @@ from benchmarks.common.progress import progress
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from tests.faults.findings import Findings, Plan
-from tests.faults.network import Bystander
-from tests.faults.servers import faults_logged, jumok_serve, metrics, seconds_until_idle
+from tests.faults.scenarios.network import Bystander
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.servers import faults_logged, jumok_serve, metrics, seconds_until_idle
 
 CALLERS = {
     "translate": "while True: client.translate(texts * 4, beam_size=8)",

@@ -8,9 +8,9 @@ from typing import Any
 
 import sentencepiece
 
-from tests.support.marian_files import write_binary, write_npz, write_shortlist, write_vocabulary
-from tests.support.marian_models import Arrays, arrays_of, parameters, settings, train_student
-from tests.support.tokenizer_checkpoints import lines, pieces
+from tests.support.checkpoints.marian_files import write_binary, write_npz, write_shortlist, write_vocabulary
+from tests.support.checkpoints.marian_models import Arrays, arrays_of, parameters, settings, train_student
+from tests.support.checkpoints.tokenizer_checkpoints import lines, pieces
 
 ALPHA = 127 / 6
 """Multiplier of all activations: values up to 6 are kept apart."""

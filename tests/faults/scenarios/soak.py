@@ -11,10 +11,10 @@ from pathlib import Path
 import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from tests.faults.findings import Findings, Plan
-from tests.faults.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
-from tests.faults.slope import BLOCKS, slope
-from tests.faults.swaps import VERSIONS, Swapper, model_name, model_root
+from tests.faults.scenarios.swaps import VERSIONS, Swapper, model_name, model_root
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
+from tests.faults.tools.slope import BLOCKS, slope
 
 CALLERS, STREAMS, ITERATIONS = 32, 4, 2
 BEAMS = (1, 2, 5)

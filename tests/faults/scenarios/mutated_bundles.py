@@ -23,7 +23,7 @@ from jumok_serve.sandbox.checker import MEMORY_BYTES, BundleChecker
 from jumok_serve.sandbox.trial import limit_process, try_bundle
 from jumok_serve.sandbox.verdicts import Verdicts
 from jumok_serve.translator import Translator
-from tests.faults.findings import Findings, Plan
+from tests.faults.tools.findings import Findings, Plan
 
 CPU_S = 20
 """Limit of a trial, which takes less than a second otherwise."""

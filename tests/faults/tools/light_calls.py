@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Self
 
-from tests.faults.http2 import (
+from tests.faults.tools.http2 import (
     ACK,
     DATA,
     END_HEADERS,

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Self
 
-from tests.faults.http2 import (
+from tests.faults.tools.http2 import (
     ACK,
     DATA,
     END_HEADERS,

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from jumok_export.importers.huggingface.tokenizer import ImportedTokenizer, read_tokenizer
 
-DATA = Path(__file__).parents[1] / "data"
+DATA = Path(__file__).parents[2] / "data"
 MARIAN_CODES = (">>deu<<", ">>kor<<", ">>jpn<<", ">>cmn_Hans<<")
 NLLB_CODES = ["deu_Latn", "eng_Latn", "jpn_Jpan", "kor_Hang"]
 ALL = ("en", "de", "ko", "ja")

@@ -15,7 +15,7 @@ from jumok_export.models.attention import scaled_queries
 from jumok_export.models.recurrent import RecurrentSizes, make_recurrent
 from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.verification.samples import InputBounds
-from tests.support.random_checkpoints import config_of, random_checkpoint
+from tests.support.checkpoints.random_checkpoints import config_of, random_checkpoint
 
 SCALES = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Factors of the weights."""

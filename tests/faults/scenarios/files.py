@@ -12,8 +12,8 @@ import trustme
 
 import jumok
 from benchmarks.common.progress import progress
-from tests.faults.findings import Findings, Plan
-from tests.faults.servers import is_healthy, jumok_serve
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.servers import is_healthy, jumok_serve
 
 REPLACED = 10
 CALLERS = 4

@@ -11,9 +11,9 @@ from tempfile import TemporaryDirectory
 import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from tests.faults.findings import Findings, Plan
-from tests.faults.restarts import Load, translations
-from tests.faults.servers import faults_logged, jumok_serve, metrics, seconds_until_idle
+from tests.faults.scenarios.restarts import Load, translations
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.servers import faults_logged, jumok_serve, metrics, seconds_until_idle
 
 VERSIONS = ("1.0", "2.0")
 OTHER = "other"

@@ -17,9 +17,9 @@ import jumok
 from benchmarks.common.processes import Server, serving
 from benchmarks.common.progress import progress
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from tests.faults.findings import Findings, Plan
-from tests.faults.light_calls import DEADLINE_EXCEEDED, OK, RESOURCE_EXHAUSTED, LightCalls
-from tests.faults.servers import Metrics, is_healthy, jumok_serve, metrics
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.light_calls import DEADLINE_EXCEEDED, OK, RESOURCE_EXHAUSTED, LightCalls
+from tests.faults.tools.servers import Metrics, is_healthy, jumok_serve, metrics
 
 OUTSTANDING = 256
 """Sentences at a time that a server is loaded with to find the most that it can do, in `LEAST_CALLS` at least."""
@@ -210,7 +210,7 @@ async def most(server: Server, plan: Plan, sentences: int, measured_s: float = B
 
 async def _floor(plan: Plan, sentences: int, per_s: float) -> Floor:
     """Have a server that does nothing else refuse as many of the same calls."""
-    async with serving("tests.faults.refusing") as server:
+    async with serving("tests.faults.tools.refusing") as server:
         await _offer(server, plan, sentences, per_s * sentences, 1.0)
         server_s, client_s = server.cpu_s(), time.process_time()
         offered = await _offer(server, plan, sentences, per_s * sentences, FLOOR_S)

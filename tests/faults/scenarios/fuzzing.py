@@ -21,10 +21,10 @@ from hypothesis import strategies as st
 
 from benchmarks.common.progress import progress
 from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
-from tests.faults.findings import Findings, Plan
-from tests.faults.random_messages import RandomCall, each_random_call
-from tests.faults.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
-from tests.faults.swaps import model_name
+from tests.faults.scenarios.swaps import model_name
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.random_messages import RandomCall, each_random_call
+from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
 
 AT_ONCE = 16
 TIMEOUT_S = 10.0

@@ -16,9 +16,9 @@ from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2 import CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
 from jumok_serve.service.auth.tokens import make_token
 from jumok_serve.service.limits import ServiceLimits
-from tests.faults.findings import Findings, Plan
-from tests.faults.flood import Flood, message
-from tests.faults.servers import faults_logged, is_healthy, jumok_serve
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.flood import Flood, message
+from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve
 
 CALLS = 1024
 """Calls of each connection: as many as the server allows."""

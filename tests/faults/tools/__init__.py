@@ -1,0 +1,1 @@
+"""Tools of the scenarios: plans, servers, texts, and calls made by hand."""

@@ -1,0 +1,1 @@
+"""Models, graphs and bundles, right and wrong ones."""

@@ -1,0 +1,1 @@
+"""Servers and models that a test controls, certificates, and a relay."""
