@@ -79,6 +79,7 @@ EXPORTING = (
 """Beginnings of the paths of tests that export models, or translate a whole test set."""
 LONGEST_FIRST = (
     "test_documents.py",
+    "test_noise.py",
     "test_offline.py",
     "test_quality.py",
     "test_gpu.py",

@@ -54,7 +54,13 @@ SHELL = """
 make() { command make --dry-run --directory "$REPOSITORY" "$@"; }
 pip() { [ "$1" = install ]; }
 docker() { case $1 in build | run | compose) ;; *) return 1 ;; esac; }
-kubectl() { [ "$1 $2" = "apply -f" ] && [ -d "$REPOSITORY/$3" ]; }
+kubectl() {
+    case "$1 $2" in
+        "apply -f") [ -d "$REPOSITORY/$3" ] ;;
+        "create secret") eval "[ -f \\"\\${$#}\\" ]" ;;
+        *) return 1 ;;
+    esac
+}
 """
 ALONE = "exec({!r}, {{'__name__': '__main__'}})"
 """Runs a program with its own names; a process for each program would take longer."""

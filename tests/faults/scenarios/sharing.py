@@ -42,7 +42,7 @@ TIMES_IDLE, LEAST_S = 3.0, 0.050
 BULK_SHARE = 0.85
 CORPORA, WINDOW, SCORERS = 8, 1024, 64
 COSTLIEST = DecodingOptions(beam_size=64, repetition_penalty=1.3, no_repeat_ngram_size=4)
-COSTLIEST_TEXTS, COSTLY_TEXTS = 650, 16
+COSTLIEST_TEXTS, COSTLY_TEXTS = 650, 4
 """With `COSTLIEST` and a maximum length of 100 tokens the first number of texts is just allowed."""
 CALLERS = ("interactive", *(f"heavy{number}" for number in range(CORPORA)))
 
@@ -208,7 +208,7 @@ async def _throughput(callers: Callers, seconds: float, findings: Findings) -> N
         ("a corpus beside an interactive caller", beside / alone, 1.0),
         ("the slower of two corpora", min(first, second) / alone, 0.5),
         ("a corpus beside costly requests", among / alone, 0.5),
-        ("costly requests beside a corpus", costly_among / costly_alone, 0.5),
+        ("costly requests beside a corpus", costly_among / costly_alone if costly_alone else 0.0, 0.5),
     ):
         findings.expect(
             f"{name}, in parts of its share",
