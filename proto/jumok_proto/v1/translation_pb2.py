@@ -28,51 +28,55 @@ from jumok_proto.v1 import alignment_pb2 as jumok__proto_dot_v1_dot_alignment__p
 from jumok_proto.v1 import decoding_pb2 as jumok__proto_dot_v1_dot_decoding__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n jumok_proto/v1/translation.proto\x12\x08jumok.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x1ejumok_proto/v1/alignment.proto\x1a\x1djumok_proto/v1/decoding.proto\"\xf6\x01\n\x14TranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x17\n\x0ftarget_prefixes\x18\x07 \x03(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\"h\n\x15TranslateTextResponse\x12+\n\x0ctranslations\x18\x01 \x03(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x02 \x01(\x0b\x32\x11.jumok.v1.Timings\"\xf9\x01\n\x1aStreamTranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x15\n\rtarget_prefix\x18\x07 \x01(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\"\x82\x01\n\x1bStreamTranslateTextResponse\x12\x13\n\x0bstable_text\x18\x01 \x01(\t\x12*\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x03 \x01(\x0b\x32\x11.jumok.v1.Timings\"i\n\x16TranslateCorpusRequest\x12*\n\x08settings\x18\x01 \x01(\x0b\x32\x18.jumok.v1.CorpusSettings\x12#\n\x05items\x18\x02 \x03(\x0b\x32\x14.jumok.v1.CorpusItem\"\xfb\x01\n\x0e\x43orpusSettings\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x07options\x18\x02 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x03 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x11\n\tattention\x18\x06 \x01(\x08\x12\x0e\n\x06window\x18\x07 \x01(\x05\x12$\n\x05order\x18\x08 \x01(\x0e\x32\x15.jumok.v1.CorpusOrder\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\"@\n\nCorpusItem\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x15\n\rtarget_prefix\x18\x03 \x01(\t\"B\n\x17TranslateCorpusResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.jumok.v1.CorpusResult\"\x9b\x01\n\x0c\x43orpusResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12,\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.TranslationH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12\"\n\x07timings\x18\x04 \x01(\x0b\x32\x11.jumok.v1.TimingsB\x08\n\x06result\"\xcb\x02\n\x0bTranslation\x12(\n\nhypotheses\x18\x01 \x03(\x0b\x32\x14.jumok.v1.Hypothesis\x12\x1a\n\x12source_token_count\x18\x02 \x01(\x05\x12\x1a\n\x12output_token_count\x18\x03 \x01(\x05\x12\x18\n\x10source_truncated\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\t\x12\x15\n\rmodel_version\x18\x06 \x01(\t\x12\x15\n\rsource_tokens\x18\x07 \x03(\t\x12\x1c\n\x14source_language_code\x18\x08 \x01(\t\x12\x1c\n\x14target_language_code\x18\t \x01(\t\x12\x1c\n\x14source_unknown_count\x18\n \x01(\x05\x12)\n\x05pivot\x18\x0b \x01(\x0b\x32\x1a.jumok.v1.PivotTranslation\"]\n\x10PivotTranslation\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x15\n\rlanguage_code\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x15\n\rmodel_version\x18\x04 \x01(\t\"\xb9\x01\n\nHypothesis\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x05 \x03(\x01\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.jumok.v1.FinishReason\x12&\n\tattention\x18\x07 \x01(\x0b\x32\x13.jumok.v1.Attention\"-\n\tAttention\x12\x0f\n\x07weights\x18\x01 \x03(\x02\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\x05\"\xc2\x01\n\x10ScoreTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12\x0f\n\x07targets\x18\x03 \x03(\t\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x1b\n\x0elength_penalty\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08truncate\x18\x07 \x01(\x08\x42\x11\n\x0f_length_penalty\"4\n\x11ScoreTextResponse\x12\x1f\n\x06scores\x18\x01 \x03(\x0b\x32\x0f.jumok.v1.Score\"\xab\x01\n\x05Score\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x03(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x04 \x03(\x01\x12\x1a\n\x12source_token_count\x18\x05 \x01(\x05\x12\x18\n\x10source_truncated\x18\x06 \x01(\x08\x12\r\n\x05model\x18\x07 \x01(\t\x12\x15\n\rmodel_version\x18\x08 \x01(\t\"\xd7\x01\n\x07Timings\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x65ncode_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etotal_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*`\n\x0b\x43orpusOrder\x12\x1c\n\x18\x43ORPUS_ORDER_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ORPUS_ORDER_INPUT\x10\x01\x12\x1b\n\x17\x43ORPUS_ORDER_COMPLETION\x10\x02*^\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_EOS\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xb4\x03\n\x12TranslationService\x12P\n\rTranslateText\x12\x1e.jumok.v1.TranslateTextRequest\x1a\x1f.jumok.v1.TranslateTextResponse\x12\x64\n\x13StreamTranslateText\x12$.jumok.v1.StreamTranslateTextRequest\x1a%.jumok.v1.StreamTranslateTextResponse0\x01\x12Z\n\x0fTranslateCorpus\x12 .jumok.v1.TranslateCorpusRequest\x1a!.jumok.v1.TranslateCorpusResponse(\x01\x30\x01\x12\x44\n\tScoreText\x12\x1a.jumok.v1.ScoreTextRequest\x1a\x1b.jumok.v1.ScoreTextResponse\x12\x44\n\tAlignText\x12\x1a.jumok.v1.AlignTextRequest\x1a\x1b.jumok.v1.AlignTextResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n jumok_proto/v1/translation.proto\x12\x08jumok.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x1ejumok_proto/v1/alignment.proto\x1a\x1djumok_proto/v1/decoding.proto\"\x96\x03\n\x14TranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x17\n\x0ftarget_prefixes\x18\x07 \x03(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\x12 \n\x06markup\x18\n \x01(\x0e\x32\x10.jumok.v1.Markup\x12+\n\x0cmarkup_rules\x18\x0b \x01(\x0b\x32\x15.jumok.v1.MarkupRules\x12\x1f\n\x12\x63ut_long_sentences\x18\x0c \x01(\x08H\x00\x88\x01\x01\x12\x17\n\x0f\x63opy_unreadable\x18\r \x01(\x08\x42\x15\n\x13_cut_long_sentences\"V\n\x0bMarkupRules\x12\x13\n\x0bignore_tags\x18\x01 \x03(\t\x12\x1a\n\x12non_splitting_tags\x18\x02 \x03(\t\x12\x16\n\x0esplitting_tags\x18\x03 \x03(\t\"h\n\x15TranslateTextResponse\x12+\n\x0ctranslations\x18\x01 \x03(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x02 \x01(\x0b\x32\x11.jumok.v1.Timings\"\xca\x02\n\x1aStreamTranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x15\n\rtarget_prefix\x18\x07 \x01(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\x12\x1f\n\x12\x63ut_long_sentences\x18\x0c \x01(\x08H\x00\x88\x01\x01\x12\x17\n\x0f\x63opy_unreadable\x18\r \x01(\x08\x42\x15\n\x13_cut_long_sentences\"\x82\x01\n\x1bStreamTranslateTextResponse\x12\x13\n\x0bstable_text\x18\x01 \x01(\t\x12*\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x03 \x01(\x0b\x32\x11.jumok.v1.Timings\"i\n\x16TranslateCorpusRequest\x12*\n\x08settings\x18\x01 \x01(\x0b\x32\x18.jumok.v1.CorpusSettings\x12#\n\x05items\x18\x02 \x03(\x0b\x32\x14.jumok.v1.CorpusItem\"\x9b\x03\n\x0e\x43orpusSettings\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x07options\x18\x02 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x03 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x11\n\tattention\x18\x06 \x01(\x08\x12\x0e\n\x06window\x18\x07 \x01(\x05\x12$\n\x05order\x18\x08 \x01(\x0e\x32\x15.jumok.v1.CorpusOrder\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\x12 \n\x06markup\x18\n \x01(\x0e\x32\x10.jumok.v1.Markup\x12+\n\x0cmarkup_rules\x18\x0b \x01(\x0b\x32\x15.jumok.v1.MarkupRules\x12\x1f\n\x12\x63ut_long_sentences\x18\x0c \x01(\x08H\x00\x88\x01\x01\x12\x17\n\x0f\x63opy_unreadable\x18\r \x01(\x08\x42\x15\n\x13_cut_long_sentences\"@\n\nCorpusItem\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x15\n\rtarget_prefix\x18\x03 \x01(\t\"B\n\x17TranslateCorpusResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.jumok.v1.CorpusResult\"\x9b\x01\n\x0c\x43orpusResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12,\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.TranslationH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12\"\n\x07timings\x18\x04 \x01(\x0b\x32\x11.jumok.v1.TimingsB\x08\n\x06result\"\xe2\x02\n\x0bTranslation\x12(\n\nhypotheses\x18\x01 \x03(\x0b\x32\x14.jumok.v1.Hypothesis\x12\x1a\n\x12source_token_count\x18\x02 \x01(\x05\x12\x1a\n\x12output_token_count\x18\x03 \x01(\x05\x12\x18\n\x10source_truncated\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\t\x12\x15\n\rmodel_version\x18\x06 \x01(\t\x12\x15\n\rsource_tokens\x18\x07 \x03(\t\x12\x1c\n\x14source_language_code\x18\x08 \x01(\t\x12\x1c\n\x14target_language_code\x18\t \x01(\t\x12\x1c\n\x14source_unknown_count\x18\n \x01(\x05\x12)\n\x05pivot\x18\x0b \x01(\x0b\x32\x1a.jumok.v1.PivotTranslation\x12\x15\n\rcut_sentences\x18\x0c \x03(\t\"]\n\x10PivotTranslation\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x15\n\rlanguage_code\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x15\n\rmodel_version\x18\x04 \x01(\t\"\xb9\x01\n\nHypothesis\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x05 \x03(\x01\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.jumok.v1.FinishReason\x12&\n\tattention\x18\x07 \x01(\x0b\x32\x13.jumok.v1.Attention\"-\n\tAttention\x12\x0f\n\x07weights\x18\x01 \x03(\x02\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\x05\"\xc2\x01\n\x10ScoreTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12\x0f\n\x07targets\x18\x03 \x03(\t\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x1b\n\x0elength_penalty\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08truncate\x18\x07 \x01(\x08\x42\x11\n\x0f_length_penalty\"4\n\x11ScoreTextResponse\x12\x1f\n\x06scores\x18\x01 \x03(\x0b\x32\x0f.jumok.v1.Score\"\xab\x01\n\x05Score\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x03(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x04 \x03(\x01\x12\x1a\n\x12source_token_count\x18\x05 \x01(\x05\x12\x18\n\x10source_truncated\x18\x06 \x01(\x08\x12\r\n\x05model\x18\x07 \x01(\t\x12\x15\n\rmodel_version\x18\x08 \x01(\t\"\xd7\x01\n\x07Timings\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x65ncode_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etotal_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*A\n\x06Markup\x12\x16\n\x12MARKUP_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMARKUP_HTML\x10\x01\x12\x0e\n\nMARKUP_XML\x10\x02*`\n\x0b\x43orpusOrder\x12\x1c\n\x18\x43ORPUS_ORDER_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ORPUS_ORDER_INPUT\x10\x01\x12\x1b\n\x17\x43ORPUS_ORDER_COMPLETION\x10\x02*^\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_EOS\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xb4\x03\n\x12TranslationService\x12P\n\rTranslateText\x12\x1e.jumok.v1.TranslateTextRequest\x1a\x1f.jumok.v1.TranslateTextResponse\x12\x64\n\x13StreamTranslateText\x12$.jumok.v1.StreamTranslateTextRequest\x1a%.jumok.v1.StreamTranslateTextResponse0\x01\x12Z\n\x0fTranslateCorpus\x12 .jumok.v1.TranslateCorpusRequest\x1a!.jumok.v1.TranslateCorpusResponse(\x01\x30\x01\x12\x44\n\tScoreText\x12\x1a.jumok.v1.ScoreTextRequest\x1a\x1b.jumok.v1.ScoreTextResponse\x12\x44\n\tAlignText\x12\x1a.jumok.v1.AlignTextRequest\x1a\x1b.jumok.v1.AlignTextResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jumok_proto.v1.translation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_CORPUSORDER']._serialized_start=2866
-  _globals['_CORPUSORDER']._serialized_end=2962
-  _globals['_FINISHREASON']._serialized_start=2964
-  _globals['_FINISHREASON']._serialized_end=3058
+  _globals['_MARKUP']._serialized_start=3378
+  _globals['_MARKUP']._serialized_end=3443
+  _globals['_CORPUSORDER']._serialized_start=3445
+  _globals['_CORPUSORDER']._serialized_end=3541
+  _globals['_FINISHREASON']._serialized_start=3543
+  _globals['_FINISHREASON']._serialized_end=3637
   _globals['_TRANSLATETEXTREQUEST']._serialized_start=167
-  _globals['_TRANSLATETEXTREQUEST']._serialized_end=413
-  _globals['_TRANSLATETEXTRESPONSE']._serialized_start=415
-  _globals['_TRANSLATETEXTRESPONSE']._serialized_end=519
-  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_start=522
-  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_end=771
-  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_start=774
-  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_end=904
-  _globals['_TRANSLATECORPUSREQUEST']._serialized_start=906
-  _globals['_TRANSLATECORPUSREQUEST']._serialized_end=1011
-  _globals['_CORPUSSETTINGS']._serialized_start=1014
-  _globals['_CORPUSSETTINGS']._serialized_end=1265
-  _globals['_CORPUSITEM']._serialized_start=1267
-  _globals['_CORPUSITEM']._serialized_end=1331
-  _globals['_TRANSLATECORPUSRESPONSE']._serialized_start=1333
-  _globals['_TRANSLATECORPUSRESPONSE']._serialized_end=1399
-  _globals['_CORPUSRESULT']._serialized_start=1402
-  _globals['_CORPUSRESULT']._serialized_end=1557
-  _globals['_TRANSLATION']._serialized_start=1560
-  _globals['_TRANSLATION']._serialized_end=1891
-  _globals['_PIVOTTRANSLATION']._serialized_start=1893
-  _globals['_PIVOTTRANSLATION']._serialized_end=1986
-  _globals['_HYPOTHESIS']._serialized_start=1989
-  _globals['_HYPOTHESIS']._serialized_end=2174
-  _globals['_ATTENTION']._serialized_start=2176
-  _globals['_ATTENTION']._serialized_end=2221
-  _globals['_SCORETEXTREQUEST']._serialized_start=2224
-  _globals['_SCORETEXTREQUEST']._serialized_end=2418
-  _globals['_SCORETEXTRESPONSE']._serialized_start=2420
-  _globals['_SCORETEXTRESPONSE']._serialized_end=2472
-  _globals['_SCORE']._serialized_start=2475
-  _globals['_SCORE']._serialized_end=2646
-  _globals['_TIMINGS']._serialized_start=2649
-  _globals['_TIMINGS']._serialized_end=2864
-  _globals['_TRANSLATIONSERVICE']._serialized_start=3061
-  _globals['_TRANSLATIONSERVICE']._serialized_end=3497
+  _globals['_TRANSLATETEXTREQUEST']._serialized_end=573
+  _globals['_MARKUPRULES']._serialized_start=575
+  _globals['_MARKUPRULES']._serialized_end=661
+  _globals['_TRANSLATETEXTRESPONSE']._serialized_start=663
+  _globals['_TRANSLATETEXTRESPONSE']._serialized_end=767
+  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_start=770
+  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_end=1100
+  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_start=1103
+  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_end=1233
+  _globals['_TRANSLATECORPUSREQUEST']._serialized_start=1235
+  _globals['_TRANSLATECORPUSREQUEST']._serialized_end=1340
+  _globals['_CORPUSSETTINGS']._serialized_start=1343
+  _globals['_CORPUSSETTINGS']._serialized_end=1754
+  _globals['_CORPUSITEM']._serialized_start=1756
+  _globals['_CORPUSITEM']._serialized_end=1820
+  _globals['_TRANSLATECORPUSRESPONSE']._serialized_start=1822
+  _globals['_TRANSLATECORPUSRESPONSE']._serialized_end=1888
+  _globals['_CORPUSRESULT']._serialized_start=1891
+  _globals['_CORPUSRESULT']._serialized_end=2046
+  _globals['_TRANSLATION']._serialized_start=2049
+  _globals['_TRANSLATION']._serialized_end=2403
+  _globals['_PIVOTTRANSLATION']._serialized_start=2405
+  _globals['_PIVOTTRANSLATION']._serialized_end=2498
+  _globals['_HYPOTHESIS']._serialized_start=2501
+  _globals['_HYPOTHESIS']._serialized_end=2686
+  _globals['_ATTENTION']._serialized_start=2688
+  _globals['_ATTENTION']._serialized_end=2733
+  _globals['_SCORETEXTREQUEST']._serialized_start=2736
+  _globals['_SCORETEXTREQUEST']._serialized_end=2930
+  _globals['_SCORETEXTRESPONSE']._serialized_start=2932
+  _globals['_SCORETEXTRESPONSE']._serialized_end=2984
+  _globals['_SCORE']._serialized_start=2987
+  _globals['_SCORE']._serialized_end=3158
+  _globals['_TIMINGS']._serialized_start=3161
+  _globals['_TIMINGS']._serialized_end=3376
+  _globals['_TRANSLATIONSERVICE']._serialized_start=3640
+  _globals['_TRANSLATIONSERVICE']._serialized_end=4076
 # @@protoc_insertion_point(module_scope)

@@ -22,6 +22,30 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _Markup:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _MarkupEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_Markup.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    MARKUP_UNSPECIFIED: _Markup.ValueType  # 0
+    """None: `<` and `&` are characters."""
+    MARKUP_HTML: _Markup.ValueType  # 1
+    """A document or a fragment of HTML, with any errors that browsers mend."""
+    MARKUP_XML: _Markup.ValueType  # 2
+    """A document of well-formed XML, or a fragment of one."""
+
+class Markup(_Markup, metaclass=_MarkupEnumTypeWrapper):
+    """Markup of texts."""
+
+MARKUP_UNSPECIFIED: Markup.ValueType  # 0
+"""None: `<` and `&` are characters."""
+MARKUP_HTML: Markup.ValueType  # 1
+"""A document or a fragment of HTML, with any errors that browsers mend."""
+MARKUP_XML: Markup.ValueType  # 2
+"""A document of well-formed XML, or a fragment of one."""
+Global___Markup: typing_extensions.TypeAlias = Markup
+
 class _CorpusOrder:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -85,6 +109,10 @@ class TranslateTextRequest(google.protobuf.message.Message):
     TARGET_PREFIXES_FIELD_NUMBER: builtins.int
     ATTENTION_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
+    MARKUP_FIELD_NUMBER: builtins.int
+    MARKUP_RULES_FIELD_NUMBER: builtins.int
+    CUT_LONG_SENTENCES_FIELD_NUMBER: builtins.int
+    COPY_UNREADABLE_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
     a pivot language, or the server's only model.
@@ -102,8 +130,18 @@ class TranslateTextRequest(google.protobuf.message.Message):
     split_sentences: builtins.bool
     """True: the sentences of each text are translated one by one. The translation joins the best translations of the
     sentences with the white space of the text. It has one hypothesis, with the tokens and the score of all sentences.
-    Excludes attention and several hypotheses.
+    Excludes attention and several hypotheses. Numbers of lists, as `1.`, are kept.
     """
+    markup: Global___Markup.ValueType
+    """Markup of the texts. The model reads plain text, and the translation has each tag of the text once. Needs a model
+    with an aligner; excludes attention, several hypotheses and target prefixes.
+    """
+    cut_long_sentences: builtins.bool
+    """True: a sentence that is too long for the model is cut at clauses, commas or spaces, and its translations are joined;
+    the translation names it. Not set: true if sentences are split and texts are not truncated.
+    """
+    copy_unreadable: builtins.bool
+    """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The texts, at least one. A text without content, empty or white space, has an empty translation."""
@@ -115,6 +153,10 @@ class TranslateTextRequest(google.protobuf.message.Message):
     @property
     def target_prefixes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Beginnings of the translations: none, or one for each text, empty for a text without."""
+
+    @property
+    def markup_rules(self) -> Global___MarkupRules:
+        """Rules for elements of the markup; not set: those of HTML, and none for XML."""
 
     def __init__(
         self,
@@ -128,11 +170,48 @@ class TranslateTextRequest(google.protobuf.message.Message):
         target_prefixes: collections.abc.Iterable[builtins.str] | None = ...,
         attention: builtins.bool = ...,
         split_sentences: builtins.bool = ...,
+        markup: Global___Markup.ValueType = ...,
+        markup_rules: Global___MarkupRules | None = ...,
+        cut_long_sentences: builtins.bool | None = ...,
+        copy_unreadable: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attention", b"attention", "contents", b"contents", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefixes", b"target_prefixes", "truncate", b"truncate"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "markup_rules", b"markup_rules", "options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "contents", b"contents", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "markup", b"markup", "markup_rules", b"markup_rules", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefixes", b"target_prefixes", "truncate", b"truncate"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_cut_long_sentences", b"_cut_long_sentences"]) -> typing.Literal["cut_long_sentences"] | None: ...
 
 Global___TranslateTextRequest: typing_extensions.TypeAlias = TranslateTextRequest
+
+@typing.final
+class MarkupRules(google.protobuf.message.Message):
+    """Rules for elements, by name. Elements with `translate="no"` are ignored too."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IGNORE_TAGS_FIELD_NUMBER: builtins.int
+    NON_SPLITTING_TAGS_FIELD_NUMBER: builtins.int
+    SPLITTING_TAGS_FIELD_NUMBER: builtins.int
+    @property
+    def ignore_tags(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Elements whose content is not translated, besides `code`, `pre`, `script`, `style` and others of HTML."""
+
+    @property
+    def non_splitting_tags(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Elements inside of a sentence, although HTML has them as blocks."""
+
+    @property
+    def splitting_tags(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Elements that separate sentences, besides HTML's blocks."""
+
+    def __init__(
+        self,
+        *,
+        ignore_tags: collections.abc.Iterable[builtins.str] | None = ...,
+        non_splitting_tags: collections.abc.Iterable[builtins.str] | None = ...,
+        splitting_tags: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["ignore_tags", b"ignore_tags", "non_splitting_tags", b"non_splitting_tags", "splitting_tags", b"splitting_tags"]) -> None: ...
+
+Global___MarkupRules: typing_extensions.TypeAlias = MarkupRules
 
 @typing.final
 class TranslateTextResponse(google.protobuf.message.Message):
@@ -176,6 +255,8 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     TARGET_PREFIX_FIELD_NUMBER: builtins.int
     ATTENTION_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
+    CUT_LONG_SENTENCES_FIELD_NUMBER: builtins.int
+    COPY_UNREADABLE_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
     a pivot language, or the server's only model.
@@ -194,6 +275,12 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     """True: hypotheses carry the cross-attention from their tokens to those of the text."""
     split_sentences: builtins.bool
     """True: the sentences of the text are translated one by one."""
+    cut_long_sentences: builtins.bool
+    """True: a sentence that is too long for the model is cut at clauses, commas or spaces, and its translations are joined;
+    the translation names it. Not set: true if sentences are split and texts are not truncated.
+    """
+    copy_unreadable: builtins.bool
+    """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
         """Decoding options."""
@@ -210,9 +297,12 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
         target_prefix: builtins.str = ...,
         attention: builtins.bool = ...,
         split_sentences: builtins.bool = ...,
+        cut_long_sentences: builtins.bool | None = ...,
+        copy_unreadable: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attention", b"attention", "content", b"content", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefix", b"target_prefix", "truncate", b"truncate"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "content", b"content", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefix", b"target_prefix", "truncate", b"truncate"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_cut_long_sentences", b"_cut_long_sentences"]) -> typing.Literal["cut_long_sentences"] | None: ...
 
 Global___StreamTranslateTextRequest: typing_extensions.TypeAlias = StreamTranslateTextRequest
 
@@ -294,6 +384,10 @@ class CorpusSettings(google.protobuf.message.Message):
     WINDOW_FIELD_NUMBER: builtins.int
     ORDER_FIELD_NUMBER: builtins.int
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
+    MARKUP_FIELD_NUMBER: builtins.int
+    MARKUP_RULES_FIELD_NUMBER: builtins.int
+    CUT_LONG_SENTENCES_FIELD_NUMBER: builtins.int
+    COPY_UNREADABLE_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
     a pivot language, or the server's only model.
@@ -312,9 +406,23 @@ class CorpusSettings(google.protobuf.message.Message):
     """Order of the results."""
     split_sentences: builtins.bool
     """True: the sentences of each item are translated one by one."""
+    markup: Global___Markup.ValueType
+    """Markup of the texts. The model reads plain text, and the translation has each tag of the text once. Needs a model
+    with an aligner; excludes attention, several hypotheses and target prefixes.
+    """
+    cut_long_sentences: builtins.bool
+    """True: a sentence that is too long for the model is cut at clauses, commas or spaces, and its translations are joined;
+    the translation names it. Not set: true if sentences are split and texts are not truncated.
+    """
+    copy_unreadable: builtins.bool
+    """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
         """Decoding options."""
+
+    @property
+    def markup_rules(self) -> Global___MarkupRules:
+        """Rules for elements of the markup; not set: those of HTML, and none for XML."""
 
     def __init__(
         self,
@@ -328,9 +436,14 @@ class CorpusSettings(google.protobuf.message.Message):
         window: builtins.int = ...,
         order: Global___CorpusOrder.ValueType = ...,
         split_sentences: builtins.bool = ...,
+        markup: Global___Markup.ValueType = ...,
+        markup_rules: Global___MarkupRules | None = ...,
+        cut_long_sentences: builtins.bool | None = ...,
+        copy_unreadable: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attention", b"attention", "model", b"model", "options", b"options", "order", b"order", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "truncate", b"truncate", "window", b"window"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "markup_rules", b"markup_rules", "options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "markup", b"markup", "markup_rules", b"markup_rules", "model", b"model", "options", b"options", "order", b"order", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "truncate", b"truncate", "window", b"window"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_cut_long_sentences", b"_cut_long_sentences"]) -> typing.Literal["cut_long_sentences"] | None: ...
 
 Global___CorpusSettings: typing_extensions.TypeAlias = CorpusSettings
 
@@ -435,6 +548,7 @@ class Translation(google.protobuf.message.Message):
     TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     SOURCE_UNKNOWN_COUNT_FIELD_NUMBER: builtins.int
     PIVOT_FIELD_NUMBER: builtins.int
+    CUT_SENTENCES_FIELD_NUMBER: builtins.int
     source_token_count: builtins.int
     """Number of tokens of the text, after truncation."""
     output_token_count: builtins.int
@@ -463,6 +577,10 @@ class Translation(google.protobuf.message.Message):
     def pivot(self) -> Global___PivotTranslation:
         """Result of the first of two models; not set if one model translated alone."""
 
+    @property
+    def cut_sentences(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The sentences that were too long for the model and were cut into parts."""
+
     def __init__(
         self,
         *,
@@ -477,9 +595,10 @@ class Translation(google.protobuf.message.Message):
         target_language_code: builtins.str = ...,
         source_unknown_count: builtins.int = ...,
         pivot: Global___PivotTranslation | None = ...,
+        cut_sentences: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["pivot", b"pivot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "pivot", b"pivot", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cut_sentences", b"cut_sentences", "hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "pivot", b"pivot", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
 
 Global___Translation: typing_extensions.TypeAlias = Translation
 

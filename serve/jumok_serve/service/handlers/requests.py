@@ -24,6 +24,8 @@ from jumok_serve.text.sentence_splitting import MAX_SENTENCES
 MAX_LISTED_TOKENS = 256
 """Most tokens of a list option; every step reads the list for every row."""
 MAX_CACHED_OPTIONS = 256
+UNUSABLE_FIELDS = frozenset({"markup", "markup_rules", "cut_long_sentences", "copy_unreadable"})
+"""Fields of the contract that this version refuses."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 """Context of a call."""
@@ -55,6 +57,9 @@ def parse_request(model: LoadedModel, request: TranslationMessage, remaining_s: 
     Raises:
         InvalidArgumentError: invalid options.
     """
+    for field, _ in request.ListFields():
+        if field.name in UNUSABLE_FIELDS:
+            raise InvalidArgumentError(f"{field.name} is not implemented; leave it out", field=field.name)
     options = _parse_options(request.options.SerializeToString())
     defaults = model.manifest.generation
     max_sentences = MAX_SENTENCES if request.split_sentences else 1
