@@ -73,6 +73,7 @@ def export_bundle(
     precisions: Sequence[str] = DEFAULT_PRECISIONS,
     calibration: Sequence[str] | None = None,
     activation_scales: Mapping[str, float] = MappingProxyType({}),
+    stored_precision: str | None = None,
     shortlist: ShortlistPlan | None = None,
     unverified: bool = False,
     overwrite: bool = False,
@@ -100,6 +101,8 @@ def export_bundle(
             the same. fp16 is verified on them.
         activation_scales: int8 scales of the activations before matrices, by the names of the model's parameters, if it
             comes with some; they are for values from -127 to 127.
+        stored_precision: precision in which the model's weights were stored, if the bundle has it; a server takes it
+            unless told otherwise.
         shortlist: source of shortlists, which list target tokens for texts in the default language.
         unverified: True to write a bundle whose graphs fail their verification; the manifest says so, and the server
             warns.
@@ -197,6 +200,7 @@ def export_bundle(
             shortlist=described,
             verification=written.reports,
             agreement=written.agreement,
+            stored_precision=stored_precision if stored_precision in precisions else None,
             scores=tuple(scores),
             provenance=provenance or describe_provenance(),
         )

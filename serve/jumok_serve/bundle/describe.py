@@ -105,6 +105,8 @@ def _precisions(manifest: Manifest, *, graphs: bool) -> Iterator[str]:
         native = "yes" if variant.native else "not for CUDA" if variant.for_devices else "no"
         rows.append((precision, f"{_precision_bytes(manifest, precision):,}", variant.weights, native, verdict))
     yield from _table(rows, numeric={1})
+    if manifest.stored_precision is not None:
+        yield from _wrapped("weights were imported in: ", manifest.stored_precision)
     for precision, agreement in manifest.agreement.items():
         share = f"{100 * agreement.share:.1f} % of {agreement.tokens:,} tokens ({agreement.texts})"
         yield from _wrapped(f"{precision} agrees with fp32: ", share)

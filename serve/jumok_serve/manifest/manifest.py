@@ -299,6 +299,7 @@ class ManifestDraft(Part):
     shortlist: ShortlistDescription | None = None
     verification: dict[Name, VerificationReport] = Field(default_factory=dict)
     agreement: dict[Name, Agreement] = Field(default_factory=dict)
+    stored_precision: Name | None = None
     scores: tuple[Score, ...] = ()
     provenance: Provenance
 
@@ -399,7 +400,11 @@ class ManifestDraft(Part):
         known = ", ".join(self.precisions)
         return [
             f"{part}: {precision!r} is not a precision of the bundle ({known})"
-            for part, named in (("verification", self.verification), ("agreement", self.agreement))
+            for part, named in (
+                ("verification", self.verification),
+                ("agreement", self.agreement),
+                ("stored_precision", filter(None, (self.stored_precision,))),
+            )
             for precision in named
             if precision not in self.precisions
         ]

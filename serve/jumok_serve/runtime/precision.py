@@ -19,9 +19,12 @@ def automatic_precision(manifest: Manifest, device: str) -> str:
     """The precision of "auto" on a device.
 
     It is the first of `PREFERRED_PRECISIONS` that the bundle has and that agrees with fp32 well enough, as far as is
-    known; without such a one, the first that the bundle has.
+    known; without such a one, the first that the bundle has. The precision in which the weights came agrees by
+    definition: fp32 has the same weights, and only rounds less.
     """
     present = [name for name in PREFERRED_PRECISIONS[device] if name in manifest.precisions] or [*manifest.precisions]
+    if manifest.stored_precision in present:
+        return manifest.stored_precision
     for name in present:
         agreement = manifest.agreement.get(name)
         if agreement is None or agrees(agreement):
@@ -47,6 +50,8 @@ def describe_agreement(manifest: Manifest, precision: str) -> str:
     if precision == "fp32":
         return ""
     agreement = manifest.agreement.get(precision)
+    if precision == manifest.stored_precision:
+        return "the precision of the imported weights"
     if agreement is None:
         return "agreement with fp32 not measured"
     return f"agrees with fp32 in {100 * agreement.share:.1f} % of {agreement.tokens:,} tokens ({agreement.texts})"

@@ -1,16 +1,18 @@
 """The precision of "auto", and what is said about a precision when it is loaded."""
 
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.manifest import Agreement, Check, Manifest, VerificationReport
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.loader import load_graphs
-from jumok_serve.runtime.precision import agrees, automatic_precision
+from jumok_serve.runtime.precision import agrees, automatic_precision, describe_agreement
 
 
 def with_agreement(manifest: Manifest, share: float | None) -> Manifest:
@@ -40,6 +42,23 @@ def test_int8_is_taken_if_there_is_nothing_else(tiny_bundle: Path) -> None:
     manifest = with_agreement(Bundle.open(tiny_bundle).manifest, 0.5)
     only = manifest.model_copy(update={"precisions": {"int8": manifest.precisions["int8"]}})
     assert automatic_precision(only, "cpu") == "int8"
+
+
+def test_the_precision_of_the_imported_weights_is_taken_however_fp32_rounds(tiny_bundle: Path) -> None:
+    manifest = with_agreement(Bundle.open(tiny_bundle).manifest, 0.5)
+    imported = manifest.model_copy(update={"stored_precision": "int8"})
+    assert automatic_precision(imported, "cpu") == "int8"
+    assert automatic_precision(imported, "cuda") == "fp32"
+    assert describe_agreement(imported, "int8") == "the precision of the imported weights"
+    assert describe_agreement(imported, "fp32") == ""
+
+
+def test_the_precision_of_the_imported_weights_must_be_in_the_bundle(tiny_bundle: Path) -> None:
+    values = Bundle.open(tiny_bundle).manifest.model_dump(mode="json")
+    known = Manifest.model_validate_json(json.dumps(values | {"stored_precision": "fp32"}))
+    assert known.stored_precision == "fp32"
+    with pytest.raises(ValidationError, match="stored_precision: 'int4' is not a precision of the bundle"):
+        Manifest.model_validate_json(json.dumps(values | {"stored_precision": "int4"}))
 
 
 @pytest.mark.parametrize(

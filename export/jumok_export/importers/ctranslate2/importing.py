@@ -20,6 +20,7 @@ from jumok_export.importers.ctranslate2.vocabulary import (
     read_vocabularies,
     special_tokens,
 )
+from jumok_export.importers.ctranslate2.vocabulary_map import find_map
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.folder import cached_commit
 from jumok_export.importers.huggingface.imported import ImportedModel
@@ -110,8 +111,13 @@ def import_with_context(folder: Path, out: Path, context: FolderContext, options
     tokenizer = _tokenizer(folder, context, vocabularies, model, unknown=settings.unknown, special=special)
     limits = _limits(model, wanted)
     notes = (*context.notes, *notes)
-    if (folder / "vmap.txt").is_file():
-        notes = (*notes, "vmap.txt is not imported: --shortlist-source or --lexical-table makes a shortlist")
+    bundled, found = bundle_options(options), find_map(folder, (settings.bos, settings.eos))
+    if found is not None and bundled.get("shortlist") is None:
+        if languages.default is None:
+            notes = (*notes, f"{found.path.name} is left out: a shortlist needs a default direction")
+        else:
+            bundled["shortlist"] = found.plan
+            notes = (*notes, f"{found.path.name} is the bundle's shortlist")
     for note in notes:
         progress(f"note: {note}")
     with (folder / FILE).open("rb") as stream:
@@ -139,7 +145,8 @@ def import_with_context(folder: Path, out: Path, context: FolderContext, options
             configuration=json.dumps({"specification": file.spec, "revision": file.revision}),
             notes="; ".join(notes),
         ),
-        **bundle_options(options),
+        stored_precision="int8" if file.quantized else None,
+        **bundled,
     )
 
 

@@ -95,6 +95,11 @@ class ModelFile(Mapping[str, Variable]):
         """True if two names are of one variable."""
         return self.base(one) == self.base(other)
 
+    @property
+    def quantized(self) -> bool:
+        """True if matrices are stored in 8 bits."""
+        return any(variable.dtype == "int8" and len(variable.shape) == 2 for variable in self._variables.values())
+
     def number(self, name: str, default: float) -> float:
         """Read a variable with one number, or return the default."""
         if name not in self:

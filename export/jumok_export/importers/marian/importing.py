@@ -92,6 +92,7 @@ def import_marian(source: Path, out: Path, **options: Unpack[ImportOptions]) -> 
         precisions=precisions,
         calibration=options.get("calibration"),
         activation_scales=imported.activation_scales if "int8" in precisions else {},
+        stored_precision="int8" if file.quantized else None,
         shortlist=shortlist,
         unverified=options.get("unverified", False),
         overwrite=options.get("overwrite", False),

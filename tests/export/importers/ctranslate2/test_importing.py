@@ -84,8 +84,8 @@ def tokens(pieces: Path) -> list[str]:
     return [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
 
 
-def import_fp32(folder: Path, out: Path) -> Bundle:
-    return import_folder(folder, out, precisions=("fp32",), source_language="en", target_language="de")
+def import_fp32(folder: Path, out: Path, *also: str) -> Bundle:
+    return import_folder(folder, out, precisions=("fp32", *also), source_language="en", target_language="de")
 
 
 @pytest.fixture
@@ -134,7 +134,7 @@ def test_an_int8_folder_translates_as_its_dequantized_weights(
     folder_of: Callable[[str | None], Path], tmp_path: Path
 ) -> None:
     folder = folder_of("int8")
-    import_fp32(folder, tmp_path / "bundle")
+    assert import_fp32(folder, tmp_path / "bundle", "int8").manifest.stored_precision == "int8"
     with Translator(tmp_path / "bundle", precision="fp32", threads=1) as translator:
         assert_equal(translator, folder, 1)
         for translation, (best, *_) in zip(ours(translator, 1), theirs(folder, "int8", 1), strict=True):

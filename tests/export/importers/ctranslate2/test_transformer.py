@@ -74,7 +74,9 @@ def test_options_of_absolute_positions(option: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("quantization", ["int8", "int16", "float16", "int8_float16", "bfloat16", "int8_bfloat16"])
 def test_quantized_weights_are_those_of_ctranslate2(quantization: str, tmp_path: Path) -> None:
-    assert_equal(save(random_spec((SOURCE, TARGET)), tmp_path / "model", quantization=quantization))
+    folder = save(random_spec((SOURCE, TARGET)), tmp_path / "model", quantization=quantization)
+    assert_equal(folder)
+    assert ModelFile(folder / "model.bin").quantized == quantization.startswith("int8")
 
 
 @pytest.mark.parametrize("scaled", [True, False])

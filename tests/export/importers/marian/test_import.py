@@ -17,6 +17,7 @@ from jumok_export.importers.recognition import recognise
 from jumok_export.models.positions import fairseq_positions
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.runtime.precision import automatic_precision
 from tests.support.checkpoints.marian_folders import ALPHA, STUDENT, student_lists
 from tests.support.checkpoints.tokenizer_checkpoints import lines
 
@@ -42,6 +43,8 @@ def test_a_student_keeps_its_languages_tokens_and_shortlist(student: Path) -> No
     assert manifest.languages.sources["en"].suffix == (0,)
     assert (manifest.special_tokens.eos, manifest.special_tokens.suppress) == ((0,), (1,))
     assert manifest.generation.beam_size == 1
+    assert manifest.stored_precision == "int8"
+    assert automatic_precision(manifest, "cpu") == "int8"
     assert "head 0 of the decoder's layer 1 was trained to align" in manifest.provenance.notes
     assert json.loads(manifest.provenance.configuration)["dec-cell"] == "ssru"
     assert manifest.provenance.checkpoint is not None
@@ -127,3 +130,4 @@ def test_a_release_keeps_its_settings(release: Path) -> None:
     assert (manifest.generation.beam_size, manifest.generation.length_penalty) == (6, 1.0)
     assert manifest.generation.early_stopping is True
     assert manifest.shortlist is None
+    assert manifest.stored_precision is None
