@@ -16,11 +16,11 @@ class AlignedToken:
     """A token, or a word of several tokens."""
 
     text: str
-    """A token as the tokenizer spells it, an unknown one as in the text; a word as it is written."""
+    """A token as the tokenizer spells it, an unknown one of the source as in the text; a word as it is written."""
     special: bool = False
     """True for a token around the text: start, end of sentence, language."""
     unknown: bool = False
-    """True for a source token that the vocabulary lacks, and for a word with one."""
+    """True for a token that the vocabulary lacks, and for a word with one."""
 
     def __str__(self) -> str:
         return self.text

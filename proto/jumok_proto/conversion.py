@@ -144,6 +144,8 @@ def scores_to_proto(scores: Sequence[Score]) -> translation_pb2.ScoreTextRespons
                 token_scores=score.token_scores,
                 source_token_count=score.source_token_count,
                 source_truncated=score.source_truncated,
+                source_unknown_count=score.source_unknown_count,
+                target_unknown_count=score.target_unknown_count,
                 model=score.model,
                 model_version=score.model_version,
             )
@@ -162,6 +164,8 @@ def scores_from_proto(message: translation_pb2.ScoreTextResponse) -> list[Score]
             token_scores=tuple(score.token_scores),
             source_token_count=score.source_token_count,
             source_truncated=score.source_truncated,
+            source_unknown_count=score.source_unknown_count,
+            target_unknown_count=score.target_unknown_count,
             model=score.model,
             model_version=score.model_version,
         )
@@ -298,6 +302,7 @@ def translation_to_proto(translation: Translation) -> translation_pb2.Translatio
         output_token_count=translation.output_token_count,
         source_truncated=translation.source_truncated,
         source_unknown_count=translation.source_unknown_count,
+        prefix_unknown_count=translation.prefix_unknown_count,
         source_tokens=translation.source_tokens,
         source_language_code=translation.source_language,
         target_language_code=translation.target_language,
@@ -329,6 +334,7 @@ def translation_from_proto(message: translation_pb2.Translation, timings: Timing
         source_token_count=message.source_token_count,
         source_truncated=message.source_truncated,
         source_unknown_count=message.source_unknown_count,
+        prefix_unknown_count=message.prefix_unknown_count,
         source_tokens=tuple(message.source_tokens),
         source_language=message.source_language_code,
         target_language=message.target_language_code,

@@ -70,6 +70,8 @@ class Translation:
     model_version: str
     source_unknown_count: int = 0
     """Number of source tokens that the model's vocabulary lacks; 0 from servers that do not count them."""
+    prefix_unknown_count: int = 0
+    """Number of tokens of the target prefix that the model's vocabulary lacks."""
     source_tokens: tuple[str, ...] = ()
     """The source tokens, special ones included, unknown ones as in the text; empty if attention was not requested."""
     pivot: PivotTranslation | None = None
@@ -109,6 +111,10 @@ class Score:
     source_truncated: bool
     model: str
     model_version: str
+    source_unknown_count: int = 0
+    """Number of source tokens that the model's vocabulary lacks; 0 from servers that do not count them."""
+    target_unknown_count: int = 0
+    """Number of tokens of the translation that the model's vocabulary lacks: their scores are of its unknown token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -50,6 +50,7 @@ def translation(*hypotheses: Hypothesis) -> Translation:
         source_token_count=7,
         source_truncated=True,
         source_unknown_count=2,
+        prefix_unknown_count=1,
         source_language="en",
         target_language="de",
         model="multi30k",
@@ -100,6 +101,8 @@ def test_scores_survive_the_wire() -> None:
             source_truncated=True,
             model="multi30k",
             model_version="1.2",
+            source_unknown_count=3,
+            target_unknown_count=1,
         ),
         Score(
             score=0.0,

@@ -213,11 +213,11 @@ class AlignedToken(google.protobuf.message.Message):
     SPECIAL_FIELD_NUMBER: builtins.int
     UNKNOWN_FIELD_NUMBER: builtins.int
     text: builtins.str
-    """The token, as the tokenizer spells it; an unknown one as in the text."""
+    """The token, as the tokenizer spells it; an unknown one of the text as in it."""
     special: builtins.bool
     """True for a token around the text: start, end of sentence, language."""
     unknown: builtins.bool
-    """True for a token of the text that the vocabulary lacks: the model reads its unknown token."""
+    """True for a token that the vocabulary lacks: the model reads its unknown token."""
     def __init__(
         self,
         *,

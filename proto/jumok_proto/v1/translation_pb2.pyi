@@ -549,6 +549,7 @@ class Translation(google.protobuf.message.Message):
     SOURCE_UNKNOWN_COUNT_FIELD_NUMBER: builtins.int
     PIVOT_FIELD_NUMBER: builtins.int
     CUT_SENTENCES_FIELD_NUMBER: builtins.int
+    PREFIX_UNKNOWN_COUNT_FIELD_NUMBER: builtins.int
     source_token_count: builtins.int
     """Number of tokens of the text, after truncation."""
     output_token_count: builtins.int
@@ -565,6 +566,8 @@ class Translation(google.protobuf.message.Message):
     """Language of the translation."""
     source_unknown_count: builtins.int
     """Number of tokens of the text that the model's vocabulary lacks."""
+    prefix_unknown_count: builtins.int
+    """Number of tokens of the target prefix that the model's vocabulary lacks."""
     @property
     def hypotheses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hypothesis]:
         """Hypotheses, best first, or samples in the order of drawing; at least one."""
@@ -596,9 +599,10 @@ class Translation(google.protobuf.message.Message):
         source_unknown_count: builtins.int = ...,
         pivot: Global___PivotTranslation | None = ...,
         cut_sentences: collections.abc.Iterable[builtins.str] | None = ...,
+        prefix_unknown_count: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["pivot", b"pivot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cut_sentences", b"cut_sentences", "hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "pivot", b"pivot", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cut_sentences", b"cut_sentences", "hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "pivot", b"pivot", "prefix_unknown_count", b"prefix_unknown_count", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
 
 Global___Translation: typing_extensions.TypeAlias = Translation
 
@@ -791,6 +795,8 @@ class Score(google.protobuf.message.Message):
     SOURCE_TRUNCATED_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     MODEL_VERSION_FIELD_NUMBER: builtins.int
+    SOURCE_UNKNOWN_COUNT_FIELD_NUMBER: builtins.int
+    TARGET_UNKNOWN_COUNT_FIELD_NUMBER: builtins.int
     score: builtins.float
     """Sum of token_scores / (number of tokens ^ length penalty); higher is better."""
     source_token_count: builtins.int
@@ -801,6 +807,10 @@ class Score(google.protobuf.message.Message):
     """Name of the model."""
     model_version: builtins.str
     """Version of the model."""
+    source_unknown_count: builtins.int
+    """Number of tokens of the text that the model's vocabulary lacks."""
+    target_unknown_count: builtins.int
+    """Number of tokens of the translation that the model's vocabulary lacks: their scores are of its unknown token."""
     @property
     def tokens(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The tokens of the translation, as the tokenizer spells them."""
@@ -824,8 +834,10 @@ class Score(google.protobuf.message.Message):
         source_truncated: builtins.bool = ...,
         model: builtins.str = ...,
         model_version: builtins.str = ...,
+        source_unknown_count: builtins.int = ...,
+        target_unknown_count: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["model", b"model", "model_version", b"model_version", "score", b"score", "source_token_count", b"source_token_count", "source_truncated", b"source_truncated", "token_ids", b"token_ids", "token_scores", b"token_scores", "tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["model", b"model", "model_version", b"model_version", "score", b"score", "source_token_count", b"source_token_count", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_unknown_count", b"target_unknown_count", "token_ids", b"token_ids", "token_scores", b"token_scores", "tokens", b"tokens"]) -> None: ...
 
 Global___Score: typing_extensions.TypeAlias = Score
 

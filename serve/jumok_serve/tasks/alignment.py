@@ -126,9 +126,10 @@ class PendingAlignments:
     def _target_tokens(self, token_ids: Sequence[int]) -> Iterator[AlignedToken]:
         """Yield a target's tokens; padding, start, EOS and forced first are special."""
         tokens = self.model.manifest.special_tokens
-        special = {*tokens.eos, tokens.pad, tokens.start, self.start}
+        special, lacking = {*tokens.eos, tokens.pad, tokens.start, self.start}, self.model.tokenizer.target_unknown
         for index, (token, text) in enumerate(zip(token_ids, self.model.tokenizer.tokens(token_ids), strict=True)):
-            yield AlignedToken(text, special=token in special or (index == 0 and token == self.forced_first))
+            is_special = token in special or (index == 0 and token == self.forced_first)
+            yield AlignedToken(text, special=is_special, unknown=token == lacking and not is_special)
 
 
 def prepare_alignment(  # noqa: PLR0917 - model and engine, and the arguments of `Translator.aligning`

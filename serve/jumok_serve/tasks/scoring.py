@@ -75,6 +75,8 @@ class PendingScores:
             token_scores=tuple(token_scores),
             source_token_count=len(source.token_ids),
             source_truncated=source.truncated,
+            source_unknown_count=source.unknown,
+            target_unknown_count=self.model.inputs.unknown_in_target(target),
             model=self.model.manifest.name,
             model_version=self.model.manifest.version,
         )

@@ -161,9 +161,7 @@ class PendingTranslations:
             self.cancel()
             raise
         timings = self.timings()
-        return [
-            self._translation(job.source, of_text, timings) for job, of_text in zip(self.jobs, hypotheses, strict=True)
-        ]
+        return [self._translation(job, of_text, timings) for job, of_text in zip(self.jobs, hypotheses, strict=True)]
 
     def timings(self) -> Timings:
         """Return the longest times of a sentence; waits until all are done."""
@@ -227,13 +225,15 @@ class PendingTranslations:
             for text, of_text in enumerate(hypotheses)
         ]
 
-    def _translation(self, source: Source, hypotheses: tuple[Hypothesis, ...], timings: Timings) -> Translation:
+    def _translation(self, job: Job, hypotheses: tuple[Hypothesis, ...], timings: Timings) -> Translation:
+        source = job.source
         spelled = () if self.aligner is None else self.inputs.spelled(source, self.direction)
         return Translation(
             hypotheses=hypotheses,
             source_token_count=len(source.token_ids),
             source_truncated=source.truncated,
             source_unknown_count=source.unknown,
+            prefix_unknown_count=self.inputs.unknown_in_target(job.prompt[1:]),
             source_tokens=tuple(text for text, _ in spelled),
             source_language=self.direction.source,
             target_language=self.direction.target,

@@ -61,6 +61,7 @@ class InputProcessor:
         self._special_tokens = manifest.special_tokens
         self._limits = manifest.limits
         self._unknown = tokenizer.source_unknown
+        self._target_unknown = tokenizer.target_unknown
         self._codes = LanguageCodes(manifest.languages, tokenizer)
         self._direction = lru_cache(MAX_CACHED)(manifest.languages.direction)
 
@@ -171,6 +172,10 @@ class InputProcessor:
                 )
             token_ids.append(ids)
         return token_ids
+
+    def unknown_in_target(self, token_ids: Sequence[int]) -> int:
+        """Count the unknown tokens of a translation or its beginning."""
+        return 0 if self._target_unknown is None else token_ids.count(self._target_unknown)
 
     def spelled(self, source: Source, direction: Direction) -> list[tuple[str, bool]]:
         """Spell the tokens of a source, unknown ones as in its text; True for those."""

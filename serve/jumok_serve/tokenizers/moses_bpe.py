@@ -114,6 +114,11 @@ class MosesBPETokenizer:
         """The unknown token."""
         return self._source[self._unknown]
 
+    @property
+    def target_unknown(self) -> int | None:
+        """The unknown token of translations."""
+        return self._target[self._unknown]
+
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""
         return self._encode(text, 0, self._source[self._unknown])

@@ -119,6 +119,11 @@ class PieceVocabularyTokenizer:
         """The unknown token."""
         return self._source.unknown
 
+    @property
+    def target_unknown(self) -> int | None:
+        """The unknown token of translations."""
+        return self._target.unknown
+
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""
         return self._source.encode(self._source_model, text)

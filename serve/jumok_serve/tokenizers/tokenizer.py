@@ -39,6 +39,10 @@ class Tokenizer(Protocol):
     def source_unknown(self) -> int | None:
         """Source token of text that the vocabulary lacks; None if every text has tokens."""
 
+    @property
+    def target_unknown(self) -> int | None:
+        """Target token of text that the vocabulary lacks; None if every text has tokens."""
+
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``, without special tokens."""
 
@@ -102,6 +106,11 @@ class SentencePieceTokenizer:
     def source_unknown(self) -> int | None:
         """The unknown token."""
         return self._source.unknown
+
+    @property
+    def target_unknown(self) -> int | None:
+        """The unknown token of translations."""
+        return self._target.unknown
 
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""

@@ -113,6 +113,11 @@ class TokenizerJson:
         """The unknown token; None if the model spells every text in bytes."""
         return self._unknown
 
+    @property
+    def target_unknown(self) -> int | None:
+        """The unknown token, as of sources."""
+        return self._unknown
+
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``; none for an empty text."""
         with _TOKENIZERS:

@@ -85,6 +85,11 @@ class WordListTokenizer:
         """The unknown token; None if unknown parts are left out."""
         return self._source.unknown
 
+    @property
+    def target_unknown(self) -> int | None:
+        """The unknown token of translations; None if unknown parts are left out."""
+        return self._target.unknown
+
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""
         return self._source.encode(_split(text, self._unit))

@@ -78,6 +78,14 @@ def test_truncated_text_is_reported_in_one_line(run: Callable[..., Done], server
     assert cut == "Warning: the text: too long for the model, cut to 48 tokens"
 
 
+def test_unknown_tokens_of_a_translation_are_reported(run: Callable[..., Done], server: str, tmp_path: Path) -> None:
+    done = run("attention", "A dog.", "--target", "Ein 猫 😀.", "--server", server, "--out", tmp_path / "a.png")
+    assert done.returncode == 0
+    (unknown,) = done.stderr.splitlines()
+    assert unknown.startswith("Warning: 2 of ")
+    assert unknown.endswith(" tokens of the translation are unknown to the model (red)")
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [

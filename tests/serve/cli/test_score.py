@@ -53,8 +53,24 @@ def test_json_holds_the_whole_result(server: str, translator: Translator) -> Non
     assert first["token_scores"] == pytest.approx(list(wanted.token_scores), abs=1e-4)
     assert (first["source_truncated"], second["source_truncated"]) == (False, True)
     assert second["source_token_count"] == translator.manifest.limits.max_source_length
-    (warning,) = done.stderr.decode().splitlines()
-    assert warning.startswith("Warning: standard input, line 2: too long for the model, cut to ")
+    unknown, cut = done.stderr.decode().splitlines()
+    assert unknown.startswith("Warning: standard input, line 1: 1 of ")
+    assert cut.startswith("Warning: standard input, line 2: too long for the model, cut to ")
+
+
+def test_unknown_tokens_are_warned_of_once_for_each_side(server: str, tiny_bundle: Path) -> None:
+    given = "A dog\tEin 猫\n猫 dog\tEin Hund 😀 😀\n猫\tEin\n"
+    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+        done = run("score", *place, given=given.encode())
+        target, source = done.stderr.decode().splitlines()
+        assert (done.returncode, len(done.stdout.splitlines())) == (0, 3)
+        assert target.startswith("Warning: standard input, line 1: 1 of ")
+        assert "tokens of the translation are unknown to the model" in target
+        assert source.startswith("Warning: standard input, line 2: 1 of ")
+        done = run("score", *place, "--json", "A dog", "Ein 猫 😀")
+        assert b"Warning: the text: 2 of " in done.stderr
+        fields = json.loads(done.stdout)
+        assert (fields["source_unknown_count"], fields["target_unknown_count"]) == (0, 2)
 
 
 @pytest.mark.parametrize(

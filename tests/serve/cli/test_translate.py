@@ -151,6 +151,14 @@ def test_doubtful_texts_are_warned_of_once(server: str, tiny_bundle: Path) -> No
         assert len(split.stderr.splitlines()) == 1
 
 
+def test_unknown_tokens_of_the_target_prefix_are_warned_of_once(server: str, tiny_bundle: Path) -> None:
+    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+        done = run("translate", *place, *SHORT, "--json", "--target-prefix", "Ein 猫", given=b"a man\na dog\n")
+        (warning,) = done.stderr.decode().splitlines()
+        assert warning.startswith("Warning: standard input, line 1: the target prefix 'Ein 猫' has tokens that are unk")
+        assert [json.loads(line)["prefix_unknown_count"] for line in done.stdout.splitlines()] == [1, 1]
+
+
 @pytest.mark.parametrize(
     ("text", "several"),
     [

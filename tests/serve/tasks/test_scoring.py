@@ -67,6 +67,20 @@ def test_scores_are_those_of_pytorch(
         assert (score.model, score.model_version) == (translator.name, translator.manifest.version)
 
 
+def test_unknown_tokens_of_both_sides_are_counted(translator: Translator) -> None:
+    unknown = translator.tokenizer.target_unknown
+    known, some, given, empty = translator.score(
+        ["A dog.", "😀 a dog 猫", "A dog.", ""], ["Ein Hund.", "猫 Ein 😀 Hund 猫.", [unknown, 9, EOS], ""]
+    )
+    assert [(one.source_unknown_count, one.target_unknown_count) for one in (known, some, given, empty)] == [
+        (0, 0),
+        (2, 3),
+        (0, 1),
+        (0, 0),
+    ]
+    assert some.token_ids.count(unknown) == 3
+
+
 def test_a_forced_first_token_is_part_of_the_target_and_certain(polyglot: Translator, tiny_model: Transformer) -> None:
     tokenizer = polyglot.tokenizer
     score = polyglot.score("A dog.", "Ein Hund.", source_language="fr-FR", target_language="pt-BR", length_penalty=0.5)

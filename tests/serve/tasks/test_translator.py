@@ -148,6 +148,14 @@ def test_unknown_source_tokens_are_counted(translator: Translator) -> None:
     assert split.source_unknown_count == 2
 
 
+def test_unknown_tokens_of_target_prefixes_are_counted(translator: Translator) -> None:
+    texts, prefixes = ["A dog.", "A dog.", "A 猫.", ""], ["Ein 猫 und 😀", "Ein", None, "猫"]
+    found = translator.translate(texts, target_prefix=prefixes, max_length=6)
+    assert [one.prefix_unknown_count for one in found] == [2, 0, 0, 1]
+    split = translator.translate("A dog. A cat.", target_prefix="Ein 猫", split_sentences=True, max_length=4)
+    assert split.prefix_unknown_count == 1
+
+
 def test_a_text_far_over_the_limit_is_not_tokenized(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     longest = translator.manifest.limits.max_source_length
     text = "dog " * 100_000

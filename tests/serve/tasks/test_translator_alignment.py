@@ -116,6 +116,18 @@ def test_unknown_source_tokens_are_shown_as_in_the_text(translator: Translator) 
     assert not any(token.unknown for token in cut.source_tokens)
 
 
+def test_unknown_tokens_of_given_translations_are_marked(translator: Translator) -> None:
+    known, some, own = translator.align(["A dog."] * 3, ["Ein Hund.", "Ein 😀猫 Hund.", None])
+    (unknown,) = [token for token in some.target_tokens if token.unknown]
+    assert (unknown.text, unknown.special) == ("<unk>", False)
+    assert not any(token.unknown for token in (*known.target_tokens, *own.target_tokens, *some.source_tokens))
+    assert some.decoder_tokens[1:] == some.target_tokens[:-1]
+    (word,) = [token for token in some.words().target_tokens if token.unknown]
+    assert "<unk>" in word.text
+    (received,) = alignments_from_proto(alignments_to_proto([some]))
+    assert received == some
+
+
 def graph_attention(translator: Translator, text: str, target: str) -> list[np.ndarray]:
     """Run the aligner graph on one pair; each result is [layers, heads, ...]."""
     tokenizer = translator.tokenizer

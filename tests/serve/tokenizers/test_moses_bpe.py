@@ -95,6 +95,7 @@ def test_it_is_saved_and_loaded(tmp_path: Path) -> None:
     assert loaded.encode("lower low.") == tokenizer.encode("lower low.")
     assert loaded.encode_target("lower") == tokenizer.encode_target("lower") == [other["low@@"], other["er"]]
     assert (loaded.source_vocab_size, loaded.vocab_size, loaded.source_unknown) == (20, 20, 0)
+    assert loaded.encode_target("x") == [loaded.target_unknown] == [other["<unk>"]]
 
 
 @pytest.mark.parametrize(

@@ -84,6 +84,11 @@ def test_other_codes_are_refused_by_name(
     assert caught.value.field == "contents[7]"
 
 
+def test_unknown_text_is_the_unknown_token_of_both_sides(tokenizer: PieceVocabularyTokenizer) -> None:
+    assert tokenizer.source_unknown == tokenizer.target_unknown == CODES.index("<unk>")
+    assert tokenizer.target_unknown in tokenizer.encode_target("ein 猫")
+
+
 def test_plain_words_are_no_codes(tokenizer: PieceVocabularyTokenizer) -> None:
     word = tokenizer.encode_target("man")[0]
     shared = {"deu": TargetLanguage(source_prefix=(0, word)), "fra": TargetLanguage(source_prefix=(0, 1))}

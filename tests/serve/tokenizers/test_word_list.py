@@ -51,6 +51,7 @@ def test_words_of_two_languages_are_read_and_joined(tmp_path: Path) -> None:
     assert ours.encode(" cold\tnight\u00a0day </s>") == [4, 5, 3, 3]
     assert ours.pieces(" cold day </s>") == ["cold", "day", "</s>"]
     assert ours.encode_target("kalte Nacht Night") == [4, 5, 0]
+    assert (ours.source_unknown, ours.target_unknown) == (3, 0)
     assert ours.decode([1, 4, 0, 6, 3]) == "kalte Tag"
     for end in range(4):
         assert ours.decode([4, 5, 6]).startswith(ours.decode_stable([4, 5, 6][:end]))
@@ -83,6 +84,7 @@ def test_letters_become_words_with_special_tokens_of_one_side(tmp_path: Path) ->
     for ours in (made, reloaded(made, tmp_path)):
         assert ours.encode("cab-") == [5, 3, 4, 1]
         assert ours.encode_target("K AE1 B X") == [5, 3, 4]  # no unknown token: left out
+        assert ours.target_unknown is None
         assert ours.decode([1, 5, 3, 4, 2]) == "K AE1 B"
     with pytest.raises(ValueError, match="no vocabulary has '<mask>', which is a special token"):
         WordListTokenizer("character", letters, sounds, special_tokens=["<mask>"])

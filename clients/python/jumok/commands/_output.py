@@ -17,6 +17,24 @@ from jumok.commands._line_requests import InputError, Line
 from jumok_proto.results import Hypothesis, Translation
 
 
+class Warnings:
+    """Warnings on standard error, the first of each kind."""
+
+    def __init__(self) -> None:
+        self._given: set[str] = set()
+
+    def once(self, kind: str, message: str) -> None:
+        """Write a warning, unless one of its kind was written."""
+        if kind not in self._given:
+            self._given.add(kind)
+            click.echo(f"Warning: {message}; others are not reported", err=True)
+
+    def unknown_source(self, name: str, unknown: int, tokens: int) -> None:
+        """Warn of the first text with unknown tokens."""
+        if unknown:
+            self.once("source", f"{name}: {unknown} of {tokens} tokens are unknown to the model, which guesses there")
+
+
 def plain(translation: Translation) -> str:
     """Format the best hypothesis on one line."""
     return _one_line(translation.text)
@@ -42,6 +60,7 @@ def as_json(translation: Translation, source: str) -> str:
         "output_token_count": translation.output_token_count,
         "source_truncated": translation.source_truncated,
         "source_unknown_count": translation.source_unknown_count,
+        "prefix_unknown_count": translation.prefix_unknown_count,
         "model": translation.model,
         "model_version": translation.model_version,
         "hypotheses": [_hypothesis(hypothesis) for hypothesis in translation.hypotheses],

@@ -93,6 +93,10 @@ def attention(
     unknown = sorted({token.text.removeprefix("▁") for token in alignment.source_tokens if token.unknown})
     if unknown:
         click.echo(f"Warning: unknown to the model, which guesses there: {' '.join(unknown)} (red)", err=True)
+    lacking = sum(token.unknown for token in alignment.target_tokens)
+    if lacking:
+        of_all = f"{lacking} of {len(alignment.target_tokens)}"
+        click.echo(f"Warning: {of_all} tokens of the translation are unknown to the model (red)", err=True)
     _draw(alignment.words() if words else alignment, kind, out, unit="word" if words else "token")
     write_line(" ".join(alignment.target.splitlines()))
 

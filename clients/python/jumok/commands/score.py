@@ -17,7 +17,7 @@ from jumok.commands._options import (
     open_target,
     target_options,
 )
-from jumok.commands._output import open_output, progress, write_line
+from jumok.commands._output import Warnings, open_output, progress, write_line
 
 
 @click.command()
@@ -64,6 +64,7 @@ def score(
         "truncate": truncate,
         "timeout_s": timeout_s,
     }
+    warnings = Warnings()
     with open_target(context, server, bundle) as scorer, open_output(output) as out:
         if isinstance(scorer, Client):
             settings["model"] = model
@@ -74,13 +75,14 @@ def score(
 
         if pair:
             (answer,) = scorer.score([pair[0]], [pair[1]], **settings)
-            _write(answer, out, *pair, name="the text", json_lines=json_lines)
+            _write(answer, out, *pair, name="the text", warnings=warnings, json_lines=json_lines)
             return
         descriptor, lines = open_lines(source)
         with progress(descriptor, "scoring", out) as advance:
             for batch in answer_lines(_pairs(lines), score_pairs, retry_s=timeout_s):
                 for line, answer in zip(batch.lines, batch.answers, strict=True):
-                    _write(answer, out, *line.text.split("\t"), name=line.name, json_lines=json_lines)
+                    source_text, target = line.text.split("\t")
+                    _write(answer, out, source_text, target, name=line.name, warnings=warnings, json_lines=json_lines)
                 out.flush()
                 advance(batch.lines)
 
@@ -95,9 +97,18 @@ def _pairs(lines: Iterable[Line]) -> Iterator[Line]:
         yield line
 
 
-def _write(answer: Score, output: BinaryIO, source: str, target: str, *, name: str, json_lines: bool) -> None:
+def _write(
+    answer: Score, output: BinaryIO, source: str, target: str, *, name: str, warnings: Warnings, json_lines: bool
+) -> None:
     if answer.source_truncated:
         click.echo(f"Warning: {name}: too long for the model, cut to {answer.source_token_count} tokens", err=True)
+    warnings.unknown_source(name, answer.source_unknown_count, answer.source_token_count)
+    if answer.target_unknown_count:
+        unknown = f"{answer.target_unknown_count} of {len(answer.tokens)}"
+        warnings.once(
+            "target",
+            f"{name}: {unknown} tokens of the translation are unknown to the model, so their scores mean little",
+        )
     if not json_lines:
         write_line(f"{answer.score:.6f}", output)
         return
@@ -110,6 +121,8 @@ def _write(answer: Score, output: BinaryIO, source: str, target: str, *, name: s
         "token_scores": answer.token_scores,
         "source_token_count": answer.source_token_count,
         "source_truncated": answer.source_truncated,
+        "source_unknown_count": answer.source_unknown_count,
+        "target_unknown_count": answer.target_unknown_count,
         "model": answer.model,
         "model_version": answer.model_version,
     }

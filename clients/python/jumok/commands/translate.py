@@ -18,7 +18,7 @@ from jumok.commands._options import (
     open_target,
     target_options,
 )
-from jumok.commands._output import as_json, json_error, n_best, open_output, plain, progress, write_line
+from jumok.commands._output import Warnings, as_json, json_error, n_best, open_output, plain, progress, write_line
 
 _SENTENCES = re.compile(
     # After a word that is no initial or title: punctuation, space, and no small letter.
@@ -82,7 +82,7 @@ def translate(
         "timeout_s": timeout_s,
     }
     several = (options.get("num_hypotheses") or 1) > 1
-    doubts = _Doubts(split_sentences=split_sentences)
+    warnings = Warnings()
     failed = False
     with (
         open_target(context, server, bundle) as translator,
@@ -112,8 +112,7 @@ def translate(
                 if outcome.source_truncated:
                     kept = outcome.source_token_count
                     click.echo(f"Warning: {line.name}: too long for the model, cut to {kept} tokens", err=True)
-                for doubt in doubts.about(line, outcome):
-                    click.echo(f"Warning: {doubt}", err=True)
+                _warn(warnings, line, outcome, prefix=target_prefix, whole=not split_sentences)
                 write_line(_written(outcome, line, number, json_lines=json_lines, several=several), out)
             out.flush()
             advance([line])
@@ -121,28 +120,24 @@ def translate(
         context.exit(1)
 
 
-class _Doubts:
-    """Reasons to doubt translations, each given once."""
+def _warn(warnings: Warnings, line: Line, translation: Translation, *, prefix: str | None, whole: bool) -> None:
+    """Warn of reasons to doubt a translation.
 
-    def __init__(self, *, split_sentences: bool) -> None:
-        self._unknown = True
-        self._sentences = not split_sentences
-
-    def about(self, line: Line, translation: Translation) -> Iterator[str]:
-        """Yield the reasons that were not given yet."""
-        unknown, tokens = translation.source_unknown_count, translation.source_token_count
-        if self._unknown and unknown:
-            self._unknown = False
-            yield (
-                f"{line.name}: {unknown} of {tokens} tokens are unknown to the model, which guesses there; other texts "
-                "are not reported"
-            )
-        if self._sentences and _SENTENCES.search(line.text):
-            self._sentences = False
-            yield (
-                f"{line.name} seems to have several sentences, and the model translates one at a time: use "
-                "--split-sentences; other texts are not reported"
-            )
+    Args:
+        whole: True if the text was translated as one sentence.
+    """
+    warnings.unknown_source(line.name, translation.source_unknown_count, translation.source_token_count)
+    if translation.prefix_unknown_count:
+        tokens = translation.prefix_unknown_count
+        warnings.once(
+            "prefix", f"{line.name}: the target prefix {prefix!r} has tokens that are unknown to the model: {tokens}"
+        )
+    if whole and _SENTENCES.search(line.text):
+        warnings.once(
+            "sentences",
+            f"{line.name} seems to have several sentences, and the model translates one at a time: use "
+            "--split-sentences",
+        )
 
 
 def _written(translation: Translation, line: Line, number: int, *, json_lines: bool, several: bool) -> str:
