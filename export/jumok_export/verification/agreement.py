@@ -1,4 +1,4 @@
-"""Agreement of a precision with fp32: the share of target tokens that both choose."""
+"""Agreement of a precision with fp32: the shares of target tokens and of whole translations that both choose."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -53,20 +53,28 @@ def random_sources(vocabulary: int, left_out: Sequence[int], longest: int) -> li
 def measure_agreement(expected: Side, found: Side, texts: SourceTexts) -> Agreement:
     """Translate texts greedily in fp32, and compare each token with the choice of another precision.
 
-    Both see the same tokens before.
+    Both see the same tokens before. If all tokens of a translation agree, greedy search leaves it unchanged.
     """
     spread = texts.sources[:: -(-len(texts.sources) // SENTENCES)]
     ordered = sorted((np.array(source) for source in spread), key=len)
-    same = tokens = 0
+    same = tokens = unchanged = 0
     for first in range(0, len(ordered), TOGETHER):
         sources = ordered[first : first + TOGETHER]
         chosen = _choices(expected, sources, texts, None)
         others = _choices(found, sources, texts, chosen)
         ends = np.isin(chosen, texts.search.eos).astype(np.int64)
         ended: Booleans = np.cumsum(ends, axis=1) > ends
-        same += int(((chosen == others) & ~ended).sum())
+        agree = (chosen == others) | ended
+        same += int((agree & ~ended).sum())
         tokens += int((~ended).sum())
-    return Agreement(share=same / tokens, tokens=tokens, texts=texts.described)
+        unchanged += int(agree.all(axis=1).sum())
+    return Agreement(
+        share=same / tokens,
+        tokens=tokens,
+        texts=texts.described,
+        translations=len(ordered),
+        unchanged=unchanged / len(ordered),
+    )
 
 
 def _choices(side: Side, sources: Sequence[Integers], texts: SourceTexts, given: Integers | None) -> Integers:

@@ -108,8 +108,7 @@ def _precisions(manifest: Manifest, *, graphs: bool) -> Iterator[str]:
     if manifest.stored_precision is not None:
         yield from _wrapped("weights were imported in: ", manifest.stored_precision)
     for precision, agreement in manifest.agreement.items():
-        share = f"{100 * agreement.share:.1f} % of {agreement.tokens:,} tokens ({agreement.texts})"
-        yield from _wrapped(f"{precision} agrees with fp32: ", share)
+        yield from _wrapped(f"{precision} agrees with fp32 in ", str(agreement))
     for precision, variant in manifest.precisions.items() if graphs else ():
         yield from _wrapped(f"graphs of {precision}: ", ", ".join(variant.graphs))
     if any(native == "no" for _, _, _, native, _ in rows):

@@ -227,11 +227,21 @@ class Agreement(Part):
         share: from 0 to 1.
         tokens: tokens that were compared.
         texts: sources of these targets, which are the model's own translations in fp32.
+        translations: number of these targets; None if not recorded.
+        unchanged: share of them in which no token differs, from 0 to 1; None if not recorded.
     """
 
     share: Annotated[float, Field(ge=0, le=1)]
     tokens: Positive
     texts: Literal["calibration texts", "random tokens"]
+    translations: Positive | None = None
+    unchanged: Annotated[float, Field(ge=0, le=1)] | None = None
+
+    def __str__(self) -> str:
+        whole = ""
+        if self.translations is not None and self.unchanged is not None:
+            whole = f" and in {100 * self.unchanged:.1f} % of {self.translations:,} translations"
+        return f"{100 * self.share:.1f} % of {self.tokens:,} tokens{whole} ({self.texts})"
 
 
 class Score(Part):

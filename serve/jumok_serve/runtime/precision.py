@@ -13,6 +13,10 @@ LEAST_AGREEMENT = {"calibration texts": 0.98, "random tokens": 0.95}
 
 After random tokens a model is less sure of its choice, so that roundings change more of them.
 """
+SHORT_TRANSLATION = 10
+"""Tokens at the mean, up to which translations are short: names and words, which one changed token makes wrong."""
+LEAST_UNCHANGED = {"calibration texts": 0.95, "random tokens": 0.9}
+"""Least share of short translations in which no token may differ, for "auto" to take a precision."""
 
 
 def automatic_precision(manifest: Manifest, device: str) -> str:
@@ -30,19 +34,22 @@ def automatic_precision(manifest: Manifest, device: str) -> str:
         if agreement is None or agrees(agreement):
             return name
         if len(present) > 1:
-            logger.info(
-                "%s: %s agrees with fp32 in %.1f %% of tokens, less than %g %%, so it is not chosen by itself",
-                manifest.name,
-                name,
-                100 * agreement.share,
-                100 * LEAST_AGREEMENT[agreement.texts],
-            )
+            reason = f"{name} agrees with fp32 only in {agreement}"
+            logger.info("%s: %s, so it is not chosen by itself", manifest.name, reason)
     return present[0]
 
 
 def agrees(agreement: Agreement) -> bool:
-    """True if a precision agrees with fp32 well enough for "auto" to take it."""
-    return agreement.share >= LEAST_AGREEMENT[agreement.texts]
+    """True if a precision agrees with fp32 well enough for "auto" to take it.
+
+    In short translations the whole results count too.
+    """
+    if agreement.share < LEAST_AGREEMENT[agreement.texts]:
+        return False
+    if agreement.translations is None or agreement.unchanged is None:
+        return True
+    short = agreement.tokens <= SHORT_TRANSLATION * agreement.translations
+    return not short or agreement.unchanged >= LEAST_UNCHANGED[agreement.texts]
 
 
 def describe_agreement(manifest: Manifest, precision: str) -> str:
@@ -54,7 +61,7 @@ def describe_agreement(manifest: Manifest, precision: str) -> str:
         return "the precision of the imported weights"
     if agreement is None:
         return "agreement with fp32 not measured"
-    return f"agrees with fp32 in {100 * agreement.share:.1f} % of {agreement.tokens:,} tokens ({agreement.texts})"
+    return f"agrees with fp32 in {agreement}"
 
 
 def warn_of_failed_checks(manifest: Manifest, precision: str) -> None:

@@ -4,6 +4,7 @@ import json
 import logging
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from pydantic import ValidationError
@@ -36,6 +37,33 @@ def test_random_tokens_are_judged_less_severely() -> None:
     shares = (0.94, 0.95, 0.97)
     assert [agrees(Agreement(share=share, tokens=9, texts="random tokens")) for share in shares] == [False, True, True]
     assert not any(agrees(Agreement(share=share, tokens=9, texts="calibration texts")) for share in shares)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "unchanged", "texts", "taken"),
+    [
+        (1000, 0.95, "calibration texts", True),
+        (1000, 0.94, "calibration texts", False),
+        (1001, 0.5, "calibration texts", True),  # sentences
+        (1000, 0.9, "random tokens", True),
+        (1000, 0.89, "random tokens", False),
+    ],
+)
+def test_short_translations_count_as_a_whole(
+    tokens: int, unchanged: float, texts: Literal["calibration texts", "random tokens"], *, taken: bool
+) -> None:
+    found = Agreement(share=0.99, tokens=tokens, texts=texts, translations=100, unchanged=unchanged)
+    assert agrees(found) == taken
+    assert not agrees(found.model_copy(update={"share": 0.9}))
+
+
+def test_the_reason_to_leave_int8_is_said(tiny_bundle: Path, caplog: pytest.LogCaptureFixture) -> None:
+    manifest = with_agreement(Bundle.open(tiny_bundle).manifest, 0.99)
+    short = manifest.agreement["int8"].model_copy(update={"translations": 20, "unchanged": 0.9})
+    caplog.set_level(logging.INFO)
+    assert automatic_precision(manifest.model_copy(update={"agreement": {"int8": short}}), "cpu") == "fp32"
+    said = "int8 agrees with fp32 only in 99.0 % of 100 tokens and in 90.0 % of 20 translations (calibration texts)"
+    assert said in caplog.text
 
 
 def test_int8_is_taken_if_there_is_nothing_else(tiny_bundle: Path) -> None:
