@@ -7,15 +7,19 @@ from pathlib import Path
 import torch
 
 from benchmarks.pypi_models.package import Answer, Mapped, Package
-from benchmarks.pypi_models.transformers import ATTENTION, load_ends, post_norm
+from benchmarks.pypi_models.transformers import ATTENTION, post_norm
 from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+from jumok_serve.manifest.manifest import Limits, SpecialTokens
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
 
 SPECIAL = ["<unk>", "<pad>", "<sos>", "<eos>"]
 SYMBOL = r"\[[^\]]*\]|%\d{2}|Br|Cl|."
 HEADS = 8
 NAMES = {
+    ".layers": "",
+    "encoder.tok_embedding": "source_embedding",
+    "decoder.tok_embedding": "target_embedding",
+    "decoder.fc_out": "output",
     "self_attn_layer_norm": "self_attention_residual.norm",
     "enc_attn_layer_norm": "cross_attention_residual.norm",
     "ff_layer_norm": "feed_forward_residual.norm",
@@ -35,21 +39,12 @@ def mapped(folder: Path) -> Mapped:
     feed_forward = len(weights["encoder.layers.0.positionwise_feedforward.fc_1.weight"])
     tables = tuple(weights[f"{side}.pos_embedding.weight"] for side in ("encoder", "decoder"))
     model = post_norm((len(symbols), len(symbols)), feed_forward, tables, heads=HEADS, layers=3)
-    ours = model.state_dict()
-    for name in weights:
-        if ".layers." in name:
-            renamed = name.replace(".layers", "")
-            for theirs, part in NAMES.items():
-                renamed = renamed.replace(theirs, part)
-            ours[renamed] = weights[name]
-    model.load_state_dict(ours)
-    ends = (
-        "encoder.tok_embedding.weight",
-        "decoder.tok_embedding.weight",
-        "decoder.fc_out.weight",
-        "decoder.fc_out.bias",
-    )
-    load_ends(model, *(weights[name] for name in ends))
+    ours = {}
+    for name, value in weights.items():
+        for theirs, part in NAMES.items():
+            name = name.replace(theirs, part)  # noqa: PLW2901
+        ours[name] = value
+    model.load_state_dict(model.state_dict() | {name: ours[name] for name in ours if "pos_embedding" not in name})
     pad, start, end = (symbols.index(token) for token in SPECIAL[1:])
     return Mapped(
         model=model,
@@ -57,7 +52,6 @@ def mapped(folder: Path) -> Mapped:
         special_tokens=SpecialTokens(pad=pad, start=start, eos=(end,), unk=symbols.index(SPECIAL[0])),
         languages=Languages.of_pair("zxx-x-smiles", "zxx-x-smiles", prefix=(start,), suffix=(end,)),
         limits=Limits(max_source_length=len(tables[0]), max_target_length=len(tables[1]) - 1),
-        generation=GenerationDefaults(max_length=len(tables[1]) - 1),
     )
 
 

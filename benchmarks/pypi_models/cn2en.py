@@ -7,7 +7,7 @@ from benchmarks.pypi_models.package import Answer, Mapped, Package
 from jumok_export.models.foreign_cells import load_pytorch
 from jumok_export.models.recurrent import RecurrentSizes, make_recurrent
 from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+from jumok_serve.manifest.manifest import Limits, SpecialTokens
 from jumok_serve.tokenizers.word_list import WordListTokenizer
 
 START, END = range(2)
@@ -39,7 +39,6 @@ def mapped(folder: Path) -> Mapped:
         special_tokens=SpecialTokens(pad=START, start=START, eos=(END,)),
         languages=Languages.of_pair("zh", "en", suffix=(END,)),
         limits=Limits(max_source_length=LONGEST_SOURCE, max_target_length=LONGEST),
-        generation=GenerationDefaults(max_length=LONGEST),
     )
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from benchmarks.pypi_models.package import Answer, Mapped, Package
+from benchmarks.pypi_models.package import Answer, Mapped, Package, fill
 from jumok_export.models.foreign_cells import load_pytorch
 from jumok_export.models.recurrent import Recurrent, RecurrentSizes, make_recurrent
 from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+from jumok_serve.manifest.manifest import Limits, SpecialTokens
 from jumok_serve.tokenizers.word_list import WordListTokenizer
 
 PAD, UNKNOWN, START, END = range(4)
@@ -42,13 +42,9 @@ def model_of(folder: Path) -> Recurrent:
     pytorch = {part: part.replace("w_", "weight_").replace("b_", "bias_") + "_l0" for part in parts}
     load_pytorch(model.encoder.layers, {pytorch[part]: weights[f"enc_{part}"] for part in parts})
     load_pytorch(model.decoder, {pytorch[part]: weights[f"dec_{part}"] for part in parts})
-    for module, name in (
-        (model.source_embedding, "enc_emb"),
-        (model.target_embedding, "dec_emb"),
-        (model.output, "fc_w"),
-    ):
-        module.weight.data = weights[name]
-    model.output.bias.data = weights["fc_b"]
+    fill(model, "source_embedding", {"weight": weights["enc_emb"]})
+    fill(model, "target_embedding", {"weight": weights["dec_emb"]})
+    fill(model, "output", {"weight": weights["fc_w"], "bias": weights["fc_b"]})
     return model
 
 
@@ -63,7 +59,6 @@ def mapped(folder: Path) -> Mapped:
         special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN),
         languages=Languages.of_pair("en", "en-fonipa", suffix=(LETTERS.index("</s>"),)),
         limits=Limits(max_source_length=64, max_target_length=LONGEST),
-        generation=GenerationDefaults(max_length=LONGEST),
     )
 
 

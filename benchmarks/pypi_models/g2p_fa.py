@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 
 from benchmarks.pypi_models.fixed_length import ReadsPadding
-from benchmarks.pypi_models.package import Answer, Mapped, Package
+from benchmarks.pypi_models.package import Answer, Mapped, Package, below, fill
 from jumok_export.models.foreign_cells import load_pytorch
 from jumok_export.models.recurrent import RecurrentSizes
 from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+from jumok_serve.manifest.manifest import Limits, SpecialTokens
 from jumok_serve.tokenizers.word_list import WordListTokenizer
 
 PAD, START, END = range(3)
@@ -32,11 +32,10 @@ def mapped(folder: Path) -> Mapped:
     )  # fmt: skip
     model = ReadsPadding(sizes, length=LENGTH, pad=PAD)
     for side, layers in (("encoder", model.encoder.layers), ("decoder", model.decoder)):
-        prefix = f"{side}.rnn."
-        load_pytorch(layers, {name.removeprefix(prefix): weights[name] for name in weights if name.startswith(prefix)})
-    model.source_embedding.weight.data = weights["encoder.embedding.weight"]
-    model.target_embedding.weight.data = weights["decoder.embedding.weight"]
-    model.output.load_state_dict({part: weights[f"decoder.fc_out.{part}"] for part in ("weight", "bias")})
+        load_pytorch(layers, below(weights, f"{side}.rnn."))
+    fill(model, "source_embedding", weights, "encoder.embedding.")
+    fill(model, "target_embedding", weights, "decoder.embedding.")
+    fill(model, "output", weights, "decoder.fc_out.")
     lists = ([*SPECIAL, *spelled, *(f"<{number}>" for number in range(len(spelled) + 3, size))]
              for spelled, size in ((letters_of.FA_LETTERS, letters), (letters_of.IPA_LETTERS, phonemes)))  # fmt: skip
     return Mapped(
@@ -45,7 +44,6 @@ def mapped(folder: Path) -> Mapped:
         special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,)),
         languages=Languages.of_pair("fa", "fa-fonipa", prefix=(START,), suffix=(END,)),
         limits=Limits(max_source_length=LENGTH, max_target_length=LENGTH - 1),
-        generation=GenerationDefaults(max_length=LENGTH - 1),
     )
 
 

@@ -14,14 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.pypi_models.fixed_length import ReadsPadding
-from benchmarks.pypi_models.package import Answer, Mapped, Package
+from benchmarks.pypi_models.package import Answer, Mapped, Package, fill
 from jumok_export.models.cells import Cell
 from jumok_export.models.foreign_cells import load_keras
 from jumok_export.models.recurrent import RecurrentSizes
-from jumok_export.models.recurrent_attention import AdditiveAttention
 from jumok_export.models.recurrent_encoder import RecurrentEncoder
 from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+from jumok_serve.manifest.manifest import Limits, SpecialTokens
 from jumok_serve.tokenizers.word_list import WordListTokenizer
 
 PAD = 0
@@ -30,7 +29,7 @@ FOLDER = Path("khmer_transliterator", "weights")
 
 
 class Projected(nn.Module):
-    """An encoder with a projection of its states; the decoder starts from zeros."""
+    """An encoder with a projection of its states."""
 
     def __init__(self, encoder: RecurrentEncoder, projection: nn.Linear) -> None:
         super().__init__()
@@ -39,8 +38,8 @@ class Projected(nn.Module):
 
     def forward(self, x: Tensor, lengths: Tensor) -> tuple[Tensor, list[tuple[Tensor, ...]]]:
         """See `RecurrentEncoder`."""
-        states = self.projection(self.encoder(x, lengths)[0])
-        return states, [(torch.zeros_like(states[:, 0]),)]
+        states, last = self.encoder(x, lengths)
+        return self.projection(states), last
 
 
 def mapped(folder: Path) -> Mapped:
@@ -51,28 +50,25 @@ def mapped(folder: Path) -> Mapped:
     def weights(name: str) -> list[Tensor]:
         return [torch.from_numpy(stored[name]["vars"][number][:]) for number in sorted(stored[name]["vars"])]
 
-    (english,), (khmer,), (scale,) = map(weights, ("embedding", "embedding_1", "additive_attention"))
-    dense, width = weights("time_distributed/layer"), len(scale)
+    english, khmer, scale = (weights(name)[0] for name in ("embedding", "embedding_1", "additive_attention"))
     sizes = RecurrentSizes(
         source_vocabulary=len(english), target_vocabulary=len(khmer), cell="gru", attention="concat", readout="direct",
-        embedding=english.shape[1], width=width, bidirectional=False,
+        first_state="zero", embedding=english.shape[1], width=len(scale), bidirectional=False,
     )  # fmt: skip
     assets = read_assets(folder)
     model = ReadsPadding(sizes, length=assets["max_eng_len"], pad=PAD)
-    encoder = RecurrentEncoder("gru", sizes.embedding, 2 * width, layers=1, bidirectional=True)
-    projected = Projected(encoder, filled(nn.Linear(2 * width, width), dense))
-    model.encoder = projected  # type: ignore[assignment]  # it returns what the encoder would
-    names = [f"bidirectional/{direction}_layer/cell" for direction in ("forward", "backward")]
-    modules = (*encoder.modules(), *model.decoder.modules())
-    cells = [module for module in modules if isinstance(module, Cell)]
-    for cell, name in zip(cells, (*names, "gru/cell"), strict=True):
-        load_keras(cell, *weights(name))
-    model.source_embedding.weight.data, model.target_embedding.weight.data = english, khmer
-    assert isinstance(model.attention, AdditiveAttention)
-    model.attention.query_projection.weight.data = model.attention.key_projection.weight.data = torch.eye(width)
-    model.attention.weight.data = scale
-    kernel, bias = weights("dense")
-    filled(model.output, [kernel.roll(width, 0), bias])  # here the context comes first
+    encoder = RecurrentEncoder("gru", sizes.embedding, 2 * sizes.width, layers=1, bidirectional=True)
+    model.encoder = Projected(encoder, nn.Linear(2 * sizes.width, sizes.width))  # type: ignore[assignment]  # returns the same
+    cells = [module for module in (*encoder.modules(), *model.decoder.modules()) if isinstance(module, Cell)]
+    for cell, name in zip(cells, ("bidirectional/forward_layer", "bidirectional/backward_layer", "gru"), strict=True):
+        load_keras(cell, *weights(f"{name}/cell"))
+    identity = torch.eye(sizes.width)
+    fill(model, "attention", {"weight": scale, "query_projection.weight": identity, "key_projection.weight": identity})
+    (projection, of_projection), (kernel, bias) = weights("time_distributed/layer"), weights("dense")
+    fill(model, "encoder.projection", {"weight": projection.T, "bias": of_projection})
+    fill(model, "output", {"weight": kernel.roll(sizes.width, 0).T, "bias": bias})  # here the context comes first
+    fill(model, "source_embedding", {"weight": english})
+    fill(model, "target_embedding", {"weight": khmer})
     lists = [["<pad>", *assets[f"{side}_tokenizer"].word_index] for side in ("eng", "khm")]
     start, end = lists[1].index("\t"), lists[1].index("\n")
     lists[1][start], lists[1][end] = "<s>", "</s>"
@@ -82,14 +78,7 @@ def mapped(folder: Path) -> Mapped:
         special_tokens=SpecialTokens(pad=PAD, start=start, eos=(end,), unk=1),
         languages=Languages.of_pair("en", "km", suffix=()),
         limits=Limits(max_source_length=assets["max_eng_len"], max_target_length=LONGEST),
-        generation=GenerationDefaults(max_length=LONGEST),
     )
-
-
-def filled(linear: nn.Linear, weights: list[Tensor]) -> nn.Linear:
-    """Fill a layer with kernel [inputs, outputs] and bias of Keras' Dense."""
-    linear.load_state_dict({"weight": weights[0].T, "bias": weights[1]})
-    return linear
 
 
 def read_assets(folder: Path) -> Any:

@@ -5,13 +5,13 @@ import os
 import subprocess
 import sys
 import tomllib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from torch import nn
+from torch import Tensor, nn
 
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
@@ -23,6 +23,16 @@ Answer = Callable[[str], str]
 """Returns the package's own output for a text."""
 
 
+def below(weights: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Take the weights whose names begin with a prefix, which is left out."""
+    return {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+
+
+def fill(model: nn.Module, part: str, weights: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Load weights, or those below a prefix, into a part of a model; all of its parameters must be there."""
+    model.get_submodule(part).load_state_dict(below(weights, prefix))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Mapped:
     """A package's model in this project's parts; the fields are arguments of `export_bundle`."""
@@ -32,7 +42,7 @@ class Mapped:
     special_tokens: SpecialTokens
     languages: Languages
     limits: Limits
-    generation: GenerationDefaults
+    generation: GenerationDefaults | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import torch
 from benchmarks.pypi_models.package import Answer, Mapped, Package
 from benchmarks.pypi_models.transformers import load_ends, load_pytorch, post_norm
 from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+from jumok_serve.manifest.manifest import Limits, SpecialTokens
 from jumok_serve.tokenizers.word_list import WordListTokenizer
 
 UNKNOWN, PAD, START, END = range(4)
@@ -38,7 +38,6 @@ def mapped(folder: Path) -> Mapped:
         special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN),
         languages=Languages.of_pair("tg", "fa", prefix=(START,), suffix=(END,)),
         limits=Limits(max_source_length=LONGEST, max_target_length=LONGEST),
-        generation=GenerationDefaults(max_length=LONGEST),
     )
 
 

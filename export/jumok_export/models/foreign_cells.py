@@ -1,4 +1,4 @@
-"""Weights of PyTorch's and Keras' recurrent layers, in the order of this package's cells."""
+"""Weights of PyTorch's, Keras' and ONNX' recurrent layers, in the order of this package's cells."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -53,6 +53,25 @@ def load_keras(cell: Cell, kernel: Tensor, recurrent_kernel: Tensor, bias: Tenso
     of_input, of_hidden = (bias, None) if bias is None or bias.ndim == 1 else bias
     _fill(cell.input_projection, kernel.T, of_input, KERAS[type(cell)])
     _fill(cell.hidden_projection, recurrent_kernel.T, of_hidden, KERAS[type(cell)])
+
+
+def load_onnx(cells: Iterable[nn.Module], weight: Tensor, recurrent_weight: Tensor, bias: Tensor | None = None) -> None:
+    """Load the weights of a node of ONNX: `RNN`, `LSTM`, or `GRU` with `linear_before_reset`.
+
+    Args:
+        cells: one per direction.
+        weight: [directions, gates * width, inputs], the node's W.
+        recurrent_weight: [directions, gates * width, width], its R.
+        bias: [directions, 2 * gates * width], its B.
+
+    Raises:
+        ValueError: the directions or shapes differ.
+    """
+    directions = [cell for cell in cells if isinstance(cell, Cell)]
+    biases = [(None, None)] * len(directions) if bias is None else [of_one.chunk(2) for of_one in bias]
+    for cell, of_input, of_hidden, (first, second) in zip(directions, weight, recurrent_weight, biases, strict=True):
+        _fill(cell.input_projection, of_input, first, range(cell.gates))
+        _fill(cell.hidden_projection, of_hidden, second, range(cell.gates))
 
 
 def _fill(linear: nn.Linear, weight: Tensor, bias: Tensor | None, order: Sequence[int]) -> None:

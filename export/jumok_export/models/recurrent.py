@@ -28,6 +28,8 @@ class RecurrentSizes:
         embedding: width of the embeddings.
         width: width of the decoder's states.
         encoder_width: width of the encoder's states, both directions together; default: `width`.
+        first_state: the decoder's first state. "last" is the encoder's last one (through a tanh layer if the widths
+            differ), "mean" a tanh layer over the mean of its states (Sennrich et al., 2017), "zero" neither.
         layers: number of layers of encoder and decoder each.
         bidirectional: True for an encoder in both directions.
         reverse_source: True to read sources from their ends (Sutskever et al., 2014, section 3.3).
@@ -46,6 +48,7 @@ class RecurrentSizes:
     embedding: int = 256
     width: int = 512
     encoder_width: int | None = None
+    first_state: Literal["last", "mean", "zero"] = "last"
     layers: int = 1
     bidirectional: bool = True
     reverse_source: bool = False
@@ -60,6 +63,8 @@ class RecurrentSizes:
                 "input_feeding feeds the attentional vector: it needs readout 'attentional' and an attention that does "
                 f"not feed its context already, got readout {self.readout!r} and attention {self.attention!r}"
             )
+        if self.first_state == "zero" and self.attention == "none":
+            raise ValueError("first_state 'zero' needs attention: without it the decoder reads only its first state")
         if self.tie_output and self.read_width != self.embedding:
             raise ValueError(
                 "tie_output needs embeddings as wide as what logits are made of, which is "
@@ -106,15 +111,11 @@ class Recurrent(Seq2Seq):
         )
         names = CELLS[sizes.cell].state_names
         self.state_names = [tuple(f"{name}.{layer}" for name in names) for layer in range(sizes.layers)]
-        # Projections from the encoder's last state to the decoder's first, if the widths differ.
-        self.bridges = nn.ModuleDict(
-            {
-                name.replace(".", "_"): nn.Linear(encoder_width, sizes.width)
-                for of_layer in self.state_names
-                for name in of_layer
-                if encoder_width != sizes.width
-            }
-        )
+        # Projections to the decoder's first state: of the encoder's last one if the widths differ, or of the mean.
+        bridged = [name.replace(".", "_") for of_layer in self.state_names for name in of_layer]
+        if sizes.first_state != "last" or encoder_width == sizes.width:
+            bridged = ["mean"] if sizes.first_state == "mean" else []
+        self.bridges = nn.ModuleDict({name: nn.Linear(encoder_width, sizes.width) for name in bridged})
         self.feeds_context = sizes.attention == "bahdanau"
         fed = encoder_width if self.feeds_context else sizes.width if sizes.input_feeding else 0
         self.decoder = nn.ModuleList(
@@ -146,11 +147,7 @@ class Recurrent(Seq2Seq):
         if self.sizes.reverse_source:
             source_ids = reverse(source_ids, source_lengths)
         encoded, last = self.encoder(self.dropout(self.source_embedding(source_ids)), source_lengths)
-        state = {
-            name: torch.tanh(self.bridges[name.replace(".", "_")](value)) if self.bridges else value
-            for names, values in zip(self.state_names, last, strict=True)
-            for name, value in zip(names, values, strict=True)
-        }
+        state = self._first_state(encoded, last, source_lengths)
         if self.sizes.input_feeding:
             state[FEED] = torch.zeros_like(state["hidden.0"])
         if self.attention is None:
@@ -159,6 +156,19 @@ class Recurrent(Seq2Seq):
             encoded = reverse(encoded, source_lengths)
         keys = self.attention.keys(encoded)
         return {"encoded": encoded} | ({} if keys is None else {"key": keys}), state
+
+    def _first_state(self, encoded: Tensor, last: list[tuple[Tensor, ...]], source_lengths: Tensor) -> Tensors:
+        if self.sizes.first_state == "last":
+            return {
+                name: torch.tanh(self.bridges[name.replace(".", "_")](value)) if self.bridges else value
+                for names, values in zip(self.state_names, last, strict=True)
+                for name, value in zip(names, values, strict=True)
+            }
+        if self.sizes.first_state == "mean":  # states of padding are 0
+            first = torch.tanh(self.bridges["mean"](encoded.sum(dim=1) / source_lengths[:, None]))
+        else:
+            first = encoded.new_zeros(encoded.shape[0], self.sizes.width)
+        return {name: first.clone() for names in self.state_names for name in names}
 
     def empty_state(self) -> Tensors:
         """See `Seq2Seq`."""

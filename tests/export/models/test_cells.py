@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from onnx import TensorProto
+from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
+from onnx.numpy_helper import from_array
+from onnxruntime import InferenceSession
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from jumok_export.models.cells import CELLS, CellKind, GRUCell, run_cell
-from jumok_export.models.foreign_cells import load_keras, load_pytorch
+from jumok_export.models.foreign_cells import load_keras, load_onnx, load_pytorch
 from jumok_export.models.operators import recurrent_layer
 from jumok_export.models.recurrent_encoder import RecurrentEncoder
 
@@ -74,6 +78,35 @@ def test_cells_with_keras_weights_compute_what_keras_does(
     found = cell(torch.from_numpy(x), [torch.from_numpy(part) for part in state])
     for ours, other in zip(found, step(x, *state, weights), strict=True):
         torch.testing.assert_close(ours, torch.from_numpy(other))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("bias", [True, False])
+def test_cells_with_onnx_weights_compute_what_onnx_runtime_does(kind: CellKind, bias: bool) -> None:
+    random, gates = np.random.default_rng(4), CELLS[kind].gates
+    shapes = {"W": (2, gates * 4, 3), "R": (2, gates * 4, 4)} | ({"B": (2, 2 * gates * 4)} if bias else {})
+    weights = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
+    options = {"linear_before_reset": 1} if kind == "gru" else {}
+    node = make_node(kind.upper(), ["X", *weights], ["Y"], hidden_size=4, direction="bidirectional", **options)
+    graph = make_graph(
+        [node],
+        kind,
+        [make_tensor_value_info("X", TensorProto.FLOAT, [5, 2, 3])],
+        [make_tensor_value_info("Y", TensorProto.FLOAT, [5, 2, 2, 4])],
+        [from_array(value, name) for name, value in weights.items()],
+    )
+    graph_bytes = make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=9).SerializeToString()
+    x = random.normal(size=(5, 2, 3)).astype(np.float32)
+    (expected,) = InferenceSession(graph_bytes).run(None, {"X": x})  # [S, directions, B, width]
+    encoder = RecurrentEncoder(kind, 3, 8, layers=1, bidirectional=True)
+    (layer,) = encoder.layers
+    assert isinstance(layer, nn.ModuleList)
+    load_onnx(layer, *map(torch.from_numpy, weights.values()))
+    states, _ = encoder(torch.from_numpy(x).transpose(0, 1), torch.tensor([5, 5]))
+    found = states.unflatten(-1, (2, 4)).permute(1, 2, 0, 3)  # [B, S, directions * width] before
+    torch.testing.assert_close(found, torch.from_numpy(expected))
+    with pytest.raises(ValueError, match=r"zip\(\) argument"):
+        load_onnx(layer, *(torch.from_numpy(value[:1]) for value in weights.values()))
 
 
 def test_weights_that_do_not_fit_are_refused() -> None:

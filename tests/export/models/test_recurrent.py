@@ -64,7 +64,12 @@ def worked(recurrent: Recurrent, source: Tensor, target: Tensor) -> tuple[Tensor
         starts.append([torch.cat(values) for values in zip(*ends, strict=True)])
     if sizes.reverse_source:
         xs.reverse()
-    if recurrent.bridges:
+    if sizes.first_state == "zero":
+        starts = [[torch.zeros(sizes.width) for _ in values] for values in starts]
+    elif sizes.first_state == "mean":
+        first = torch.tanh(recurrent.bridges["mean"](torch.stack(xs).mean(dim=0)))
+        starts = [[first for _ in values] for values in starts]
+    elif recurrent.bridges:
         starts = [
             [
                 torch.tanh(recurrent.bridges[f"{name}_{layer}"](value))
@@ -128,6 +133,9 @@ VARIANTS: list[dict[str, Any]] = [
     {"attention": "concat", "cell": "rnn", "encoder_width": 4, "bidirectional": False},
     {"attention": "bahdanau", "cell": "gru", "encoder_width": 8, "readout": "direct"},
     {"attention": "bahdanau", "cell": "lstm", "layers": 2},
+    {"attention": "general", "cell": "gru", "layers": 2, "first_state": "mean"},
+    {"attention": "concat", "cell": "lstm", "encoder_width": 8, "first_state": "mean", "reverse_source": True},
+    {"attention": "general", "cell": "lstm", "encoder_width": 4, "first_state": "zero"},
 ]
 
 
@@ -190,6 +198,7 @@ def test_reversal_keeps_padding_in_its_place() -> None:
         ({"attention": "bahdanau", "input_feeding": True}, "got readout 'attentional' and attention 'bahdanau'"),
         ({"attention": "dot", "input_feeding": True, "readout": "direct"}, "got readout 'direct'"),
         ({"width": 7}, "must be even, got 7"),
+        ({"attention": "none", "first_state": "zero"}, "first_state 'zero' needs attention"),
         ({"tie_output": True}, "which is 6, got 5"),
         ({"tie_output": True, "embedding": 6, "readout": "direct"}, "which is 12, got 6"),
     ],
