@@ -27,7 +27,8 @@ from jumok_serve.service.address import check_address
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.interceptor import CallObserver
+from jumok_serve.service.rpc.call_gate import CallObserver
+from jumok_serve.service.server import Front
 from jumok_serve.service.stop_signals import ending_at_second_signal
 from jumok_serve.service.telemetry.logs import CallLog, logging_to_stderr
 from jumok_serve.service.telemetry.metrics_port import MetricsPort
@@ -116,6 +117,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         # Checked before the models are loaded, which takes longer.
         tokens = None if settings.tokens is None else TokenFile(settings.tokens)
         tls = _tls(settings)
+        make_front = _front(settings)
         _check_addresses(settings)
         bundles = [bundle for source in settings.bundles for bundle in bundles_of(source)]
         models: list[Translator] = []
@@ -131,6 +133,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
                 observers=observers,
                 administration=_administration(settings, checker),
                 pivot="" if settings.pivot == NO_PIVOT else settings.pivot,
+                make_front=make_front,
             )
             models.clear()  # another reference would keep an unloaded model in memory
             return server
@@ -153,6 +156,25 @@ def _observers(settings: Configuration, opened: ExitStack) -> list[CallObserver]
 
         observers.append(opened.enter_context(CallTracer.to_collector(settings.traces_endpoint)))
     return observers
+
+
+def _front(settings: Configuration) -> Callable[[Server], Front] | None:
+    """Return the maker of the HTTP port, if there is one."""
+    if settings.http_port is None:
+        return None
+    try:
+        from jumok_serve.http.front import make_http_front  # noqa: PLC0415 - needs Starlette and uvicorn, an extra
+    except ModuleNotFoundError as error:
+        if error.name not in {"starlette", "uvicorn", "h11"}:
+            raise
+        raise click.ClickException("the HTTP port needs the extra 'http': pip install 'jumok[http]'") from error
+    return partial(
+        make_http_front,
+        host=settings.http_host,
+        port=settings.http_port,
+        timeout_s=settings.http_timeout_s,
+        origins=[origin.strip() for origin in (settings.http_origins or "").split(",") if origin.strip()],
+    )
 
 
 def _checker(settings: Configuration) -> BundleChecker:
@@ -222,6 +244,7 @@ def _check_addresses(settings: Configuration) -> None:
     for host, port, setting in (
         (settings.host, settings.port, "port"),
         (settings.admin_host, settings.admin_port, "admin_port"),
+        (settings.http_host, settings.http_port, "http_port"),
         (settings.metrics_host, settings.metrics_port, "metrics_port"),
     ):
         if port is not None:
@@ -241,6 +264,8 @@ def _announced(settings: Configuration, server: Server) -> Iterator[None]:
     """Open the metrics port while a server serves, and print the addresses and models."""
     with ExitStack() as opened:
         others = "" if server.admin_address is None else f"; administration on {server.admin_address}"
+        if server.front is not None:
+            others += f"; HTTP on {server.front.address}"
         if settings.metrics_port is not None:
             port = MetricsPort(server, host=settings.metrics_host, port=settings.metrics_port)
             others += f"; metrics on {opened.enter_context(port).address}"

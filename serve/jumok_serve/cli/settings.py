@@ -254,6 +254,18 @@ class Configuration(BaseModel):
     )
     admin_host: str = Field("127.0.0.1", description="Address of the admin port.")
 
+    http_port: Port | None = Field(
+        None,
+        description="Port of the HTTP APIs, which need the extra 'http'; 0: any free port.  [default: no HTTP]",
+    )
+    http_host: str = Field("127.0.0.1", description="Address of the HTTP port; spelled as host.")
+    http_timeout_s: Seconds = Field(300.0, description="Seconds from the arrival of an HTTP request to its response.")
+    http_origins: str | None = Field(
+        None,
+        description="Web pages that may call over HTTP: origins such as https://example.org, separated by commas; "
+        "*: all.  [default: none]",
+    )
+
     metrics_port: Port | None = Field(
         None, description="Port for Prometheus to scrape; 0: any free port.  [default: no metrics]"
     )
@@ -419,6 +431,7 @@ def _conflicts(configuration: Configuration, wrong: set[str]) -> list[str]:
         ("log_texts", "log_requests"),
         ("request_burst", "requests_per_second"),
         ("admin_port", "model_root"),
+        ("http_origins", "http_port"),
     ):
         if has(name) and not has(needed):
             conflicts.append(f"{name}: needs {needed} too")
@@ -428,7 +441,8 @@ def _conflicts(configuration: Configuration, wrong: set[str]) -> list[str]:
             "tokens_without_tls if a proxy in front of this server has TLS"
         )
     addresses: dict[tuple[str, int], str] = {}
-    for name, host in (("port", "host"), ("admin_port", "admin_host"), ("metrics_port", "metrics_host")):
+    for name in ("port", "admin_port", "http_port", "metrics_port"):
+        host = name.replace("port", "host")
         port = getattr(configuration, name)
         if port and name not in wrong:
             first = addresses.setdefault((getattr(configuration, host), port), name)

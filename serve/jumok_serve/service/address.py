@@ -29,12 +29,20 @@ def check_address(host: str, port: int, setting: str) -> None:
     Raises:
         ListenError: the address cannot be bound.
     """
+    listen(host, port, setting).close()
+    if host.startswith(UNIX):
+        Path(host.removeprefix(UNIX)).unlink()
+
+
+def listen(host: str, port: int, setting: str) -> socket.socket:
+    """Return a socket that is bound to an address.
+
+    Raises:
+        ListenError: the address cannot be bound.
+    """
     address = format_address(host, port)
     try:
-        if host.startswith(UNIX):
-            _check_path(Path(host.removeprefix(UNIX)))
-        else:
-            _bind(bare_host(host), port)
+        return _bind_path(Path(host.removeprefix(UNIX))) if host.startswith(UNIX) else _bind(bare_host(host), port)
     except UnicodeError as error:
         raise ListenError(f"cannot listen on {address}: not a host name") from error
     except OSError as error:
@@ -54,16 +62,21 @@ def _remedy(error: OSError, host: str, setting: str) -> str:
     return ""
 
 
-def _bind(host: str, port: int) -> None:
+def _bind(host: str, port: int) -> socket.socket:
     family, kind, protocol, _, address = socket.getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )[0]
-    with socket.socket(family, kind, protocol) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(address)
+    bound = socket.socket(family, kind, protocol)
+    try:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except BaseException:
+        bound.close()
+        raise
+    return bound
 
 
-def _check_path(path: Path) -> None:
+def _bind_path(path: Path) -> socket.socket:
     """Bind a Unix socket, whose file gRPC would take from another program."""
     if path.exists():
         if not stat.S_ISSOCK(path.stat().st_mode):
@@ -72,6 +85,10 @@ def _check_path(path: Path) -> None:
             if probe.connect_ex(str(path)) == 0:
                 raise OSError(errno.EADDRINUSE, "the socket is in use")
         path.unlink()  # a server that was killed left it
-    with socket.socket(socket.AF_UNIX) as probe:
-        probe.bind(str(path))
-    path.unlink()
+    bound = socket.socket(socket.AF_UNIX)
+    try:
+        bound.bind(str(path))
+    except BaseException:
+        bound.close()
+        raise
+    return bound

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -31,8 +32,9 @@ from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.access import AccessControl
 from jumok_serve.service.rpc.call_counts import CallCounts
+from jumok_serve.service.rpc.call_gate import CallGate, CallObserver
 from jumok_serve.service.rpc.error_boundary import guarded_handlers
-from jumok_serve.service.rpc.interceptor import CallObserver, Interceptor
+from jumok_serve.service.rpc.interceptor import Interceptor
 from jumok_serve.service.rpc.request_reader import make_intake
 from jumok_serve.service.stop_signals import STOP_SIGNALS
 
@@ -72,6 +74,25 @@ class Administration:
     port: int | None = None
 
 
+class Front(Protocol):
+    """Port on which a server speaks another protocol."""
+
+    @property
+    def address(self) -> str:
+        """``host:port``; after ``start`` with the actual port."""
+
+    async def start(self) -> None:
+        """Listen and serve.
+
+        Raises:
+            ListenError: the address cannot be bound.
+            CredentialsError: the certificates are unusable.
+        """
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new connections, wait ``grace_s`` seconds for requests, then cancel the rest."""
+
+
 class Server:
     """Serves models over gRPC; made inside a running event loop.
 
@@ -83,9 +104,16 @@ class Server:
         tls: certificate files; None: no TLS.
         administration: configuration of AdminService; None: no AdminService.
         pivot: language over which two models translate a pair that no model has; empty: none.
+        make_front: makes the port of another protocol, with its calls through ``gate`` to ``services``.
 
     Attributes:
         models: registry of the models; the caller closes those loaded later too.
+        limits: limits of requests.
+        tls: certificate files of all ports.
+        gate: gate of all calls.
+        intake: bounds on the reading of requests.
+        services: servicers of the gRPC port by service.
+        front: port of another protocol; None: none.
 
     Raises:
         DuplicateModelError: two models have the same name.
@@ -103,17 +131,24 @@ class Server:
         observers: Sequence[CallObserver] = (),
         administration: Administration | None = None,
         pivot: str = "en",
+        make_front: "Callable[[Server], Front] | None" = None,
     ) -> None:
         self.models = ModelRegistry(models, pivot)
         self.counts = CallCounts()
-        self._tls = tls
+        self.limits = limits
+        self.tls = tls
         self._access = AccessControl(limits, tokens)
-        self._intake, self._health_intake = make_intake(limits), make_intake(limits, HEALTH_READS)
-        self._observers = (self.counts, *observers)
+        self.gate = CallGate(
+            self._access, (self.counts, *observers), dict.fromkeys(QUEUED_METHODS, self.models.are_full)
+        )
+        self.intake, self._health_intake = make_intake(limits), make_intake(limits, HEALTH_READS)
         self._health = Health()
         self._translation = TranslationService(self.models, limits)
         self._loop = asyncio.get_running_loop()
-        services = {TRANSLATION_SERVICE: self._translation, MODEL_SERVICE: ModelService(self.models)}
+        services: dict[ServiceDescriptor, object] = {
+            TRANSLATION_SERVICE: self._translation,
+            MODEL_SERVICE: ModelService(self.models),
+        }
         self._lifecycle: Lifecycle | None = None
         self._admin_port: _Port | None = None
         if administration is not None:
@@ -128,24 +163,24 @@ class Server:
             if administration.port is None:
                 services |= admin
             else:
-                server = self._make_server(admin, limits)
+                server = self._make_server(admin)
                 self._admin_port = _Port(server, administration.host, administration.port, "--admin-port")
-        self._port = _Port(self._make_server(services, limits), host, port, "--port")
+        self.services: Mapping[ServiceDescriptor, object] = services
+        self._port = _Port(self._make_server(services), host, port, "--port")
+        self.front = None if make_front is None else make_front(self)
         self._models_changed()
 
-    def _make_server(self, services: Mapping[ServiceDescriptor, object], limits: ServiceLimits) -> grpc.aio.Server:
+    def _make_server(self, services: Mapping[ServiceDescriptor, object]) -> grpc.aio.Server:
         """Make a server of these services, health and reflection."""
-        full = dict.fromkeys(QUEUED_METHODS if TRANSLATION_SERVICE in services else (), self.models.are_full)
-        interceptor = Interceptor(self._access, self._observers, full)  # one a server, as it caches handlers by method
         server = grpc.aio.server(
-            interceptors=[interceptor],
-            options=channel_arguments(limits),
+            interceptors=[Interceptor(self.gate)],  # one a server, as it caches handlers by method
+            options=channel_arguments(self.limits),
         )
         names = [service.full_name for service in (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)]
         standard = {HEALTH_SERVICE: self._health, **reflection_servicers(names)}
         server.add_generic_rpc_handlers(
             tuple(
-                guarded_handlers(service, servicer, self._health_intake if servicer is self._health else self._intake)
+                guarded_handlers(service, servicer, self._health_intake if servicer is self._health else self.intake)
                 for service, servicer in {**services, **standard}.items()
             )
         )
@@ -206,7 +241,9 @@ class Server:
             CredentialsError: the certificates are unusable.
         """
         for port in self._ports():
-            await port.start(self._tls)
+            await port.start(self.tls)
+        if self.front is not None:
+            await self.front.start()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, wait ``grace_s`` seconds, then cancel the rest.
@@ -217,7 +254,10 @@ class Server:
         if self._lifecycle is not None:
             self._lifecycle.cancel()  # its call would keep the server open for the whole grace
         self._translation.stop()
-        await asyncio.gather(*(port.server.stop(grace_s) for port in self._ports()))
+        stopping = [port.server.stop(grace_s) for port in self._ports()]
+        if self.front is not None:
+            stopping.append(self.front.stop(grace_s))
+        await asyncio.gather(*stopping)
         if self._lifecycle is not None:
             await self._lifecycle.stop()
 

@@ -51,17 +51,40 @@ class TlsFiles:
             require_client_authentication=self.client_ca is not None,
         )
 
+    def ssl_context(self) -> ssl.SSLContext:
+        """Context of a port without gRPC; new connections use the current files.
+
+        Raises:
+            CredentialsError: the files are unusable.
+        """
+        contexts = ReloadedFiles(self._paths, self._read_context)
+        first = self._read_context([read_file(path) for path in self._paths])
+
+        def use_current(connection: ssl.SSLObject, _name: str | None, _first: ssl.SSLContext) -> None:
+            connection.context = contexts.get()
+
+        first.sni_callback = use_current  # called at every handshake, with or without a name
+        return first
+
     @property
     def _paths(self) -> list[Path]:
         return [path for path in (self.certificate, self.key, self.client_ca) if path is not None]
 
     def _read(self, contents: Sequence[bytes]) -> grpc.ServerCertificateConfiguration:
         # gRPC accepts a key that does not match the certificate, and then fails every connection.
+        self._read_context(contents)
+        certificate, key, *authority = contents
+        return grpc.ssl_server_certificate_configuration(
+            [(key, certificate)], root_certificates=authority[0] if authority else None
+        )
+
+    def _read_context(self, contents: Sequence[bytes]) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         try:
             context.load_cert_chain(self.certificate, self.key, password=_refuse_password)
             if self.client_ca is not None:
                 context.load_verify_locations(self.client_ca)
+                context.verify_mode = ssl.CERT_REQUIRED
         except (ssl.SSLError, ValueError) as error:
             raise CredentialsError(
                 f"certificate {self.certificate}, key {self.key}"
@@ -70,10 +93,7 @@ class TlsFiles:
             ) from error
         if [read_file(path) for path in self._paths] != contents:
             raise CredentialsError(f"{self.certificate} or {self.key} was being replaced")
-        certificate, key, *authority = contents
-        return grpc.ssl_server_certificate_configuration(
-            [(key, certificate)], root_certificates=authority[0] if authority else None
-        )
+        return context
 
     def _wrong_content(self, contents: Sequence[bytes]) -> str:
         """Name the first file that is no PEM file of its kind; empty if all are."""

@@ -131,6 +131,10 @@ class ModelRegistry:
         """Pairs that no model has and two models have together."""
         return self._models.routes.over_pivot
 
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """All pairs that a request without a model may name, sorted."""
+        return self._models.routes.pairs
+
     @contextmanager
     def use(self, name: str, source: str = "", target: str = "") -> Iterator[ChosenModels]:
         """Keep the models of a request open.

@@ -47,6 +47,11 @@ class Routes:
         )
 
     @cached_property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """All pairs as models spell them, those over the pivot included, sorted."""
+        return tuple(sorted({*self._pairs, *((route.source, route.target) for route in self.over_pivot)}))
+
+    @cached_property
     def over_pivot(self) -> tuple[Route, ...]:
         """Pairs that no model has and two models have together, sorted by languages."""
         pivot = _key(self.pivot)

@@ -44,6 +44,11 @@ class AccessControl:
         self.open_calls = 0
         """Number of open calls, health checks included."""
 
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""
+        return self._tokens is not None
+
     def call_opened(self) -> None:
         """Count an open call."""
         self.open_calls += 1

@@ -106,7 +106,12 @@ class Call:
     @property
     def account(self) -> str:
         """Party whose share of the server the call uses: the token, or the address without tokens."""
-        return self.caller or _network(self.peer.rpartition(":")[0])
+        return self.caller or account_of(self.peer)
+
+
+def account_of(peer: str) -> str:
+    """Return the party of an address in gRPC's notation."""
+    return _network(peer.rpartition(":")[0])
 
 
 @lru_cache(4096)

@@ -1,0 +1,1 @@
+"""HTTP APIs of other services over the gRPC services; needs the extra ``http``."""

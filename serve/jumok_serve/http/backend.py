@@ -1,0 +1,66 @@
+"""Backend of the HTTP APIs: the gRPC services, of this process or of others."""
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, TypeVar
+
+from google.protobuf.message import Message
+
+TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
+STREAM = "/jumok.v1.TranslationService/StreamTranslateText"
+LIST_MODELS = "/jumok.v1.ModelService/ListModels"
+
+Response = TypeVar("Response", bound=Message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Sender of a request.
+
+    Attributes:
+        peer: address in gRPC's notation.
+        request_id: id in logs, traces and errors.
+        token: bearer token; empty: none.
+        timeout_s: time for the response, in seconds.
+    """
+
+    peer: str
+    request_id: str
+    token: str
+    timeout_s: float
+
+
+class Direction(NamedTuple):
+    """A direction of translation, in the models' spelling."""
+
+    source: str
+    target: str
+
+
+class Backend(Protocol):
+    """Services behind the HTTP APIs.
+
+    All errors are JumokErrors, as a gRPC client gets them.
+    """
+
+    async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
+        """Call a method with one response, which is of the given type."""
+
+    async def stream(
+        self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        """Call a method with several responses; each is written before the next is made."""
+
+    async def directions(self) -> tuple[Direction, ...]:
+        """Return the directions of all models and routes, sorted; needs no token."""
+
+    async def usage(self, sender: Sender) -> int:
+        """Return the characters that a token has had translated over HTTP since the start; without tokens, of all."""
+
+    @property
+    def serving(self) -> bool:
+        """True if requests can be answered."""
+
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""

@@ -1,0 +1,70 @@
+"""Connections of the HTTP port: their number, and the time for each step of a request."""
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from jumok_serve.service.connections import HANDSHAKE_S
+from jumok_serve.service.limits import ServiceLimits
+
+HEAD_S = HANDSHAKE_S
+"""Time for the head of a request, in seconds."""
+MAX_HEAD_BYTES = 64 * 1024
+"""Bytes of a request's head; texts may come in the query string."""
+
+
+class BoundedConnection(H11Protocol):
+    """Connection that is closed if its client is slow.
+
+    Unlike its base class it bounds the number of connections, the time for a request's head, and the time in which
+    the client reads nothing of a response.
+    """
+
+    def __init__(self, config: Config, state: ServerState, limits: ServiceLimits) -> None:
+        super().__init__(config, state, {})
+        self._limits = limits
+        self._head: asyncio.TimerHandle | None = None
+        self._unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        """Start to wait for a request; one connection too many is closed."""
+        if len(self.connections) >= self._limits.max_connections:
+            self.transport = transport
+            transport.abort()
+            return
+        super().connection_made(transport)
+        self._head = self.loop.call_later(HEAD_S, transport.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Read a piece of a request."""
+        super().data_received(data)
+        idle = self.cycle is None or self.cycle.response_complete
+        if not idle and self._head is not None:
+            self._head.cancel()
+            self._head = None
+        elif idle and self._head is None and self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+            self._head = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timers."""
+        for timer in (self._head, self._unread):
+            if timer is not None:
+                timer.cancel()
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Give the client time to read."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(self._limits.upload_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stop the clock: the client has read."""
+        super().resume_writing()
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None

@@ -1,0 +1,128 @@
+"""Backend in the process of the gRPC server: same handlers, gate, limits and metrics."""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+from google.protobuf.message import Message
+
+from jumok_proto.errors import DeadlineExceededError, InternalError, JumokError
+from jumok_proto.v1.model_pb2 import ListModelsRequest
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_serve.http.backend import LIST_MODELS, Direction, Response, Sender
+from jumok_serve.service.rpc.access import BEARER
+from jumok_serve.service.rpc.call import Call
+from jumok_serve.service.rpc.error_table import drop_frames, is_expected
+from jumok_serve.service.server import Server
+
+logger = logging.getLogger(__name__)
+
+
+class CallContext:
+    """Context of a call without gRPC: the part of ``grpc.aio.ServicerContext`` that handlers use.
+
+    Args:
+        timeout_s: time for the response, in seconds.
+        write: writes a message of a streamed response.
+    """
+
+    def __init__(self, timeout_s: float, write: Callable[[Message], Awaitable[None]] | None = None) -> None:
+        self._deadline = time.monotonic() + timeout_s
+        self._write = write
+
+    def time_remaining(self) -> float:
+        """Seconds until the deadline."""
+        return max(0.0, self._deadline - time.monotonic())
+
+    async def write(self, message: Message) -> None:
+        """Write a message of the response."""
+        assert self._write is not None
+        await self._write(message)
+
+    def done(self) -> bool:
+        """Return False: a caller that leaves cancels the call."""
+        return False
+
+
+class EngineBackend:
+    """Calls the services of a server in its event loop."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._methods: dict[str, Callable[[Message, CallContext], Awaitable[Any]]] = {
+            f"/{service.full_name}/{method.name}": getattr(servicer, method.name)
+            for service, servicer in server.services.items()
+            for method in service.methods
+        }
+        self._characters: Counter[str] = Counter()  # by token
+
+    async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
+        """Call a method with one response."""
+        with self._opened(method, request, sender) as call:
+            async with asyncio.timeout(sender.timeout_s):
+                call.response = await self._methods[method](request, CallContext(sender.timeout_s))
+            if isinstance(request, TranslateTextRequest):
+                self._characters[call.caller] += sum(map(len, request.contents))
+        return cast("Response", call.response)
+
+    async def stream(
+        self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        """Call a method with several responses."""
+        with self._opened(method, request, sender):
+            async with asyncio.timeout(sender.timeout_s):
+                await self._methods[method](request, CallContext(sender.timeout_s, write))
+
+    @contextmanager
+    def _opened(self, method: str, request: Message, sender: Sender) -> Iterator[Call]:
+        """Pass a call through the gate, with its status, reason and errors."""
+        metadata: dict[str, str | bytes] = {"authorization": f"{BEARER}{sender.token}"} if sender.token else {}
+        call = Call(method=method, request_id=sender.request_id, peer=sender.peer, metadata=metadata, request=request)
+        with self._server.gate.opened(call):
+            try:
+                self._server.gate.admit(call)
+                yield call
+            except asyncio.CancelledError:
+                call.code = "CANCELLED"
+                raise
+            except Exception as error:
+                public = _public(error, call, sender.timeout_s)
+                drop_frames(error)
+                call.code, call.reason = public.code.name, public.reason
+            else:
+                call.code = "OK"
+                return
+        raise public
+
+    async def directions(self) -> tuple[Direction, ...]:
+        """Return the directions of all models and routes."""
+        return tuple(Direction(*pair) for pair in self._server.models.pairs())
+
+    async def usage(self, sender: Sender) -> int:
+        """Return the translated characters of a token."""
+        with self._opened(LIST_MODELS, ListModelsRequest(), sender) as call:
+            return self._characters[call.caller]
+
+    @property
+    def serving(self) -> bool:
+        """True until the server stops."""
+        return self._server.serving
+
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""
+        return self._server.gate.needs_token
+
+
+def _public(error: Exception, call: Call, timeout_s: float) -> JumokError:
+    """Return the error that the caller sees; logs a fault of the server."""
+    if isinstance(error, TimeoutError) and not isinstance(error, JumokError):
+        return DeadlineExceededError(f"the response was not complete within {timeout_s:g} s")
+    if isinstance(error, JumokError) and is_expected(error):
+        return error
+    logger.error("request %s: %s failed", call.request_id, call.method, exc_info=error)
+    return InternalError("internal error")

@@ -1,0 +1,149 @@
+"""The HTTP API of LibreTranslate."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from google.rpc.status_pb2 import Status
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from jumok_proto.errors import InvalidArgumentError, JumokError
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest, TranslateTextResponse
+from jumok_serve.http.backend import TRANSLATE, Direction
+from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
+from jumok_serve.http.language_names import language_name
+from jumok_serve.http.requests import number_field, text_field, texts_field
+from jumok_serve.http.site import Incoming, Site, route
+
+AUTO = "auto"
+FORMATS = ("text",)
+MAX_ALTERNATIVES = 10
+MIN_BEAM_SIZE = 5
+"""Beam size of a request for alternatives, if they are fewer."""
+CERTAIN = 100
+"""Confidence in the only possible language."""
+STATUSES = {401: 403, 404: 400}
+"""Statuses that this API has in place of others."""
+FIELDS = {
+    "contents": "q",
+    "source_language_code": "source",
+    "target_language_code": "target",
+    "options.num_hypotheses": "alternatives",
+}
+"""Names of this API for fields of requests."""
+
+
+def libretranslate_routes(site: Site) -> list[Route]:
+    """Make the endpoints."""
+    return [
+        route(site, "/translate", "POST", _translate, _refuse),
+        route(site, "/detect", "POST", _detect, _refuse),
+        route(site, "/languages", "GET", _languages, _refuse),
+        route(site, "/frontend/settings", "GET", _settings, _refuse),
+        route(site, "/health", "GET", _health, _refuse),
+    ]
+
+
+def _refuse(error: JumokError, status: Status) -> Response:
+    code = http_status(error)
+    return JSONResponse({"error": status.message}, STATUSES.get(code, code), headers=retry_headers(error))
+
+
+def _key(incoming: Incoming) -> str:
+    return text_field(incoming.fields, "api_key", "") or incoming.key()
+
+
+async def _translate(incoming: Incoming) -> Response:
+    fields = incoming.fields
+    texts = texts_field(fields, "q")
+    source, target = text_field(fields, "source"), text_field(fields, "target")
+    alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
+    if (form := text_field(fields, "format", "text")) not in FORMATS:
+        raise InvalidArgumentError(f"format must be {' or '.join(FORMATS)}, got {form!r}", field="format")
+    detected = None
+    if source == AUTO:
+        detected = source = only_source(await incoming.site.backend.directions(), target)
+    request = TranslateTextRequest(
+        contents=texts, source_language_code=source, target_language_code=target, split_sentences=not alternatives
+    )
+    if alternatives:
+        request.options.num_hypotheses = alternatives + 1
+        request.options.beam_size = max(MIN_BEAM_SIZE, alternatives + 1)
+    with renamed_fields(FIELDS):
+        response = await incoming.site.backend.call(
+            TRANSLATE, request, incoming.sender(_key(incoming)), TranslateTextResponse
+        )
+    hypotheses = [[one.text for one in translation.hypotheses] for translation in response.translations]
+    content: dict[str, Any] = {"translatedText": [best for best, *_ in hypotheses]}
+    if alternatives:
+        content["alternatives"] = [others for _, *others in hypotheses]
+    if detected is not None:
+        content["detectedLanguage"] = [_detected(detected) for _ in texts]
+    if not isinstance(fields["q"], list):
+        content = {name: values[0] for name, values in content.items()}
+    return JSONResponse(content)
+
+
+def only_source(directions: Iterable[Direction], target: str = "") -> str:
+    """Return the only source language, of those with a target if it is given.
+
+    Raises:
+        InvalidArgumentError: there are several or none.
+    """
+    sources = {one.source for one in directions if not target or one.target.lower() == target.lower()}
+    if len(sources) == 1:
+        return sources.pop()
+    raise InvalidArgumentError(
+        f"this server detects no languages: name the source language, one of {', '.join(sorted(sources)) or 'none'}",
+        field="source",
+    )
+
+
+def _detected(language: str) -> dict[str, object]:
+    return {"confidence": CERTAIN, "language": language}
+
+
+async def _detect(incoming: Incoming) -> Response:
+    text_field(incoming.fields, "q")
+    with renamed_fields({"source": "q"}):
+        return JSONResponse([_detected(only_source(await incoming.site.backend.directions()))])
+
+
+async def _languages(incoming: Incoming) -> Response:
+    targets: dict[str, list[str]] = {}
+    for direction in await incoming.site.backend.directions():
+        targets.setdefault(direction.source, []).append(direction.target)
+        targets.setdefault(direction.target, [])  # clients check target languages against this list
+    languages = sorted(targets.items())
+    return JSONResponse([{"code": code, "name": language_name(code), "targets": codes} for code, codes in languages])
+
+
+async def _settings(incoming: Incoming) -> Response:
+    directions = await incoming.site.backend.directions()
+    needs_key = incoming.site.backend.needs_token
+    return JSONResponse(
+        {
+            "apiKeys": needs_key,
+            "charLimit": incoming.site.limits.max_characters,
+            "filesTranslation": False,
+            "frontendTimeout": 500,
+            "keyRequired": needs_key,
+            "language": _default_pair(directions),
+            "suggestions": False,
+            "supportedFilesFormat": [],
+        }
+    )
+
+
+def _default_pair(directions: Sequence[Direction]) -> dict[str, object]:
+    first = directions[0] if directions else Direction("", "")
+    return {
+        role: {"code": code, "name": language_name(code)}
+        for role, code in (("source", first.source), ("target", first.target))
+    }
+
+
+async def _health(incoming: Incoming) -> Response:
+    if incoming.site.backend.serving:
+        return JSONResponse({"status": "ok"})
+    return JSONResponse({"status": "the server is being stopped"}, 503)

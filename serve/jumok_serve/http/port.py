@@ -1,0 +1,110 @@
+"""Listening port of the HTTP APIs, from its start to a graceful stop."""
+
+import asyncio
+import logging
+import socket
+import time
+
+from uvicorn.config import Config
+from uvicorn.server import ServerState
+
+from jumok_serve.http.application import Application
+from jumok_serve.http.connections import HEAD_S, MAX_HEAD_BYTES, BoundedConnection
+from jumok_serve.service.address import format_address, listen
+from jumok_serve.service.auth.tls import TlsFiles
+from jumok_serve.service.limits import ServiceLimits
+
+BACKLOG = 2048
+LAST_REQUESTS_S = 1.0
+"""Seconds of a stop in which clients may still send a request on an open connection; its response closes it."""
+POLL_S = 0.02
+
+
+class HttpPort:
+    """Serves an application over HTTP/1.1 in the running event loop.
+
+    Args:
+        setting: setting of the port, for errors.
+    """
+
+    def __init__(
+        self,
+        application: Application,
+        *,
+        host: str,
+        port: int,
+        limits: ServiceLimits,
+        tls: TlsFiles | None = None,
+        setting: str = "--http-port",
+    ) -> None:
+        self._application = application
+        self._host = host
+        self._number = port
+        self._limits = limits
+        self._tls = tls
+        self._setting = setting
+        self._state = ServerState()
+        self._listener: asyncio.Server | None = None
+
+    @property
+    def address(self) -> str:
+        """``host:port``; after ``start`` with the actual port."""
+        return format_address(self._host, self._number)
+
+    async def start(self) -> None:
+        """Listen and serve.
+
+        Raises:
+            ListenError: the address cannot be bound.
+            CredentialsError: the certificates are unusable.
+        """
+        context = None if self._tls is None else self._tls.ssl_context()
+        bound = await asyncio.to_thread(listen, self._host, self._number, self._setting)
+        if bound.family != socket.AF_UNIX:
+            self._number = bound.getsockname()[1]
+        config = Config(
+            self._application,
+            http=BoundedConnection,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level=logging.ERROR,  # requests that are no HTTP are warnings
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            timeout_keep_alive=round(self._limits.max_idle_s),
+            h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        )
+        config.load()
+        self._listener = await asyncio.get_running_loop().create_server(
+            lambda: BoundedConnection(config, self._state, self._limits),
+            sock=bound,
+            ssl=context,
+            backlog=BACKLOG,
+            ssl_handshake_timeout=None if context is None else HEAD_S,
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        """Accept no connections, finish requests for ``grace_s`` seconds, then cancel them.
+
+        Responses close their connections. Idle connections are closed after `LAST_REQUESTS_S`, as a request may be on
+        its way; may be called again with less time.
+        """
+        if self._listener is None:
+            return
+        self._listener.close()
+        self._application.stopping = True
+        end = time.monotonic() + grace_s
+        idle_end = time.monotonic() + min(LAST_REQUESTS_S, grace_s)
+        while self._state.connections and time.monotonic() < idle_end:
+            await asyncio.sleep(POLL_S)
+        for connection in list(self._state.connections):
+            connection.shutdown()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=max(0.0, end - time.monotonic()))
+        for task in list(self._application.site.answering):
+            task.cancel()
+        if self._state.tasks:
+            await asyncio.wait(self._state.tasks, timeout=LAST_REQUESTS_S)
+        for connection in list(self._state.connections):
+            connection.transport.abort()

@@ -1,0 +1,151 @@
+"""What all HTTP APIs share: one exchange of request and response, around the backend."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+from google.rpc.status_pb2 import Status
+from starlette.datastructures import Headers
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from jumok_proto.errors import JumokError, UnavailableError
+from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.http.backend import Backend, Sender
+from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, peer_of
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.access import BEARER
+from jumok_serve.service.rpc.call import account_of
+from jumok_serve.service.rpc.error_table import to_status
+from jumok_serve.service.rpc.request_reader import Intake
+
+REQUEST_ID = "jumok.request_id"
+"""Key of the request id in ASGI scopes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Site:
+    """Parts that all endpoints share.
+
+    Attributes:
+        intake: bounds on the reading of bodies.
+        timeout_s: time from a request's body to its response, in seconds.
+        answering: tasks that make responses; a server that stops cancels those left.
+    """
+
+    backend: Backend
+    limits: ServiceLimits
+    intake: Intake
+    timeout_s: float
+    answering: set["asyncio.Task[Response]"] = field(default_factory=set)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Incoming:
+    """A request with its whole body."""
+
+    site: Site
+    scope: Scope
+    headers: Headers
+    body: bytes
+
+    @cached_property
+    def fields(self) -> Fields:
+        """Fields of JSON object, or of query and form.
+
+        Raises:
+            InvalidArgumentError: neither of them.
+        """
+        return parse_fields(self.headers, self.scope["query_string"], self.body)
+
+    @property
+    def path(self) -> Mapping[str, str]:
+        """Parameters of the path."""
+        parameters: Mapping[str, str] = self.scope["path_params"]
+        return parameters
+
+    def key(self, scheme: str = BEARER) -> str:
+        """Return the key of the header ``Authorization``; empty: none of this scheme."""
+        credentials = self.headers.get("authorization", "")
+        return credentials[len(scheme) :].strip() if credentials.lower().startswith(scheme.lower()) else ""
+
+    def sender(self, key: str) -> Sender:
+        """Describe the sender, who has a key or an empty one."""
+        return Sender(
+            peer=peer_of(self.scope),
+            request_id=self.scope[REQUEST_ID],
+            token=key,
+            timeout_s=self.site.timeout_s,
+        )
+
+
+Answer = Callable[[Incoming], Awaitable[Response]]
+Refuse = Callable[[JumokError, Status], Response]
+
+
+class Endpoint:
+    """ASGI application of one endpoint.
+
+    Args:
+        answer: makes the response; cancelled when the client leaves.
+        refuse: makes the response of an error, which has the given status on the wire.
+    """
+
+    def __init__(self, site: Site, answer: Answer, refuse: Refuse) -> None:
+        self._site = site
+        self._answer = answer
+        self._refuse = refuse
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Read a request and answer it."""
+        body = Body(receive, self._site.intake, account_of(peer_of(scope)))
+        try:
+            response = await self._respond(scope, receive, body)
+            await response(scope, receive, send)
+        except ClientDisconnectedError:
+            return
+        finally:
+            body.close()
+
+    async def _respond(self, scope: Scope, receive: Receive, body: Body) -> Response:
+        try:
+            content = await body.read()
+            incoming = Incoming(site=self._site, scope=scope, headers=Headers(scope=scope), body=content)
+            return await self._answer_or_leave(incoming, receive)
+        except JumokError as error:
+            return self._refuse(error, to_status(error, scope[REQUEST_ID]))
+
+    async def _answer_or_leave(self, incoming: Incoming, receive: Receive) -> Response:
+        """Make the response, and stop if the client leaves."""
+        answering = asyncio.ensure_future(self._call(incoming))
+        leaving = asyncio.ensure_future(_left(receive))
+        self._site.answering.add(answering)
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if leaving.done() and not answering.done():
+                raise ClientDisconnectedError
+        finally:
+            leaving.cancel()
+            answering.cancel()
+            self._site.answering.discard(answering)
+        if answering.cancelled():
+            raise UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
+        return answering.result()
+
+    async def _call(self, incoming: Incoming) -> Response:
+        return await self._answer(incoming)
+
+
+async def _left(receive: Receive) -> None:
+    """Wait until the client leaves."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def route(site: Site, path: str, methods: str, answer: Answer, refuse: Refuse) -> Route:
+    """Make the route of an endpoint; ``methods`` are separated by spaces."""
+    endpoint: Any = Endpoint(site, answer, refuse)
+    return Route(path, endpoint, methods=methods.split())

@@ -1,0 +1,286 @@
+"""Requests that are no requests: wrong bodies, endless bodies, header bombs, smuggling shapes, slow clients."""
+
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from jumok_serve.http import connections
+from jumok_serve.service.auth.tls import TlsFiles
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.translator import Translator
+from tests.support.hang import HANG_S
+from tests.support.servers.certificates import Authority
+from tests.support.servers.http_server import Served, call, serving_http
+
+LIMITS = ServiceLimits(max_message_bytes=64 * 1024, upload_s=0.5, max_connections=8)
+GOOD = json.dumps({"q": "a dog", "source": "en", "target": "de"}).encode()
+HEAD = b"POST /translate HTTP/1.1\r\nHost: jumok\r\nContent-Type: application/json\r\n"
+
+
+@pytest.fixture(scope="module")
+def bounded(translator: Translator) -> Iterator[Served]:
+    """A server with little patience."""
+    with serving_http(translator, limits=LIMITS) as served:
+        yield served
+
+
+def connect(served: Served) -> socket.socket:
+    host, port = served.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=HANG_S)
+
+
+def converse(served: Served, sent: bytes) -> bytes:
+    """Send bytes, and read until the server closes."""
+    with connect(served) as connection:
+        try:
+            connection.sendall(sent)
+        except (BrokenPipeError, ConnectionResetError):
+            return b""
+        return read_all(connection)
+
+
+def read_all(connection: socket.socket) -> bytes:
+    received = bytearray()
+    try:
+        while chunk := connection.recv(65536):
+            received += chunk
+    except ConnectionResetError:
+        pass
+    return bytes(received)
+
+
+def framed(body: bytes, *headers: bytes) -> bytes:
+    lines = b"".join(header + b"\r\n" for header in (*headers, b"Content-Length: %d" % len(body)))
+    return HEAD + lines + b"\r\n" + body
+
+
+def statuses(received: bytes) -> list[int]:
+    """Status of each response."""
+    return [int(part[:3]) for part in received.split(b"HTTP/1.1 ")[1:]]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"{", b"[]", b'"q"', b"null", b"\xff\xfe", b"[" * 60_000, b'{"q": ' * 9_000, b'{"q": 1' + b"0" * 9_000 + b"}", b"\0"],
+    ids=["cut", "list", "string", "null", "bytes", "brackets", "nested", "digits", "zero"],
+)
+def test_bodies_that_are_no_json_object(bounded: Served, body: bytes) -> None:
+    answer = call(f"{bounded.url}/translate", raw=body, headers={"Content-Type": "application/json"})
+    assert answer.status == 400
+    assert "no JSON object" in answer.content["error"]
+
+
+def test_forms_that_are_none(bounded: Served) -> None:
+    for body in (b"q=%ff", b"q=\xff", b"&".join([b"q=a"] * 5000)):
+        answer = call(f"{bounded.url}/translate", raw=body)
+        assert answer.status == 400
+        assert "no form of at most" in answer.content["error"]
+    answer = call(f"{bounded.url}/translate", raw=b"<q/>", headers={"Content-Type": "text/xml"})
+    assert "content type 'text/xml'" in answer.content["error"]
+
+
+def test_unknown_paths_and_methods(bounded: Served) -> None:
+    assert call(f"{bounded.url}/../../etc/passwd").status == 404
+    assert call(f"{bounded.url}/translate").status == 405
+    assert call(f"{bounded.url}/languages", method="DELETE").status == 405
+
+
+def test_a_body_over_the_limit_is_refused(bounded: Served) -> None:
+    """Twice the limit is still read, so that the client sees the response."""
+    answer = call(f"{bounded.url}/translate", {"q": "a" * 80_000, "source": "en", "target": "de"})
+    assert answer.status == 413
+    assert "at most 65536 bytes" in answer.content["error"]
+    assert answer.headers["Connection"] == "close"
+
+
+def test_a_huge_body_is_cut(bounded: Served) -> None:
+    with connect(bounded) as connection:
+        connection.sendall(HEAD + b"Content-Length: 100000000\r\n\r\n")
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            for _ in range(100):
+                connection.sendall(b"a" * 1_000_000)
+    assert call(f"{bounded.url}/health").status == 200
+
+
+def test_chunks_that_never_end_are_cut(bounded: Served) -> None:
+    for path in (b"/translate", b"/nowhere"):
+        with connect(bounded) as connection:
+            connection.sendall(b"POST %b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" % path)
+            with pytest.raises((BrokenPipeError, ConnectionResetError)):
+                while True:
+                    connection.sendall(b"400\r\n" + b"a" * 1024 + b"\r\n")
+
+
+def test_a_body_that_stays_away_is_not_waited_for(bounded: Served) -> None:
+    received = converse(bounded, HEAD + b"Content-Length: 100\r\n\r\n{")
+    assert statuses(received) == [504]
+    assert b"did not arrive within 0.5 s" in received
+
+
+def test_a_head_that_stays_away_is_not_waited_for(bounded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    assert converse(bounded, b"") == b""
+    assert converse(bounded, b"GET /health HTTP/1.1\r\nHost:") == b""
+    with connect(bounded) as connection:  # and so for the second request of a connection
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"GET /hea")
+        assert read_all(connection) == b""
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /health HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X-%d: %b\r\n" % (i, b"a" * 90) for i in range(10_000)),
+        b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 1_000_000,
+        b"GET /" + b"a" * 1_000_000,
+    ],
+    ids=["many", "long", "target"],
+)
+def test_header_bombs_are_cut(bounded: Served, head: bytes) -> None:
+    received = converse(bounded, head)
+    assert received == b"" or statuses(received) == [400]
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        framed(GOOD, b"Transfer-Encoding: chunked"),
+        HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: a\r\n\r\n",
+        framed(GOOD, b"Content-Length: 3"),
+        HEAD + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabcGET /health HTTP/1.1\r\nHost: a\r\n\r\n",
+        HEAD + b"Content-Length: -1\r\n\r\n",
+        HEAD + b"Content-Length: 0x10\r\n\r\n",
+        HEAD + b"Content-Length: 1, 2\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked, gzip\r\n\r\n",
+        HEAD + b"Transfer-Encoding: xchunked\r\n\r\n",
+        HEAD + b"Transfer-Encoding : chunked\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
+        HEAD + b" folded: line\r\nContent-Length: abc\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /health\r\n\r\n",
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+    ],
+)
+def test_ambiguous_requests_are_refused_and_end_their_connection(bounded: Served, request_bytes: bytes) -> None:
+    """No byte after such a request is taken for another request."""
+    received = converse(bounded, request_bytes)
+    assert statuses(received) in ([400], [501])
+
+
+def test_pipelined_requests_are_answered_in_order(bounded: Served) -> None:
+    last = framed(GOOD, b"Connection: close")
+    received = converse(bounded, framed(GOOD) + b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n" + last)
+    assert statuses(received) == [200, 200, 200]
+    bodies = [json.loads(part.partition(b"\r\n\r\n")[2]) for part in received.split(b"HTTP/1.1 ")[1:]]
+    assert bodies[0] == bodies[2]
+    assert bodies[1] == {"status": "ok"}
+
+
+def test_connections_are_bounded(bounded: Served) -> None:
+    held = [connect(bounded) for _ in range(LIMITS.max_connections)]
+    try:
+        for connection in held:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        assert converse(bounded, b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n") == b""
+    finally:
+        for connection in held:
+            connection.close()
+
+
+def test_a_client_that_reads_nothing_is_disconnected(translator: Translator) -> None:
+    """It asks again and again, until neither side's buffers take more."""
+    with serving_http(translator, limits=ServiceLimits(upload_s=0.5)) as served, connect(served) as connection:
+        asking = b"GET /languages HTTP/1.1\r\nHost: a\r\n\r\n" * 1000
+        with pytest.raises((BrokenPipeError, ConnectionResetError)):
+            while True:
+                connection.sendall(asking)
+        assert call(f"{served.url}/health").status == 200
+
+
+def test_request_ids_are_kept_or_made(bounded: Served) -> None:
+    url = f"{bounded.url}/translate"
+    assert call(url, {}, headers={"X-Request-Id": "mine-1"}).headers["X-Request-Id"] == "mine-1"
+    assert len(call(url, {}, headers={"X-Request-Id": "not usable"}).headers["X-Request-Id"]) == 32
+    assert len(call(f"{bounded.url}/nowhere").headers["X-Request-Id"]) == 32
+
+
+def test_pages_of_named_origins_may_call(translator: Translator) -> None:
+    page, other = "https://page.example", "https://other.example"
+    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+    with serving_http(translator, front={"origins": [page]}) as served:
+        allowed = call(f"{served.url}/languages", headers={"Origin": page})
+        assert allowed.headers["Access-Control-Allow-Origin"] == page
+        refused = call(f"{served.url}/languages", headers={"Origin": other})
+        assert refused.headers["Access-Control-Allow-Origin"] is None
+        with connect(served) as connection:
+            lines = "".join(f"{name}: {value}\r\n" for name, value in {"Origin": page, **asked}.items())
+            connection.sendall(f"OPTIONS /translate HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
+            assert b"POST" in connection.recv(65536)
+
+
+def test_tls_serves_the_current_certificate(translator: Translator, tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path)
+    certificate, key = authority.issue("server")
+    files = TlsFiles(certificate=certificate, key=key)
+    client = ssl.create_default_context(cafile=str(authority.root))
+    with serving_http(translator, tls=files) as served:
+
+        def shown() -> bytes:
+            with connect(served) as raw, client.wrap_socket(raw, server_hostname="localhost") as connection:
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                assert b'"ok"' in read_all(connection)
+                return connection.getpeercert(binary_form=True) or b""
+
+        first = shown()
+        assert shown() == first
+        authority.issue("server")
+        assert shown() != first
+        assert statuses(converse(served, b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")) == []
+
+
+def test_mutual_tls_needs_a_certificate(translator: Translator, tmp_path: Path) -> None:
+    authority = Authority.make(tmp_path)
+    certificate, key = authority.issue("server")
+    files = TlsFiles(certificate=certificate, key=key, client_ca=authority.root)
+    client = ssl.create_default_context(cafile=str(authority.root))
+    asked = b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+    with serving_http(translator, tls=files) as served:
+        with (
+            pytest.raises(ssl.SSLError),
+            connect(served) as raw,
+            client.wrap_socket(raw, server_hostname="localhost") as connection,
+        ):
+            connection.sendall(asked)
+            connection.recv(65536)
+        client.load_cert_chain(*authority.issue("client"))
+        with connect(served) as raw, client.wrap_socket(raw, server_hostname="localhost") as connection:
+            connection.sendall(asked)
+            assert b'"ok"' in read_all(connection)
+
+
+def test_slow_clients_harm_no_other(bounded: Served) -> None:
+    """Seven connections send nothing, and the eighth is served."""
+    held = [connect(bounded) for _ in range(LIMITS.max_connections - 2)]
+    try:
+        done = threading.Event()
+
+        def ask() -> None:
+            assert call(f"{bounded.url}/translate", json.loads(GOOD)).status == 200
+            done.set()
+
+        asking = threading.Thread(target=ask)
+        asking.start()
+        assert done.wait(HANG_S)
+        asking.join()
+    finally:
+        for connection in held:
+            connection.close()

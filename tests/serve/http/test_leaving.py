@@ -1,0 +1,117 @@
+"""Ends of requests: clients that leave, deadlines, and a stop under load."""
+
+import http.client
+import json
+import signal
+import socket
+import subprocess
+import threading
+from collections import Counter
+from concurrent.futures import CancelledError
+from pathlib import Path
+
+import pytest
+
+from jumok_serve.translator import Translator
+from tests.serve.engine.test_engine import PATIENCE_S, Gate
+from tests.support.command import JUMOK
+from tests.support.hang import HANG_S
+from tests.support.servers.http_server import call, serving_http
+from tests.support.servers.in_process_server import IDLE, check_idle
+
+BODY = json.dumps({"q": ["a dog", "a man"], "source": "en", "target": "de", "alternatives": 2}).encode()
+CLIENTS = 8
+
+
+def test_a_client_that_leaves_frees_its_rows_within_one_step(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        with serving_http(translator) as served:
+            gate = Gate(translator)
+            host, port = served.url.removeprefix("http://").split(":")
+            with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+                head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(BODY)}\r\n\r\n"
+                connection.sendall(head.encode() + BODY)
+                gate.arrive()
+                sentences = list(translator._engine._replicas[0].batches[5, False].sentences)
+                assert translator.load().rows == 10
+            for sentence in sentences:  # the server has noticed once the futures are cancelled
+                with pytest.raises(CancelledError):
+                    sentence.future.result(PATIENCE_S)
+            gate.open()
+            check_idle(translator)
+            assert translator.load() == IDLE
+            assert gate.rows[0] == 10
+            assert 10 not in gate.rows[1:]
+
+
+def test_a_late_response_is_given_up(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        with serving_http(translator, front={"timeout_s": 0.5}) as served:
+            gate = Gate(translator)
+            answer = call(f"{served.url}/translate", json.loads(BODY))
+            assert answer.status == 504
+            gate.open()
+            check_idle(translator)
+
+
+def test_a_stop_without_grace_answers_running_requests(tiny_bundle: Path) -> None:
+    answers = []
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        with serving_http(translator) as served:
+            gate = Gate(translator)
+            asking = threading.Thread(
+                target=lambda: answers.append(call(f"{served.url}/translate", json.loads(BODY)))
+            )
+            asking.start()
+            gate.arrive()
+            opening = threading.Timer(0, gate.open)
+        opening.start()
+        asking.join(HANG_S)
+        opening.join()
+    assert [one.status for one in answers] == [503]
+    assert "is being stopped" in answers[0].content["error"]
+    assert answers[0].headers["Connection"] == "close"
+
+
+def test_sigterm_under_load_loses_no_request(tiny_bundle: Path) -> None:
+    """Each client sends its next request on the same connection, until the server refuses new connections."""
+    command = [*JUMOK, "serve", "--port", "0", "--http-port", "0", "--threads", "1", str(tiny_bundle)]
+    found: Counter[str] = Counter()
+    lock = threading.Lock()
+    loaded = threading.Semaphore(0)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        address = line.strip().rpartition("HTTP on ")[2]
+
+        def load() -> None:
+            connection = http.client.HTTPConnection(address, timeout=HANG_S)
+            while True:
+                try:
+                    connection.connect() if connection.sock is None else None
+                except OSError:
+                    return
+                try:
+                    connection.request("POST", "/translate", BODY, {"Content-Type": "application/json"})
+                    response = connection.getresponse()
+                    status = str(response.status)
+                    assert len(json.load(response)["translatedText"]) == 2
+                except (OSError, http.client.HTTPException, KeyError) as error:
+                    status = f"lost: {error!r}"
+                    connection.close()
+                with lock:
+                    found[status] += 1
+                loaded.release()
+
+        clients = [threading.Thread(target=load) for _ in range(CLIENTS)]
+        for client in clients:
+            client.start()
+        for _ in range(4 * CLIENTS):
+            assert loaded.acquire(timeout=HANG_S)
+        process.send_signal(signal.SIGTERM)
+        for client in clients:
+            client.join(HANG_S)
+        _, errors = process.communicate(timeout=HANG_S)
+    assert process.returncode == 0, errors
+    assert set(found) == {"200"}, (found, errors)
+    assert "Traceback" not in errors

@@ -1,0 +1,69 @@
+"""HTTP port of a real server in a thread of the test process, and a plain client of it."""
+
+import json
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
+
+from jumok_serve.http.front import make_http_front
+from jumok_serve.http.port import HttpPort
+from jumok_serve.service import Server
+from jumok_serve.translator import Translator
+from tests.support.hang import HANG_S
+from tests.support.servers.in_process_server import serving
+
+
+class Served(NamedTuple):
+    """Addresses of a server."""
+
+    url: str
+    grpc: str
+    port: HttpPort
+
+
+@contextmanager
+def serving_http(*translators: Translator, front: Mapping[str, Any] = {}, **settings: Any) -> Iterator[Served]:  # noqa: B006
+    """Serve over gRPC and HTTP; ``front``: settings of the HTTP port."""
+    made: list[HttpPort] = []
+
+    def make_front(server: Server) -> HttpPort:
+        made.append(make_http_front(server, port=0, **front))
+        return made[0]
+
+    with serving(*translators, make_front=make_front, **settings) as address:
+        yield Served(f"http://{made[0].address}", address, made[0])
+
+
+class Answer(NamedTuple):
+    """Response to a request."""
+
+    status: int
+    headers: Mapping[str, str]
+    content: Any
+
+
+def call(
+    url: str,
+    content: object = None,
+    *,
+    form: object = None,
+    raw: bytes | None = None,
+    headers: Mapping[str, str] = {},  # noqa: B006
+    method: str | None = None,
+) -> Answer:
+    """Send JSON, a form or bytes, and read JSON."""
+    sent = dict(headers)
+    if content is not None:
+        raw, sent["Content-Type"] = json.dumps(content).encode(), "application/json"
+    elif form is not None:
+        raw = urlencode(form, doseq=True).encode()  # type: ignore[arg-type]
+    request = urllib.request.Request(url, raw, sent, method=method)
+    try:
+        with urllib.request.urlopen(request, timeout=HANG_S) as response:
+            return Answer(response.status, response.headers, json.load(response))
+    except urllib.error.HTTPError as error:
+        with error:
+            return Answer(error.code, error.headers, json.load(error))
