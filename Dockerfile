@@ -19,14 +19,14 @@ RUN python -m venv --without-pip /opt/jumok && pip install --no-cache-dir "$(ech
 
 FROM environment AS cpu-environment
 # NumPy's own tests are 17 MB that nothing here imports.
-RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve]" \
+RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve,http]" \
     && find /opt/jumok -path '*/numpy/*' -type d -name tests -prune -exec rm -r {} + \
     && cyclonedx-py environment --output-file /opt/jumok/sbom.cdx.json /opt/jumok
 
 
 FROM environment AS cuda-environment
 # ONNX Runtime's extras are CUDA and cuDNN: the host needs a driver and the NVIDIA container toolkit, and nothing else.
-RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve-gpu]" "onnxruntime-gpu[cuda,cudnn]>=1.23" \
+RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve-gpu,http]" "onnxruntime-gpu[cuda,cudnn]>=1.23" \
     && cyclonedx-py environment --output-file /opt/jumok/sbom.cdx.json /opt/jumok
 
 
@@ -39,10 +39,11 @@ RUN groupadd --gid 10001 jumok && useradd --uid 10001 --gid jumok --no-create-ho
 # Inside a container only what is published can be reached.
 ENV PATH=/opt/jumok/bin:$PATH \
     JUMOK_HOST=0.0.0.0 \
+    JUMOK_HTTP_HOST=0.0.0.0 \
     JUMOK_METRICS_HOST=0.0.0.0
 WORKDIR /models
 USER 10001:10001
-EXPOSE 50051
+EXPOSE 50051 8080
 STOPSIGNAL SIGTERM
 HEALTHCHECK --interval=10s --timeout=10s --start-period=60s CMD ["jumok", "health"]
 ENTRYPOINT ["jumok"]

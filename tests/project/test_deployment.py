@@ -76,7 +76,8 @@ def test_the_image_serves_what_it_is_told(stage: str) -> None:
     bundle = "/models/multi30k-en-de-transformer"
     served = settings([bundle], image_variables(stage))
     assert settings([], image_variables(stage) | {"JUMOK_BUNDLES": bundle}) == served
-    assert (served["host"], str(served["port"])) == ("0.0.0.0", image["EXPOSE"])
+    assert (served["host"], served["http_host"]) == ("0.0.0.0", "0.0.0.0")
+    assert image["EXPOSE"].split()[0] == str(served["port"])
     assert served["device"] == stage
 
 
@@ -85,7 +86,7 @@ def test_the_health_check_asks_the_port_that_is_served() -> None:
     assert checked is not None
     assert json.loads(checked[1]) == ["jumok", health.name]
     (server,) = (parameter for parameter in health.params if parameter.name == "server")
-    assert server.default == f"localhost:{instructions('cpu')['EXPOSE']}"
+    assert server.default == f"localhost:{instructions('cpu')['EXPOSE'].split()[0]}"
 
 
 @pytest.mark.parametrize("stage", ["cpu", "cuda"])
@@ -128,7 +129,8 @@ def test_compose_serves_and_is_scraped() -> None:
     served = settings([], image_variables() | server["environment"])
     assert server["build"]["target"] == "cpu"
     assert instructions(server["build"]["target"])
-    assert [port.rpartition(":")[2] for port in server["ports"]] == [str(served["port"])]
+    ports = [str(served["port"]), str(served["http_port"])]
+    assert [port.rpartition(":")[2] for port in server["ports"]] == ports == instructions("cpu")["EXPOSE"].split()
     collected = load("deploy/prometheus.yml")
     scraped = collected["scrape_configs"]
     assert [one["static_configs"] for one in scraped] == [[{"targets": [f"jumok:{served['metrics_port']}"]}]]

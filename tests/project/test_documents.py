@@ -8,7 +8,7 @@ Differences from a reader's terminal:
 - a block that begins with ``jumok serve`` runs in the background until the document's end; one server of the session
   stands for those that serve the committed model with no other option;
 - a block of README.md that a page repeats runs with that page only;
-- port 50051 is a free port;
+- ports 50051 and 8080 are free ports;
 - the Hugging Face Hub is a server on this machine, which has a tiny checkpoint under a published one's name;
 - ``make`` is a dry run: ``.ci/run`` runs the targets that newcomers run first;
 - ``pip install`` does nothing: `tests/project/test_packaging.py` installs the extras;
@@ -30,7 +30,7 @@ import tomllib
 import zipfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -89,6 +89,14 @@ def blocks(document: Path) -> Iterator[Block]:
         yield Block(found[2], "".join(lines))
 
 
+def free_port() -> int:
+    """A free port that no other process gets by chance: systems assign ports from 32768 up."""
+    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no port is free")
+
+
 @dataclass(frozen=True)
 class Reader:
     """A terminal in a folder, with a port for servers and a hub of models."""
@@ -96,6 +104,7 @@ class Reader:
     folder: Path
     port: int
     hub: Hub | None = None
+    http_port: int = field(default_factory=free_port)
 
     @property
     def _variables(self) -> dict[str, str]:
@@ -104,10 +113,14 @@ class Reader:
         hub = {} if self.hub is None else self.hub.environment(self.folder / "hub")
         return os.environ | here | hub
 
+    def _here(self, text: str) -> str:
+        """Replace the documents' ports."""
+        return text.replace("50051", str(self.port)).replace("8080", str(self.http_port))
+
     def run(self, *command: str) -> None:
         """Run a command to its end; it must succeed."""
         done = subprocess.run(
-            [argument.replace("50051", str(self.port)) for argument in command],
+            [self._here(argument) for argument in command],
             cwd=self.folder,
             env=self._variables,
             stdin=subprocess.DEVNULL,
@@ -122,7 +135,7 @@ class Reader:
     @contextmanager
     def serve(self, text: str) -> Iterator[None]:
         """Run a block that serves, and stop it with SIGTERM."""
-        (command,) = text.replace("50051", str(self.port)).replace("\\\n", " ").splitlines()
+        (command,) = self._here(text).replace("\\\n", " ").splitlines()
         with subprocess.Popen(
             ["sh", "-euc", f"exec {command}"],
             cwd=self.folder,
@@ -205,14 +218,6 @@ def reader(checkpoints: Path, hub: Hub, tmp_path: Path) -> Reader:
     shutil.copy(ROOT / ".pre-commit-config.yaml", tmp_path)
     subprocess.run(["git", "init", "--quiet", tmp_path], check=True)
     return Reader(tmp_path, free_port(), hub)
-
-
-def free_port() -> int:
-    """A free port that no other process gets by chance: systems assign ports from 32768 up."""
-    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("no port is free")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -11,7 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
+from jumok_serve.http.deepl import deepl_routes
 from jumok_serve.http.libretranslate import libretranslate_routes
+from jumok_serve.http.own_json import own_routes
 from jumok_serve.http.site import REQUEST_ID, Site
 from jumok_serve.service.rpc.call import REQUEST_ID as REQUEST_ID_HEADER
 from jumok_serve.service.rpc.call import request_id_from
@@ -41,7 +43,7 @@ class Application:
             max_age=CORS_AGE_S,
         )
         self._application = Starlette(
-            routes=[*libretranslate_routes(site)],
+            routes=[*libretranslate_routes(site), *deepl_routes(site), *own_routes(site)],
             middleware=[cors] if origins else [],
             exception_handlers={HTTPException: _refused},
         )

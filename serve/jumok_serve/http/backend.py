@@ -1,6 +1,7 @@
 """Backend of the HTTP APIs: the gRPC services, of this process or of others."""
 
-from collections.abc import Awaitable, Callable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -28,6 +29,21 @@ class Sender:
     request_id: str
     token: str
     timeout_s: float
+
+
+class CharacterCounts:
+    """Translated characters by key; event loop only."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, key: str, texts: Iterable[str]) -> None:
+        """Count the characters of texts."""
+        self._counts[key] += sum(map(len, texts))
+
+    def of(self, key: str) -> int:
+        """Return the characters of a key since the start."""
+        return self._counts[key]
 
 
 class Direction(NamedTuple):

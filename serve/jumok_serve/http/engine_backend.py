@@ -3,7 +3,6 @@
 import asyncio
 import logging
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, cast
@@ -13,7 +12,7 @@ from google.protobuf.message import Message
 from jumok_proto.errors import DeadlineExceededError, InternalError, JumokError
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_serve.http.backend import LIST_MODELS, Direction, Response, Sender
+from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Direction, Response, Sender
 from jumok_serve.service.rpc.access import BEARER
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.error_table import drop_frames, is_expected
@@ -58,7 +57,7 @@ class EngineBackend:
             for service, servicer in server.services.items()
             for method in service.methods
         }
-        self._characters: Counter[str] = Counter()  # by token
+        self._characters = CharacterCounts()
 
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         """Call a method with one response."""
@@ -66,7 +65,7 @@ class EngineBackend:
             async with asyncio.timeout(sender.timeout_s):
                 call.response = await self._methods[method](request, CallContext(sender.timeout_s))
             if isinstance(request, TranslateTextRequest):
-                self._characters[call.caller] += sum(map(len, request.contents))
+                self._characters.add(call.caller, request.contents)
         return cast("Response", call.response)
 
     async def stream(
@@ -105,7 +104,7 @@ class EngineBackend:
     async def usage(self, sender: Sender) -> int:
         """Return the translated characters of a token."""
         with self._opened(LIST_MODELS, ListModelsRequest(), sender) as call:
-            return self._characters[call.caller]
+            return self._characters.of(call.caller)
 
     @property
     def serving(self) -> bool:

@@ -4,9 +4,18 @@ import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from google.rpc.status_pb2 import Status
 from grpc import StatusCode
 
-from jumok_proto.errors import InvalidArgumentError, JumokError, LanguageNotFoundError, ResourceExhaustedError
+from jumok_proto.error_conversion import status_to_proto
+from jumok_proto.errors import (
+    Details,
+    InvalidArgumentError,
+    JumokError,
+    LanguageNotFoundError,
+    ResourceExhaustedError,
+)
+from jumok_serve.service.rpc.error_table import to_status
 
 HTTP_STATUSES: dict[StatusCode, int] = {
     StatusCode.INVALID_ARGUMENT: 400,
@@ -34,6 +43,13 @@ def http_status(error: JumokError) -> int:
 def retry_headers(error: JumokError) -> dict[str, str]:
     """Return the header ``Retry-After`` in seconds, if a retry can help."""
     return {} if error.retry_after_s is None else {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+
+
+def describe(error: JumokError, request_id: str) -> Status:
+    """Describe an error, as `to_status` does, and also a request that is too large, which gRPC describes itself."""
+    if type(error) is ResourceExhaustedError:
+        return status_to_proto(error.code, str(error), Details(request_id=request_id))
+    return to_status(error, request_id)
 
 
 @contextmanager

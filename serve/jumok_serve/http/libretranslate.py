@@ -1,6 +1,6 @@
 """The HTTP API of LibreTranslate."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from google.rpc.status_pb2 import Status
@@ -8,15 +8,15 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
-from jumok_proto.v1.translation_pb2 import TranslateTextRequest, TranslateTextResponse
+from jumok_proto.v1.translation_pb2 import MARKUP_HTML, MARKUP_UNSPECIFIED, TranslateTextRequest, TranslateTextResponse
 from jumok_serve.http.backend import TRANSLATE, Direction
 from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
-from jumok_serve.http.language_names import language_name
+from jumok_serve.http.languages import language_name, only_source
 from jumok_serve.http.requests import number_field, text_field, texts_field
 from jumok_serve.http.site import Incoming, Site, route
 
 AUTO = "auto"
-FORMATS = ("text",)
+FORMATS = {"text": MARKUP_UNSPECIFIED, "html": MARKUP_HTML}
 MAX_ALTERNATIVES = 10
 MIN_BEAM_SIZE = 5
 """Beam size of a request for alternatives, if they are fewer."""
@@ -29,6 +29,7 @@ FIELDS = {
     "source_language_code": "source",
     "target_language_code": "target",
     "options.num_hypotheses": "alternatives",
+    "markup": "format",
 }
 """Names of this API for fields of requests."""
 
@@ -60,11 +61,14 @@ async def _translate(incoming: Incoming) -> Response:
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
     if (form := text_field(fields, "format", "text")) not in FORMATS:
         raise InvalidArgumentError(f"format must be {' or '.join(FORMATS)}, got {form!r}", field="format")
-    detected = None
-    if source == AUTO:
-        detected = source = only_source(await incoming.site.backend.directions(), target)
+    with renamed_fields(FIELDS):
+        detected = only_source(await incoming.site.backend.directions(), target) if source == AUTO else None
     request = TranslateTextRequest(
-        contents=texts, source_language_code=source, target_language_code=target, split_sentences=not alternatives
+        contents=texts,
+        source_language_code=detected or source,
+        target_language_code=target,
+        split_sentences=not alternatives,
+        markup=FORMATS[form],
     )
     if alternatives:
         request.options.num_hypotheses = alternatives + 1
@@ -84,28 +88,13 @@ async def _translate(incoming: Incoming) -> Response:
     return JSONResponse(content)
 
 
-def only_source(directions: Iterable[Direction], target: str = "") -> str:
-    """Return the only source language, of those with a target if it is given.
-
-    Raises:
-        InvalidArgumentError: there are several or none.
-    """
-    sources = {one.source for one in directions if not target or one.target.lower() == target.lower()}
-    if len(sources) == 1:
-        return sources.pop()
-    raise InvalidArgumentError(
-        f"this server detects no languages: name the source language, one of {', '.join(sorted(sources)) or 'none'}",
-        field="source",
-    )
-
-
 def _detected(language: str) -> dict[str, object]:
     return {"confidence": CERTAIN, "language": language}
 
 
 async def _detect(incoming: Incoming) -> Response:
     text_field(incoming.fields, "q")
-    with renamed_fields({"source": "q"}):
+    with renamed_fields({"source_language_code": "q"}):
         return JSONResponse([_detected(only_source(await incoming.site.backend.directions()))])
 
 

@@ -68,7 +68,7 @@ class HttpPort:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level=logging.ERROR,  # requests that are no HTTP are warnings
+            log_level=logging.CRITICAL,  # the others are about clients; endpoints log failures
             access_log=False,
             proxy_headers=False,
             server_header=False,

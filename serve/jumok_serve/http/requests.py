@@ -31,7 +31,8 @@ class Body:
         caller: key of the sender's share of the budget.
     """
 
-    def __init__(self, receive: Receive, intake: Intake, caller: str) -> None:
+    def __init__(self, headers: Headers, receive: Receive, intake: Intake, caller: str) -> None:
+        self._declared = _declared_bytes(headers, intake.max_bytes)
         self._receive = receive
         self._intake = intake
         self._budget: ByteBudget = intake.budget
@@ -46,15 +47,15 @@ class Body:
             DeadlineExceededError: the body does not arrive in time.
             ClientDisconnectedError: the client has left.
         """
-        most = self._intake.max_bytes
         try:
             async with asyncio.timeout(self._intake.upload_s):
-                await self._budget.take(self._caller, most)
-                self._held = most
-                content = await self._read(most)
+                if self._declared:
+                    await self._budget.take(self._caller, self._declared)
+                    self._held = self._declared
+                content = await self._read(self._intake.max_bytes)
         except TimeoutError as error:
             raise DeadlineExceededError(f"the request did not arrive within {self._intake.upload_s:g} s") from error
-        self._give_back(most - len(content))
+        self._give_back(self._declared - len(content))
         return content
 
     async def _read(self, most: int) -> bytes:
@@ -85,6 +86,13 @@ class Body:
         if size:
             self._held -= size
             self._budget.give_back(self._caller, size)
+
+
+def _declared_bytes(headers: Headers, most: int) -> int:
+    """Return the length of a body if it is known, else the most that it may have."""
+    if "transfer-encoding" in headers:
+        return most
+    return min(int(headers.get("content-length", "0")), most)
 
 
 def parse_fields(headers: Headers, query: bytes, body: bytes) -> Fields:

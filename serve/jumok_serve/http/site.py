@@ -1,6 +1,7 @@
 """What all HTTP APIs share: one exchange of request and response, around the backend."""
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -12,15 +13,17 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from jumok_proto.errors import JumokError, UnavailableError
+from jumok_proto.errors import InternalError, JumokError, UnavailableError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.http.backend import Backend, Sender
+from jumok_serve.http.errors import describe
 from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, peer_of
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.access import BEARER
 from jumok_serve.service.rpc.call import account_of
-from jumok_serve.service.rpc.error_table import to_status
 from jumok_serve.service.rpc.request_reader import Intake
+
+logger = logging.getLogger(__name__)
 
 REQUEST_ID = "jumok.request_id"
 """Key of the request id in ASGI scopes."""
@@ -101,7 +104,7 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read a request and answer it."""
-        body = Body(receive, self._site.intake, account_of(peer_of(scope)))
+        body = Body(Headers(scope=scope), receive, self._site.intake, account_of(peer_of(scope)))
         try:
             response = await self._respond(scope, receive, body)
             await response(scope, receive, send)
@@ -116,7 +119,13 @@ class Endpoint:
             incoming = Incoming(site=self._site, scope=scope, headers=Headers(scope=scope), body=content)
             return await self._answer_or_leave(incoming, receive)
         except JumokError as error:
-            return self._refuse(error, to_status(error, scope[REQUEST_ID]))
+            return self._refuse(error, describe(error, scope[REQUEST_ID]))
+        except ClientDisconnectedError:
+            raise
+        except Exception:
+            logger.exception("request %s: %s failed", scope[REQUEST_ID], scope["path"])
+            fault = InternalError()
+            return self._refuse(fault, describe(fault, scope[REQUEST_ID]))
 
     async def _answer_or_leave(self, incoming: Incoming, receive: Receive) -> Response:
         """Make the response, and stop if the client leaves."""

@@ -1,8 +1,6 @@
 """gRPC server: services, ports, start and stop."""
 
 import asyncio
-import logging
-import signal
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
@@ -36,9 +34,7 @@ from jumok_serve.service.rpc.call_gate import CallGate, CallObserver
 from jumok_serve.service.rpc.error_boundary import guarded_handlers
 from jumok_serve.service.rpc.interceptor import Interceptor
 from jumok_serve.service.rpc.request_reader import make_intake
-from jumok_serve.service.stop_signals import STOP_SIGNALS
-
-logger = logging.getLogger(__name__)
+from jumok_serve.service.stop_signals import Stoppable, received_signals, serve_until_stopped
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
 MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
@@ -53,6 +49,14 @@ HEALTH_READS = 8
 """Health checks that are read at once; more wait unread."""
 MODEL_HEALTH_PREFIX = "models/"
 """Prefix of a model's name in the health service."""
+
+
+class Front(Stoppable, Protocol):
+    """Port on which a server speaks another protocol."""
+
+    @property
+    def address(self) -> str:
+        """``host:port``; after ``start`` with the actual port."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,25 +76,6 @@ class Administration:
     cancel_load: Callable[[], None] = lambda: None
     host: str = "127.0.0.1"
     port: int | None = None
-
-
-class Front(Protocol):
-    """Port on which a server speaks another protocol."""
-
-    @property
-    def address(self) -> str:
-        """``host:port``; after ``start`` with the actual port."""
-
-    async def start(self) -> None:
-        """Listen and serve.
-
-        Raises:
-            ListenError: the address cannot be bound.
-            CredentialsError: the certificates are unusable.
-        """
-
-    async def stop(self, grace_s: float) -> None:
-        """Refuse new connections, wait ``grace_s`` seconds for requests, then cancel the rest."""
 
 
 class Server:
@@ -310,30 +295,12 @@ def run_server(
 async def _serve(
     make_server: Callable[[], Server], grace_s: float, on_start: Callable[[Server], AbstractContextManager[None]]
 ) -> None:
-    loop = asyncio.get_running_loop()
-    signals: asyncio.Queue[signal.Signals] = asyncio.Queue()
-
-    def received_signal(number: int, _: object) -> None:
-        with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(signals.put_nowait, signal.Signals(number))
-
-    # Not loop.add_signal_handler: its wakeup descriptor would replace that of `ending_at_second_signal`.
-    before = {number: signal.signal(number, received_signal) for number in STOP_SIGNALS}
-    server = make_server()
-    try:
-        await server.start()
-        with on_start(server):
-            received = await signals.get()
-            logger.info("%s: finishing open calls, for %g s at most", received.name, grace_s)
-            stopping = asyncio.ensure_future(server.stop(grace_s))
-            again = asyncio.ensure_future(signals.get())
-            await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)
-            if again.done():
-                await server.stop(0)
-            again.cancel()
-            await stopping
-    finally:
-        # All calls have ended, so the engines are empty.
-        await asyncio.gather(*(asyncio.to_thread(entry.model.close, drain=False) for entry in server.models.entries()))
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with received_signals() as signals:
+        server = make_server()
+        try:
+            await serve_until_stopped(server, signals, grace_s, lambda: on_start(server))
+        finally:
+            # All calls have ended, so the engines are empty.
+            await asyncio.gather(
+                *(asyncio.to_thread(entry.model.close, drain=False) for entry in server.models.entries())
+            )

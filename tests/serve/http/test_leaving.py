@@ -23,51 +23,49 @@ BODY = json.dumps({"q": ["a dog", "a man"], "source": "en", "target": "de", "alt
 CLIENTS = 8
 
 
+def one_replica(bundle: Path) -> Translator:
+    return Translator(bundle, precision="fp32", replicas=1, threads=1)
+
+
 def test_a_client_that_leaves_frees_its_rows_within_one_step(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
-        with serving_http(translator) as served:
-            gate = Gate(translator)
-            host, port = served.url.removeprefix("http://").split(":")
-            with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
-                head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(BODY)}\r\n\r\n"
-                connection.sendall(head.encode() + BODY)
-                gate.arrive()
-                sentences = list(translator._engine._replicas[0].batches[5, False].sentences)
-                assert translator.load().rows == 10
-            for sentence in sentences:  # the server has noticed once the futures are cancelled
-                with pytest.raises(CancelledError):
-                    sentence.future.result(PATIENCE_S)
-            gate.open()
-            check_idle(translator)
-            assert translator.load() == IDLE
-            assert gate.rows[0] == 10
-            assert 10 not in gate.rows[1:]
+    with one_replica(tiny_bundle) as translator, serving_http(translator) as served:
+        gate = Gate(translator)
+        host, port = served.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+            head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(BODY)}\r\n\r\n"
+            connection.sendall(head.encode() + BODY)
+            gate.arrive()
+            sentences = list(translator._engine._replicas[0].batches[5, False].sentences)
+            assert translator.load().rows == 10
+        for sentence in sentences:  # the server has noticed once the futures are cancelled
+            with pytest.raises(CancelledError):
+                sentence.future.result(PATIENCE_S)
+        gate.open()
+        check_idle(translator)
+        assert translator.load() == IDLE
+        assert gate.rows[0] == 10
+        assert 10 not in gate.rows[1:]
 
 
 def test_a_late_response_is_given_up(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
-        with serving_http(translator, front={"timeout_s": 0.5}) as served:
-            gate = Gate(translator)
-            answer = call(f"{served.url}/translate", json.loads(BODY))
-            assert answer.status == 504
-            gate.open()
-            check_idle(translator)
+    with one_replica(tiny_bundle) as translator, serving_http(translator, front={"timeout_s": 0.5}) as served:
+        gate = Gate(translator)
+        answer = call(f"{served.url}/translate", json.loads(BODY))
+        assert answer.status == 504
+        gate.open()
+        check_idle(translator)
 
 
 def test_a_stop_without_grace_answers_running_requests(tiny_bundle: Path) -> None:
     answers = []
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+    with one_replica(tiny_bundle) as translator:
         with serving_http(translator) as served:
             gate = Gate(translator)
-            asking = threading.Thread(
-                target=lambda: answers.append(call(f"{served.url}/translate", json.loads(BODY)))
-            )
+            asking = threading.Thread(target=lambda: answers.append(call(f"{served.url}/translate", json.loads(BODY))))
             asking.start()
             gate.arrive()
-            opening = threading.Timer(0, gate.open)
-        opening.start()
         asking.join(HANG_S)
-        opening.join()
+        gate.open()
     assert [one.status for one in answers] == [503]
     assert "is being stopped" in answers[0].content["error"]
     assert answers[0].headers["Connection"] == "close"
@@ -88,7 +86,8 @@ def test_sigterm_under_load_loses_no_request(tiny_bundle: Path) -> None:
             connection = http.client.HTTPConnection(address, timeout=HANG_S)
             while True:
                 try:
-                    connection.connect() if connection.sock is None else None
+                    if connection.sock is None:
+                        connection.connect()
                 except OSError:
                     return
                 try:

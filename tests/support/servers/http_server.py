@@ -25,7 +25,7 @@ class Served(NamedTuple):
 
 
 @contextmanager
-def serving_http(*translators: Translator, front: Mapping[str, Any] = {}, **settings: Any) -> Iterator[Served]:  # noqa: B006
+def serving_http(*translators: Translator, front: Mapping[str, Any] = {}, **settings: Any) -> Iterator[Served]:
     """Serve over gRPC and HTTP; ``front``: settings of the HTTP port."""
     made: list[HttpPort] = []
 
@@ -51,7 +51,7 @@ def call(
     *,
     form: object = None,
     raw: bytes | None = None,
-    headers: Mapping[str, str] = {},  # noqa: B006
+    headers: Mapping[str, str] = {},
     method: str | None = None,
 ) -> Answer:
     """Send JSON, a form or bytes, and read JSON."""

@@ -1,5 +1,11 @@
-"""English names of languages by code: ISO 639-1, and some codes of three letters."""
+"""Names of languages, and their spelling by models."""
 
+from collections.abc import Iterable
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.http.backend import Direction
+
+# ISO 639-1, and some codes of three letters.
 _NAMES = """
 af Afrikaans|am Amharic|ar Arabic|as Assamese|ast Asturian|az Azerbaijani|ba Bashkir|be Belarusian|bg Bulgarian
 bm Bambara|bn Bengali|bo Tibetan|br Breton|bs Bosnian|ca Catalan|ceb Cebuano|co Corsican|cs Czech|cv Chuvash|cy Welsh
@@ -27,3 +33,37 @@ def language_name(tag: str) -> str:
     if name is None:
         return tag
     return f"{name} ({rest})" if rest else name
+
+
+def only_source(directions: Iterable[Direction], target: str = "") -> str:
+    """Return the only source language, of those with a target if it is given.
+
+    Raises:
+        InvalidArgumentError: there are several or none.
+    """
+    sources = {one.source for one in directions if not target or _key(one.target) == _key(target)}
+    if len(sources) == 1:
+        return sources.pop()
+    raise InvalidArgumentError(
+        f"this server detects no languages: name the source language, one of {', '.join(sorted(sources)) or 'none'}",
+        field="source_language_code",
+    )
+
+
+def spelled_by(tags: Iterable[str], tag: str) -> str:
+    """Return the tag in a model's spelling: the same, else without region, else the only one of its language.
+
+    A tag that none of ``tags`` stands for is returned as it is.
+    """
+    known = {_key(one): one for one in tags}
+    wanted = _key(tag)
+    language = wanted.partition("-")[0]
+    for key in (wanted, language):
+        if key in known:
+            return known[key]
+    variants = [one for key, one in known.items() if key.partition("-")[0] == language]
+    return variants[0] if len(variants) == 1 else tag
+
+
+def _key(tag: str) -> str:
+    return tag.replace("_", "-").casefold()

@@ -1,0 +1,159 @@
+"""The HTTP API of DeepL, version 2: texts, languages, usage."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from google.rpc.status_pb2 import Status
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from jumok_proto.errors import InvalidArgumentError, JumokError
+from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
+from jumok_proto.v1.translation_pb2 import (
+    MARKUP_HTML,
+    MARKUP_UNSPECIFIED,
+    MARKUP_XML,
+    MarkupRules,
+    TranslateTextRequest,
+    TranslateTextResponse,
+)
+from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Direction, Sender
+from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
+from jumok_serve.http.languages import language_name, only_source, spelled_by
+from jumok_serve.http.requests import text_field, texts_field
+from jumok_serve.http.site import Incoming, Site, route
+
+KEY_SCHEME = "DeepL-Auth-Key "
+UNLIMITED = 10**12
+"""Number of characters by which this API means no limit."""
+STATUSES = {401: 403, 404: 400}
+"""Statuses that this API has in place of others."""
+FIELDS = {
+    "contents": "text",
+    "source_language_code": "source_lang",
+    "target_language_code": "target_lang",
+    "markup": "tag_handling",
+    "markup_rules": "tag_handling",
+}
+"""Names of this API for fields of requests."""
+TAG_HANDLING = {"": MARKUP_UNSPECIFIED, "html": MARKUP_HTML, "xml": MARKUP_XML}
+TAG_LISTS = ("ignore_tags", "non_splitting_tags", "splitting_tags")
+SPLITTING = {"0": False, "1": True, "nonewlines": True}
+FORMALITIES = ("default", "prefer_more", "prefer_less")
+"""Formalities that a model without formality may be asked for."""
+REFUSED = ("glossary_id", "glossary_ids", "style_id", "custom_instructions", "translation_memory_id")
+"""Fields that change translations in ways that no model here has."""
+VARIANTS = {"en": ("EN-GB", "EN-US"), "pt": ("PT-BR", "PT-PT")}
+"""Target languages that clients name by region only."""
+
+
+def deepl_routes(site: Site) -> list[Route]:
+    """Make the endpoints."""
+    return [
+        route(site, "/v2/translate", "POST", _translate, _refuse),
+        route(site, "/v2/languages", "GET POST", _languages, _refuse),
+        route(site, "/v2/usage", "GET POST", _usage, _refuse),
+    ]
+
+
+def _refuse(error: JumokError, status: Status) -> Response:
+    code = http_status(error)
+    return JSONResponse({"message": status.message}, STATUSES.get(code, code), headers=retry_headers(error))
+
+
+def _sender(incoming: Incoming) -> Sender:
+    return incoming.sender(incoming.key(KEY_SCHEME) or incoming.key())
+
+
+async def _translate(incoming: Incoming) -> Response:
+    fields = incoming.fields
+    texts = texts_field(fields, "text")
+    directions = await incoming.site.backend.directions()
+    source, target = _pair(fields, directions)
+    split = _choice(fields, "split_sentences", SPLITTING, "1")
+    tag_handling = text_field(fields, "tag_handling", "")
+    _refuse_unknown(fields)
+    if fields.get("split_sentences") == "nonewlines":
+        texts = [text.replace("\n", " ") for text in texts]
+    request = TranslateTextRequest(
+        contents=texts,
+        source_language_code=source,
+        target_language_code=target,
+        split_sentences=split,
+        markup=_choice(fields, "tag_handling", TAG_HANDLING, ""),
+        markup_rules=MarkupRules(**_tag_lists(fields)) if tag_handling else None,
+    )
+    with renamed_fields(FIELDS):
+        response = await incoming.site.backend.call(TRANSLATE, request, _sender(incoming), TranslateTextResponse)
+    return JSONResponse(
+        {
+            "translations": [
+                {
+                    "detected_source_language": (translation.source_language_code or source).upper(),
+                    "text": translation.hypotheses[0].text,
+                    "billed_characters": len(text),
+                }
+                for text, translation in zip(texts, response.translations, strict=True)
+            ]
+        }
+    )
+
+
+def _pair(fields: Mapping[str, Any], directions: tuple[Direction, ...]) -> tuple[str, str]:
+    """Return source and target language in the models' spelling."""
+    target = spelled_by([one.target for one in directions], text_field(fields, "target_lang"))
+    given = text_field(fields, "source_lang", "")
+    with renamed_fields(FIELDS):
+        source = given or only_source(directions, target)
+    return spelled_by([one.source for one in directions], source), target
+
+
+def _choice(fields: Mapping[str, Any], name: str, choices: Mapping[str, Any], default: str) -> Any:
+    """Return the meaning of a field with few values, which may also come as a number or true and false."""
+    value = fields.get(name)
+    given = default if value is None else str(int(value)) if isinstance(value, bool | int) else value
+    if not isinstance(given, str) or given not in choices:
+        listed = " or ".join(choice for choice in choices if choice)
+        raise InvalidArgumentError(f"{name} must be {listed}, got {value!r:.40}", field=name)
+    return choices[given]
+
+
+def _refuse_unknown(fields: Mapping[str, Any]) -> None:
+    """Refuse what would change translations, and no model has."""
+    formality = text_field(fields, "formality", "default")
+    if formality not in FORMALITIES:
+        raise InvalidArgumentError(
+            f"the models have no formality {formality!r}: use {' or '.join(FORMALITIES)}", field="formality"
+        )
+    for name in REFUSED:
+        if fields.get(name):
+            raise InvalidArgumentError(f"this server has no {name}: leave it out", field=name)
+
+
+def _tag_lists(fields: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Return lists of tags, which forms separate by commas."""
+    return {
+        name: [tag.strip() for item in texts_field(fields, name) for tag in item.split(",") if tag.strip()]
+        for name in TAG_LISTS
+        if fields.get(name)
+    }
+
+
+async def _languages(incoming: Incoming) -> Response:
+    kind = _choice(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
+    await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), _sender(incoming), ListModelsResponse)
+    tags = sorted({getattr(one, kind) for one in await incoming.site.backend.directions()})
+    if kind == "source":
+        return JSONResponse([{"language": tag.upper(), "name": language_name(tag)} for tag in tags])
+    spelled = {variant: tag for tag in tags for variant in VARIANTS.get(tag.lower(), (tag.upper(),))}
+    return JSONResponse(
+        [
+            {"language": code, "name": language_name(code if code != tag.upper() else tag), "supports_formality": False}
+            for code, tag in spelled.items()
+        ]
+    )
+
+
+async def _usage(incoming: Incoming) -> Response:
+    characters = await incoming.site.backend.usage(_sender(incoming))
+    return JSONResponse({"character_count": characters, "character_limit": UNLIMITED})

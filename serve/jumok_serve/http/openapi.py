@@ -1,0 +1,132 @@
+"""OpenAPI document of the JSON API, from the descriptors of its messages."""
+
+import re
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.message import Message
+
+import jumok_proto
+
+JSON_TYPES: dict[int, dict[str, Any]] = {
+    FieldDescriptor.CPPTYPE_INT32: {"type": "integer", "format": "int32"},
+    FieldDescriptor.CPPTYPE_UINT32: {"type": "integer", "minimum": 0},
+    FieldDescriptor.CPPTYPE_INT64: {"type": "string", "format": "int64"},
+    FieldDescriptor.CPPTYPE_UINT64: {"type": "string", "format": "uint64"},
+    FieldDescriptor.CPPTYPE_DOUBLE: {"type": "number", "format": "double"},
+    FieldDescriptor.CPPTYPE_FLOAT: {"type": "number", "format": "float"},
+    FieldDescriptor.CPPTYPE_BOOL: {"type": "boolean"},
+    FieldDescriptor.CPPTYPE_STRING: {"type": "string"},
+}
+"""Schemas of numbers and strings in protobuf's JSON mapping."""
+WELL_KNOWN: dict[str, dict[str, Any]] = {
+    "google.protobuf.Duration": {"type": "string", "pattern": r"^-?\d+(\.\d+)?s$"},
+}
+ERROR = "Error"
+
+
+class DescribedMethod(Protocol):
+    """A method of the API."""
+
+    @property
+    def verb(self) -> str:
+        """GET or POST."""
+
+    @property
+    def path(self) -> str:
+        """Path with parameters in braces."""
+
+    @property
+    def name(self) -> str:
+        """Full name in gRPC."""
+
+    @property
+    def request(self) -> type[Message]:
+        """Type of requests."""
+
+    @property
+    def response(self) -> type[Message]:
+        """Type of responses."""
+
+    @property
+    def streams(self) -> bool:
+        """True if the response is a stream of events."""
+
+
+def describe_api(methods: Sequence[DescribedMethod]) -> dict[str, Any]:
+    """Make the OpenAPI 3.1 document of methods."""
+    schemas: dict[str, Any] = {ERROR: _error_schema()}
+    paths: dict[str, Any] = {}
+    for method in methods:
+        paths.setdefault(method.path, {})[method.verb.lower()] = _operation(method, schemas)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "jumok", "version": jumok_proto.__version__},
+        "paths": paths,
+        "components": {
+            "schemas": dict(sorted(schemas.items())),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+        "security": [{}, {"token": []}],
+    }
+
+
+def _operation(method: DescribedMethod, schemas: dict[str, Any]) -> dict[str, Any]:
+    kind = "text/event-stream" if method.streams else "application/json"
+    operation: dict[str, Any] = {
+        "operationId": method.name.rpartition("/")[2],
+        "responses": {
+            "200": {
+                "description": "Events, each with a response." if method.streams else "The response.",
+                "content": {kind: {"schema": _reference(method.response.DESCRIPTOR, schemas)}},
+            },
+            "default": {
+                "description": "An error.",
+                "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{ERROR}"}}},
+            },
+        },
+    }
+    if parameters := re.findall(r"{(\w+)}", method.path):
+        operation["parameters"] = [
+            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parameters
+        ]
+    if method.verb == "POST":
+        schema = _reference(method.request.DESCRIPTOR, schemas)
+        operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    return operation
+
+
+def _reference(message: Descriptor, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the reference to a message, whose schema is added if it is new."""
+    if message.full_name in WELL_KNOWN:
+        return WELL_KNOWN[message.full_name]
+    if message.name not in schemas:
+        properties = schemas[message.name] = {"type": "object", "additionalProperties": False}
+        properties["properties"] = {field.json_name: _schema(field, schemas) for field in message.fields}
+    return {"$ref": f"#/components/schemas/{message.name}"}
+
+
+def _schema(field: FieldDescriptor, schemas: dict[str, Any]) -> dict[str, Any]:
+    if field.message_type is not None:
+        one = _reference(field.message_type, schemas)
+    elif field.enum_type is not None:
+        one = _enum(field.enum_type)
+    else:
+        one = JSON_TYPES[field.cpp_type]
+    return {"type": "array", "items": one} if field.is_repeated else one
+
+
+def _enum(enum: EnumDescriptor) -> dict[str, Any]:
+    return {"type": "string", "enum": [value.name for value in enum.values]}
+
+
+def _error_schema() -> dict[str, Any]:
+    parts = {
+        "code": {"type": "integer"},
+        "status": {"type": "string"},
+        "message": {"type": "string"},
+        "details": {"type": "array", "items": {"type": "object"}},
+    }
+    error = {"type": "object", "properties": parts, "required": list(parts)}
+    return {"type": "object", "properties": {"error": error}, "required": ["error"]}

@@ -1,0 +1,174 @@
+"""The gRPC contract as JSON over HTTP, with streams as server-sent events."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import NamedTuple
+
+from google.protobuf import json_format
+from google.protobuf.message import Message
+from google.rpc.status_pb2 import Status
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from jumok_proto.errors import InvalidArgumentError, JumokError
+from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
+from jumok_serve.http.errors import describe, http_status, retry_headers
+from jumok_serve.http.openapi import describe_api
+from jumok_serve.http.requests import parse_object
+from jumok_serve.http.site import Answer, Incoming, Site, route
+
+EVENTS = "text/event-stream"
+
+
+class Method(NamedTuple):
+    """A method of the contract and its place in HTTP.
+
+    Attributes:
+        verb: GET: the fields come from the path; POST: they are a JSON object.
+        streams: True if the response is a stream of events.
+    """
+
+    verb: str
+    path: str
+    name: str
+    request: type[Message]
+    response: type[Message]
+    streams: bool = False
+
+
+_TEXTS = "/jumok.v1.TranslationService"
+METHODS = (
+    Method(
+        "POST",
+        "/v1/text:translate",
+        f"{_TEXTS}/TranslateText",
+        translation_pb2.TranslateTextRequest,
+        translation_pb2.TranslateTextResponse,
+    ),
+    Method(
+        "POST",
+        "/v1/text:streamTranslate",
+        f"{_TEXTS}/StreamTranslateText",
+        translation_pb2.StreamTranslateTextRequest,
+        translation_pb2.StreamTranslateTextResponse,
+        streams=True,
+    ),
+    Method(
+        "POST",
+        "/v1/text:score",
+        f"{_TEXTS}/ScoreText",
+        translation_pb2.ScoreTextRequest,
+        translation_pb2.ScoreTextResponse,
+    ),
+    Method(
+        "POST",
+        "/v1/text:align",
+        f"{_TEXTS}/AlignText",
+        alignment_pb2.AlignTextRequest,
+        alignment_pb2.AlignTextResponse,
+    ),
+    Method(
+        "GET",
+        "/v1/models",
+        "/jumok.v1.ModelService/ListModels",
+        model_pb2.ListModelsRequest,
+        model_pb2.ListModelsResponse,
+    ),
+    Method(
+        "GET",
+        "/v1/models/{name}",
+        "/jumok.v1.ModelService/GetModel",
+        model_pb2.GetModelRequest,
+        model_pb2.GetModelResponse,
+    ),
+)
+
+
+def own_routes(site: Site) -> list[Route]:
+    """Make the endpoints, and that of their description."""
+    document = describe_api(METHODS)
+
+    async def openapi(_: Incoming) -> Response:
+        return JSONResponse(document)
+
+    return [
+        *(route(site, method.path, method.verb, _answer_of(method), refuse) for method in METHODS),
+        route(site, "/openapi.json", "GET", openapi, refuse),
+    ]
+
+
+def refuse(error: JumokError, status: Status) -> Response:
+    """Make the response of an error, as Google's APIs spell it."""
+    return JSONResponse(error_object(error, status), http_status(error), headers=retry_headers(error))
+
+
+def error_object(error: JumokError, status: Status) -> dict[str, object]:
+    """Describe an error: HTTP status, name of the gRPC status, message and details."""
+    details = json_format.MessageToDict(status).get("details", [])
+    return {
+        "error": {
+            "code": http_status(error),
+            "status": error.code.name,
+            "message": status.message,
+            "details": details,
+        }
+    }
+
+
+def _answer_of(method: Method) -> Answer:
+    async def answer(incoming: Incoming) -> Response:
+        request = _parse(method, incoming)
+        sender = incoming.sender(incoming.key())
+        if method.streams:
+            events = _events(method, incoming, request)
+            return StreamingResponse(_beginning_with(await anext(events), events), media_type=EVENTS)
+        response = await incoming.site.backend.call(method.name, request, sender, method.response)
+        return Response(json_format.MessageToJson(response, indent=None), media_type="application/json")
+
+    return answer
+
+
+def _parse(method: Method, incoming: Incoming) -> Message:
+    request = method.request()
+    fields = dict(incoming.path) if method.verb == "GET" else parse_object(incoming.body)
+    try:
+        json_format.ParseDict(fields, request)
+    except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise InvalidArgumentError(f"the request is no {method.request.__name__}: {error}", field="request") from error
+    return request
+
+
+async def _events(method: Method, incoming: Incoming, request: Message) -> AsyncIterator[bytes]:
+    """Yield the responses as events; an error before the first is raised, a later one is the last event."""
+    messages: asyncio.Queue[Message] = asyncio.Queue(1)  # a reader that is slow gets fewer messages
+    sender = incoming.sender(incoming.key())
+    calling = asyncio.ensure_future(incoming.site.backend.stream(method.name, request, sender, messages.put))
+    begun = False
+    try:
+        while not calling.done() or not messages.empty():
+            getting = asyncio.ensure_future(messages.get())
+            try:
+                await asyncio.wait({getting, calling}, return_when=asyncio.FIRST_COMPLETED)
+                if getting.done() or not messages.empty():
+                    yield _event(json_format.MessageToJson(await getting, indent=None))
+                    begun = True
+            finally:
+                getting.cancel()
+        await calling
+    except JumokError as error:
+        if not begun:
+            raise
+        described = error_object(error, describe(error, sender.request_id))
+        yield _event(JSONResponse(described).body.decode(), "error")
+    finally:
+        calling.cancel()
+
+
+def _event(data: str, name: str = "") -> bytes:
+    return f"{f'event: {name}{chr(10)}' if name else ''}data: {data}\n\n".encode()
+
+
+async def _beginning_with(first: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    yield first
+    async for event in rest:
+        yield event

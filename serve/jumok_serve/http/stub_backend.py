@@ -1,0 +1,155 @@
+"""Backend of other servers, over gRPC."""
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack
+from typing import TypeVar, cast
+
+import grpc
+from google.protobuf import descriptor_pool
+from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
+
+from jumok_proto.error_conversion import make_error, read_details
+from jumok_proto.errors import JumokError, UnavailableError
+from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Direction, Response, Sender
+from jumok_serve.service.rpc.access import BEARER
+from jumok_serve.service.rpc.call import REQUEST_ID
+
+DIRECTIONS_S = 10.0
+"""Seconds for which the servers' directions are kept."""
+DETAILS = "grpc-status-details-bin"
+
+Result = TypeVar("Result")
+
+
+class StubBackend:
+    """Calls servers in turn; a call that a server does not take goes to the next one.
+
+    Made in a running event loop.
+
+    Args:
+        channels: channels to the servers, which all have the same models.
+        token: token for the list of languages, which clients may read without one.
+        needs_token: True if the servers need tokens.
+    """
+
+    def __init__(self, channels: Sequence[grpc.aio.Channel], *, token: str = "", needs_token: bool = False) -> None:
+        self._channels = list(channels)
+        self._token = token
+        self._needs_token = needs_token
+        self._characters = CharacterCounts()
+        self._directions: tuple[Direction, ...] = ()
+        self._directions_end = 0.0
+
+    async def __aenter__(self) -> "StubBackend":
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        async with AsyncExitStack() as closing:
+            for channel in self._channels:
+                closing.push_async_callback(channel.close)
+
+    async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
+        """Call a method with one response."""
+
+        async def call_one(channel: grpc.aio.Channel) -> Response:
+            stub = channel.unary_unary(method, request_serializer=_serialize, response_deserializer=kind.FromString)
+            return cast("Response", await stub(request, timeout=sender.timeout_s, metadata=_metadata(sender)))
+
+        response = await self._with_next(call_one)
+        if isinstance(request, TranslateTextRequest):
+            self._characters.add(sender.token, request.contents)
+        return response
+
+    async def stream(
+        self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]
+    ) -> None:
+        """Call a method with several responses."""
+        service, _, name = method.removeprefix("/").partition("/")
+        output = descriptor_pool.Default().FindServiceByName(service).FindMethodByName(name).output_type
+        begun = False
+
+        async def stream_one(channel: grpc.aio.Channel) -> None:
+            nonlocal begun
+            stub = channel.unary_stream(
+                method, request_serializer=_serialize, response_deserializer=GetMessageClass(output).FromString
+            )
+            async for response in stub(request, timeout=sender.timeout_s, metadata=_metadata(sender)):
+                begun = True
+                await write(response)
+
+        await self._with_next(stream_one, lambda: not begun)
+
+    async def _with_next(
+        self, work: Callable[[grpc.aio.Channel], Awaitable[Result]], again: Callable[[], bool] = lambda: True
+    ) -> Result:
+        """Work with the next server; with each other one while they are unavailable and nothing was answered."""
+        self._channels.append(self._channels.pop(0))
+        last: JumokError = UnavailableError("no server is named")
+        for channel in list(self._channels):
+            try:
+                return await work(channel)
+            except grpc.aio.AioRpcError as error:
+                last = _error_of(error)
+            if not isinstance(last, UnavailableError) or not again():
+                break
+        raise last
+
+    async def directions(self) -> tuple[Direction, ...]:
+        """Return the directions of a server's models and routes."""
+        if time.monotonic() >= self._directions_end:
+            sender = Sender(peer="", request_id="", token=self._token, timeout_s=DIRECTIONS_S)
+            models = await self.call(LIST_MODELS, ListModelsRequest(), sender, ListModelsResponse)
+            self._directions = _directions_of(models)
+            self._directions_end = time.monotonic() + DIRECTIONS_S
+        return self._directions
+
+    async def usage(self, sender: Sender) -> int:
+        """Return the translated characters of a token."""
+        await self.call(LIST_MODELS, ListModelsRequest(), sender, ListModelsResponse)
+        return self._characters.of(sender.token)
+
+    @property
+    def serving(self) -> bool:
+        """True while a server can be reached, or may be."""
+        broken = grpc.ChannelConnectivity.TRANSIENT_FAILURE
+        return any(channel.get_state(try_to_connect=True) is not broken for channel in self._channels)
+
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""
+        return self._needs_token
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+def _metadata(sender: Sender) -> list[tuple[str, str]]:
+    metadata = [(REQUEST_ID, sender.request_id)] if sender.request_id else []
+    return [*metadata, ("authorization", f"{BEARER}{sender.token}")] if sender.token else metadata
+
+
+def _error_of(error: grpc.aio.AioRpcError) -> JumokError:
+    packed = dict(error.trailing_metadata() or ()).get(DETAILS, b"")
+    details = read_details(packed if isinstance(packed, bytes) else b"")
+    return make_error(error.code(), error.details() or "", details)
+
+
+def _directions_of(models: ListModelsResponse) -> tuple[Direction, ...]:
+    pairs = {Direction(one.source_language_code, one.target_language_code) for one in models.routes}
+    for model in models.models:
+        listed = model.language_pairs or (
+            [model.default_language_pair] if model.HasField("default_language_pair") else []
+        )
+        pairs |= {Direction(pair.source_language_code, pair.target_language_code) for pair in listed}
+        if not model.language_pairs:
+            pairs |= {
+                Direction(source, target)
+                for source in model.source_language_codes
+                for target in model.target_language_codes
+            }
+    return tuple(sorted(pairs))

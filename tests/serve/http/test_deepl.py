@@ -1,0 +1,150 @@
+"""DeepL's API by its official client, unmodified: texts, languages, usage, errors."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import deepl
+import pytest
+
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.translator import Translator
+from tests.support.servers.http_server import Served, call, serving_http
+
+TEXTS = ["a man in a blue shirt", "a dog", "two young men"]
+PARAGRAPH = "A man is standing.  A dog runs.\nTwo men."
+
+
+@pytest.fixture(autouse=True)
+def no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(deepl.http_client, "max_network_retries", 0)
+
+
+@pytest.fixture
+def client(served: Served) -> deepl.DeepLClient:
+    return deepl.DeepLClient("any", server_url=served.url)
+
+
+def test_texts_are_translated_in_order(client: deepl.DeepLClient, translator: Translator) -> None:
+    expected = [one.text for one in translator.translate(TEXTS, split_sentences=True)]
+    found = client.translate_text(TEXTS, source_lang="EN", target_lang="DE")
+    assert isinstance(found, list)
+    assert [one.text for one in found] == expected
+    assert {one.detected_source_lang for one in found} == {"EN"}
+    assert [one.billed_characters for one in found] == [len(text) for text in TEXTS]
+    single = client.translate_text(TEXTS[0], target_lang="DE", context="ignored", formality="prefer_less")
+    assert isinstance(single, deepl.TextResult)
+    assert single.text == expected[0]
+
+
+def test_sentences_are_split_as_asked(client: deepl.DeepLClient, translator: Translator) -> None:
+    for splitting, text, split in (
+        (deepl.SplitSentences.ALL, PARAGRAPH, True),
+        (deepl.SplitSentences.OFF, PARAGRAPH, False),
+        (deepl.SplitSentences.NO_NEWLINES, PARAGRAPH.replace("\n", " "), True),
+    ):
+        found = client.translate_text(PARAGRAPH, source_lang="EN", target_lang="DE", split_sentences=splitting)
+        assert isinstance(found, deepl.TextResult)
+        assert found.text == translator.translate(text, split_sentences=split).text
+
+
+def test_forms_are_read_too(served: Served, translator: Translator) -> None:
+    expected = [one.text for one in translator.translate(TEXTS, split_sentences=True)]
+    form = {"text": TEXTS, "source_lang": "en", "target_lang": "de", "split_sentences": "1"}
+    answer = call(f"{served.url}/v2/translate", form=form)
+    assert [one["text"] for one in answer.content["translations"]] == expected
+
+
+def test_languages(client: deepl.DeepLClient) -> None:
+    assert [(one.code, one.name) for one in client.get_source_languages()] == [("en", "English")]
+    (target,) = client.get_target_languages()
+    assert (target.code, target.name, target.supports_formality) == ("de", "German", False)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"target_lang": "FR"}, "target_lang"),
+        ({"source_lang": "FR"}, "source_lang"),
+        ({"formality": "more"}, "formality"),
+        ({"tag_handling": "json"}, "tag_handling must be html or xml"),
+        ({"split_sentences": "often"}, "split_sentences must be"),
+        ({"glossary_id": "1"}, "glossary_id"),
+        ({"custom_instructions": ["rhyme"]}, "custom_instructions"),
+    ],
+)
+def test_what_the_models_cannot_do_is_refused_by_name(
+    client: deepl.DeepLClient, fields: dict[str, Any], words: str
+) -> None:
+    wanted = {"source_lang": "EN", "target_lang": "DE", **fields}
+    with pytest.raises(deepl.DeepLException, match="Bad request") as caught:
+        ask(client, **wanted)
+    assert words in str(caught.value)
+    assert caught.value.http_status_code == 400
+
+
+def ask(client: deepl.DeepLClient, *, source_lang: str, target_lang: str, **fields: object) -> object:
+    return client.translate_text(
+        "a dog", source_lang=source_lang, target_lang=target_lang, extra_body_parameters=fields
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"target_lang": "DE"},
+        {"text": 1, "target_lang": "DE"},
+        {"text": [["a"]], "target_lang": "DE"},
+        {"text": ["a"]},
+        {"text": ["a"], "target_lang": 7},
+        {"text": ["a"], "target_lang": "DE", "split_sentences": []},
+        {"text": ["a"], "target_lang": "DE", "tag_handling": {}},
+        {"text": ["a"], "target_lang": "DE", "tag_handling": "xml", "ignore_tags": [1]},
+    ],
+)
+def test_wrong_fields_have_a_message(served: Served, fields: dict[str, object]) -> None:
+    answer = call(f"{served.url}/v2/translate", fields)
+    assert answer.status == 400
+    assert answer.content["message"]
+
+
+def test_a_request_that_is_too_large(translator: Translator) -> None:
+    with serving_http(translator, limits=ServiceLimits(max_message_bytes=1024)) as served:
+        client = deepl.DeepLClient("any", server_url=served.url)
+        with pytest.raises(deepl.DeepLException) as caught:
+            client.translate_text("a" * 1500, source_lang="EN", target_lang="DE")
+        assert caught.value.http_status_code == 413
+
+
+@pytest.fixture
+def keys(translator: Translator, tmp_path: Path) -> Iterator[tuple[str, str, str]]:
+    """A server, and the keys of two callers with a rate of calls."""
+    made = [make_token(name, ["translate"]) for name in ("weblate", "other")]
+    file = tmp_path / "tokens"
+    file.write_text("".join(f"{token.line()}\n" for _, token in made), encoding="utf-8")
+    file.chmod(0o600)
+    limits = ServiceLimits(requests_per_second=0.001, request_burst=4)
+    with serving_http(translator, tokens=TokenFile(file), limits=limits) as served:
+        yield served.url, made[0][0], made[1][0]
+
+
+def test_usage_is_counted_by_key(keys: tuple[str, str, str]) -> None:
+    url, key, other = keys
+    mine = deepl.DeepLClient(key, server_url=url)
+    mine.translate_text(["a dog", "a man"], source_lang="EN", target_lang="DE")
+    for client, characters in ((mine, 10), (deepl.DeepLClient(other, server_url=url), 0)):
+        usage = client.get_usage().character
+        assert usage.count == characters
+        assert not usage.limit_reached
+
+
+def test_a_wrong_key_and_one_over_its_rate(keys: tuple[str, str, str]) -> None:
+    url, key, _ = keys
+    with pytest.raises(deepl.AuthorizationException, match="does not know the token"):
+        deepl.DeepLClient("wrong", server_url=url).get_source_languages()
+    client = deepl.DeepLClient(key, server_url=url)
+    for _ in range(4):
+        client.translate_text("a dog", source_lang="EN", target_lang="DE")
+    with pytest.raises(deepl.TooManyRequestsException, match="calls per second"):
+        client.translate_text("a dog", source_lang="EN", target_lang="DE")

@@ -1,0 +1,118 @@
+"""The HTTP APIs in front of servers elsewhere."""
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from jumok_serve.cli.gateway_command import gateway
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.translator import Translator
+from tests.serve.engine.test_engine import Gate
+from tests.support.hang import HANG_S
+from tests.support.servers.http_server import call
+from tests.support.servers.in_process_server import serving
+
+PROGRAM = "from jumok_serve.cli.gateway_command import gateway; gateway()"
+TEXTS = ["a man in a blue shirt", "a dog"]
+REQUEST = {"q": TEXTS, "source": "en", "target": "de"}
+
+
+@contextmanager
+def gateway_to(*servers: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a gateway; yields the process and its URL."""
+    command = [sys.executable, "-c", PROGRAM, "--server", ",".join(servers), "--http-port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        try:
+            yield process, f"http://{line.removeprefix('serving HTTP on ').strip()}"
+        finally:
+            process.send_signal(signal.SIGTERM)
+            _, errors = process.communicate(timeout=HANG_S)
+    assert (process.returncode, "Traceback" in errors) == (0, False), errors
+
+
+def test_all_apis_are_those_of_the_servers(translator: Translator) -> None:
+    expected = [one.text for one in translator.translate(TEXTS, split_sentences=True)]
+    with serving(translator) as server, gateway_to(server) as (_, url):
+        assert call(f"{url}/translate", REQUEST).content == {"translatedText": expected}
+        assert [one["code"] for one in call(f"{url}/languages").content] == ["de", "en"]
+        deepl = call(f"{url}/v2/translate", {"text": TEXTS, "target_lang": "DE"}).content
+        assert [one["text"] for one in deepl["translations"]] == expected
+        assert call(f"{url}/v2/usage").content["character_count"] == 2 * sum(map(len, TEXTS))
+        assert call(f"{url}/v1/models").content["models"][0]["name"] == "tiny-en-de"
+        stream = urllib.request.Request(f"{url}/v1/text:streamTranslate", json.dumps({"content": TEXTS[0]}).encode())
+        with urllib.request.urlopen(stream, timeout=HANG_S) as response:
+            last = response.read().decode().strip().rpartition("data: ")[2]
+        assert json.loads(last)["stableText"] == translator.translate(TEXTS[0]).text
+
+
+def test_errors_are_those_of_the_servers(translator: Translator) -> None:
+    limits = ServiceLimits(requests_per_second=0.001, request_burst=3)
+    with serving(translator, limits=limits) as server, gateway_to(server) as (_, url):
+        wrong = call(f"{url}/translate", {**REQUEST, "target": "xx"}, headers={"X-Request-Id": "mine"})
+        assert (wrong.status, wrong.headers["X-Request-Id"]) == (400, "mine")
+        assert wrong.content["error"] == "the model has no target language 'xx'; it has de"
+        missing = call(f"{url}/v1/models/nothing")
+        assert (missing.status, missing.content["error"]["status"]) == (404, "NOT_FOUND")
+        reasons = {one.get("reason") for one in missing.content["error"]["details"]}
+        assert "MODEL_NOT_FOUND" in reasons
+        call(f"{url}/translate", REQUEST)
+        often = call(f"{url}/translate", REQUEST)
+        assert (often.status, int(often.headers["Retry-After"]) > 900) == (429, True)
+
+
+def test_a_server_that_stops_is_passed_over(translator: Translator) -> None:
+    with ExitStack() as stopping, serving(translator) as second:
+        first = stopping.enter_context(serving(translator))
+        with gateway_to(first, second) as (_, url):
+            assert [call(f"{url}/translate", REQUEST).status for _ in range(4)] == [200] * 4
+            stopping.close()
+            assert [call(f"{url}/translate", REQUEST).status for _ in range(4)] == [200] * 4
+            assert call(f"{url}/health").status == 200
+
+
+def test_without_servers_clients_are_told_to_wait() -> None:
+    with gateway_to("localhost:1") as (_, url):
+        answer = call(f"{url}/translate", REQUEST)
+        assert answer.status == 503
+        assert answer.content["error"]
+
+
+def test_sigterm_finishes_running_requests(tiny_bundle: Path) -> None:
+    statuses: list[int] = []
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator, serving(translator) as server:
+        gate = Gate(translator)
+        with gateway_to(server) as (process, url):
+            asking = threading.Thread(target=lambda: statuses.append(call(f"{url}/translate", REQUEST).status))
+            asking.start()
+            gate.arrive()
+            process.send_signal(signal.SIGTERM)
+            assert process.stderr is not None
+            assert "finishing open calls" in process.stderr.readline()
+            gate.open()
+            asking.join(HANG_S)
+    assert statuses == [200]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ([], "Missing option '--server'"),
+        (["--server", "a:1", "--tls-key", __file__], "need each other"),
+        (["--server", "a:1", "--token", "secret"], "add --tls-ca"),
+    ],
+)
+def test_wrong_options_are_refused(arguments: list[str], words: str) -> None:
+    done = CliRunner().invoke(gateway, arguments, env={"JUMOK_SERVER": "", "JUMOK_TOKEN": ""})
+    assert done.exit_code == 2
+    assert words in done.stderr

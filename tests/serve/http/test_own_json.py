@@ -1,0 +1,232 @@
+"""The contract as JSON: the same results and errors as over gRPC, streams of events, and the OpenAPI document."""
+
+import asyncio
+import json
+import random
+import urllib.request
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.protobuf import json_format
+
+from jumok_proto.errors import EngineFailedError
+from jumok_proto.v1 import model_pb2, model_pb2_grpc, translation_pb2, translation_pb2_grpc
+from jumok_serve.http.front import make_http_front
+from jumok_serve.http.port import HttpPort
+from jumok_serve.service import Server
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.translator import Translator
+from tests.support.hang import HANG_S
+from tests.support.servers.fake_model import FakeModel, hold
+from tests.support.servers.fake_model import serving as fake_serving
+from tests.support.servers.http_server import Served, call, serving_http
+
+REQUEST = {"contents": ["a dog", "a man in a blue shirt"], "options": {"beamSize": 3, "numHypotheses": 2}}
+STREAM = {"content": "a man in a blue shirt"}
+
+
+def without_times(response: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in response.items() if name != "timings"}
+
+
+def test_responses_are_those_of_grpc(served: Served) -> None:
+    with grpc.insecure_channel(served.grpc) as channel:
+        texts = translation_pb2_grpc.TranslationServiceStub(channel)
+        models = model_pb2_grpc.ModelServiceStub(channel)
+        translated = texts.TranslateText(json_format.ParseDict(REQUEST, translation_pb2.TranslateTextRequest()))
+        scored = texts.ScoreText(translation_pb2.ScoreTextRequest(contents=["a dog"], targets=["ein Hund"]))
+        listed = models.ListModels(model_pb2.ListModelsRequest())
+        described = models.GetModel(model_pb2.GetModelRequest(name="tiny-en-de"))
+    found = call(f"{served.url}/v1/text:translate", REQUEST).content
+    assert without_times(found) == without_times(json_format.MessageToDict(translated))
+    score = {"contents": ["a dog"], "targets": ["ein Hund"]}
+    assert call(f"{served.url}/v1/text:score", score).content == json_format.MessageToDict(scored)
+    assert call(f"{served.url}/v1/models").content == json_format.MessageToDict(listed)
+    assert call(f"{served.url}/v1/models/tiny-en-de").content == json_format.MessageToDict(described)
+    aligned = call(f"{served.url}/v1/text:align", {"contents": ["a dog"]})
+    assert len(aligned.content["alignments"]) == 1
+
+
+def events(url: str, content: object) -> list[tuple[str, dict[str, Any]]]:
+    """Read the events of a stream: names and data."""
+    body = json.dumps(content).encode()
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=HANG_S) as response:
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        blocks = response.read().decode().split("\n\n")
+    found = []
+    for block in filter(None, blocks):
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        found.append((fields.get("event", ""), json.loads(fields["data"])))
+    return found
+
+
+def test_a_stream_is_a_growing_text_of_events(served: Served, translator: Translator) -> None:
+    found = [data for _, data in events(f"{served.url}/v1/text:streamTranslate", STREAM)]
+    stable = [data["stableText"] for data in found]
+    assert all(after.startswith(before) for before, after in pairwise(stable))
+    expected = translator.translate(STREAM["content"]).text
+    assert stable[-1] == found[-1]["translation"]["hypotheses"][0]["text"] == expected
+
+
+def test_an_error_before_the_first_event_is_an_ordinary_one(served: Served) -> None:
+    answer = call(f"{served.url}/v1/text:streamTranslate", {**STREAM, "options": {"beamSize": 1000}})
+    assert (answer.status, answer.content["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+async def later_error() -> tuple[bytes, bytes]:
+    """Fail after the first event; returns that event and the rest."""
+    model = FakeModel(on_submit=hold)
+    fronts: list[HttpPort] = []
+
+    def make_front(server: Server) -> HttpPort:
+        fronts.append(make_http_front(server, port=0))
+        return fronts[0]
+
+    async with fake_serving(model, make_front=make_front):
+        url = f"http://{fronts[0].address}/v1/text:streamTranslate"
+        request = urllib.request.Request(url, json.dumps(STREAM).encode(), {"Content-Type": "application/json"})
+        opening = asyncio.create_task(asyncio.to_thread(urllib.request.urlopen, request, None, HANG_S))
+        answer = await model.submitted.get()
+        answer.write("Ein")
+        with await opening as response:
+            first = await asyncio.to_thread(response.readline)
+            answer.futures[0].set_exception(EngineFailedError("the engine failed", retry_after_s=1))
+            return first, await asyncio.to_thread(response.read)
+
+
+def test_a_later_error_is_the_last_event() -> None:
+    first, rest = asyncio.run(later_error())
+    assert json.loads(first.removeprefix(b"data: ")) == {"stableText": "Ein"}
+    name, data = rest.decode().strip().split("\n")
+    assert name == "event: error"
+    assert json.loads(data.removeprefix("data: "))["error"]["status"] == "UNAVAILABLE"
+
+
+def test_errors_have_status_reason_and_field(served: Served) -> None:
+    answer = call(
+        f"{served.url}/v1/text:translate", {**REQUEST, "options": {"beamSize": 1000}}, headers={"X-Request-Id": "it"}
+    )
+    assert answer.status == answer.content["error"]["code"] == 400
+    assert answer.content["error"]["status"] == "INVALID_ARGUMENT"
+    details = {one["@type"].rpartition(".")[2]: one for one in answer.content["error"]["details"]}
+    assert details["ErrorInfo"]["reason"] == "INVALID_REQUEST"
+    assert details["BadRequest"]["fieldViolations"][0]["field"] == "options.beam_size"
+    assert details["RequestInfo"]["requestId"] == answer.headers["X-Request-Id"] == "it"
+    assert call(f"{served.url}/v1/models/nothing").status == 404
+    assert call(f"{served.url}/v1/nothing").status == 404
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"content": "a"},
+        {"contents": "a"},
+        {"contents": [1]},
+        {"contents": [None]},
+        {"contents": ["\ud800"]},
+        {"contents": ["a"], "options": [1]},
+        {"contents": ["a"], "options": {"beamSize": "many"}},
+        {"contents": ["a"], "options": {"beamSize": 1e99}},
+        {"contents": ["a"], "truncate": "yes"},
+        [],
+        7,
+    ],
+)
+def test_wrong_json_is_refused(served: Served, content: object) -> None:
+    answer = call(f"{served.url}/v1/text:translate", content)
+    assert (answer.status, answer.content["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+def test_tokens_are_bearer_tokens(translator: Translator, tmp_path: Path) -> None:
+    secret, token = make_token("page", ["translate"])
+    file = tmp_path / "tokens"
+    file.write_text(f"{token.line()}\n", encoding="utf-8")
+    file.chmod(0o600)
+    with serving_http(translator, tokens=TokenFile(file)) as served:
+        url = f"{served.url}/v1/text:translate"
+        assert call(url, REQUEST, headers={"Authorization": f"Bearer {secret}"}).status == 200
+        for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": f"Basic {secret}"}):
+            answer = call(url, REQUEST, headers=headers)
+            assert (answer.status, answer.content["error"]["status"]) == (401, "UNAUTHENTICATED")
+        assert call(f"{served.url}/v1/models").status == 401
+
+
+def test_the_document_describes_what_is_served(served: Served) -> None:
+    document = call(f"{served.url}/openapi.json").content
+    assert document["openapi"] == "3.1.0"
+    schemas = document["components"]["schemas"]
+    references = set(find_references(document))
+    assert {f"#/components/schemas/{name}" for name in schemas} == references
+    response = call(f"{served.url}/v1/text:translate", REQUEST).content
+    check(response, document["paths"]["/v1/text:translate"]["post"]["responses"]["200"], schemas)
+    error = call(f"{served.url}/v1/text:translate", {}).content
+    check(error, document["paths"]["/v1/text:translate"]["post"]["responses"]["default"], schemas)
+
+
+def find_references(value: Any) -> list[str]:
+    if isinstance(value, list):
+        return [one for item in value for one in find_references(item)]
+    if not isinstance(value, dict):
+        return []
+    return [value["$ref"]] if "$ref" in value else find_references(list(value.values()))
+
+
+def check(value: Any, response: dict[str, Any], schemas: dict[str, Any]) -> None:
+    """Check a value against the schema of a response."""
+    (content,) = response["content"].values()
+    check_schema(value, content["schema"], schemas)
+
+
+def check_schema(value: Any, schema: dict[str, Any], schemas: dict[str, Any]) -> None:
+    if "$ref" in schema:
+        schema = schemas[schema["$ref"].rpartition("/")[2]]
+    kinds: dict[str, Any] = {
+        "object": dict,
+        "array": list,
+        "string": str,
+        "integer": int,
+        "number": (int, float),
+        "boolean": bool,
+    }
+    assert isinstance(value, kinds[schema["type"]]), (value, schema)
+    assert value in schema.get("enum", [value])
+    for item in value if isinstance(value, list) else []:
+        check_schema(item, schema["items"], schemas)
+    for name, part in value.items() if isinstance(value, dict) and "properties" in schema else []:
+        check_schema(part, schema["properties"][name], schemas)
+
+
+PATHS = ("/translate", "/detect", "/v2/translate", "/v2/languages", "/v2/usage", "/v1/text:translate", "/v1/text:align")
+FIELDS = "q source target format alternatives api_key text target_lang tag_handling contents options".split()  # noqa: SIM905
+VALUES = (
+    None,
+    True,
+    -1,
+    1e300,
+    "",
+    "en",
+    "de",
+    "auto",
+    "html",
+    "a dog",
+    "\0",
+    "\u202e<b>",
+    [],
+    ["a"],
+    [["a"]],
+    {},
+    {"beamSize": 2},
+)
+
+
+def test_random_requests_end_in_an_answer_that_is_no_fault(served: Served) -> None:
+    generator = random.Random(1)
+    for _ in range(300):
+        content = {name: generator.choice(VALUES) for name in generator.sample(FIELDS, generator.randint(0, 6))}
+        path = generator.choice(PATHS)
+        answer = call(served.url + path, content)
+        assert answer.status in {200, 400, 404, 405}, (path, content, answer)
