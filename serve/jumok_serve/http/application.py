@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.types import Message, Receive, Scope, Send
 
-from jumok_serve.http.deepl import deepl_routes
-from jumok_serve.http.libretranslate import libretranslate_routes
-from jumok_serve.http.own_json import own_routes
+from jumok_serve.http.apis.deepl import deepl_routes
+from jumok_serve.http.apis.libretranslate import libretranslate_routes
+from jumok_serve.http.apis.own_json import own_routes
 from jumok_serve.http.site import REQUEST_ID, Site
 from jumok_serve.service.rpc.call import REQUEST_ID as REQUEST_ID_HEADER
 from jumok_serve.service.rpc.call import request_id_from

@@ -1,4 +1,4 @@
-"""What all HTTP APIs share: one exchange of request and response, around the backend."""
+"""The exchange of request and response that all HTTP APIs share."""
 
 import asyncio
 import logging

@@ -1,5 +1,6 @@
 """DeepL's API by its official client, unmodified: texts, languages, usage, errors."""
 
+import html
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,19 @@ def test_forms_are_read_too(served: Served, translator: Translator) -> None:
     form = {"text": TEXTS, "source_lang": "en", "target_lang": "de", "split_sentences": "1"}
     answer = call(f"{served.url}/v2/translate", form=form)
     assert [one["text"] for one in answer.content["translations"]] == expected
+
+
+def test_plain_texts_need_no_model_for_markup(client: deepl.DeepLClient, translator: Translator) -> None:
+    expected = translator.translate(TEXTS[0], split_sentences=True).text
+    for handling in ("xml", "html"):
+        found = client.translate_text(TEXTS[0], target_lang="DE", tag_handling=handling, ignore_tags=["x"])
+        assert isinstance(found, deepl.TextResult)
+        assert found.text == html.escape(expected, quote=False)
+
+
+def test_there_are_no_glossaries(client: deepl.DeepLClient) -> None:
+    assert client.get_glossary_languages() == []
+    assert client.list_glossaries() == []
 
 
 def test_languages(client: deepl.DeepLClient) -> None:

@@ -12,8 +12,8 @@ from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
+from jumok_serve.http.apis.openapi import describe_api
 from jumok_serve.http.errors import describe, http_status, retry_headers
-from jumok_serve.http.openapi import describe_api
 from jumok_serve.http.requests import parse_object
 from jumok_serve.http.site import Answer, Incoming, Site, route
 

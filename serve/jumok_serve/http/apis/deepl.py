@@ -17,11 +17,12 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
+from jumok_serve.http.apis.languages import language_name, only_source, spelled_by
+from jumok_serve.http.apis.markup import are_plain, escape
 from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Direction, Sender
 from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
-from jumok_serve.http.languages import language_name, only_source, spelled_by
 from jumok_serve.http.requests import text_field, texts_field
-from jumok_serve.http.site import Incoming, Site, route
+from jumok_serve.http.site import Answer, Incoming, Site, route
 
 KEY_SCHEME = "DeepL-Auth-Key "
 UNLIMITED = 10**12
@@ -53,6 +54,8 @@ def deepl_routes(site: Site) -> list[Route]:
         route(site, "/v2/translate", "POST", _translate, _refuse),
         route(site, "/v2/languages", "GET POST", _languages, _refuse),
         route(site, "/v2/usage", "GET POST", _usage, _refuse),
+        route(site, "/v2/glossaries", "GET", _none_of("glossaries"), _refuse),
+        route(site, "/v2/glossary-language-pairs", "GET", _none_of("supported_languages"), _refuse),
     ]
 
 
@@ -71,8 +74,10 @@ async def _translate(incoming: Incoming) -> Response:
     directions = await incoming.site.backend.directions()
     source, target = _pair(fields, directions)
     split = _choice(fields, "split_sentences", SPLITTING, "1")
-    tag_handling = text_field(fields, "tag_handling", "")
+    markup = _choice(fields, "tag_handling", TAG_HANDLING, "")
+    rules = MarkupRules(**_tag_lists(fields))
     _refuse_unknown(fields)
+    plain = are_plain(texts)
     if fields.get("split_sentences") == "nonewlines":
         texts = [text.replace("\n", " ") for text in texts]
     request = TranslateTextRequest(
@@ -80,8 +85,8 @@ async def _translate(incoming: Incoming) -> Response:
         source_language_code=source,
         target_language_code=target,
         split_sentences=split,
-        markup=_choice(fields, "tag_handling", TAG_HANDLING, ""),
-        markup_rules=MarkupRules(**_tag_lists(fields)) if tag_handling else None,
+        markup=MARKUP_UNSPECIFIED if plain else markup,
+        markup_rules=rules if markup and not plain else None,
     )
     with renamed_fields(FIELDS):
         response = await incoming.site.backend.call(TRANSLATE, request, _sender(incoming), TranslateTextResponse)
@@ -90,10 +95,11 @@ async def _translate(incoming: Incoming) -> Response:
             "translations": [
                 {
                     "detected_source_language": (translation.source_language_code or source).upper(),
-                    "text": translation.hypotheses[0].text,
+                    "text": escape(best) if markup and plain else best,
                     "billed_characters": len(text),
                 }
                 for text, translation in zip(texts, response.translations, strict=True)
+                for best in (translation.hypotheses[0].text,)
             ]
         }
     )
@@ -152,6 +158,16 @@ async def _languages(incoming: Incoming) -> Response:
             for code, tag in spelled.items()
         ]
     )
+
+
+def _none_of(name: str) -> Answer:
+    """Make the endpoint of an empty list, which clients read before they translate."""
+
+    async def answer(incoming: Incoming) -> Response:
+        await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), _sender(incoming), ListModelsResponse)
+        return JSONResponse({name: []})
+
+    return answer
 
 
 async def _usage(incoming: Incoming) -> Response:
