@@ -249,6 +249,8 @@ def test_the_installed_commands_translate(with_serve: Environment, tiny_bundle: 
         ("add-native", "serve,export"),
         ("evaluate", "serve,evaluate"),
         ("attention", "plot"),
+        ("serve", "serve,http"),
+        ("gateway", "serve,http"),
     ],
 )
 def test_a_command_of_another_extra_names_it(
@@ -261,6 +263,8 @@ def test_a_command_of_another_extra_names_it(
         "import": ["checkpoint", "--out", "bundle"],
         "add-native": [str(tiny_bundle), "--out", "bundle"],
         "evaluate": [str(tiny_bundle), "--source", str(source), "--reference", str(source)],
+        "serve": [str(tiny_bundle), "--http-port", "0"],
+        "gateway": ["--server", "localhost:50051"],
         "attention": ["The cat sleeps.", "--bundle", str(tiny_bundle), "--out", "attention.png"],
     }
     assert f"pip install 'jumok[{extra}]'" in with_serve.run("jumok", command, *arguments[command], code=1)

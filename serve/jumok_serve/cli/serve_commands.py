@@ -162,12 +162,8 @@ def _front(settings: Configuration) -> Callable[[Server], Front] | None:
     """Return the maker of the HTTP port, if there is one."""
     if settings.http_port is None:
         return None
-    try:
-        from jumok_serve.http.front import make_http_front  # noqa: PLC0415 - needs Starlette and uvicorn, an extra
-    except ModuleNotFoundError as error:
-        if error.name not in {"starlette", "uvicorn", "h11"}:
-            raise
-        raise click.ClickException("the HTTP port needs the extra 'http': pip install 'jumok[http]'") from error
+    from jumok_serve.http.front import make_http_front  # noqa: PLC0415 - needs Starlette and uvicorn, an extra
+
     return partial(
         make_http_front,
         host=settings.http_host,

@@ -26,6 +26,7 @@ _EXTRAS = {
     "sacrebleu": "serve,evaluate",
     "sacremoses": "serve,moses",
     "safetensors": "serve,import",
+    "starlette": "serve,http",
     "transformers": "serve,import",
 }
 """Extras to install, by the package that is missing."""
