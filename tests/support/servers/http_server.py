@@ -17,24 +17,26 @@ from tests.support.servers.in_process_server import serving
 
 
 class Served(NamedTuple):
-    """Addresses of a server."""
+    """A server and its addresses."""
 
     url: str
     grpc: str
-    port: HttpPort
+    server: Server
 
 
 @contextmanager
 def serving_http(*translators: Translator, front: Mapping[str, Any] = {}, **settings: Any) -> Iterator[Served]:
     """Serve over gRPC and HTTP; ``front``: settings of the HTTP port."""
-    made: list[HttpPort] = []
+    made: list[Server] = []
 
     def make_front(server: Server) -> HttpPort:
-        made.append(make_http_front(server, port=0, **front))
-        return made[0]
+        made.append(server)
+        return make_http_front(server, port=0, **front)
 
     with serving(*translators, make_front=make_front, **settings) as address:
-        yield Served(f"http://{made[0].address}", address, made[0])
+        (server,) = made
+        assert server.front is not None
+        yield Served(f"http://{server.front.address}", address, server)
 
 
 class Answer(NamedTuple):

@@ -1,0 +1,67 @@
+"""Limits, counts and logs that HTTP and gRPC share."""
+
+import logging
+import threading
+from pathlib import Path
+
+import pytest
+
+import jumok
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.telemetry.logs import CallLog
+from jumok_serve.translator import Translator
+from tests.serve.engine.test_engine import Gate
+from tests.support.hang import HANG_S
+from tests.support.servers.http_server import Answer, call, serving_http
+
+TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
+REQUEST = {"q": "a dog", "source": "en", "target": "de"}
+
+
+def test_a_caller_has_one_rate(translator: Translator) -> None:
+    limits = ServiceLimits(requests_per_second=0.001, request_burst=2)
+    with serving_http(translator, limits=limits) as served:
+        with jumok.Client(served.grpc) as client:
+            client.translate("a dog")
+        assert call(f"{served.url}/translate", REQUEST).status == 200
+        assert call(f"{served.url}/translate", REQUEST).status == 429
+        with jumok.Client(served.grpc, max_attempts=1) as client, pytest.raises(jumok.RateLimitedError):
+            client.translate("a dog")
+        counts = served.server.counts
+        assert counts.ended_with[TRANSLATE, "OK"] == 2
+        assert counts.ended_with[TRANSLATE, "RESOURCE_EXHAUSTED"] == 2
+        assert sum(counts.refused_s["RATE_LIMITED"].counts) == 2
+
+
+def test_a_caller_has_one_number_of_open_calls(tiny_bundle: Path) -> None:
+    answers: list[Answer] = []
+    with (
+        Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator,
+        serving_http(translator, limits=ServiceLimits(max_calls_of_caller=1)) as served,
+    ):
+        gate = Gate(translator)
+        asking = threading.Thread(target=lambda: answers.append(call(f"{served.url}/translate", REQUEST)))
+        asking.start()
+        gate.arrive()
+        refused = call(f"{served.url}/v1/text:translate", {"contents": ["a dog"]})
+        assert (refused.status, refused.headers["Retry-After"]) == (429, "1")
+        assert refused.content["error"]["details"][0]["reason"] == "OVERLOADED"
+        gate.open()
+        asking.join(HANG_S)
+    assert [one.status for one in answers] == [200]
+
+
+def test_calls_are_logged_with_their_id(translator: Translator, caplog: pytest.LogCaptureFixture) -> None:
+    with (
+        caplog.at_level(logging.INFO, "jumok_serve.calls"),
+        serving_http(translator, observers=[CallLog(texts=True)]) as served,
+    ):
+        call(f"{served.url}/translate", REQUEST, headers={"X-Request-Id": "page-7"})
+        call(f"{served.url}/translate", {**REQUEST, "target": "xx"})
+    good, bad = [record.message for record in caplog.records]
+    assert good.startswith(f"{TRANSLATE} OK ")
+    assert "request_id=page-7" in good
+    assert "peer=ipv4:127.0.0.1:" in good
+    assert 'contents=["a dog"]' in good
+    assert bad.startswith(f"{TRANSLATE} NOT_FOUND ")
+    assert "reason=LANGUAGE_NOT_FOUND" in bad
