@@ -1,7 +1,7 @@
 """Backend of other servers, over gRPC."""
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import TypeVar, cast
 
@@ -50,7 +50,7 @@ class StubBackend:
     async def __aexit__(self, *_: object) -> None:
         async with AsyncExitStack() as closing:
             for channel in self._channels:
-                closing.push_async_callback(channel.close)
+                closing.push_async_callback(channel.close, None)
 
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         """Call a method with one response."""
@@ -134,7 +134,7 @@ def _metadata(sender: Sender) -> list[tuple[str, str]]:
 
 
 def _error_of(error: grpc.aio.AioRpcError) -> JumokError:
-    packed = dict(error.trailing_metadata() or ()).get(DETAILS, b"")
+    packed = dict(cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())).get(DETAILS, b"")
     details = read_details(packed if isinstance(packed, bytes) else b"")
     return make_error(error.code(), error.details() or "", details)
 

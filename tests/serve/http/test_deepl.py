@@ -71,9 +71,9 @@ def test_there_are_no_glossaries(client: deepl.DeepLClient) -> None:
 
 
 def test_languages(client: deepl.DeepLClient) -> None:
-    assert [(one.code, one.name) for one in client.get_source_languages()] == [("en", "English")]
+    assert [(one.code, one.name) for one in client.get_source_languages()] == [("EN", "English")]
     (target,) = client.get_target_languages()
-    assert (target.code, target.name, target.supports_formality) == ("de", "German", False)
+    assert (target.code, target.name, target.supports_formality) == ("DE", "German", False)
 
 
 @pytest.mark.parametrize(

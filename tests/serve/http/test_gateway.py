@@ -27,8 +27,8 @@ REQUEST = {"q": TEXTS, "source": "en", "target": "de"}
 
 
 @contextmanager
-def gateway_to(*servers: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Run a gateway; yields the process and its URL."""
+def gateway_to(*servers: str, stop: bool = True) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run a gateway; yields the process and its URL. Without ``stop`` the test stops it."""
     command = [sys.executable, "-c", PROGRAM, "--server", ",".join(servers), "--http-port", "0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -36,7 +36,8 @@ def gateway_to(*servers: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
         try:
             yield process, f"http://{line.removeprefix('serving HTTP on ').strip()}"
         finally:
-            process.send_signal(signal.SIGTERM)
+            if stop:
+                process.send_signal(signal.SIGTERM)
             _, errors = process.communicate(timeout=HANG_S)
     assert (process.returncode, "Traceback" in errors) == (0, False), errors
 
@@ -61,7 +62,7 @@ def test_errors_are_those_of_the_servers(translator: Translator) -> None:
     with serving(translator, limits=limits) as server, gateway_to(server) as (_, url):
         wrong = call(f"{url}/translate", {**REQUEST, "target": "xx"}, headers={"X-Request-Id": "mine"})
         assert (wrong.status, wrong.headers["X-Request-Id"]) == (400, "mine")
-        assert wrong.content["error"] == "the model has no target language 'xx'; it has de"
+        assert wrong.content["error"] == "target: the model has no target language 'xx'; it has de"
         missing = call(f"{url}/v1/models/nothing")
         assert (missing.status, missing.content["error"]["status"]) == (404, "NOT_FOUND")
         reasons = {one.get("reason") for one in missing.content["error"]["details"]}
@@ -92,7 +93,7 @@ def test_sigterm_finishes_running_requests(tiny_bundle: Path) -> None:
     statuses: list[int] = []
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator, serving(translator) as server:
         gate = Gate(translator)
-        with gateway_to(server) as (process, url):
+        with gateway_to(server, stop=False) as (process, url):
             asking = threading.Thread(target=lambda: statuses.append(call(f"{url}/translate", REQUEST).status))
             asking.start()
             gate.arrive()

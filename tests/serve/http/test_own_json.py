@@ -77,6 +77,10 @@ def test_an_error_before_the_first_event_is_an_ordinary_one(served: Served) -> N
     assert (answer.status, answer.content["error"]["status"]) == (400, "INVALID_ARGUMENT")
 
 
+def fail_late() -> None:
+    raise EngineFailedError("the engine failed", retry_after_s=1)
+
+
 async def later_error() -> tuple[bytes, bytes]:
     """Fail after the first event; returns that event and the rest."""
     model = FakeModel(on_submit=hold)
@@ -94,7 +98,8 @@ async def later_error() -> tuple[bytes, bytes]:
         answer.write("Ein")
         with await opening as response:
             first = await asyncio.to_thread(response.readline)
-            answer.futures[0].set_exception(EngineFailedError("the engine failed", retry_after_s=1))
+            answer.on_collect = fail_late
+            answer.complete()
             return first, await asyncio.to_thread(response.read)
 
 
@@ -202,7 +207,7 @@ def check_schema(value: Any, schema: dict[str, Any], schemas: dict[str, Any]) ->
 
 PATHS = ("/translate", "/detect", "/v2/translate", "/v2/languages", "/v2/usage", "/v1/text:translate", "/v1/text:align")
 FIELDS = "q source target format alternatives api_key text target_lang tag_handling contents options".split()  # noqa: SIM905
-VALUES = (
+VALUES: tuple[object, ...] = (
     None,
     True,
     -1,

@@ -27,10 +27,10 @@ def test_a_caller_has_one_rate(translator: Translator) -> None:
         assert call(f"{served.url}/translate", REQUEST).status == 429
         with jumok.Client(served.grpc, max_attempts=1) as client, pytest.raises(jumok.RateLimitedError):
             client.translate("a dog")
-        counts = served.server.counts
-        assert counts.ended_with[TRANSLATE, "OK"] == 2
-        assert counts.ended_with[TRANSLATE, "RESOURCE_EXHAUSTED"] == 2
-        assert sum(counts.refused_s["RATE_LIMITED"].counts) == 2
+    counts = served.server.counts
+    assert counts.ended_with[TRANSLATE, "OK"] == 2
+    assert counts.ended_with[TRANSLATE, "RESOURCE_EXHAUSTED"] == 2
+    assert sum(counts.refused_s["RATE_LIMITED"].counts) == 2
 
 
 def test_a_caller_has_one_number_of_open_calls(tiny_bundle: Path) -> None:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
+from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
 
 import jumok_proto
@@ -97,8 +97,8 @@ def _operation(method: DescribedMethod, schemas: dict[str, Any]) -> dict[str, An
     return operation
 
 
-def _reference(message: Descriptor, schemas: dict[str, Any]) -> dict[str, Any]:
-    """Return the reference to a message, whose schema is added if it is new."""
+def _reference(message: Any, schemas: dict[str, Any]) -> dict[str, Any]:
+    """Return the reference to a message type (a descriptor), whose schema is added if it is new."""
     if message.full_name in WELL_KNOWN:
         return WELL_KNOWN[message.full_name]
     if message.name not in schemas:

@@ -1,6 +1,7 @@
 """The gRPC contract as JSON over HTTP, with streams as server-sent events."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from typing import NamedTuple
 
@@ -159,7 +160,7 @@ async def _events(method: Method, incoming: Incoming, request: Message) -> Async
         if not begun:
             raise
         described = error_object(error, describe(error, sender.request_id))
-        yield _event(JSONResponse(described).body.decode(), "error")
+        yield _event(json.dumps(described), "error")
     finally:
         calling.cancel()
 
