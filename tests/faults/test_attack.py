@@ -25,7 +25,7 @@ ENDED_FOR_STRANGERS = {
 
 
 def budgets(server: Server) -> list[int]:
-    return [server._intake.budget.free, server._intake.stream_budget.free, server._health_intake.budget.free]
+    return [server.intake.budget.free, server.intake.stream_budget.free, server._health_intake.budget.free]
 
 
 @pytest.mark.parametrize("with_token", [False, True])

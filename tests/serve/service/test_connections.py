@@ -187,7 +187,7 @@ def test_a_call_whose_request_is_not_read_may_send_little() -> None:
         ):
             raw: Any = channel
             upload = raw.stream_unary("/jumok.v1.TranslationService/TranslateText")()
-            while server._intake.budget.free == 2 * 2**20:
+            while server.intake.budget.free == 2 * 2**20:
                 await asyncio.sleep(0.001)
             found = await connection.receive(lambda kind, flags: kind == SETTINGS and not flags & ACK)
             assert found is not None

@@ -5,6 +5,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from email.message import Message
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -43,7 +44,7 @@ class Answer(NamedTuple):
     """Response to a request."""
 
     status: int
-    headers: Mapping[str, str]
+    headers: "Message[str, str]"
     content: Any
 
 

@@ -94,7 +94,7 @@ def test_uploads_of_a_caller_use_up_its_share_of_bytes_and_no_more() -> None:
     async def scenario() -> None:
         limits = ServiceLimits(max_message_bytes=1000, max_open_bytes=8000)
         async with serving(FakeModel(), limits=limits) as (server, channel):
-            budget = server._intake.budget
+            budget = server.intake.budget
             uploads = [begun(channel) for _ in range(4)]
             await until(lambda: budget.free == 4000)
             waiting = asyncio.ensure_future(TranslationServiceStub(channel).TranslateText(ONE))
@@ -115,7 +115,7 @@ def test_every_end_of_a_call_gives_its_bytes_back() -> None:
     async def scenario() -> None:
         model = FakeModel(on_submit=hold)
         async with serving(model, limits=ServiceLimits(max_message_bytes=2**20)) as (server, channel):
-            budgets = server._intake.budget, server._intake.stream_budget, server._health_intake.budget
+            budgets = server.intake.budget, server.intake.stream_budget, server._health_intake.budget
             before = [budget.free for budget in budgets]
             raw: Any = channel
             translate = TranslationServiceStub(channel).TranslateText
