@@ -99,8 +99,8 @@ def test_the_settings_agree_with_the_pod(
     served = settings(container["args"][1:], image_variables() | variables, mounted)
     assert {"tls_certificate", "tls_key", "tokens"} <= served.keys()
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"grpc": served["port"], "metrics": served["metrics_port"]}
-    assert served["metrics_host"] == "0.0.0.0"
+    assert ports == {"grpc": served["port"], "http": served["http_port"], "metrics": served["metrics_port"]}
+    assert served["http_host"] == served["metrics_host"] == "0.0.0.0"
     assert served["replicas"] * served["threads"] == int(limits["cpu"])
 
     pause_s = int(container["lifecycle"]["preStop"]["exec"]["command"][1])
@@ -128,7 +128,7 @@ def test_probes_pass_with_tls_and_tokens(container: dict[str, Any], mounted: dic
     secret, token = make_token("reports", ["translate"])
     put_secret(mounted["/etc/jumok/tokens"], "..2", {"tokens": token.line()})
     (server,) = (parameter for parameter in health.params if parameter.name == "server")
-    assert server.default == f"localhost:{instructions('cpu')['EXPOSE']}"
+    assert server.default == f"localhost:{instructions('cpu')['EXPOSE'].split()[0]}"
     with serve(*(here(argument, mounted) for argument in container["args"][1:])) as (_, address):
         local = f"localhost:{address.rpartition(':')[2]}"
 
@@ -181,6 +181,7 @@ def test_manifests_speak_of_the_same_servers(container: dict[str, Any]) -> None:
     }
     assert "replicas" not in deployment["spec"]  # or applying it again would undo what the autoscaler did
     assert service["spec"]["clusterIP"] == "None"
+    assert [port["targetPort"] for port in service["spec"]["ports"]] == ["grpc", "http"]
     opened = [port["port"] for rule in policy["spec"]["ingress"] for port in rule["ports"]]
     assert opened == [port["name"] for port in container["ports"]]
     assert all(rule["from"] for rule in policy["spec"]["ingress"])  # an empty list would admit every pod
