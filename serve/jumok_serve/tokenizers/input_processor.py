@@ -3,10 +3,9 @@
 import logging
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import islice
 from typing import NamedTuple
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
@@ -20,7 +19,8 @@ logger = logging.getLogger(__name__)
 
 CHARACTERS_PER_TOKEN = 32
 """More than any token spells: SentencePiece's longest have 16 characters."""
-TEXTS_PER_DEADLINE_CHECK = 256
+TEXTS_PER_DEADLINE_CHECK, CHARACTERS_PER_DEADLINE_CHECK = 256, 2**15
+"""Most texts, and about as many characters, that are tokenized between two looks at the deadline: up to 0.1 s."""
 MAX_CACHED = 256
 """Entries of the caches of directions and search options; requests use few different ones."""
 
@@ -101,11 +101,10 @@ class InputProcessor:
         if not texts:
             raise InvalidArgumentError("no texts: send at least one", field="contents")
         sources: list[Source] = []
-        for first in range(0, len(texts), TEXTS_PER_DEADLINE_CHECK):
+        for some in _groups(texts):
             if deadline is not None and time.monotonic() > deadline:
                 raise DeadlineExceededError("the deadline passed while the texts were tokenized")
-            some = list(islice(texts, first, first + TEXTS_PER_DEADLINE_CHECK))
-            sources += self._sources(some, direction, first=first, truncate=truncate, keep_unknown=keep_unknown)
+            sources += self._sources(some, direction, first=len(sources), truncate=truncate, keep_unknown=keep_unknown)
         return sources
 
     def prefixes(
@@ -269,6 +268,20 @@ class InputProcessor:
                 _encode(self._tokenizer.encode, text, f"contents[{number}]")
                 for number, text in enumerate(texts, start=first)
             ]
+
+
+def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Group texts in their order, each group of about the same work at most."""
+    group: list[str] = []
+    characters = 0
+    for text in texts:
+        group.append(text)
+        characters += len(text) if isinstance(text, str) else 0  # others are refused later
+        if len(group) == TEXTS_PER_DEADLINE_CHECK or characters >= CHARACTERS_PER_DEADLINE_CHECK:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
 
 
 def _encode(encode: Callable[[str], list[int]], text: str, field: str) -> list[int]:

@@ -2,10 +2,14 @@
 
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
+from random import Random
 
 import pytest
+import sacremoses
 
 from jumok_serve.manifest.tokenizers import MosesBPEDescription
 from jumok_serve.tokenizers.moses_bpe import MosesBPETokenizer
@@ -122,3 +126,78 @@ def test_without_the_extra_the_error_names_it() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3]
     )
     assert "install it with: pip install 'jumok[moses]'" in done.stdout
+
+
+def merged_one_by_one(codes: Sequence[tuple[str, str]], word: str) -> list[str]:
+    """Cut a word as subword-nmt does: merge the first pair of the codes everywhere, again and again."""
+    symbols = [*word[:-1], f"{word[-1]}</w>"]
+    while present := [pair for pair in codes if pair in pairwise(symbols)]:
+        merged, at = [], 0
+        while at < len(symbols):
+            together = tuple(symbols[at : at + 2]) == present[0]
+            merged.append("".join(symbols[at : at + 1 + together]))
+            at += 1 + together
+        symbols = merged
+    return [symbol.removesuffix("</w>") for symbol in symbols]
+
+
+def random_codes(random: Random) -> list[tuple[str, str]]:
+    """Pairs of symbols in any order: some make others possible, some come before those that they need."""
+    symbols, pairs = [*"abc", "a</w>", "b</w>"], dict[tuple[str, str], None]()
+    for _ in range(random.randrange(30)):
+        pair = (random.choice(symbols[:3] + [one for one in symbols if "</w>" not in one]), random.choice(symbols))
+        pairs[pair] = None
+        symbols.append("".join(pair))
+    return random.sample(list(pairs), len(pairs))
+
+
+def test_words_are_cut_as_subword_nmt_does() -> None:
+    random = Random(6)
+    for _ in range(400):
+        codes = random_codes(random)
+        lines = "".join(f"{left} {right}\n" for left, right in codes)
+        word = "".join(random.choices("abc", k=random.randrange(1, 40)))
+        expected = merged_one_by_one(codes, word)
+        found = make(f"#version: 0.2\n{lines}").pieces(word)
+        assert [piece.removesuffix("@@") for piece in found] == expected, (codes, word)
+
+
+@pytest.mark.parametrize("language", ["en", "de", "cs"])
+def test_words_are_those_of_moses(language: str) -> None:
+    moses, normalizer = sacremoses.MosesTokenizer(language), sacremoses.MosesPunctNormalizer(language)
+    tokenizer, random = make(languages=(language, language)), Random(8)
+    marks = ("U.S.", "z.B.", "No.", "1", "3.", "dr.", "Dr.", "a.", "Á.", "ž.", "ё.", "的.", ".", "..", "...", "word,")
+    parts = [*marks, "DOT", "MULTI", "DOTMULTI", "DOTDOTMULTI", "xDOTMULTI", "'tis"]
+    for _ in range(300):
+        text = "".join(random.choice((part, f"{part} ")) for part in random.choices(parts, k=12)).strip()
+        words = " ".join(moses.tokenize(normalizer.normalize(text))).split(" ")
+        pieces = " ".join(tokenizer.pieces(text)).replace("@@ ", "").split(" ")
+        assert pieces == [word for word in words if word]
+
+
+def took_s(tokenizer: MosesBPETokenizer, text: str) -> float:
+    started = time.thread_time()
+    tokenizer.pieces(text)
+    return time.thread_time() - started
+
+
+def test_time_grows_in_proportion_to_a_word() -> None:
+    random = Random(7)
+    letters = [chr(ord("a") + number) for number in range(26)]
+    tokenizer = make("#version: 0.2\n" + "".join(f"{left} {right}\n" for left in letters for right in letters))
+
+    def word(length: int) -> str:
+        return "".join(random.choices(letters, k=length))
+
+    # In proportion it is 20 times as long and a little more, with squares 400 times.
+    assert took_s(tokenizer, word(1000)) < 100 * min(took_s(tokenizer, word(50)) for _ in range(5))
+
+
+@pytest.mark.parametrize("unit", ["DOT", "U.S. ", "a. ", "No. 1 ", ".", "' a", "x-", "@a.", "<a b='c' "])
+def test_time_grows_in_proportion_to_a_text(unit: str) -> None:
+    tokenizer = make()
+    text = unit * (20_000 // len(unit))
+    plain = "low lower " * 2000
+    tokenizer.pieces(plain)
+    # As short as that of plain words of the same length, but for a factor of marks that are words of their own.
+    assert took_s(tokenizer, text) < 30 * min(took_s(tokenizer, plain) for _ in range(3))

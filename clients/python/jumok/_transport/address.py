@@ -52,8 +52,8 @@ def _checked(address: str) -> str:
     if parts["port"] is None:
         return f"{address}:{DEFAULT_PORT}"
     port = parts["port"]
-    if not port.isascii() or not port.isdecimal() or not 1 <= int(port) <= 65535:
-        raise invalid_field("server", f"port must be from 1 to 65535, got {port!r} in {address!r}")
+    if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
+        raise invalid_field("server", f"port must be from 1 to 65535, got {port[:80]!r} in {address[:80]!r}")
     return address
 
 

@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from jumok_export.importers.archives import check_inflated
 from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_serve.files import UnusableFileError
 
 METADATA, PIECES, BPE, MODEL = "metadata.json", "sentencepiece.model", "bpe.model", "model"
 _NEEDED = re.compile(rf"{METADATA}|{PIECES}|{BPE}|{MODEL}/[^/]+")
@@ -20,10 +22,6 @@ _SPLITTERS = ("minisbd", "stanza", "spacy")
 """Folders of the package's sentence splitters, in the order in which Argos Translate takes them."""
 _MOST_MEMBERS = 100_000
 _MOST_METADATA_BYTES = 2**20
-_MOST_RATIO = 200
-"""Largest ratio of a file to its compressed form; weights have hardly more than 2, and vocabularies 5."""
-_MOST_SMALL_BYTES = 64 * 2**20
-"""Size up to which the ratio does not matter."""
 _CHUNK = 2**20
 
 
@@ -60,6 +58,7 @@ def unpack(path: Path, folder: Path) -> Package:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
             root = _check(members)
+            check_inflated(members, path.stat().st_size)
             splitter = next(
                 (name for name in _SPLITTERS if any(one.filename.startswith(f"{root}{name}/") for one in members)), None
             )
@@ -67,6 +66,8 @@ def unpack(path: Path, folder: Path) -> Package:
                 name = member.filename.removeprefix(root)
                 if member.filename.startswith(root) and _NEEDED.fullmatch(name):
                     _write(archive, member, folder / name)
+    except UnusableFileError as error:
+        raise CheckpointError([f"{path.name} {error}"]) from error
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise CheckpointError([f"{path.name} is no zip of a package, or is damaged: {error}"]) from error
     return Package(folder=folder, metadata=_metadata(folder), splitter=splitter)
@@ -83,8 +84,6 @@ def _check(members: list[zipfile.ZipInfo]) -> str:
             problems.append(f"{member.filename!r} leaves the package's folder")
         elif stat.S_ISLNK(member.external_attr >> 16):
             problems.append(f"{member.filename!r} is a link")
-        elif member.file_size > max(_MOST_SMALL_BYTES, _MOST_RATIO * member.compress_size):
-            problems.append(f"{member.filename!r} would unpack from {member.compress_size} to {member.file_size} bytes")
     if problems:
         raise CheckpointError(problems[:10])
     roots = [member.filename.removesuffix(METADATA) for member in members if _is_metadata(member.filename)]

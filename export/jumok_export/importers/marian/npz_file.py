@@ -10,12 +10,11 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from jumok_export.importers.archives import check_inflated
 from jumok_export.importers.marian.stored import CONFIGURATION, MarianFile, Stored
 from jumok_serve.files import RegularFile, UnusableFileError
 from jumok_serve.printable import printable
 
-MOST_BYTES = 2**34
-"""Bytes of all arrays after decompression."""
 MOST_CONFIGURATION_BYTES = 2**24
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
@@ -29,14 +28,12 @@ def read_npz(path: Path) -> MarianFile:
     """
     items: dict[str, Stored] = {}
     configuration = ""
-    with RegularFile(path):
-        pass
+    with RegularFile(path) as file:
+        size = file.size
     try:
         with zipfile.ZipFile(path) as archive:
             members = archive.infolist()
-            inflated = sum(member.file_size for member in members)
-            if inflated > MOST_BYTES:
-                raise UnusableFileError(f"has arrays of {inflated} bytes, at most {MOST_BYTES} are read")
+            check_inflated(members, size)
             for member in members:
                 name = printable(member.filename.removesuffix(".npy"))
                 with archive.open(member) as stream:

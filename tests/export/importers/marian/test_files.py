@@ -237,3 +237,13 @@ def test_other_vocabularies_are_refused(tmp_path: Path, content: str, problem: s
     (tmp_path / "vocab.yml").write_text(content)
     with pytest.raises(UnusableFileError, match=problem):
         read_list(tmp_path / "vocab.yml")
+
+
+def test_an_archive_of_many_small_bombs_is_refused(tmp_path: Path) -> None:
+    stream = io.BytesIO()
+    np.save(stream, np.zeros(2**22, np.float32))
+    with zipfile.ZipFile(tmp_path / "model.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        for number in range(6):
+            archive.writestr(f"Wemb{number}.npy", stream.getvalue())
+    with pytest.raises(UnusableFileError, match=r"would unpack from \d+ to 100664064 bytes"):
+        read_npz(tmp_path / "model.npz")

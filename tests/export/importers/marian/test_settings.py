@@ -1,0 +1,65 @@
+"""Configurations of foreign origin are read within bounds."""
+
+import pytest
+
+from jumok_export.importers.marian.settings import MOST_DEPTH, MOST_NODES, MarianSettings, parse_yaml
+from jumok_serve.files import UnusableFileError
+
+
+def test_configurations_are_mappings_lists_and_strings() -> None:
+    text = "dim-emb: 64\nmodels: &files\n  - a.npz\n  - b.npz\nothers: *files\nbest: ~\n"
+    assert parse_yaml(text) == {
+        "dim-emb": "64",
+        "models": ["a.npz", "b.npz"],
+        "others": ["a.npz", "b.npz"],
+        "best": "~",
+    }
+
+
+def doubled(levels: int) -> str:
+    """A list of 2 ** levels values, each level written as the level below twice."""
+    lines = ["x0: &x0 [v, v]", *(f"x{n}: &x{n} [*x{n - 1}, *x{n - 1}]" for n in range(1, levels))]
+    return "\n".join([*lines, f"vocabs: *x{levels - 1}"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        doubled(40),
+        "[" * (MOST_DEPTH + 1) + "]" * (MOST_DEPTH + 1),
+        "{a: " * 50_000,
+        "- &a [v]\n" + "- *a\n" * (MOST_NODES // 2),
+    ],
+    ids=["doubled", "deep", "deep without end", "repeated"],
+)
+def test_content_larger_than_it_looks_is_refused(text: str) -> None:
+    with pytest.raises(UnusableFileError, match=f"has more than {MOST_NODES} values, or more than {MOST_DEPTH} levels"):
+        parse_yaml(text)
+
+
+@pytest.mark.parametrize("text", ["a: &a [*a]", "a: *b"])
+def test_aliases_of_themselves_or_nothing_are_refused(text: str) -> None:
+    with pytest.raises(UnusableFileError, match=r"has the alias '[ab]' of itself or of nothing"):
+        parse_yaml(text)
+
+
+@pytest.mark.parametrize("text", ["a: [", "a: b: c", "\x01", "? [a]\n: b"])
+def test_other_content_is_refused(text: str) -> None:
+    with pytest.raises(UnusableFileError, match="is not YAML"):
+        parse_yaml(text)
+
+
+@pytest.mark.parametrize("value", ["00000000000000000003999", "9" * 5000, "-1", "0", "1e3", "٣", ["3"]])
+def test_numbers_beyond_their_bounds_are_refused(value: object) -> None:
+    settings = MarianSettings({"enc-depth": value})
+    assert settings.integer("enc-depth", 6, most=100) == 6
+    assert len(settings.problems) == 1
+    assert settings.problems[0].startswith("option enc-depth must be an integer from 1 to 100, got ")
+    assert len(settings.problems[0]) < 200
+
+
+def test_lists_of_numbers_are_read_whole_or_refused() -> None:
+    settings = MarianSettings({"layers": ["1", "2"], "huge": ["1", "1" * 21]})
+    assert settings.integers("layers") == (1, 2)
+    assert settings.integers("huge") == ()
+    assert settings.problems[0].startswith("option huge must be a list of integers, got ['1', '111")

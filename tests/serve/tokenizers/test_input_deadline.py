@@ -1,0 +1,31 @@
+"""The deadline of a request is seen while its texts are tokenized."""
+
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from jumok_proto.errors import DeadlineExceededError
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.tokenizers import input_processor
+from jumok_serve.tokenizers.input_processor import InputProcessor
+
+
+@pytest.mark.parametrize(
+    ("text", "texts"), [("word " * 9000, 12), ("word", 1500)], ids=["a few long texts", "many short texts"]
+)
+def test_a_deadline_that_passes_ends_the_work(
+    toy_bundle: Path, monkeypatch: pytest.MonkeyPatch, text: str, texts: int
+) -> None:
+    seconds = count()  # each look at the clock takes one
+    monkeypatch.setattr(input_processor, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    bundle = Bundle.open(toy_bundle)
+    processor = InputProcessor(bundle.tokenizer, bundle.manifest)
+    direction = processor.direction(None, None)
+    numbered = [f"{number} {text}" for number in range(texts)]
+    with pytest.raises(DeadlineExceededError, match="while the texts were tokenized"):
+        processor.sources(numbered, direction, truncate=True, deadline=3.5)
+    assert next(seconds) == 5
+    found = processor.sources(numbered, direction, truncate=True, deadline=1000)
+    assert found == [processor.sources([one], direction, truncate=True, deadline=None)[0] for one in numbered]
