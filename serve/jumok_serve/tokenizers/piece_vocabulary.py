@@ -9,6 +9,7 @@ from typing import Self
 
 from pydantic import TypeAdapter, ValidationError
 
+from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, read_file
 from jumok_serve.manifest.fields import TokenId
 from jumok_serve.manifest.tokenizers import PieceVocabularyDescription
 from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, stable_text
@@ -262,7 +263,9 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         ValueError: the file is not such an object.
     """
     try:
-        return _VOCABULARY.validate_json(path.read_bytes(), strict=True)
+        return _VOCABULARY.validate_json(read_file(path, MOST_JSON_BYTES), strict=True)
+    except UnusableFileError as error:
+        raise ValueError(f"{path.name} {error}") from error
     except ValidationError as exc:
         error = exc.errors()[0]
         where = f" at {'.'.join(map(str, error['loc']))!r}" if error["loc"] else ""

@@ -7,9 +7,11 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor
 
 from jumok_serve.errors import ForeignCodeError
+from jumok_serve.files import UnusableFileError, read_file
 from jumok_serve.foreign import ForeignCode
 from jumok_serve.tokenizers.detokenize import checked_ids
 
+MOST_BYTES = 256 * 2**20
 _SENTENCEPIECE = ForeignCode("SentencePiece")
 
 TEXTS_PER_THREAD = 64
@@ -34,7 +36,10 @@ class SentencePieceModel:
 
     def __init__(self, model: Path | bytes) -> None:
         self.name = model.name if isinstance(model, Path) else f"content of {len(model)} bytes"
-        self.serialized = model.read_bytes() if isinstance(model, Path) else model
+        try:
+            self.serialized = read_file(model, MOST_BYTES) if isinstance(model, Path) else model
+        except UnusableFileError as error:
+            raise ValueError(f"{self.name} {error}") from error
         processor = SentencePieceProcessor()
         try:
             with _SENTENCEPIECE:

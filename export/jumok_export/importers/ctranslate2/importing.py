@@ -29,6 +29,7 @@ from jumok_export.importers.naming import model_name
 from jumok_export.importers.options import ImportOptions, bundle_options
 from jumok_export.models.t5 import T5
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, read_file
 from jumok_serve.manifest.languages import TargetLanguage
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SourceCheckpoint, SpecialTokens
 from jumok_serve.tokenizers.moses_bpe import MosesBPETokenizer
@@ -162,7 +163,7 @@ def _tokenizer(
     try:
         if context.codes is not None:
             return MosesBPETokenizer(
-                context.codes.read_bytes(),
+                _codes(context.codes),
                 source_vocabulary=vocabularies.source,
                 target_vocabulary=vocabularies.target,
                 source_vocab_size=model.source_vocabulary,
@@ -185,6 +186,13 @@ def _tokenizer(
         )
     except ValueError as error:
         raise CheckpointError([f"the tokenizer: {error}"]) from error
+
+
+def _codes(path: Path) -> bytes:
+    try:
+        return read_file(path, MOST_JSON_BYTES)
+    except UnusableFileError as error:
+        raise CheckpointError([f"{path.name} {error}"]) from error
 
 
 def _limits(model: ImportedModel, wanted: Sequence[int | None]) -> Limits:

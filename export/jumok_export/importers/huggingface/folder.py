@@ -21,6 +21,8 @@ WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 _FOREIGN = ("tf_model.h5", "flax_model.msgpack", "rust_model.ot", "model.ckpt.index")
 _OF_CHECKPOINTS = (".json", ".safetensors", ".bin", ".model", ".spm", ".txt")
 """Endings of the files that are read."""
+_READ_WHOLE = (".json", ".model", ".spm", ".txt")
+"""Endings of those that are read into memory, by libraries too."""
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _ADAPTER = "adapter_config.json"
 
@@ -91,6 +93,11 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
         f"{entry.name} is not a regular file"
         for entry in sorted(path.iterdir())
         if not (entry.is_file() or entry.is_dir())
+    ]
+    leaking += [
+        f"{entry.name} has {entry.stat().st_size} bytes, at most {MOST_JSON_BYTES} are read"
+        for entry in sorted(path.iterdir())
+        if entry.suffix in _READ_WHOLE and entry.is_file() and entry.stat().st_size > MOST_JSON_BYTES
     ]
     if leaking:
         raise CheckpointError(leaking)

@@ -9,6 +9,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_export.importers.huggingface.settings import shown
 from jumok_proto.errors import LanguageNotFoundError
 from jumok_serve.manifest.fields import LanguageTag
 from jumok_serve.manifest.languages import LanguagePair, Languages, SourceLanguage, TargetLanguage
@@ -121,7 +122,10 @@ def one_source(
 def task_pairs(config: Mapping[str, Any]) -> tuple[LanguagePair, ...]:
     """Read the language pairs and their prefixes from ``task_specific_params``."""
     pairs = []
-    for name, parameters in (config.get("task_specific_params") or {}).items():
+    named = config.get("task_specific_params") or {}
+    if not isinstance(named, Mapping):
+        raise CheckpointError([f"task_specific_params must be an object, got {shown(named)}"])
+    for name, parameters in named.items():
         task = _TASK.fullmatch(name)
         if task is not None and isinstance(parameters, Mapping):
             source, target = language_tag(task["source"]), language_tag(task["target"])

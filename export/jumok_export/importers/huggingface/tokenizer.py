@@ -20,6 +20,7 @@ from jumok_export.importers.huggingface.language_roles import (
     tasks,
     with_forced_target,
 )
+from jumok_export.importers.huggingface.settings import shown
 from jumok_export.importers.huggingface.tokenizer_files import TokenizerFiles, load_backend
 from jumok_serve.manifest.languages import Languages, SourceLanguage
 from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer, read_vocabulary
@@ -173,7 +174,7 @@ def _check_pieces(
     ]
     if files.settings.get("sp_model_kwargs"):
         problems.append(
-            f"tokenizer_config.json: sp_model_kwargs must be empty, got {files.settings['sp_model_kwargs']}"
+            f"tokenizer_config.json: sp_model_kwargs must be empty, got {shown(files.settings['sp_model_kwargs'])}"
         )
     try:
         inputs = files.input_tokens(vocabulary, {*control, *languages})

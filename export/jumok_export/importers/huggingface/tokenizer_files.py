@@ -10,8 +10,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel, ValidationError
+
 from jumok_export.importers.huggingface.errors import CheckpointError
+from jumok_export.importers.huggingface.settings import shown
+from jumok_serve.errors import ForeignCodeError
 from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, parse_json, read_file
+from jumok_serve.foreign import ForeignCode
+from jumok_serve.tokenizers.piece_vocabulary import read_vocabulary
 
 TOKENIZER_JSON = "tokenizer.json"
 TOKENIZER_CLASS = "PreTrainedTokenizerFast"
@@ -35,6 +41,26 @@ CONTROL_ROLES = ("bos_token", "eos_token", "pad_token", "unk_token", "cls_token"
 """Roles of special tokens that texts must not spell; the others are input."""
 
 
+_TRANSFORMERS = ForeignCode("transformers")
+
+
+class _AddedToken(BaseModel):
+    content: str
+
+
+class _Settings(BaseModel):
+    """Types of the fields that are read; other fields may hold anything."""
+
+    added_tokens_decoder: dict[int, _AddedToken] = {}
+    additional_special_tokens: dict[str, Any] | list[Any] | None = None
+    extra_special_tokens: dict[str, Any] | list[Any] | None = None
+    language_codes: str | None = None
+    src_lang: str | None = None
+    source_lang: str | None = None
+    tgt_lang: str | None = None
+    target_lang: str | None = None
+
+
 class TokenizerFiles:
     """A folder's tokenizer_config.json and special_tokens_map.json, read as transformers does.
 
@@ -50,6 +76,15 @@ class TokenizerFiles:
         settings = self.json("tokenizer_config.json") if self.has("tokenizer_config.json") else {}
         if "added_tokens_decoder" not in settings and self.has("special_tokens_map.json"):
             settings |= self.json("special_tokens_map.json")
+        try:
+            _Settings.model_validate(settings, strict=False)
+        except ValidationError as error:
+            raise CheckpointError(
+                [
+                    f"tokenizer_config.json: {'.'.join(map(str, one['loc']))}: {one['msg']}, got {shown(one['input'])}"
+                    for one in error.errors()[:10]
+                ]
+            ) from error
         self.settings = settings
         if settings.get("auto_map"):
             raise CheckpointError(
@@ -133,7 +168,8 @@ class TokenizerFiles:
             return {token["content"]: (int(number), bool(token.get("special"))) for number, token in added}
         if self.has("added_tokens.json"):
             special = set(self.special_tokens({}))
-            return {token: (number, token in special) for token, number in self.json("added_tokens.json").items()}
+            numbered = read_vocabulary(self.folder / "added_tokens.json")
+            return {token: (number, token in special) for token, number in numbered.items()}
         return {}
 
     def added_text_tokens(self) -> tuple[str, ...]:
@@ -183,11 +219,11 @@ def load_backend(files: TokenizerFiles) -> Backend:
         )
     _require_sources(files, own)
     try:
-        with _quiet():
+        with _quiet(), _TRANSFORMERS:
             tokenizer = AutoTokenizer.from_pretrained(files.folder, local_files_only=True, trust_remote_code=False)
-    except Exception as error:  # constructors and the library raise many types
-        reason = _protobuf_problem() if not files.has(TOKENIZER_JSON) else None
-        raise CheckpointError([f"transformers {__version__} cannot load the tokenizer: {reason or error}"]) from error
+    except ForeignCodeError as error:
+        reason = (_protobuf_problem() if not files.has(TOKENIZER_JSON) else None) or error.__cause__
+        raise CheckpointError([f"transformers {__version__} cannot load the tokenizer: {reason}"]) from error
     found = type(tokenizer).__name__
     if not tokenizer.is_fast:
         raise CheckpointError([f"{found} has no {TOKENIZER_JSON}: only transformers can run it"])
