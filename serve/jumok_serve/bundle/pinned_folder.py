@@ -1,10 +1,13 @@
 """The folder of an opened bundle: later reads get the files that were checked, or an error."""
 
+import hashlib
 import os
+import threading
 import weakref
 from collections.abc import Iterable
 from pathlib import Path
 
+from jumok_proto.errors import BundleNotLoadedError
 from jumok_serve.files import RegularFile, UnusableFileError, identity_of
 from jumok_serve.manifest.manifest import FileEntry
 
@@ -25,6 +28,7 @@ class PinnedFolder:
     """
 
     def __init__(self, folder: Path) -> None:
+        self._name = folder.name
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         weakref.finalize(self, os.close, descriptor)
         pinned = _DESCRIPTORS / str(descriptor)
@@ -53,6 +57,15 @@ class PinnedFolder:
             raise UnusableFileError(f"damaged: SHA-256 is {sha256}, the manifest says {entry.sha256}")
         self._checked[file] = entry, opened.identity
 
+    def mapped(self, file: str) -> "MappedFile":
+        """Watch over a checked file that is mapped into memory.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        entry, (_, _, size, modified, _) = self._checked[file]
+        return MappedFile(self.path / file, f"bundle {self._name}", entry.sha256, (size, modified))
+
     def changed(self, files: Iterable[str]) -> list[str]:
         """List files that changed since they were checked."""
         return [f"{file}: changed while the bundle was in use" for file in files if not self._is_unchanged(file)]
@@ -66,3 +79,45 @@ class PinnedFolder:
         except (OSError, UnusableFileError):
             return False
         return True
+
+
+class MappedFile:
+    """A file whose content others see as they overwrite it in place; other files of its name change nothing.
+
+    Args:
+        of: the thing that it belongs to, for errors.
+        sha256: hash of its content.
+        state: its size and the time of its last change, in ns, when it had this content.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, of: str, sha256: str, state: tuple[int, int]) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        weakref.finalize(self, os.close, self._descriptor)
+        self._path, self._of, self._sha256, self._state = path, of, sha256, state
+        self._lock = threading.Lock()
+        self._overwritten = False
+
+    def check(self) -> None:
+        """Refuse results that may come from other content.
+
+        Raises:
+            BundleNotLoadedError: the file was overwritten; it stays refused.
+        """
+        state = os.fstat(self._descriptor)
+        if self._overwritten or (state.st_size, state.st_mtime_ns) != self._state:
+            self._check_content((state.st_size, state.st_mtime_ns))
+
+    def _check_content(self, state: tuple[int, int]) -> None:
+        with self._lock:
+            if not self._overwritten and state != self._state:
+                with open(self._descriptor, "rb", closefd=False, buffering=0) as stream:
+                    stream.seek(0)
+                    self._overwritten = hashlib.file_digest(stream, "sha256").hexdigest() != self._sha256
+                self._state = state
+            if self._overwritten:
+                raise BundleNotLoadedError(
+                    f"{self._of} is not as it was opened, load it again: {self._path.name} was overwritten in place"
+                )

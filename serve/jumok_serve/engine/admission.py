@@ -86,13 +86,15 @@ class AdmissionPolicy:
         limits = self._limits
         return Totals(limits.max_queue_requests, limits.max_queue_tokens, limits.max_queue_bytes, limits.max_queue_work)
 
-    def check_work(self, sentences: Sequence[Sentence]) -> None:
+    def check_work(self, most: int) -> None:
         """Refuse a request that could keep the engine too long.
 
+        Args:
+            most: row steps that all its sentences together may take.
+
         Raises:
-            InvalidArgumentError: all its sentences together may take too many row steps.
+            InvalidArgumentError: more than a request may take.
         """
-        most = sum(sentence.plan.step_work * sentence.plan.most_steps for sentence in sentences)
         if most > self._limits.max_request_work:
             raise InvalidArgumentError(
                 f"the request could take {most} row steps (sentences times rows times max_length; "

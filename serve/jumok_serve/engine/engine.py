@@ -58,6 +58,10 @@ class Engine:
         """Refuse sentences of a caller before tokenizing, if `submit` would refuse them."""
         self._scheduler.check_room(sentences, caller)
 
+    def check_work(self, most: int) -> None:
+        """Refuse a request that may take this many row steps, if `submit` would."""
+        self._scheduler.check_work(most)
+
     def charge(self, caller: str, work: int) -> None:
         """Count work that is done beside the engine, in row steps; raises RateLimitedError."""
         self._scheduler.charge(caller, work)

@@ -56,6 +56,10 @@ class Scheduler:
             self._check_open()
             self._policy.check_room(Totals(sentences), caller, time.monotonic())
 
+    def check_work(self, most: int) -> None:
+        """Refuse a request that may take this many row steps, if `add` would; takes no lock."""
+        self._policy.check_work(most)
+
     def charge(self, caller: str, work: int) -> None:
         """Count work that the engine does not do against a caller's rate.
 

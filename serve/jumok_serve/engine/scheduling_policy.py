@@ -77,7 +77,7 @@ class SchedulingPolicy:
 
     def admit(self, sentences: Sequence[Sentence], now: float) -> None:
         """Append sentences of one caller to the queue, all or none; raises as `Scheduler.add`."""
-        self._admission.check_work(sentences)
+        self.check_work(sum(sentence.plan.most_work for sentence in sentences))
         caller, more = sentences[0].caller if sentences else "", Totals.of(sentences)
         self.check_room(more, caller, now)
         self._admission.check_deadlines(self.queue, sentences, now)
@@ -85,6 +85,10 @@ class SchedulingPolicy:
         self.queue.extend(sentences)
         self._callers.arrived(sentences, now)
         self._watch.watch(sentences)
+
+    def check_work(self, most: int) -> None:
+        """Refuse a request that may take more row steps than one may; raises as `Scheduler.add`."""
+        self._admission.check_work(most)
 
     def charge(self, caller: str, work: int, now: float) -> None:
         """Count work against a caller's rate; raises as `Callers.charge`."""

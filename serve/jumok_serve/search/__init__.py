@@ -94,6 +94,11 @@ class SearchPlan:
         """Most steps that the search can take."""
         return len(self.prefix) + self.options.max_length
 
+    @property
+    def most_work(self) -> int:
+        """Most work of the search, in row steps."""
+        return self.step_work * self.most_steps
+
     def begin(self) -> Search:
         """Start the search."""
         return make_search(self.options, self.start_token, self.prefix, self.source_ids)

@@ -72,6 +72,7 @@ class PendingAlignments:
         ]
         kinds = self.query.kinds
         found = iter(self.model.teacher_forcing.attention_of(kinds, given, self.query.reduce, self.deadline))
+        self.model.weights.check()
         empty = [self._no_weights(kind) for kind in kinds]
         return [self._alignment(source, target, next(found) if target.token_ids else empty) for source, target in pairs]
 

@@ -25,6 +25,7 @@ class TaskModel:
         shortlist: target tokens that translations are restricted to; None: all tokens.
 
     Attributes:
+        weights: file of the weights; results are checked after it.
         resolve: function of decoding options, forced first token and target prefix that gives search options; cached.
     """
 
@@ -40,6 +41,8 @@ class TaskModel:
         # Without a reference to self: a cycle would keep the graphs of an unloaded model in memory.
         self.resolve = lru_cache(MAX_CACHED)(partial(_resolve, bundle.manifest, vocab_size))
         self.shortlist_columns = partial(_shortlist_columns, bundle.manifest, shortlist)
+        assert bundle.pinned is not None
+        self.weights = bundle.pinned.mapped(variant.weights)
         self.can_sample = "sampler" in variant.graphs
         self._closed = False
 

@@ -42,11 +42,13 @@ class TranslationParameters(TextParameters):
         options: decoding options.
         attention: True to add cross-attention to every hypothesis.
         split_sentences: True to translate the sentences of each text one by one.
+        later_sentences: sentences of the same request that come later; their work is checked now.
     """
 
     options: DecodingOptions = DecodingOptions()  # noqa: RUF009 - frozen
     attention: bool = False
     split_sentences: bool = False
+    later_sentences: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

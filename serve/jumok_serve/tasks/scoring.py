@@ -62,6 +62,7 @@ class PendingScores:
         pairs = list(zip(self.sources, self.targets, strict=True))
         given = [GivenTarget(source.token_ids, self.start, target) for source, target in pairs if target]
         scores = yield from self.model.teacher_forcing.scores(given, self.deadline)
+        self.model.weights.check()
         found = iter(scores)
         return [self._score(source, target, next(found) if target else []) for source, target in pairs]
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, SamplingUnavailableError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
+from jumok_serve.bundle.pinned_folder import MappedFile
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded, Sentence
@@ -57,6 +58,7 @@ class Pending(Protocol):
         Raises:
             DeadlineExceededError: the deadline has passed.
             UnavailableError: the model has failed or was stopped.
+            BundleNotLoadedError: the weights were overwritten.
             CancelledError: of `concurrent.futures`: a text was cancelled.
         """
 
@@ -103,6 +105,7 @@ class PendingTranslations:
     """
 
     manifest: Manifest
+    weights: MappedFile
     tokenizer: Tokenizer
     inputs: InputProcessor
     direction: Direction
@@ -159,7 +162,9 @@ class PendingTranslations:
                 hypotheses = self._with_attention(self.aligner, hypotheses)
         except BaseException:
             self.cancel()
+            self.weights.check()  # other content may be the reason
             raise
+        self.weights.check()
         timings = self.timings()
         return [self._translation(job, of_text, timings) for job, of_text in zip(self.jobs, hypotheses, strict=True)]
 
@@ -294,6 +299,8 @@ def submit_texts(
     text_options = model.resolve(parameters.options, direction.forced_first, ())
     if text_options.sampling is not None and not model.can_sample:
         raise SamplingUnavailableError.of(name)
+    if parameters.later_sentences:
+        engine.check_work(parameters.later_sentences * SearchPlan(text_options, inputs.start(direction)).most_work)
     engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts), parameters.caller)
     sources = inputs.sources(
         texts,
@@ -338,6 +345,7 @@ def submit_texts(
     engine.submit(sentences)
     return PendingTranslations(
         manifest=model.manifest,
+        weights=model.weights,
         tokenizer=model.tokenizer,
         inputs=model.inputs,
         direction=direction,

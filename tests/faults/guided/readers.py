@@ -86,7 +86,7 @@ class _DecodesNothing:
 
     def submit(self, sentences: Sequence[Sentence]) -> None:
         """Begin searches; sentences of bounded work, as a scheduler admits them."""
-        self._admission.check_work(sentences)
+        self._admission.check_work(sum(sentence.plan.most_work for sentence in sentences))
         for sentence in sentences:
             assert sentence.work >= 0
             assert sentence.waiting_bytes > 0

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,45 @@ def test_replaced_weights_are_not_used(bundle: Path) -> None:
         weights.write_bytes(bytes((bundle / "old").stat().st_size))
         with pytest.raises(BundleNotLoadedError, match="changed while the bundle was in use"):
             translator.score(TEXT, TARGET)
+
+
+def overwrite(file: Path) -> None:
+    """Write other content in place, as `cp` does, but never shorter content."""
+    with file.open("r+b") as stream:
+        stream.write(bytes(file.stat().st_size))
+
+
+@pytest.mark.parametrize("scored_before", [False, True])
+def test_overwritten_weights_give_no_result(bundle: Path, scored_before: bool) -> None:
+    with Translator(bundle, precision="fp32") as translator:
+        if scored_before:  # the sessions of scorer and aligner are open then
+            translator.score(TEXT, TARGET)
+            translator.align(TEXT, TARGET)
+        translator.translate(TEXT)
+        pending = translator.submit([TEXT])
+        overwrite(bundle / translator.manifest.precisions["fp32"].weights)
+        for use in (
+            pending.collect,
+            partial(translator.translate, TEXT),
+            partial(translator.translate, [TEXT, TEXT], split_sentences=True),
+            partial(translator.translate, TEXT, attention=True),
+            partial(translator.score, TEXT, TARGET),
+            partial(translator.align, TEXT, TARGET),
+            partial(translator.align, TEXT),
+        ):
+            with pytest.raises(BundleNotLoadedError, match="bundle bundle is not as it was opened, load it again"):
+                use()
+
+
+def test_weights_that_another_file_replaces_stay_in_use(bundle: Path) -> None:
+    with Translator(bundle, precision="fp32") as translator:
+        weights = bundle / translator.manifest.precisions["fp32"].weights
+        expected = translator.translate(TEXT).text
+        os.utime(weights, ns=(1, 1))
+        assert translator.translate(TEXT).text == expected
+        weights.rename(bundle / "old")
+        weights.write_bytes(bytes((bundle / "old").stat().st_size))
+        assert translator.translate(TEXT).text == expected
 
 
 def test_links_and_permissions_change_nothing(bundle: Path, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 import jumok
 from jumok.commands.models import models as models_command
+from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
@@ -43,6 +44,22 @@ def models(bundles: tuple[Path, Path]) -> Iterator[tuple[Translator, Translator]
 def client(models: tuple[Translator, Translator]) -> Iterator[jumok.Client]:
     with serving(*models) as address, jumok.Client(address) as connected:
         yield connected
+
+
+def test_the_work_of_the_second_model_is_bounded_too(bundles: tuple[Path, Path]) -> None:
+    first, second = bundles
+    with (
+        Translator(first, precision="fp32", threads=1) as one,
+        Translator(second, precision="fp32", threads=1, limits=EngineLimits(max_request_work=1000)) as two,
+        serving(one, two) as address,
+        jumok.Client(address) as client,
+    ):
+        assert len(client.translate(["a dog", "a man"], beam_size=5, max_length=20, **PAIR)) == 2
+        for texts, split in ((["a dog"] * 12, False), (["A dog. A man. " * 6], True)):
+            with pytest.raises(jumok.InvalidArgumentError, match=r"the request could take 1[0-9]{3} row steps"):
+                client.translate(texts, beam_size=5, max_length=20, split_sentences=split, **PAIR)
+        check_idle(one)
+        check_idle(two)
 
 
 def one_after_the_other(

@@ -17,6 +17,7 @@ from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel
+from jumok_serve.service.rpc.error_table import drop_frames, is_expected
 from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.translation import Pending, PendingTexts
@@ -98,9 +99,15 @@ async def submit_over_pivot(
     first, second = split_parameters(parameters, chosen.pivot)
     if second_model.is_full(parameters.caller):
         raise OverloadedError("the queue of the second model is full", retry_after_s=RETRY_AFTER_S)
-    # Texts without content take no room; the second model refuses unusable options now instead of after the first.
-    await submit(second_model, [""] * len(texts), second, prefixes)
     pending = await submit(first_model, texts, first, None)
+    try:
+        # Texts without content take no room; the second model refuses unusable options, and too much work, now instead
+        # of after the first. A translation has about as many sentences as its text.
+        expected = replace(second, later_sentences=len(pending.futures))
+        await submit(second_model, [""] * len(texts), expected, prefixes)
+    except BaseException:
+        pending.cancel()
+        raise
 
     async def go_on(index: int, text: str) -> Pending:
         prefix = None if prefixes is None else [prefixes[index]]
@@ -160,6 +167,8 @@ class PivotPending:
         except CancelledError:
             text.future.cancel()
         except Exception as error:
+            if is_expected(error):  # others are logged with their frames
+                drop_frames(error)  # which hold the future, and so the error itself
             text.future.set_exception(error)
         finally:
             text.cancel()

@@ -16,7 +16,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 import jumok_serve
-from jumok_proto.errors import JumokError, OverloadedError
+from jumok_proto.errors import InvalidArgumentError, JumokError, OverloadedError
 from jumok_proto.v1.alignment_pb2 import AlignTextRequest
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2 import (
@@ -33,6 +33,7 @@ from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.translator import Translator
+from tests.serve.service.models.test_pivot_calls import model as pivot_model
 from tests.support.servers.fake_model import Answer, FakeModel, fail, hold, serving
 
 TIMES = 4
@@ -198,6 +199,31 @@ def test_a_failed_request_leaves_nothing(ask: Ask, on_submit: Callable[[Answer],
                 model.submitted.get_nowait()
 
         async with serving(model) as (server, channel):
+            assert await stays(server, channel, failed) == {}
+
+    asyncio.run(scenario())
+
+
+def unreadable(answer: Answer) -> None:
+    """Refuse what the first model wrote."""
+    if any(answer.texts):
+        raise InvalidArgumentError("the text cannot be read", field="contents[0]")
+
+
+@pytest.mark.usefixtures("undisturbed")
+def test_texts_that_fail_at_the_second_model_leave_nothing() -> None:
+    async def scenario() -> None:
+        first, second = pivot_model("de", "en"), pivot_model("en", "fr", unreadable)
+        request = TranslateTextRequest(contents=["a", "b", "c"], source_language_code="de", target_language_code="fr")
+        ask = unary("TranslateText", request)
+
+        async def failed(channel: grpc.aio.Channel) -> None:
+            await ask(channel)
+            for model in (first, second):
+                while not model.submitted.empty():
+                    model.submitted.get_nowait()
+
+        async with serving(first, second) as (server, channel):
             assert await stays(server, channel, failed) == {}
 
     asyncio.run(scenario())
