@@ -67,6 +67,15 @@ def test_dashes_are_standard_input_and_output(server: FakeServer) -> None:
     assert to_device.stdout == b"A\n"
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="Linux has this device")
+def test_an_output_without_room_is_one_line(server: FakeServer) -> None:
+    done = run("translate", "--server", server.address, "--output", "/dev/full", "a")
+    assert done.returncode == 1
+    assert done.stderr.decode() == (
+        "Error: the output cannot be written: No space left on device; make room, or choose another\n"
+    )
+
+
 def test_pairs_of_a_file_are_scored(server: FakeServer, tmp_path: Path) -> None:
     source, target = tmp_path / "pairs.tsv", tmp_path / "scores"
     source.write_text("a\tA\nb\tB\n", encoding="utf-8")

@@ -1,5 +1,6 @@
 """Servers that cannot be reached: the messages, against real servers and sockets."""
 
+import re
 import socket
 import subprocess
 import sys
@@ -27,12 +28,12 @@ def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
 
 
 @contextmanager
-def tls_server(authority: Authority, *, mutual: bool = False) -> Iterator[str]:
+def tls_server(authority: Authority, *, mutual: bool = False, host: str = "localhost") -> Iterator[str]:
     certificate, key = authority.folder / "server.pem", authority.folder / "server.key"
     pair = (key.read_bytes(), certificate.read_bytes())
     server = grpc.server(ThreadPoolExecutor(1))
     root = authority.root.read_bytes() if mutual else None
-    port = server.add_secure_port("localhost:0", grpc.ssl_server_credentials([pair], root, mutual))
+    port = server.add_secure_port(f"{host}:0", grpc.ssl_server_credentials([pair], root, mutual))
     server.start()
     yield f"localhost:{port}"
     server.stop(None).wait()
@@ -100,6 +101,19 @@ def test_tls_on_one_side_only(authority: Authority) -> None:
         assert message(plain.address, Tls(root_certificates=authority.root)).startswith(
             f"cannot reach a server at {plain.address}: it answers without TLS: leave out tls (--tls, --tls-ca) ("
         )
+
+
+def test_tls_problems_at_the_ipv4_address_of_localhost(authority: Authority, tmp_path: Path) -> None:
+    """As with a server that listens on 127.0.0.1 alone, by default."""
+    other = Authority.make(tmp_path)
+    with tls_server(authority, host="127.0.0.1") as server:
+        assert "no server listens" not in message(server)
+        assert "it closed the connection; if it uses TLS, give tls (--tls, --tls-ca)" in message(server)
+        said = message(server, Tls(root_certificates=other.root))
+        assert re.search("TLS with it fails; call 127.0.0.1:.* to see why|not signed by an authority", said)
+        said = message(server.replace("localhost", "127.0.0.1"), Tls(root_certificates=other.root))
+        assert "not signed by an authority that this client trusts" in said
+    assert "no server listens there: start it" in message(server)
 
 
 @pytest.mark.parametrize("program", [["-m", "jumok"], [str(Path(sys.executable).with_name("jumok"))]])

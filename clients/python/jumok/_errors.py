@@ -2,7 +2,9 @@
 
 import os
 import re
+import socket
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import cast
 
 import grpc
@@ -37,7 +39,13 @@ CAUSES = {
 
 BROKEN = "Socket closed|Connection reset|[Bb]roken pipe|EOF|SETTINGS"
 """Words of gRPC if the other side ends a connection without a reason."""
-OTHER_SIDE_WITHOUT_TLS = (
+REFUSED = "Connection refused"
+LOCALHOST, LOOPBACK = "localhost", "127.0.0.1"
+LOOK_S = 0.2
+"""Time to connect to this machine, for an error message."""
+CLOSED = "it closed the connection"
+WITHOUT_TLS = "if it uses TLS, give tls (--tls, --tls-ca)"
+WITH_TLS = (
     "if it needs a certificate of this client, give client_certificate and client_key (--tls-certificate, --tls-key); "
     "if it has no TLS, leave out tls (--tls, --tls-ca)"
 )
@@ -79,6 +87,12 @@ def _unreachable(code: grpc.StatusCode, message: str, server: str, *, tls: bool)
             f"'jumok health --server {server}'{directly}"
         )
     detail = re.sub(r"^.*last error: [A-Z_]+: ", "", message)
+    if REFUSED in message and not proxy and _listens_elsewhere(server):
+        address = server.replace(LOCALHOST, LOOPBACK)
+        return (
+            f"cannot reach a server at {server}: "
+            f"{f'TLS with it fails; call {address} to see why' if tls else f'{CLOSED}; {WITHOUT_TLS}'}"
+        )
     cause = None if proxy else _cause(message, tls=tls)
     return f"cannot reach a server at {server}{through}: {detail if cause is None else f'{cause} ({detail})'}{directly}"
 
@@ -87,11 +101,20 @@ def _cause(message: str, *, tls: bool) -> str | None:
     for said, cause in CAUSES.items():
         if re.search(said, message):
             return cause
-    if not re.search(BROKEN, message):
-        return None
-    return (
-        f"it closed the connection; {OTHER_SIDE_WITHOUT_TLS if tls else 'if it uses TLS, give tls (--tls, --tls-ca)'}"
-    )
+    return f"{CLOSED}; {WITH_TLS if tls else WITHOUT_TLS}" if re.search(BROKEN, message) else None
+
+
+def _listens_elsewhere(server: str) -> bool:
+    """True if a program listens at the IPv4 address of localhost.
+
+    Of several addresses of a name gRPC reports the last failure, often that of the IPv6 address without a server.
+    """
+    port = server.removeprefix(f"{LOCALHOST}:")
+    if port == server or not port.isdecimal():
+        return False
+    with suppress(OSError), socket.create_connection((LOOPBACK, int(port)), timeout=LOOK_S):
+        return True
+    return False
 
 
 def _proxy(server: str, environment: Mapping[str, str]) -> tuple[str, str] | None:

@@ -369,7 +369,10 @@ def read_configuration(file: Path | None, environment: Mapping[str, str], flags:
 def _from_file(file: Path, problems: list[str]) -> dict[str, GivenValue]:
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except UnicodeDecodeError as error:
+        problems.append(f"{file}: byte {error.start + 1} is not UTF-8; save the file as UTF-8")
+        return {}
+    except (OSError, tomllib.TOMLDecodeError) as error:
         problems.append(f"{file}: {error}")
         return {}
     problems += [f"{name} (file {file}): unknown; {_suggestion(name, str)}" for name in content if name not in NAMES]

@@ -144,6 +144,9 @@ def test_a_file_that_is_no_toml_is_refused(file: Path, bundle: Path) -> None:
     (problem,) = problems(file, bundles=(str(bundle),))
     assert problem.startswith(f"{file}: ")
     assert "line 1" in problem
+    file.write_text("port = 1", encoding="utf-16")
+    (problem,) = problems(file, bundles=(str(bundle),))
+    assert problem == f"{file}: byte 1 is not UTF-8; save the file as UTF-8"
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(file: Path, bundle: Path) -> None:

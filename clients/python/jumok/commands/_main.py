@@ -1,5 +1,6 @@
 """The command line: sub-commands of all packages, one-line failures, exit codes."""
 
+import errno
 import os
 import sys
 from collections.abc import Sequence
@@ -30,6 +31,8 @@ _EXTRAS = {
     "transformers": "serve,import",
 }
 """Extras to install, by the package that is missing."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+"""Numbers of errors of writes that find no room."""
 _EXTRAS_OF_COMMANDS = {"import": "serve,import"}
 """Extras of commands whose owner needs fewer."""
 COMPLETION = "_JUMOK_COMPLETE"
@@ -112,6 +115,8 @@ def _report(error: BaseException) -> int:
             # Python flushes standard output again at exit, and would report the broken pipe.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             code = 141
+        case OSError() if error.errno in _FULL:
+            click.echo(f"Error: the output cannot be written: {error.strerror}; make room, or choose another", err=True)
         case OSError() if error.filename is not None and error.strerror:
             click.echo(f"Error: {os.fsdecode(error.filename)}: {error.strerror}", err=True)
         case JumokError() | OSError():
