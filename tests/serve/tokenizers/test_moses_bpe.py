@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
-import sacremoses
 
 from jumok_serve.manifest.tokenizers import MosesBPEDescription
 from jumok_serve.tokenizers.moses_bpe import MosesBPETokenizer
@@ -164,6 +164,7 @@ def test_words_are_cut_as_subword_nmt_does() -> None:
 
 @pytest.mark.parametrize("language", ["en", "de", "cs"])
 def test_words_are_those_of_moses(language: str) -> None:
+    sacremoses: Any = pytest.importorskip("sacremoses")
     moses, normalizer = sacremoses.MosesTokenizer(language), sacremoses.MosesPunctNormalizer(language)
     tokenizer, random = make(languages=(language, language)), Random(8)
     marks = ("U.S.", "z.B.", "No.", "1", "3.", "dr.", "Dr.", "a.", "Á.", "ž.", "ё.", "的.", ".", "..", "...", "word,")
