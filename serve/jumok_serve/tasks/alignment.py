@@ -149,7 +149,7 @@ def prepare_alignment(  # noqa: PLR0917 - model and engine, and the arguments of
     sources = model.inputs.sources(
         texts, direction, truncate=parameters.truncate, deadline=parameters.deadline, keep_unknown=True
     )
-    given = model.inputs.targets_or_none(targets, sources, options.forced_first_token)
+    given = model.inputs.targets_or_none(targets, sources, options.forced_first_token, parameters.deadline)
     lengths = [
         (len(source.token_ids), options.max_length if target is None else len(target.token_ids))
         for source, target in zip(sources, given, strict=True)

@@ -101,7 +101,7 @@ def prepare_scoring(
         error.field = "length_penalty"  # a parameter of its own here, not one of the options
         raise
     sources = model.inputs.sources(texts, direction, truncate=parameters.truncate, deadline=parameters.deadline)
-    target_ids = model.inputs.targets(targets, sources, options.forced_first_token)
+    target_ids = model.inputs.targets(targets, sources, options.forced_first_token, parameters.deadline)
     engine.charge(parameters.caller, sum(map(len, target_ids)))
     return PendingScores(
         model,

@@ -102,8 +102,7 @@ class InputProcessor:
             raise InvalidArgumentError("no texts: send at least one", field="contents")
         sources: list[Source] = []
         for some in _groups(texts):
-            if deadline is not None and time.monotonic() > deadline:
-                raise DeadlineExceededError("the deadline passed while the texts were tokenized")
+            _check_deadline(deadline)
             sources += self._sources(some, direction, first=len(sources), truncate=truncate, keep_unknown=keep_unknown)
         return sources
 
@@ -126,32 +125,47 @@ class InputProcessor:
         return [(*first, *ids) if ids else () for ids in token_ids]
 
     def targets_or_none(
-        self, targets: Sequence[str | None] | None, sources: Sequence[Source], forced_first: int | None
+        self,
+        targets: Sequence[str | None] | None,
+        sources: Sequence[Source],
+        forced_first: int | None,
+        deadline: float | None = None,
     ) -> list[Target | None]:
         """Tokenize translations as `targets` does; None and an empty translation become None.
 
         Raises:
             InvalidArgumentError: a target cannot be used or is too long, or their number is not that of the sources.
+            DeadlineExceededError: the deadline has passed.
         """
         if targets is None:
             return [None] * len(sources)
         check_count("targets", targets, len(sources))
-        token_ids = self.targets([target or [] for target in targets], sources, forced_first)
+        token_ids = self.targets([target or [] for target in targets], sources, forced_first, deadline)
         return [Target(text, ids) if text else None for text, ids in zip(targets, token_ids, strict=True)]
 
     def targets(
-        self, targets: Sequence[str | Sequence[int]], sources: Sequence[Source], forced_first: int | None
+        self,
+        targets: Sequence[str | Sequence[int]],
+        sources: Sequence[Source],
+        forced_first: int | None,
+        deadline: float | None = None,
     ) -> list[Sequence[int]]:
         """Tokenize translations, EOS and a forced first token included; token ids stay unchanged.
 
         Raises:
             InvalidArgumentError: a target cannot be used or is too long, or their number is not that of the sources.
+            DeadlineExceededError: the deadline has passed.
         """
         check_count("targets", targets, len(sources))
         first = () if forced_first is None else (forced_first,)
         eos, longest = self._special_tokens.eos[0], self._limits.max_target_length
         token_ids: list[Sequence[int]] = []
+        characters = 0
         for index, (target, source) in enumerate(zip(targets, sources, strict=True)):
+            characters += len(target) if isinstance(target, str) else 0
+            if characters > CHARACTERS_PER_DEADLINE_CHECK:
+                _check_deadline(deadline)
+                characters = 0
             field = f"targets[{index}]"
             if isinstance(target, str):
                 written = self._encode_target(target, field=field)
@@ -268,6 +282,11 @@ class InputProcessor:
                 _encode(self._tokenizer.encode, text, f"contents[{number}]")
                 for number, text in enumerate(texts, start=first)
             ]
+
+
+def _check_deadline(deadline: float | None) -> None:
+    if deadline is not None and time.monotonic() > deadline:
+        raise DeadlineExceededError("the deadline passed while the texts were tokenized")
 
 
 def _groups(texts: Sequence[str]) -> Iterator[list[str]]:

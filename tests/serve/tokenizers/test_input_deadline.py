@@ -29,3 +29,19 @@ def test_a_deadline_that_passes_ends_the_work(
     assert next(seconds) == 5
     found = processor.sources(numbered, direction, truncate=True, deadline=1000)
     assert found == [processor.sources([one], direction, truncate=True, deadline=None)[0] for one in numbered]
+
+
+def test_a_deadline_that_passes_ends_the_work_on_targets(toy_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bundle = Bundle.open(toy_bundle)
+    processor = InputProcessor(bundle.tokenizer, bundle.manifest)
+    most = bundle.manifest.limits.max_target_length
+    targets = ["a " * (most // 2 - 2)] * (4 * 2**15 // most)
+    sources = processor.sources(["a man"], processor.direction(None, None), truncate=False, deadline=None) * len(
+        targets
+    )
+    seconds = count()
+    monkeypatch.setattr(input_processor, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    with pytest.raises(DeadlineExceededError, match="while the texts were tokenized"):
+        processor.targets(targets, sources, None, deadline=1.5)
+    assert next(seconds) == 3
+    assert len(processor.targets(targets, sources, None, deadline=1000)) == len(targets)
