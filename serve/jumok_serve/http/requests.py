@@ -2,8 +2,10 @@
 
 import asyncio
 import json
+import re
 from collections.abc import Mapping
 from ipaddress import IPv6Address
+from itertools import islice
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
 
@@ -18,6 +20,8 @@ Fields: TypeAlias = dict[str, Any]
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 MAX_FORM_FIELDS = 4096
+_STRINGS = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
+"""Strings of JSON; the last one may lack its end."""
 
 
 class ClientDisconnectedError(Exception):
@@ -95,15 +99,18 @@ def _declared_bytes(headers: Headers, most: int) -> int:
     return min(int(headers.get("content-length", "0")), most)
 
 
-def parse_fields(headers: Headers, query: bytes, body: bytes) -> Fields:
+def parse_fields(headers: Headers, query: bytes, body: bytes, most: int) -> Fields:
     """Read the fields of a JSON object, or of query string and form; a field that comes twice is a list.
+
+    Args:
+        most: values of a JSON object, at all depths.
 
     Raises:
         InvalidArgumentError: neither of them, or not UTF-8.
     """
     kind = headers.get("content-type", JSON if body else FORM).partition(";")[0].strip().lower()
     if kind == JSON and body:
-        return parse_object(body)
+        return parse_object(body, most)
     if kind not in {FORM, JSON} and body:
         raise InvalidArgumentError(f"the request has the content type {kind!r}; send {JSON} or {FORM}", field="request")
     fields: dict[str, Any] = {}
@@ -113,12 +120,14 @@ def parse_fields(headers: Headers, query: bytes, body: bytes) -> Fields:
     return fields
 
 
-def parse_object(body: bytes) -> Fields:
-    """Read a JSON object.
+def parse_object(body: bytes, most: int) -> Fields:
+    """Read a JSON object of at most ``most`` values, which are counted before objects are made of them.
 
     Raises:
-        InvalidArgumentError: another kind of value, or no JSON.
+        InvalidArgumentError: another kind of value, too many values, or no JSON.
     """
+    if _values(body) > most and _has_more_values(body, most):
+        raise InvalidArgumentError(f"the request has more than {most} values; send several requests", field="request")
     try:
         value = json.loads(body)
     except (ValueError, RecursionError):
@@ -126,6 +135,17 @@ def parse_object(body: bytes) -> Fields:
     if not isinstance(value, dict):
         raise InvalidArgumentError("the request is no JSON object in UTF-8", field="request")
     return value
+
+
+def _values(body: bytes) -> int:
+    """Count the values of JSON, roughly; strings count for what looks like values in them."""
+    return sum(map(body.count, (b",", b"[", b"{")))
+
+
+def _has_more_values(body: bytes, most: int) -> bool:
+    """True if JSON has more values than that, those within strings left out."""
+    strings = sum(1 for _ in islice(_STRINGS.finditer(body), 2 * most + 1))  # each value may have a name
+    return strings > 2 * most or _values(_STRINGS.sub(b"", body)) > most
 
 
 def _parse_form(source: bytes) -> dict[str, list[str]]:

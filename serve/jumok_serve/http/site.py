@@ -62,7 +62,8 @@ class Incoming:
         Raises:
             InvalidArgumentError: neither of them.
         """
-        return parse_fields(self.headers, self.scope["query_string"], self.body)
+        most = self.site.intake.max_fields
+        return parse_fields(self.headers, self.scope["query_string"], self.body, most)
 
     @property
     def path(self) -> Mapping[str, str]:

@@ -92,8 +92,8 @@ def statuses(received: bytes) -> list[int]:
         b'"q"',
         b"null",
         b"\xff\xfe",
-        b"[" * 60_000,
-        b'{"q": ' * 9_000,
+        b"[" * 5_000,
+        b'{"q": ' * 5_000,
         b'{"q": 1' + b"0" * 9_000 + b"}",
         b"\0",
     ],
@@ -103,6 +103,30 @@ def test_bodies_that_are_no_json_object(bounded: Served, body: bytes) -> None:
     answer = call(f"{bounded.url}/translate", raw=body, headers={"Content-Type": "application/json"})
     assert answer.status == 400
     assert "no JSON object" in answer.content["error"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"q": [' + b"[]," * 20_000 + b"[]]}",
+        b'{"q": ["' + b'","' * 20_000 + b'"]}',
+        b"{" * 60_000,
+        b'{"q": "\\\\' + b'\\"' * 20_000 + b'", "a": [' + b"1," * 9_000 + b"1]}",
+    ],
+    ids=["lists", "strings", "nested", "after a string"],
+)
+def test_bodies_of_many_values_are_refused_before_objects_are_made(bounded: Served, body: bytes) -> None:
+    for path in ("/translate", "/v1/text:translate"):
+        answer = call(f"{bounded.url}{path}", raw=body, headers={"Content-Type": "application/json"})
+        assert answer.status == 400
+        assert "more than 5120 values; send several requests" in json.dumps(answer.content)
+
+
+def test_marks_in_texts_are_no_values(bounded: Served) -> None:
+    text = 'a dog, {a} [man] \\" ' * 2_000
+    body = json.dumps({"q": text, "source": "en", "target": "de"}).encode()
+    answer = call(f"{bounded.url}/translate", raw=body, headers={"Content-Type": "application/json"})
+    assert "values" not in json.dumps(answer.content)
 
 
 def test_forms_that_are_none(bounded: Served) -> None:

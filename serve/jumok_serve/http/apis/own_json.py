@@ -131,7 +131,8 @@ def _answer_of(method: Method) -> Answer:
 
 def _parse(method: Method, incoming: Incoming) -> Message:
     request = method.request()
-    fields = dict(incoming.path) if method.verb == "GET" else parse_object(incoming.body)
+    most = incoming.site.intake.max_fields
+    fields = dict(incoming.path) if method.verb == "GET" else parse_object(incoming.body, most)
     try:
         json_format.ParseDict(fields, request)
     except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
