@@ -341,11 +341,8 @@ def read_configuration(file: Path | None, environment: Mapping[str, str], flags:
     if file is not None:
         given |= _from_file(file, problems)
     given |= _from_environment(environment, problems)
-    given |= {
-        name: GivenValue(value, _flag_origin(name))
-        for name, value in flags.items()
-        if value is not None and value != ()
-    }
+    passed = {name: value for name, value in flags.items() if value not in (None, ())}
+    given |= {name: GivenValue(value, _flag_origin(name)) for name, value in passed.items()}
     values = {name: one.value for name, one in given.items()}
     try:
         configuration = Configuration.model_validate(values)
