@@ -366,11 +366,9 @@ def read_configuration(file: Path | None, environment: Mapping[str, str], flags:
 def _from_file(file: Path, problems: list[str]) -> dict[str, GivenValue]:
     try:
         content = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as error:
-        problems.append(f"{file}: byte {error.start + 1} is not UTF-8; save the file as UTF-8")
-        return {}
-    except (OSError, tomllib.TOMLDecodeError) as error:
-        problems.append(f"{file}: {error}")
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        at = error.start + 1 if isinstance(error, UnicodeDecodeError) else 0
+        problems.append(f"{file}: {f'byte {at} is not UTF-8; save the file as UTF-8' if at else error}")
         return {}
     problems += [f"{name} (file {file}): unknown; {_suggestion(name, str)}" for name in content if name not in NAMES]
     return {name: GivenValue(value, f"file {file}") for name, value in content.items() if name in NAMES}
