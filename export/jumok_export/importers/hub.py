@@ -118,7 +118,8 @@ def _earlier_download(name: HubName, error: Exception, progress: Callable[[str],
             name.name, revision=name.revision, local_files_only=True, allow_patterns=["config.json"]
         )
     except errors.LocalEntryNotFoundError:
-        raise HubError(f"{name} was not downloaded before, and {reason}") from error
+        remedy = "unset it once" if offline else "connect once"
+        raise HubError(f"{name} was not downloaded before, and {reason}: {remedy}, or name a local folder") from error
     progress(f"{reason}: importing the earlier download in {folder}")
     return Path(folder)
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -86,7 +87,7 @@ def test_cells_with_onnx_weights_compute_what_onnx_runtime_does(kind: CellKind, 
     random, gates = np.random.default_rng(4), CELLS[kind].gates
     shapes = {"W": (2, gates * 4, 3), "R": (2, gates * 4, 4)} | ({"B": (2, 2 * gates * 4)} if bias else {})
     weights = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
-    options = {"linear_before_reset": 1} if kind == "gru" else {}
+    options: dict[str, Any] = {"linear_before_reset": 1} if kind == "gru" else {}
     node = make_node(kind.upper(), ["X", *weights], ["Y"], hidden_size=4, direction="bidirectional", **options)
     graph = make_graph(
         [node],

@@ -65,7 +65,8 @@ class TokenizerFiles:
     """A folder's tokenizer_config.json and special_tokens_map.json, read as transformers does.
 
     Attributes:
-        class_name: transformers' class of the tokenizer, such as "NllbTokenizer".
+        stated_class: transformers' class of the tokenizer, as the files name it: "NllbTokenizerFast".
+        class_name: the class without "Fast".
 
     Raises:
         CheckpointError: a file is no JSON, or names code of its own.
@@ -94,7 +95,8 @@ class TokenizerFiles:
                 ]
             )
         named = settings.get("tokenizer_class") or config.get("tokenizer_class")
-        self.class_name = str(named or _DEFAULT_CLASSES.get(config.get("model_type", ""), "")).removesuffix("Fast")
+        self.stated_class = str(named or _DEFAULT_CLASSES.get(config.get("model_type", ""), ""))
+        self.class_name = self.stated_class.removesuffix("Fast")
 
     def has(self, *names: str) -> bool:
         """True if the folder has all these files."""
@@ -213,8 +215,8 @@ def load_backend(files: TokenizerFiles) -> Backend:
     if own is None:
         raise CheckpointError(
             [
-                f"transformers {__version__} has no tokenizer class {files.class_name!r}: if the tokenizer needs only "
-                f"{TOKENIZER_JSON}, set tokenizer_class to {TOKENIZER_CLASS!r} in tokenizer_config.json"
+                f"transformers {__version__} has no tokenizer class {files.stated_class!r}: if the tokenizer needs "
+                f"only {TOKENIZER_JSON}, set tokenizer_class to {TOKENIZER_CLASS!r} in tokenizer_config.json"
             ]
         )
     _require_sources(files, own)

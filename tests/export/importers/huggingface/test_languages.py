@@ -249,9 +249,10 @@ def test_code_of_a_checkpoint_is_refused_and_not_run(make: Callable[[str], Path]
 def test_unknown_tokenizer_class_is_named(make: Callable[[str], Path]) -> None:
     folder = make("bart")
     expected = read(folder, 1000).tokenizer.encode(TEXTS[0])
-    change(folder, tokenizer_class="LokomotivTokenizer")
-    with pytest.raises(CheckpointError, match=r"has no tokenizer class 'LokomotivTokenizer': .* 'PreTrainedTokenizerF"):
-        read(folder, 1000)
+    for name in ("LokomotivTokenizer", "LokomotivTokenizerFast"):
+        change(folder, tokenizer_class=name)
+        with pytest.raises(CheckpointError, match=rf"has no tokenizer class '{name}': .* 'PreTrainedTokenizerFast'"):
+            read(folder, 1000)
     change(folder, tokenizer_class="PreTrainedTokenizerFast")
     assert read(folder, 1000).tokenizer.encode(TEXTS[0]) == expected
 
