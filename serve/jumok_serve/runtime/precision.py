@@ -13,9 +13,9 @@ LEAST_AGREEMENT = {"calibration texts": 0.98, "random tokens": 0.95}
 
 After random tokens a model is less sure of its choice, so that roundings change more of them.
 """
-SHORT_TRANSLATION = 10
+SHORT_TRANSLATION = 12
 """Tokens at the mean, up to which translations are short: names and words, which one changed token makes wrong."""
-LEAST_UNCHANGED = {"calibration texts": 0.95, "random tokens": 0.9}
+LEAST_UNCHANGED = 0.95
 """Least share of short translations in which no token may differ, for "auto" to take a precision."""
 
 
@@ -42,14 +42,13 @@ def automatic_precision(manifest: Manifest, device: str) -> str:
 def agrees(agreement: Agreement) -> bool:
     """True if a precision agrees with fp32 well enough for "auto" to take it.
 
-    In short translations the whole results count too.
+    In short translations the whole results count too. Lengths after random tokens say nothing about those of texts.
     """
     if agreement.share < LEAST_AGREEMENT[agreement.texts]:
         return False
-    if agreement.translations is None or agreement.unchanged is None:
+    if agreement.texts == "random tokens" or agreement.translations is None or agreement.unchanged is None:
         return True
-    short = agreement.tokens <= SHORT_TRANSLATION * agreement.translations
-    return not short or agreement.unchanged >= LEAST_UNCHANGED[agreement.texts]
+    return agreement.tokens > SHORT_TRANSLATION * agreement.translations or agreement.unchanged >= LEAST_UNCHANGED
 
 
 def describe_agreement(manifest: Manifest, precision: str) -> str:
