@@ -17,7 +17,7 @@ COMMA := ,
 PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help kernels-check kernels-asan demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving step gpu quality regression real-models parity faults format clean
+.PHONY: help kernels-check kernels-asan demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving step import-memory gpu quality regression real-models parity faults format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -99,6 +99,9 @@ serving: $(VENV)/installed-bench  ## load the server, beside two servers around 
 
 faults: $(VENV)/installed-bench  ## put the server under load and faults, for half an hour; ARGS are the benchmark's
 	$(VENV)/bin/python -m tests.faults $(ARGS)
+
+import-memory: $(VENV)/installed-bench  ## measure memory and time of imports, beside CTranslate2's conversions; ARGS are the benchmark's
+	$(VENV)/bin/python -m benchmarks.import_memory $(ARGS)
 
 step: $(VENV)/installed-bench  ## measure a decoder step against its weight products alone; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.step $(ARGS)

@@ -2,7 +2,9 @@
 
 import logging
 import os
+import secrets
 import shlex
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,15 +19,16 @@ from typing import Literal
 import torch
 from torch import nn
 
-from jumok_export.bundles.variants import elsewhere_in, write_variants
+from jumok_export.bundles.variants import write_variants
 from jumok_export.errors import ExportError, listed
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.storage import WeightsFile
 from jumok_export.graphs.tracing import export_graphs
+from jumok_export.graphs.weights import all_finite
 from jumok_export.models.attention import scaled_queries
 from jumok_export.quantization.calibration import Calibration, GreedySearch, calibrate, encode_texts, given_calibration
 from jumok_export.shortlists.sources import ShortlistPlan
-from jumok_export.verification.agreement import SourceTexts, random_sources
+from jumok_export.verification.agreement import SENTENCES, TOGETHER, SourceTexts, random_sources
 from jumok_export.verification.samples import InputBounds
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle, write_bundle
@@ -50,6 +53,8 @@ logger = logging.getLogger(__name__)
 PRECISIONS = ("fp32", "fp16", "int8")
 """Precisions of a bundle: fp16 is for CUDA, int8 for the CPU, fp32 for both."""
 DEFAULT_PRECISIONS = ("fp32", "int8")
+USUAL_PARAMETERS = 100_000_000
+"""Parameters up to which verification tries all of its inputs; it tries fewer with larger models."""
 SHORTLIST_FILE = "shortlist.npz"
 PACKAGES = ("jumok", "torch", "onnx", "onnxscript", "onnxruntime", "sentencepiece", "tokenizers", "transformers")
 """Packages whose versions the manifest records, if they are installed."""
@@ -78,6 +83,7 @@ def export_bundle(
     unverified: bool = False,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
+    kept: WeightsFile | None = None,
 ) -> Bundle:
     """Export a model, verify its graphs, and write a bundle.
 
@@ -108,6 +114,7 @@ def export_bundle(
             warns.
         overwrite: True to replace a bundle.
         progress: receives progress messages.
+        kept: file of `scratch_weights` that the model's weights are mapped from, so that no second one is made.
 
     Returns:
         The bundle, opened.
@@ -133,6 +140,7 @@ def export_bundle(
         pad=special_tokens.pad,
         max_source_length=limits.max_source_length,
         max_target_length=limits.max_target_length,
+        share=min(1.0, USUAL_PARAMETERS / max(1, sum(parameter.numel() for parameter in model.parameters()))),
     )
 
     direction = _default_direction(languages, "calibration") if calibration is not None else _some_direction(languages)
@@ -154,7 +162,13 @@ def export_bundle(
     described_texts: Literal["calibration texts", "random tokens"] = (
         "random tokens" if calibration is None else "calibration texts"
     )
-    texts = SourceTexts(sources=sources, search=search, pad=special_tokens.pad, described=described_texts)
+    texts = SourceTexts(
+        sources=sources,
+        search=search,
+        pad=special_tokens.pad,
+        described=described_texts,
+        most=bounds.some(SENTENCES, least=TOGETHER),
+    )
 
     described = None if shortlist is None else _describe(shortlist, _default_direction(languages, "a shortlist"))
 
@@ -169,7 +183,7 @@ def export_bundle(
                 never=never,
             )
             lists.save(folder / SHORTLIST_FILE)
-        with _fp32_weights(folder, precisions) as weights, _evaluating(model), scaled_queries(model):
+        with _fp32_weights(folder, precisions, kept) as weights, _evaluating(model), scaled_queries(model):
             progress("exporting the graphs")
             graphs = _export(model, bounds, weights)
             written = write_variants(
@@ -217,7 +231,8 @@ def export_bundle(
 
 def _check_finite(model: nn.Module) -> None:
     """Raise ``ExportError`` for weights with NaN or infinite values; names the tensors."""
-    wrong = [name for name, values in model.named_parameters() if not torch.isfinite(values).all()]
+    parameters = ((name, values.detach().cpu().float().numpy()) for name, values in model.named_parameters())
+    wrong = [name for name, values in parameters if not all_finite(values)]
     if wrong:
         raise ExportError(f"NaN or infinite values are in {listed(wrong)}: export an earlier checkpoint")
 
@@ -324,11 +339,27 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _fp32_weights(folder: Path, precisions: Sequence[str]) -> Iterator[WeightsFile]:
-    """Make the file of the fp32 weights: the bundle's, or one that is removed in the end."""
-    with elsewhere_in(folder) as elsewhere:
-        where = folder if "fp32" in precisions else elsewhere
-        with WeightsFile(where / "fp32" / "weights.bin") as weights:
+def scratch_weights(out: str | os.PathLike[str]) -> Iterator[WeightsFile]:
+    """A file for weights in fp32 beside a future bundle, which is removed in the end."""
+    target = Path(os.path.abspath(out))
+    folder = target.with_name(f".{target.name}.{secrets.token_hex(4)}.weights")
+    try:
+        with WeightsFile(folder / "fp32" / "weights.bin") as weights:
+            yield weights
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _fp32_weights(folder: Path, precisions: Sequence[str], kept: WeightsFile | None) -> Iterator[WeightsFile]:
+    """The file of the fp32 weights: the bundle's, or one that is removed in the end."""
+    if "fp32" in precisions:
+        with WeightsFile(folder / "fp32" / "weights.bin") as weights:
+            yield weights
+    elif kept is not None:
+        yield kept
+    else:
+        with scratch_weights(folder / "weights") as weights:
             yield weights
 
 

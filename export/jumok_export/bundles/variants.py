@@ -21,7 +21,7 @@ from jumok_export.quantization.int8_graphs import Scales, quantize_graph
 from jumok_export.quantization.matrices import quantized_matrices, rectified_keys
 from jumok_export.verification.agreement import SourceTexts, measure_agreement
 from jumok_export.verification.fp16 import verify_fp16
-from jumok_export.verification.fp32 import verify_device, verify_fp32
+from jumok_export.verification.fp32 import verify_device, verify_fp32, verify_sources
 from jumok_export.verification.int8 import verify_int8
 from jumok_export.verification.native import verify_native
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
@@ -35,6 +35,7 @@ from jumok_serve.manifest.manifest import Agreement, Check, PrecisionVariant, Ve
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.precision import agrees
+from jumok_serve.runtime.process_memory import give_back_memory
 
 CALIBRATION_LOSS = 0.002
 """Share of tokens by which scales by row must agree better with fp32 than calibrated ones, to be taken instead.
@@ -81,9 +82,9 @@ class _Writer:
     def fp32(self, folder: Path, *, for_devices: bool) -> tuple[PrecisionVariant, VerificationReport]:
         targets: tuple[Target, ...] = ("cpu", "device") if for_devices else ("cpu",)
         variant = self._write(self.graphs, folder, "fp32", targets, self.weights)
-        report = self._verified("fp32", variant, folder, verify_fp32)
         if not for_devices:
-            return variant, report
+            return variant, self._verified("fp32", variant, folder, verify_sources, packed=False)
+        report = self._verified("fp32", variant, folder, verify_fp32)
         on_device = opened(Folder(folder, variant), "fp32", CPU_AS_DEVICE)
         more = verify_device(self.model, on_device, self.bounds)
         native = self._native_checks("fp32", variant, folder)
@@ -146,12 +147,15 @@ class _Writer:
         variant: PrecisionVariant,
         folder: Path,
         verify: Callable[[nn.Module, Graphs, InputBounds], VerificationReport],
+        *,
+        packed: bool = True,
     ) -> VerificationReport:
         where = Folder(folder, variant)
-        graphs = opened(where, precision, CPU, native=False)
-        listed = opened(where, precision, CPU, listed=True, native=False) if self.listed else None
+        graphs = opened(where, precision, CPU, native=False, packed=packed)
         report = verify(self.model, graphs, self.bounds)
-        if listed is not None:
+        if self.listed:
+            graphs.unload("scorer")
+            listed = opened(where, precision, CPU, listed=True, native=False, packed=packed)
             more = verify_shortlist(self.model, graphs, listed, self.bounds, precision)
             report = VerificationReport(checks=(*report.checks, *more))
         return self._passed(precision, report)
@@ -184,10 +188,24 @@ def elsewhere_in(folder: Path) -> Iterator[Path]:
         yield Path(name)
 
 
-def opened(where: Folder, precision: str, device: Device, *, listed: bool = False, native: bool = True) -> Graphs:
-    """Load the graphs of a folder; raises `ExportError` if ONNX Runtime cannot load them."""
+def opened(
+    where: Folder,
+    precision: str,
+    device: Device,
+    *,
+    listed: bool = False,
+    native: bool = True,
+    packed: bool = True,
+) -> Graphs:
+    """Load the graphs of a folder, after memory of earlier sessions has been given back.
+
+    Raises:
+        ExportError: ONNX Runtime cannot load them.
+    """
+    give_back_memory()
+    threads = torch.get_num_threads()
     try:
-        return Graphs(where, precision, device=device, threads=torch.get_num_threads(), listed=listed, native=native)
+        return Graphs(where, precision, device=device, threads=threads, listed=listed, native=native, packed=packed)
     except BundleError as error:
         raise ExportError(f"ONNX Runtime cannot load the {precision} graphs: {'; '.join(error.problems)}") from error
 

@@ -1,13 +1,16 @@
 """Write graphs with their weights in one shared file, each tensor once."""
 
 from collections.abc import Mapping
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from onnx import GraphProto, TensorProto, helper, numpy_helper
+from torch import Tensor
 
 from jumok_export.graphs.graph import Graph, with_inner
 from jumok_export.graphs.weights import (
@@ -33,13 +36,12 @@ class WeightsFile:
     """A file of tensors, each of them once.
 
     Args:
-        path: the file, which is made.
+        path: the file, which `make` or the first tensor makes.
     """
 
     def __init__(self, path: Path) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
         self.path = path
-        self._file = path.open("xb", buffering=0)
+        self._file: FileIO | None = None
         self._end = 0
         self._stored: dict[tuple[object, ...], list[tuple[Place, tuple[int, ...]]]] = {}  # by type, sizes and sum
         self._sources: dict[tuple[object, ...], tuple[Place, bool]] = {}
@@ -50,7 +52,14 @@ class WeightsFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._file.close()
+        if self._file is not None:
+            self._file.close()
+
+    def make(self) -> None:
+        """Make the file and its folder, unless that has been done."""
+        if self._file is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = self.path.open("xb", buffering=0)
 
     def store(self, array: NDArray[Any]) -> tuple[Place, bool]:
         """Store a tensor, unless the file has it, or its transposition.
@@ -74,6 +83,13 @@ class WeightsFile:
         self._write(array.data.cast("B"))
         like.append((place, array.shape))
         return place, False
+
+    def keep(self, tensor: Tensor) -> Tensor:
+        """Store a tensor; returns it mapped from the file, so that it is in memory only while it is read."""
+        place, turned = self.store(tensor.numpy())
+        if turned:
+            return tensor
+        return torch.from_numpy(np.memmap(place.path, tensor.numpy().dtype, "c", place.offset, tuple(tensor.shape)))
 
     def move(self, tensor: TensorProto, graph: GraphProto) -> None:
         """Move a large constant of a graph into the file.
@@ -104,6 +120,8 @@ class WeightsFile:
         return self._sources[key]
 
     def _write(self, content: memoryview) -> None:
+        self.make()
+        assert self._file is not None
         while content:
             written = self._file.write(content)
             self._end += written
@@ -127,6 +145,7 @@ def write_graphs(
     if weights is None:
         with WeightsFile(folder / precision / "weights.bin") as file:
             return write_graphs(graphs, folder, precision, file)
+    weights.make()
     specs = {}
     for name, graph in graphs.items():
         model = graph.copy_model()

@@ -114,6 +114,11 @@ def equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
     return all(np.array_equal(one[part], other[part]) for part in parts(one.shape, 0))
 
 
+def all_finite(array: NDArray[Any]) -> bool:
+    """True if an array has neither NaN nor infinite values; looks at parts."""
+    return all(np.isfinite(array[part]).all() for part in parts(array.shape, 0))
+
+
 def forget_quantized() -> None:
     """Free the matrix that was quantized last."""
     _quantized.cache_clear()

@@ -13,7 +13,7 @@ from jumok_serve.manifest.manifest import Agreement
 from jumok_serve.runtime.graphs import Booleans, Integers
 
 SENTENCES = 200
-"""Most sources that are translated, evenly spread over those given."""
+"""Sources that are translated, if there are as many; fewer for large models."""
 TOGETHER = 25
 """Sources that are translated together."""
 SHORTEST, LONGEST = 3, 12
@@ -29,12 +29,14 @@ class SourceTexts:
         search: options of greedy search over them.
         pad: token after the end of shorter sources.
         described: the texts, for the manifest.
+        most: most sources that are translated, evenly spread over those given.
     """
 
     sources: Sequence[Sequence[int]]
     search: GreedySearch
     pad: int
     described: Literal["calibration texts", "random tokens"]
+    most: int = SENTENCES
 
 
 def random_sources(vocabulary: int, left_out: Sequence[int], longest: int) -> list[list[int]]:
@@ -55,7 +57,7 @@ def measure_agreement(expected: Side, found: Side, texts: SourceTexts) -> Agreem
 
     Both see the same tokens before. If all tokens of a translation agree, greedy search leaves it unchanged.
     """
-    spread = texts.sources[:: -(-len(texts.sources) // SENTENCES)]
+    spread = texts.sources[:: -(-len(texts.sources) // texts.most)]
     ordered = sorted((np.array(source) for source in spread), key=len)
     same = tokens = unchanged = 0
     for first in range(0, len(ordered), TOGETHER):

@@ -4,6 +4,7 @@ import sys
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from jumok_serve.manifest.manifest import Check
@@ -60,9 +61,15 @@ def likely(logits: NDArray[Any]) -> NDArray[np.float64]:
     """Log-probabilities [R, V] of logits [R, V], at least `LEAST_LIKELY`: the part that a search sees."""
     logits = logits.astype(np.float64)
     with np.errstate(invalid="ignore"):  # a row of NaN stays one
-        log_probabilities = logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True)
+        log_probabilities = logits - log_sum(logits)[:, None]
     floored: NDArray[np.float64] = np.maximum(log_probabilities, LEAST_LIKELY)
     return floored
+
+
+def log_sum(logits: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log of the sum of exponentials of each row, [R]."""
+    total: NDArray[np.float64] = torch.from_numpy(logits).logsumexp(dim=-1).numpy()
+    return total
 
 
 class Differences:

@@ -31,6 +31,15 @@ def verify_fp32(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> Verifi
     )
 
 
+def verify_sources(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> VerificationReport:
+    """Compare fp32 graphs, from which others are made, with their model.
+
+    Selection and sampler, which are the same in other precisions, are checked there.
+    """
+    trial = _Trial(model, graphs, bounds)
+    return report(trial.encoder, trial.step, trial.scorer, trial.aligner, trial.longest, trial.beams)
+
+
 def verify_device(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> tuple[Check, ...]:
     """Compare fp32 device graphs with the model.
 
@@ -85,7 +94,9 @@ class _Trial(Trial):
                     differences.compare(values, others)
             return [differences]
 
-        return self.close(measure, "all attention weights; B, S and T from 1") if self.aligns else []
+        checks = self.close(measure, "all attention weights; B, S and T from 1") if self.aligns else []
+        self.graphs.unload("aligner")
+        return checks
 
     def longest(self) -> list[Check]:
         pair, step = self.samples.longest()
@@ -96,7 +107,7 @@ class _Trial(Trial):
             differences.compare(expected.step(step)[0], found.step(step)[0])
             return [differences]
 
-        return self.close(measure, self.longest_described())
+        return self.close(measure, self.longest_described(pair, step))
 
     def beams(self) -> list[Check]:
         return self._decode(beam_size=3)

@@ -100,7 +100,9 @@ class _Trial(Trial):
                     error.compare(weights, others)
             return error
 
-        return [self._accurate(measure, "root mean square error of all attention weights")] if self.aligns else []
+        checks = [self._accurate(measure, "root mean square error of all attention weights")] if self.aligns else []
+        self.graphs.unload("aligner")
+        return checks
 
     def longest(self) -> list[Check]:
         pair, step = self.samples.longest()
@@ -111,7 +113,7 @@ class _Trial(Trial):
             error.compare(centre(expected.step(step)[0]), centre(found.step(step)[0]))
             return error
 
-        return [self._accurate(measure, self.longest_described())]
+        return [self._accurate(measure, self.longest_described(pair, step))]
 
     def _accurate(self, measure: Callable[[AnySide, AnySide], RelativeError], detail: str) -> Check:
         """Compare int8 with fp32; a larger error passes if the same arithmetic in PyTorch makes it."""

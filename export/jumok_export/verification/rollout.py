@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from jumok_export.verification.comparison import log_sum
 from jumok_export.verification.sides import Arrays, Side, StepInputs
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import Floats, Integers
@@ -228,10 +229,10 @@ class RowScores:
     def add(self, logits: Floats) -> None:
         """Add the logits of the next step, [R, V]."""
         step = next(self._steps)
-        for number, (history, row) in enumerate(zip(step.histories, logits.astype(np.float64), strict=True)):
+        rows = logits.astype(np.float64)
+        for number, (history, row, total) in enumerate(zip(step.histories, rows, log_sum(rows), strict=True)):
             place = (step.sentences[number // self._rollout.beam_size], *history)
             tokens = self._wanted.get(place, ())
-            total = np.logaddexp.reduce(row) if tokens else 0.0
             for token in tokens:
                 self._scores[*place, token] = float(row[token] - total)
 

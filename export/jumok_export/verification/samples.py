@@ -17,6 +17,8 @@ SOURCE_LENGTH, TARGET_LENGTH = 12, 10
 """Bounds of random lengths, in tokens; the model's own limits are checked once."""
 SLOTS = 5
 """Sentences that are decoded at the same time."""
+MOST_LOGITS = 2**27
+"""Logits of a target that is scored at most: 512 MiB, several times over."""
 OTHER_TOKENS = 0.25
 """Share of a translation's tokens that are replaced, so that a sentence's rows differ."""
 
@@ -27,6 +29,7 @@ class InputBounds:
 
     Attributes:
         pad: token after the end of shorter sources.
+        share: share of the usual number of inputs that are tried; less for large models, which take long.
     """
 
     source_vocabulary: int
@@ -35,6 +38,11 @@ class InputBounds:
     pad: int
     max_source_length: int
     max_target_length: int
+    share: float = 1.0
+
+    def some(self, number: int, least: int) -> int:
+        """The share of a number of inputs, `least` or more."""
+        return max(least, round(number * self.share))
 
 
 Sources = tuple[Integers, Integers]
@@ -53,19 +61,21 @@ class Samples:
         self._side = side
         self._source_length = min(SOURCE_LENGTH, bounds.max_source_length)
         self._target_length = min(TARGET_LENGTH, bounds.max_target_length)
+        self._shapes = bounds.some(SHAPES, least=4)
+        self._scored = min(bounds.max_target_length, max(1, MOST_LOGITS // bounds.target_vocabulary))
 
     def sources(self) -> Iterator[Sources]:
         """Yield sources of random shapes, the smallest first."""
         random = np.random.default_rng(1)
         yield self._source(random, 1, 1)
-        for _ in range(SHAPES):
+        for _ in range(self._shapes):
             yield self._source(random, *self._shape(random, self._source_length))
 
     def pairs(self) -> Iterator[Pairs]:
         """Yield sources and targets of random shapes, the smallest first."""
         random = np.random.default_rng(2)
         yield self._pair(random, 1, 1, 1)
-        for _ in range(SHAPES):
+        for _ in range(self._shapes):
             sentences, source = self._shape(random, self._source_length)
             target = int(random.integers(1, self._target_length + 1))
             yield self._pair(random, sentences, source, target)
@@ -75,7 +85,7 @@ class Samples:
         random = np.random.default_rng(3)
         yield self._step(random, sentences=1, beam_size=1, source=1, parents=1, time=0)
         yield self._step(random, sentences=3, beam_size=2, source=self._source_length, parents=1, time=0)
-        for _ in range(2 * SHAPES):
+        for _ in range(2 * self._shapes):
             sentences, source = self._shape(random, self._source_length)
             beam_size, parents = (int(size) for size in random.integers(1, (6, 9)))
             time = int(random.integers(self._target_length))
@@ -84,13 +94,16 @@ class Samples:
             )
 
     def longest(self) -> tuple[Pairs, StepInputs]:
-        """The longest source and target, and the step at its last token."""
+        """The longest source and target, and the step at the longest target's last token.
+
+        A target is shorter if its logits would take more than `MOST_LOGITS`.
+        """
         random = np.random.default_rng(4)
         source, target = self._bounds.max_source_length, self._bounds.max_target_length
         ids = random.integers(self._bounds.source_vocabulary, size=(1, source))
-        targets = random.integers(self._bounds.target_vocabulary, size=(1, target))
+        targets = random.integers(self._bounds.target_vocabulary, size=(1, target))[:, : self._scored]
         start = np.array([self._bounds.start])
-        pair = Pairs(ids, np.array([source]), start, targets, np.array([target]))
+        pair = Pairs(ids, np.array([source]), start, targets, np.array([targets.shape[1]]))
         step = self._step(random, sentences=1, beam_size=1, source=source, parents=1, time=target - 1)
         memory, _ = self._side.encode(*pair[:2])
         return pair, step._replace(positions=np.array([target - 1]), source_lengths=pair[1], memory=memory)
@@ -106,7 +119,7 @@ class Samples:
                 ),
                 tokens=random.integers(vocabulary, size=(random.integers(min(2, longest), longest + 1) - 1, beam_size)),
             )
-            for _ in range(sentences)
+            for _ in range(self._bounds.some(sentences, least=5))
         ]
         return plan_rollout(planned, slots=SLOTS, start=self._bounds.start, pad=self._bounds.pad, random=random)
 
@@ -159,7 +172,7 @@ class SentenceSamples(Samples):
     def pairs(self) -> Iterator[Pairs]:
         """Yield batches of one to five sentences."""
         random = np.random.default_rng(2)
-        for size in (1, *random.integers(1, 6, SHAPES).tolist()):
+        for size in (1, *random.integers(1, 6, self._shapes).tolist()):
             chosen = random.integers(len(self._sources), size=size).tolist()
             sources = pad([self._sources[sentence] for sentence in chosen], self._bounds.pad)
             targets = pad([self._targets[sentence] for sentence in chosen], 0)
@@ -170,7 +183,8 @@ class SentenceSamples(Samples):
         source = np.resize(np.concatenate(self._sources), (1, self._bounds.max_source_length))
         target = np.resize(np.concatenate(self._targets), (1, self._bounds.max_target_length))
         lengths, last = np.array([source.shape[1]]), target.shape[1] - 1
-        pair = Pairs(source, lengths, np.array([self._start]), target, np.array([last + 1]))
+        scored = target[:, : self._scored]
+        pair = Pairs(source, lengths, np.array([self._start]), scored, np.array([scored.shape[1]]))
         memory, _ = self._side.encode(source, lengths)
         row = target[:, -1], np.array([last]), np.array([0])
         return pair, StepInputs(*row, lengths, memory, self._state(last))
@@ -179,6 +193,7 @@ class SentenceSamples(Samples):
         """A decode of several steps along translations, with some other tokens."""
         random = np.random.default_rng(beam_size)
         planned = []
+        sentences = self._bounds.some(sentences, least=5)
         for sentence in np.linspace(0, len(self._sources) - 1, sentences).astype(int).tolist():
             target = self._targets[sentence][: self._target_length - 1]
             others = random.choice(target, (len(target), beam_size)) if len(target) else np.empty((0, beam_size), int)

@@ -13,7 +13,7 @@ from jumok_export.verification.rollout import Rollout, RowScores, alone, pad, pl
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.selection_cases import drawings, selections
-from jumok_export.verification.sides import Side, TorchSide
+from jumok_export.verification.sides import Side, StepInputs, TorchSide
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Floats, Graphs, Pairs
 
@@ -109,11 +109,14 @@ class Trial:
         detail = "running scores of drawn tokens under constraints, at several temperatures, top-k and top-p"
         return [totals.check(detail), _all_equal("sampler tokens", totals.cases, wrong)]
 
-    def longest_described(self) -> str:
+    @staticmethod
+    def longest_described(pair: Pairs, step: StepInputs) -> str:
         """Describe the comparison at the limits."""
-        source, target = self.bounds.max_source_length, self.bounds.max_target_length
+        scored, decoded = pair.target_ids.shape[1], int(step.positions[0]) + 1
+        last = "the last of them" if scored == decoded else f"token {decoded}"
         return (
-            f"{target} target tokens given {source} source tokens, scored in one pass; and the step at the last of them"
+            f"{scored} target tokens given {pair.source_ids.shape[1]} source tokens, scored in one pass; "
+            f"and the step at {last}"
         )
 
     def play(self, rollout: Rollout, side: Side) -> Iterator[Floats]:

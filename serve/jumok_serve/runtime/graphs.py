@@ -94,6 +94,7 @@ class Graphs:
         threads: threads that the operators of one graph share; None: as many as ONNX Runtime finds cores.
         listed: True to load the decoder for shortlists instead of the other.
         native: True to prefer graphs with native operators on the CPU if their library is there.
+        packed: False to read weights where their file is mapped: slower, in less memory.
 
     Attributes:
         native: True if native operators decode.
@@ -121,6 +122,7 @@ class Graphs:
         threads: int | None = None,
         listed: bool = False,
         native: bool = True,
+        packed: bool = True,
     ) -> None:
         variant = bundle.variant(precision)
         if listed and not variant.listed and not device.own_memory:
@@ -155,7 +157,8 @@ class Graphs:
         self._device = device
         self._device_id = (device.name, 0) if device.own_memory else None
         self.placement = place_threads(threads if device.name == "cpu" else None)
-        self._options = session_options(threads, device, self.placement.affinities)
+        self._packed = packed
+        self._options = session_options(threads, device, self.placement.affinities, packed=packed)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
         problems: list[str] = []
@@ -176,7 +179,8 @@ class Graphs:
         spec = self._graphs[name]
         self._check_file(spec.file)
         try:
-            session = open_session(self.path(name), self._device, self._options, checked=name not in _ONE_PASS)
+            checked = name not in _ONE_PASS
+            session = open_session(self.path(name), self._device, self._options, checked=checked, packed=self._packed)
         except DeviceError:
             raise
         except Exception as error:
@@ -211,9 +215,15 @@ class Graphs:
         """
         other = copy.copy(self)
         other.placement = place_threads(threads)
-        other._options = session_options(threads, other._device, other.placement.affinities)
+        other._options = session_options(threads, other._device, other.placement.affinities, packed=self._packed)
         other._sessions = {**self._sessions, **{name: other._load(name) for name in ("encoder", "decoder")}}
         return other
+
+    def unload(self, name: str) -> None:
+        """Close the session of a graph outside the step loop; its next use loads it again."""
+        assert name in _ONE_PASS
+        with self._lock:
+            self._sessions.pop(name, None)
 
     def _session(self, name: str) -> Any:
         with self._lock:

@@ -21,6 +21,9 @@ SLOWER_OPTIMIZERS = ["SkipLayerNormFusion"]
 """Optimizations of ONNX Runtime that are switched off: its fused add and normalization takes nine times as long on the
 CPU as the two separate operators."""
 
+PACKING_OPTIMIZERS = ["ConstantFolding"]
+"""Optimizations of ONNX Runtime that copy transposed weights."""
+
 PROBE = (
     "CAo6fQo0CgFhCgFiCgFzCgFzEgF5IhRNYXRNdWxJbnRlZ2VyVG9GbG9hdDoNY29tLm1pY3Jvc29mdBIFcHJvYmVaDwoBYRIKCggIAhIECgAKAFoP"
     "CgFiEgoKCAgDEgQKAAoAWgsKAXMSBgoECAESAGIPCgF5EgoKCAgBEgQKAAoAQgQKABAUQhEKDWNvbS5taWNyb3NvZnQQAQ=="
@@ -52,12 +55,13 @@ def _share_arena() -> None:
     onnxruntime.create_and_register_allocator(memory, None)
 
 
-def session_options(threads: int | None, device: Device, affinities: str = "") -> Any:
+def session_options(threads: int | None, device: Device, affinities: str = "", *, packed: bool = True) -> Any:
     """Options of all sessions on a device.
 
     Args:
         threads: threads of each session; None: as many as ONNX Runtime finds cores.
         affinities: core of each thread but the caller, see `ThreadPlacement`; empty: any core.
+        packed: see `open_session`.
     """
     options = onnxruntime.SessionOptions()
     if device.name == "cpu":
@@ -71,6 +75,8 @@ def session_options(threads: int | None, device: Device, affinities: str = "") -
     options.inter_op_num_threads = 1
     if affinities:
         options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
+    if not packed:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs
     options.log_severity_level = 3
     # Each session has a thread pool; a pool that spins after its run takes cores from the next session.
@@ -80,11 +86,12 @@ def session_options(threads: int | None, device: Device, affinities: str = "") -
     return options
 
 
-def open_session(path: Path, device: Device, options: Any, *, checked: bool) -> Any:
+def open_session(path: Path, device: Device, options: Any, *, checked: bool, packed: bool = True) -> Any:
     """Open a session of a graph on a device.
 
     Args:
         checked: True to look for operators that run outside a device's own memory.
+        packed: False to read weights where their file is mapped, which is slower, instead of packing copies of them.
 
     Raises:
         DeviceError: a device that does not start, or a graph that leaves the device although copies are not allowed.
@@ -95,7 +102,7 @@ def open_session(path: Path, device: Device, options: Any, *, checked: bool) -> 
         path,
         options,
         providers=device.session_providers(),
-        disabled_optimizers=SLOWER_OPTIMIZERS,
+        disabled_optimizers=SLOWER_OPTIMIZERS if packed else SLOWER_OPTIMIZERS + PACKING_OPTIMIZERS,
     )
     found: list[str] = []
     if device.own_memory and checked:

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
+from jumok_export.graphs.storage import WeightsFile
 from jumok_export.importers.huggingface import bart, t5
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.imported import ImportedModel
@@ -59,17 +60,20 @@ ARCHITECTURES = tuple(family.architecture for family in _FAMILIES.values())
 """Architectures that can be imported."""
 
 
-def build_model(config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> ImportedModel:
+def build_model(
+    config: Mapping[str, Any], tensors: Mapping[str, Tensor], kept: WeightsFile | None = None
+) -> ImportedModel:
     """Make the model of a checkpoint.
 
     Args:
         tensors: weights by name, as any version of `save_pretrained` writes them; float32 tensors are not copied.
+        kept: see `Weights`.
 
     Raises:
         CheckpointError: unsupported or contradictory architecture, configuration or weights; lists all problems.
     """
     family = choose_family(config)
-    settings, weights = Settings(config, family.aliases), Weights(tensors, family.embeddings)
+    settings, weights = Settings(config, family.aliases), Weights(tensors, family.embeddings, kept)
     imported = family.build(settings, weights)
     problems = [*settings.problems, *weights.problems]
     if problems:

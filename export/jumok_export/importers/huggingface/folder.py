@@ -132,6 +132,18 @@ def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
     )
 
 
+def stored_parameters(folder: str | os.PathLike[str]) -> int:
+    """Estimate the number of a checkpoint's parameters, by the sizes of its files; 0 if they are unreadable."""
+    path, problems = Path(folder), list[str]()
+    try:
+        size = sum((path / name).stat().st_size for name in _weights_files(path))
+    except (CheckpointError, OSError, AssertionError):
+        return 0
+    config = _read_object(path / CONFIG, problems) or {}
+    halved = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.") in {"float16", "bfloat16"}
+    return size // (2 if halved else 4)
+
+
 def _is_pointer(path: Path) -> bool:
     """True for a small text that stands for a large file in a Git repository."""
     if not path.is_file():

@@ -7,11 +7,19 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from jumok_export.bundles.export import DEFAULT_PRECISIONS, describe_architecture, describe_provenance, export_bundle
+from jumok_export.bundles.export import (
+    DEFAULT_PRECISIONS,
+    describe_architecture,
+    describe_provenance,
+    export_bundle,
+    scratch_weights,
+)
+from jumok_export.bundles.resources import check_memory, describe_export
 from jumok_export.errors import ExportError, listed
+from jumok_export.graphs.storage import WeightsFile
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.families import build_model, choose_family
-from jumok_export.importers.huggingface.folder import CheckpointFolder, open_checkpoint
+from jumok_export.importers.huggingface.folder import CheckpointFolder, open_checkpoint, stored_parameters
 from jumok_export.importers.huggingface.generation import ImportedGeneration, read_generation
 from jumok_export.importers.huggingface.imported import ImportedModel
 from jumok_export.importers.huggingface.language_roles import Directions
@@ -78,50 +86,55 @@ def import_checkpoint(
         CheckpointError: the checkpoint cannot be imported; lists all problems.
         ExportError, ShortlistError, VerificationError, BundleError: as `export_bundle`.
     """
+    parameters = stored_parameters(folder)
+    check_memory(parameters, precisions)
+    progress(describe_export(parameters, precisions))
     progress("reading the checkpoint")
     checkpoint = open_checkpoint(folder)
     given_name = model_name(checkpoint.name if name is None else name, given=name is not None)
     requested = Directions(source=source_language, target=target_language)
-    parts = _read(checkpoint, requested, (max_source_length, max_target_length))
-    if calibration is not None or shortlist is not None:
-        what = "calibration translates in" if calibration is not None else "a shortlist is for"
-        try:
-            parts.tokenizer.languages.direction()
-        except InvalidArgumentError as error:
-            raise ExportError(
-                f"{what} the default direction, and there is none: give both languages ({error})"
-            ) from error
-    notes = (*parts.tokenizer.notes, *parts.generation.notes, *_left_out(parts.model), *_unused(parts.model))
-    for note in notes:
-        progress(f"note: {note}")
-    return export_bundle(
-        parts.model.model,
-        parts.tokenizer.tokenizer,
-        out,
-        name=given_name,
-        version=version,
-        languages=parts.tokenizer.languages,
-        special_tokens=parts.generation.special_tokens,
-        limits=parts.limits,
-        generation=parts.generation.generation,
-        architecture=_architecture(parts.model),
-        provenance=describe_provenance(
-            checkpoint=SourceCheckpoint(
-                name=checkpoint.name,
-                weights=checkpoint.sha256,
-                transformers_version=_text(parts.config.get("transformers_version")),
-                commit=checkpoint.commit,
+    with scratch_weights(out) as kept:
+        parts = _read(checkpoint, requested, (max_source_length, max_target_length), kept)
+        if calibration is not None or shortlist is not None:
+            what = "calibration translates in" if calibration is not None else "a shortlist is for"
+            try:
+                parts.tokenizer.languages.direction()
+            except InvalidArgumentError as error:
+                raise ExportError(
+                    f"{what} the default direction, and there is none: give both languages ({error})"
+                ) from error
+        notes = (*parts.tokenizer.notes, *parts.generation.notes, *_left_out(parts.model), *_unused(parts.model))
+        for note in notes:
+            progress(f"note: {note}")
+        return export_bundle(
+            parts.model.model,
+            parts.tokenizer.tokenizer,
+            out,
+            name=given_name,
+            version=version,
+            languages=parts.tokenizer.languages,
+            special_tokens=parts.generation.special_tokens,
+            limits=parts.limits,
+            generation=parts.generation.generation,
+            architecture=_architecture(parts.model),
+            provenance=describe_provenance(
+                checkpoint=SourceCheckpoint(
+                    name=checkpoint.name,
+                    weights=checkpoint.sha256,
+                    transformers_version=_text(parts.config.get("transformers_version")),
+                    commit=checkpoint.commit,
+                ),
+                configuration=json.dumps(parts.config, indent=2, ensure_ascii=False),
+                notes="; ".join(notes),
             ),
-            configuration=json.dumps(parts.config, indent=2, ensure_ascii=False),
-            notes="; ".join(notes),
-        ),
-        precisions=precisions,
-        calibration=calibration,
-        shortlist=shortlist,
-        unverified=unverified,
-        overwrite=overwrite,
-        progress=progress,
-    )
+            precisions=precisions,
+            calibration=calibration,
+            shortlist=shortlist,
+            unverified=unverified,
+            overwrite=overwrite,
+            progress=progress,
+            kept=kept,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,11 +146,14 @@ class _Parts:
     limits: Limits
 
 
-def _read(checkpoint: CheckpointFolder, requested: Directions, lengths: tuple[int | None, int | None]) -> _Parts:
+def _read(
+    checkpoint: CheckpointFolder, requested: Directions, lengths: tuple[int | None, int | None], kept: WeightsFile
+) -> _Parts:
     """Read the parts of a checkpoint.
 
     Args:
         lengths: longest source and target that the caller wants; None: the model's.
+        kept: file for weights that are not in float32.
 
     Raises:
         CheckpointError: lists the problems of all parts.
@@ -150,7 +166,7 @@ def _read(checkpoint: CheckpointFolder, requested: Directions, lengths: tuple[in
     except CheckpointError as error:  # the other parts need not be read then
         raise CheckpointError([*error.problems, *problems]) from error
     tensors = checkpoint.tensors
-    model = None if tensors is None else _gather(problems, partial(build_model, config, tensors))
+    model = None if tensors is None else _gather(problems, partial(build_model, config, tensors, kept))
     sizes = _stated_sizes(config) if model is None else (model.source_vocabulary, model.target_vocabulary)
     limits = None if model is None else _limits(model, lengths, problems)
     settings = config if checkpoint.legacy else checkpoint.generation

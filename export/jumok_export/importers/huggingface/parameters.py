@@ -6,6 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from jumok_export.errors import listed
+from jumok_export.graphs.storage import WeightsFile
+from jumok_export.graphs.weights import all_finite
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16, torch.float64)
 
@@ -16,12 +18,16 @@ class Weights:
     Args:
         tensors: tensors by name; all may have one prefix before the expected names, such as ``module.``.
         expected: names that the model may need; it needs at least one.
+        kept: file for the tensors that must be converted to float32; None: they are in memory.
 
     Attributes:
         left_out: prefix of all names of tensors that the expected names lack.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], expected: Sequence[str] = ()) -> None:
+    def __init__(
+        self, tensors: Mapping[str, Tensor], expected: Sequence[str] = (), kept: WeightsFile | None = None
+    ) -> None:
+        self._kept = kept
         self.left_out = _common_prefix(tensors, expected)
         self._tensors = _Renamed(tensors, self.left_out) if self.left_out else tensors
         self._taken: set[str] = set()
@@ -56,9 +62,10 @@ class Weights:
             self._problems.append(f"{name} is {found}: import the original weights instead of quantized ones")
         else:
             values = tensor.detach().float().contiguous()
-            if not torch.isfinite(values).all():
+            if not all_finite(values.numpy()):
                 self._not_finite.append(name)
-            return values
+            in_file = values.data_ptr() == tensor.data_ptr()
+            return values if in_file or self._kept is None else self._kept.keep(values)
         return torch.zeros(()).expand(*shape)
 
     def same(self, one: str, other: str) -> bool:

@@ -1,0 +1,215 @@
+"""Memory and time of an import, beside CTranslate2's conversion of the same checkpoint.
+
+Checkpoints have random weights. Each import runs in a process of its own, which is looked at twenty times a second.
+"""
+
+import argparse
+import json
+import multiprocessing
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.common import random_marian, random_nllb
+from benchmarks.common.processes import size_on_disk
+from benchmarks.common.progress import progress
+from benchmarks.common.random_marian import MarianSizes
+from benchmarks.common.random_nllb import NllbSizes
+
+ROOT = Path(__file__).parents[1]
+INTERVAL_S = 0.05
+OURS = """
+import sys, time
+start = time.monotonic()
+from jumok_export.importers.huggingface import import_checkpoint
+say = lambda text: print(f"{time.monotonic() - start:.1f} s {text}", file=sys.stderr, flush=True)
+import_checkpoint(sys.argv[1], sys.argv[2], precisions=sys.argv[3].split(","), progress=say)
+"""
+THEIRS = """
+import sys
+from ctranslate2.converters import TransformersConverter
+TransformersConverter(sys.argv[1]).convert(sys.argv[2], quantization=sys.argv[3].replace("fp32", "float32"))
+"""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A checkpoint to import.
+
+    Attributes:
+        make: function that writes it to a folder.
+        limit_gib: goal of the most anonymous memory in int8.
+        limit_s: goal of the time in int8; None: no goal.
+    """
+
+    make: Callable[[Path], None]
+    limit_gib: float
+    limit_s: float | None
+
+
+def _marian(sizes: MarianSizes) -> Callable[[Path], None]:
+    return partial(random_marian.make_checkpoint, sizes)
+
+
+def _nllb(sizes: NllbSizes) -> Callable[[Path], None]:
+    return partial(random_nllb.make_checkpoint, sizes)
+
+
+SHAPES = {
+    "opus-mt": Shape(_marian(MarianSizes()), 1.2, 25),
+    "tc-big": Shape(_marian(MarianSizes(vocabulary=60_000, width=1024, feed_forward=4096, heads=16)), 2.5, 60),
+    "nllb-600m": Shape(_nllb(NllbSizes()), 5.0, 150),
+    "nllb-1.3b": Shape(_nllb(NllbSizes(layers=24, feed_forward=8192)), 9.0, None),
+    "nllb-3.3b": Shape(_nllb(NllbSizes(layers=24, width=2048, feed_forward=8192, half=True)), 20.0, None),
+}
+"""Shapes of published models. A layer of the last is stored in fp16."""
+TINY = {
+    "tiny-marian": Shape(_marian(MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2)), 2.0, None),
+    "tiny-nllb": Shape(_nllb(NllbSizes(vocabulary=900, layers=1, width=32, feed_forward=64, heads=2)), 2.0, None),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """One import or conversion; memory is at its peak, in GiB."""
+
+    shape: str
+    program: str
+    precision: str
+    checkpoint_gb: float
+    result_gb: float
+    anonymous_gib: float
+    file_backed_gib: float
+    seconds: float
+    met: bool | None
+
+
+def measure(name: str, program: str, precision: str, checkpoint: Path, out: Path) -> Result:
+    """Import or convert a checkpoint in a process of its own.
+
+    Raises:
+        ChildProcessError: the process failed; has its last output.
+    """
+    code = OURS if program == "jumok" else THEIRS
+    start = time.monotonic()
+    with tempfile.TemporaryFile("w+") as log:
+        command = [sys.executable, "-c", code, str(checkpoint), str(out), precision]
+        with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log) as process:
+            anonymous, file_backed = _watch(process)
+        log.seek(0)
+        said = log.read()
+    if process.returncode:
+        raise ChildProcessError(f"{program} has failed on {name} with {process.returncode}:\n{said[-4000:]}")
+    seconds = time.monotonic() - start
+    for line in said.splitlines() if program == "jumok" else ():
+        progress(f"    {line}")
+    met, shape = None, {**SHAPES, **TINY}[name]
+    if (program, precision) == ("jumok", "int8"):
+        met = anonymous <= shape.limit_gib and (shape.limit_s is None or seconds <= shape.limit_s)
+    return Result(
+        shape=name,
+        program=program,
+        precision=precision,
+        checkpoint_gb=size_on_disk(checkpoint) / 1e9,
+        result_gb=size_on_disk(out) / 1e9,
+        anonymous_gib=anonymous,
+        file_backed_gib=file_backed,
+        seconds=seconds,
+        met=met,
+    )
+
+
+def _watch(process: subprocess.Popen[bytes]) -> tuple[float, float]:
+    """Most anonymous and file-backed memory of a process and those that it starts, in GiB, until it ends."""
+    anonymous = file_backed = 0
+    while process.poll() is None:
+        now = [_memory(pid) for pid in _tree(process.pid)]
+        anonymous = max(anonymous, sum(each[0] for each in now))
+        file_backed = max(file_backed, sum(each[1] for each in now))
+        time.sleep(INTERVAL_S)
+    return anonymous / 2**20, file_backed / 2**20
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    for listed in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            children = listed.read_text(encoding="utf-8").split()
+        except OSError:  # it has ended
+            continue
+        for child in children:
+            yield from _tree(int(child))
+
+
+def _memory(pid: int) -> tuple[int, int]:
+    """Anonymous memory, shared memory included, and mapped files of a process, in KiB."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except OSError:  # it has ended
+        return 0, 0
+    kib = {name: int(size) for name, size in re.findall(r"^Rss(\w+):\s+(\d+) kB$", status, re.MULTILINE)}
+    return kib.get("Anon", 0) + kib.get("Shmem", 0), kib.get("File", 0)
+
+
+def table(results: list[Result]) -> str:
+    """One line for each import."""
+    lines = [
+        "| shape | checkpoint | program | precision | result | anonymous memory | file-backed | time | goal |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for each in results:
+        goal = "" if each.met is None else "met" if each.met else "missed"
+        lines.append(
+            f"| {each.shape} | {each.checkpoint_gb:.2f} GB | {each.program} | {each.precision} | "
+            f"{each.result_gb:.2f} GB | {each.anonymous_gib:.2f} GiB | {each.file_backed_gib:.2f} GiB | "
+            f"{each.seconds:.0f} s | {goal} |"
+        )
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Make checkpoints, import them one after another, and print a table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    every = [*SHAPES, *TINY]
+    parser.add_argument("--shapes", nargs="+", choices=every, default=[*SHAPES][:3], help="default: %(default)s")
+    parser.add_argument("--quick", action="store_true", help="only show that the benchmark runs, on tiny models")
+    parser.add_argument("--precisions", nargs="+", default=["int8"], help="of the bundles; default: %(default)s")
+    parser.add_argument("--without-peer", action="store_true", help="leave CTranslate2's conversion out")
+    parser.add_argument("--folder", type=Path, help="folder on a disk for the checkpoints; default: a temporary one")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
+    arguments = parser.parse_args()
+    programs = ["jumok"] if arguments.without_peer else ["jumok", "CTranslate2"]
+    results: list[Result] = []
+    for name in TINY if arguments.quick else arguments.shapes:
+        shape = {**SHAPES, **TINY}[name]
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+            progress(f"{name}: making the checkpoint")
+            checkpoint = Path(folder) / "checkpoint"
+            # In a process of its own, whose memory is gone when imports start.
+            maker = multiprocessing.get_context("spawn").Process(target=shape.make, args=(checkpoint,))
+            maker.start()
+            maker.join()
+            if maker.exitcode:
+                raise SystemExit(f"{name}: the checkpoint was not made")
+            for program in programs:
+                for precision in arguments.precisions:
+                    if program == "CTranslate2" and "," in precision:
+                        continue
+                    progress(f"{name}: {program}, {precision}")
+                    with tempfile.TemporaryDirectory(dir=folder) as made:
+                        out = Path(made) / "out"
+                        results.append(measure(name, program, precision, checkpoint, out))
+                    progress(table(results[-1:]).splitlines()[-1])
+    print(f"\n{table(results)}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps([asdict(each) for each in results], indent=2), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
