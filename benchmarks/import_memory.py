@@ -1,4 +1,4 @@
-"""Memory and time of an import, beside CTranslate2's conversion of the same checkpoint.
+"""Memory and time of imports, beside CTranslate2's conversions of the same checkpoints.
 
 Checkpoints have random weights. Each import runs in a process of its own, which is looked at twenty times a second.
 """
@@ -68,7 +68,7 @@ SHAPES = {
     "nllb-1.3b": Shape(_nllb(NllbSizes(layers=24, feed_forward=8192)), 9.0, None),
     "nllb-3.3b": Shape(_nllb(NllbSizes(layers=24, width=2048, feed_forward=8192, half=True)), 20.0, None),
 }
-"""Shapes of published models. A layer of the last is stored in fp16."""
+"""Shapes of published models; the last is stored in fp16."""
 TINY = {
     "tiny-marian": Shape(_marian(MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2)), 2.0, None),
     "tiny-nllb": Shape(_nllb(NllbSizes(vocabulary=900, layers=1, width=32, feed_forward=64, heads=2)), 2.0, None),

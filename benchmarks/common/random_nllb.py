@@ -1,4 +1,7 @@
-"""An NLLB checkpoint with random weights, written in parts, so that it never is in memory as a whole."""
+"""An NLLB checkpoint with random weights, written in parts.
+
+It never is in memory as a whole.
+"""
 
 import itertools
 import json

@@ -340,7 +340,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 @contextmanager
 def scratch_weights(out: str | os.PathLike[str]) -> Iterator[WeightsFile]:
-    """A file for weights in fp32 beside a future bundle, which is removed in the end."""
+    """Give a file for fp32 weights beside a future bundle, and remove it in the end."""
     target = Path(os.path.abspath(out))
     folder = target.with_name(f".{target.name}.{secrets.token_hex(4)}.weights")
     try:
@@ -352,7 +352,7 @@ def scratch_weights(out: str | os.PathLike[str]) -> Iterator[WeightsFile]:
 
 @contextmanager
 def _fp32_weights(folder: Path, precisions: Sequence[str], kept: WeightsFile | None) -> Iterator[WeightsFile]:
-    """The file of the fp32 weights: the bundle's, or one that is removed in the end."""
+    """Give the file of the fp32 weights: the bundle's, or one that is removed in the end."""
     if "fp32" in precisions:
         with WeightsFile(folder / "fp32" / "weights.bin") as weights:
             yield weights
