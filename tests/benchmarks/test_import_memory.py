@@ -25,5 +25,5 @@ def test_it_compares_imports_with_conversions(tmp_path: Path) -> None:
         assert each["seconds"] > 0
         assert 0.01 < each["anonymous_gib"] < 4
         assert each["file_backed_gib"] > 0
-    assert "quantizing to int8 and verifying it" in done.stderr
+    assert "comparing int8 with fp32" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]

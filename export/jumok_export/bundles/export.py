@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from jumok_export.bundles.resources import Progress, check_memory
 from jumok_export.bundles.variants import write_variants
 from jumok_export.errors import ExportError, listed
 from jumok_export.graphs.graph import Graph
@@ -53,6 +54,8 @@ logger = logging.getLogger(__name__)
 PRECISIONS = ("fp32", "fp16", "int8")
 """Precisions of a bundle: fp16 is for CUDA, int8 for the CPU, fp32 for both."""
 DEFAULT_PRECISIONS = ("fp32", "int8")
+SMALL_PARAMETERS = 5_000_000
+"""Parameters up to which a second thread of a product takes longer than its work: threads would wait for each other."""
 USUAL_PARAMETERS = 100_000_000
 """Parameters up to which verification tries all of its inputs; it tries fewer with larger models."""
 SHORTLIST_FILE = "shortlist.npz"
@@ -131,6 +134,9 @@ def export_bundle(
         raise ExportError(f"precisions must be some of {', '.join(PRECISIONS)}, got {', '.join(unknown) or 'none'}")
     if calibration is not None and not {"int8", "fp16"} & {*precisions}:
         raise ExportError(f"calibration is only for int8 and fp16, but precisions has only {', '.join(precisions)}")
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    check_memory(parameters, precisions)
+    stage = Progress(parameters, progress)
     _check_finite(model)
     generation = generation or GenerationDefaults(max_length=limits.max_target_length)
     bounds = InputBounds(
@@ -140,7 +146,7 @@ def export_bundle(
         pad=special_tokens.pad,
         max_source_length=limits.max_source_length,
         max_target_length=limits.max_target_length,
-        share=min(1.0, USUAL_PARAMETERS / max(1, sum(parameter.numel() for parameter in model.parameters()))),
+        share=min(1.0, USUAL_PARAMETERS / max(1, parameters)),
     )
 
     direction = _default_direction(languages, "calibration") if calibration is not None else _some_direction(languages)
@@ -183,9 +189,13 @@ def export_bundle(
                 never=never,
             )
             lists.save(folder / SHORTLIST_FILE)
-        with _fp32_weights(folder, precisions, kept) as weights, _evaluating(model), scaled_queries(model):
-            progress("exporting the graphs")
-            graphs = _export(model, bounds, weights)
+        with (
+            _fp32_weights(folder, precisions, kept) as weights,
+            _evaluating(model),
+            scaled_queries(model),
+            _useful_threads(parameters),
+        ):
+            graphs = _export(model, bounds, weights, stage)
             written = write_variants(
                 model,
                 graphs,
@@ -196,7 +206,7 @@ def export_bundle(
                 listed=shortlist is not None,
                 unverified=unverified,
                 texts=texts,
-                progress=progress,
+                progress=stage,
                 weights=weights,
             )
         for file, text in companions.items():
@@ -339,6 +349,17 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
+def _useful_threads(parameters: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    if parameters <= SMALL_PARAMETERS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def scratch_weights(out: str | os.PathLike[str]) -> Iterator[WeightsFile]:
     """Give a file for fp32 weights beside a future bundle, and remove it in the end."""
     target = Path(os.path.abspath(out))
@@ -363,8 +384,8 @@ def _fp32_weights(folder: Path, precisions: Sequence[str], kept: WeightsFile | N
             yield weights
 
 
-def _export(model: nn.Module, bounds: InputBounds, weights: WeightsFile) -> dict[str, Graph]:
+def _export(model: nn.Module, bounds: InputBounds, weights: WeightsFile, progress: Progress) -> dict[str, Graph]:
     try:
-        return export_graphs(model, bounds.source_vocabulary, bounds.target_vocabulary, weights)
+        return export_graphs(model, bounds.source_vocabulary, bounds.target_vocabulary, weights, progress)
     except (TypeError, ValueError) as error:
         raise ExportError(f"{type(model).__name__} cannot be exported: {error}") from error

@@ -152,19 +152,19 @@ def write_variant(
     *,
     targets: tuple[Target, ...] = ("cpu",),
     shortlist: bool = False,
+    native: bool = True,
     weights: WeightsFile | None = None,
 ) -> PrecisionVariant:
     """Make and write a precision's graphs into `folder / precision`.
 
-    Native graphs are among them if there are kernels.
-
     Args:
+        native: True to make native graphs too, if there are kernels.
         weights: see `write_graphs`.
 
     Returns:
         The precision's entry in the manifest.
     """
     graphs = make_graphs(sources, targets, shortlist=shortlist)
-    if "cpu" in targets and library() is not None:
+    if native and "cpu" in targets and library() is not None:
         graphs |= make_native_graphs(graphs, precision)
     return write_graphs(graphs, folder, precision, weights)

@@ -1,7 +1,8 @@
 """Memory and time of an export: estimates, and a check of the memory before it starts."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from jumok_export.errors import ExportError
@@ -13,6 +14,19 @@ Measured on random Transformers of 75 to 620 million parameters. Most are sessio
 """
 _BASE_S, _S_PER_MILLION = 20.0, {"fp32": 0.3, "fp16": 0.3, "int8": 0.25}
 """Seconds of any export, and for each million parameters in each precision, on two cores."""
+_STAGES = {
+    "exporting the encoder": 0.01,
+    "exporting the decoder": 0.01,
+    "exporting the scorer and aligner": 0.02,
+    "verifying fp32": 0.08,
+    "quantizing to int8": 0.02,
+    "comparing int8 with fp32": 0.03,
+    "verifying int8": 0.06,
+    "verifying int8 with native operators": 0.02,
+}
+"""Seconds of each stage for each million parameters, on two cores."""
+_LONG_S = 4.0
+"""Seconds from which a stage is said with an estimate."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -28,11 +42,44 @@ def estimate_seconds(parameters: int, precisions: Sequence[str]) -> float:
 
 def describe_export(parameters: int, precisions: Sequence[str]) -> str:
     """Describe what an export takes, for a progress message."""
-    minutes = estimate_seconds(parameters, precisions) / 60
-    time = f"about {minutes:.0f} minutes" if minutes >= 1.5 else "about a minute" if minutes > 0.75 else "half a minute"
+    time = _rounded(estimate_seconds(parameters, precisions))
     memory = estimate_memory(parameters, precisions) / 2**30
     count = f"about {parameters / 1e6:.0f} million" if parameters >= 1e6 else "less than a million"
-    return f"{count} parameters: this takes up to {memory:.1f} GiB of memory, and {time}"
+    return f"{count} parameters: this takes up to {memory:.1f} GiB of memory, and about {time}"
+
+
+def _rounded(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds / 5)) * 5} seconds"
+    return f"{round(seconds / 60)} minutes"
+
+
+def begin_export(parameters: int, precisions: Sequence[str], progress: Callable[[str], None]) -> None:
+    """Check that an export fits into memory, and say how much it takes.
+
+    Raises:
+        ExportError: it probably does not fit.
+    """
+    check_memory(parameters, precisions)
+    progress(describe_export(parameters, precisions))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Says each stage of an export, with an estimate if it is long.
+
+    Attributes:
+        parameters: number of the model's parameters.
+        say: function that prints a message.
+    """
+
+    parameters: int
+    say: Callable[[str], None]
+
+    def __call__(self, stage: str) -> None:
+        """Say a stage that begins."""
+        seconds = self.parameters / 1e6 * _STAGES.get(stage, 0.0)
+        self.say(stage if seconds < _LONG_S else f"{stage}: about {_rounded(seconds)}")
 
 
 def check_memory(parameters: int, precisions: Sequence[str]) -> None:

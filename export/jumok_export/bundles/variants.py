@@ -74,6 +74,7 @@ class _Writer:
     unverified: bool
     texts: SourceTexts
     weights: WeightsFile | None
+    progress: Callable[[str], None]
 
     @cached_property
     def _calibration(self) -> Calibration | None:
@@ -81,10 +82,11 @@ class _Writer:
 
     def fp32(self, folder: Path, *, for_devices: bool) -> tuple[PrecisionVariant, VerificationReport]:
         targets: tuple[Target, ...] = ("cpu", "device") if for_devices else ("cpu",)
-        variant = self._write(self.graphs, folder, "fp32", targets, self.weights)
+        variant = self._write(self.graphs, folder, "fp32", targets, self.weights, native=for_devices)
         if not for_devices:
             return variant, self._verified("fp32", variant, folder, verify_sources, packed=False)
         report = self._verified("fp32", variant, folder, verify_fp32)
+        self.progress("verifying fp32 for devices")
         on_device = opened(Folder(folder, variant), "fp32", CPU_AS_DEVICE)
         more = verify_device(self.model, on_device, self.bounds)
         native = self._native_checks("fp32", variant, folder)
@@ -109,6 +111,7 @@ class _Writer:
         weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_matrices(self.graphs[name])]
         rectified = frozenset() if given else rectified_keys(self.graphs[name] for name in ("encoder", "decoder"))
         verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
+        self.progress("verifying int8")
         report = self._verified("int8", variant, folder, verify)
         native = self._native_checks("int8", variant, folder)
         return variant, self._passed("int8", VerificationReport(checks=(*report.checks, *native))), agreement
@@ -120,6 +123,7 @@ class _Writer:
         shutil.rmtree(folder / "int8", ignore_errors=True)  # of scales that agreed less
         quantized = {name: quantize_graph(graph, scales, signed=signed) for name, graph in self.graphs.items()}
         variant = self._write(quantized, folder, "int8", ("cpu",))
+        self.progress("comparing int8 with fp32")
         found = RuntimeSide(opened(Folder(folder, variant), "int8", CPU))
         try:
             return variant, measure_agreement(TorchSide(self.model), found, self.texts)
@@ -133,9 +137,13 @@ class _Writer:
         precision: str,
         targets: tuple[Target, ...],
         weights: WeightsFile | None = None,
+        *,
+        native: bool = True,
     ) -> PrecisionVariant:
         try:
-            return write_variant(sources, folder, precision, targets=targets, shortlist=self.listed, weights=weights)
+            return write_variant(
+                sources, folder, precision, targets=targets, shortlist=self.listed, native=native, weights=weights
+            )
         except ValueError as error:
             if not self.listed:
                 raise
@@ -167,6 +175,7 @@ class _Writer:
     def _native_checks(self, precision: str, variant: PrecisionVariant, folder: Path) -> tuple[Check, ...]:
         if not variant.native:
             return ()
+        self.progress(f"verifying {precision} with native operators")
         where = Folder(folder, variant)
         expected: Side = TorchSide(self.model)
         reference = fp32_reference(self.model)
@@ -247,7 +256,7 @@ def write_variants(
         ExportError: ONNX Runtime cannot load a graph, or the model cannot have a shortlist.
         VerificationError: a graph does not compute what the model computes.
     """
-    writer = _Writer(model, graphs, bounds, calibrator, listed, unverified, texts, weights)
+    writer = _Writer(model, graphs, bounds, calibrator, listed, unverified, texts, weights, progress)
     variants: dict[str, PrecisionVariant] = {}
     reports: dict[str, VerificationReport] = {}
     agreement: dict[str, Agreement] = {}
@@ -266,7 +275,7 @@ def write_variants(
         variants["fp16"], report = writer.fp16(folder)
         reports["fp16"] = VerificationReport(checks=(*before, *report.checks))
     if "int8" in precisions:
-        progress("quantizing to int8 and verifying it")
+        progress("quantizing to int8")
         variants["int8"], report, measured = writer.int8(folder)
         reports["int8"] = VerificationReport(checks=(*before, *report.checks))
         if measured is not None:

@@ -1,12 +1,11 @@
 """Trace a PyTorch translation model into ONNX graphs."""
 
 import contextlib
-import functools
 import io
 import logging
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -16,13 +15,17 @@ from onnxscript import ir
 from torch import Tensor, nn
 from torch.export import Dim
 
-from jumok_export.graphs.graph import OPSET, Graph, declare
+from jumok_export.graphs.exporter import quick_exporter
+from jumok_export.graphs.graph import OPSET, Graph, declare, drop_unread
 from jumok_export.graphs.scan import ATTENTION
 from jumok_export.graphs.storage import SMALLEST_EXTERNAL, WeightsFile
 from jumok_export.graphs.translations import TRANSLATIONS
 from jumok_export.graphs.weights import TURNED, convert
 from jumok_export.models.seq2seq import Tensors
 from jumok_serve.manifest.manifest import TensorSpec
+
+BOTH = "score_and_align"
+"""Method whose graph has the outputs of scorer and aligner."""
 
 
 @runtime_checkable
@@ -36,7 +39,7 @@ class TranslationModel(Protocol):
 
     Optional: `align` outputs attention (see `EncoderDecoder.align`). `step_in_place` is exported instead of `step` (see
     `EncoderDecoder.step_in_place`): all rows of a sentence share one buffer of E entries, [B, ..., E, ...] instead of
-    [P, ..., T, ...].
+    [P, ..., T, ...]. `score_and_align` has the outputs of both; it is then traced once instead of these two.
 
     If the attribute `scores_by_steps` is true, the model decodes given targets step by step. `score` and `align` are
     then not traced but made from `encode` and `step`; `align` needs `attending_step`, which outputs attention [R,
@@ -90,7 +93,11 @@ class _View(nn.Module):
 
 
 def export_graphs(
-    model: nn.Module, source_vocabulary: int, target_vocabulary: int, weights: WeightsFile | None = None
+    model: nn.Module,
+    source_vocabulary: int,
+    target_vocabulary: int,
+    weights: WeightsFile | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Graph]:
     """Trace a model's graphs: encoder, decoder, scorer, and aligner if the model has `align`.
 
@@ -100,6 +107,7 @@ def export_graphs(
     Args:
         model: model in evaluation mode, with the methods of `TranslationModel`.
         weights: file that gets the weights; without it, every graph has a copy of its own.
+        progress: is called with each graph before it is traced.
 
     Raises:
         TypeError: a method is missing.
@@ -117,12 +125,35 @@ def export_graphs(
     if getattr(model, "scores_by_steps", False):
         del views["scorer"], views["aligner"]
         _check_carried(model.empty_state(), small.encoder.output_names)
-    _keep_operators()
-    return {
-        graph: _export(_View(model, method), getattr(small, graph), getattr(large, graph), weights)
-        for graph, method in views.items()
-        if hasattr(model, method)
-    }
+    elif _scores_while_aligning(model):
+        views = {"encoder": "encode", "decoder": _step_of(model), BOTH: BOTH}
+    graphs = {}
+    with quick_exporter():
+        for graph, method in views.items():
+            if hasattr(model, method):
+                progress(f"exporting the {'scorer and aligner' if graph == BOTH else graph}")
+                graphs[graph] = _export(_View(model, method), getattr(small, graph), getattr(large, graph), weights)
+    if BOTH in graphs:
+        both = graphs.pop(BOTH)
+        graphs |= {"scorer": _part(both, both.outputs[:1]), "aligner": _part(both, both.outputs[1:])}
+    return graphs
+
+
+def _scores_while_aligning(model: nn.Module) -> bool:
+    """True if a model has `score_and_align`, and no subclass replaces a method that it stands for."""
+
+    def owner(method: str) -> type:
+        return next(each for each in type(model).__mro__ if method in vars(each))
+
+    return hasattr(model, BOTH) and all(issubclass(owner(BOTH), owner(name)) for name in ("forward", "score", "align"))
+
+
+def _part(graph: Graph, outputs: tuple[TensorSpec, ...]) -> Graph:
+    """The part of a graph that computes some of its outputs."""
+    model = declare(graph.copy_model(), graph.inputs, outputs).model
+    drop_unread(model.graph)
+    read = {name for node in model.graph.node for name in node.input}
+    return declare(model, tuple(spec for spec in graph.inputs if spec.name in read), outputs)
 
 
 def _check_carried(state: Tensors, encoded: tuple[str, ...]) -> None:
@@ -217,9 +248,11 @@ class _Example:
             "target_lengths": torch.full((b,), t),
         }
         pair = {name: sizes[name] for name in "BST"}
-        self.scorer = _GraphExample(tuple(targets.values()), targets, ("log_probabilities",), pair)
-        attention = ("cross_attention", "encoder_attention", "decoder_attention")
-        self.aligner = _GraphExample(tuple(targets.values()), targets, attention, pair)
+        scores, attention = ("log_probabilities",), ("cross_attention", "encoder_attention", "decoder_attention")
+        given = tuple(targets.values())
+        self.scorer = _GraphExample(given, targets, scores, pair)
+        self.aligner = _GraphExample(given, targets, attention, pair)
+        self.score_and_align = _GraphExample(given, targets, (*scores, *attention), pair)
 
 
 def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> Tensor:
@@ -335,16 +368,6 @@ def _spec(
     return TensorSpec.model_validate(
         {"name": name, "dtype": str(values[0].dtype).removeprefix("torch."), "axes": tuple(axes)}
     )
-
-
-@functools.cache  # once per process
-def _keep_operators() -> None:
-    """Cache operators that PyTorch's exporter otherwise parses for every graph."""
-    with contextlib.suppress(ImportError, KeyError, AttributeError):  # without it exports are only slower
-        from torch.onnx._internal import _lazy_import  # noqa: PLC0415 - PyTorch's own business, which may move
-
-        operators = vars(_lazy_import)["onnxscript_apis"]
-        operators.get_torchlib_ops = functools.cache(operators.get_torchlib_ops)
 
 
 @contextlib.contextmanager

@@ -1,6 +1,6 @@
-"""ONNX forms of jumok's PyTorch operators, for `torch.onnx.export`."""
+"""ONNX forms of PyTorch operators, for `torch.onnx.export`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import onnx
@@ -8,6 +8,7 @@ import onnxscript
 import torch
 from onnx.defs import OpSchema
 from onnxscript import opset20
+from onnxscript.function_libs.torch_lib.ops.core import aten_unflatten
 
 from jumok_export.models import operators  # noqa: F401 - it defines the operators
 
@@ -58,6 +59,17 @@ def _write(buffer: Any, places: Any, values: Any, heads: int) -> Any:
     return opset20.ScatterND(buffer, places, opset20.Reshape(values, in_heads))
 
 
+def _cast(value: Any, dtype: int, *_: object) -> Any:
+    return opset20.Cast(value, to=dtype)
+
+
+def _unflatten(value: Any, dim: int, sizes: Sequence[Any]) -> Any:
+    before = len(value.shape) - 1
+    if dim not in {-1, before} or not all(isinstance(size, int) for size in sizes):
+        return aten_unflatten(value, dim, sizes)
+    return opset20.Reshape(value, opset20.Constant(value_ints=[0] * before + list(sizes)))  # 0 keeps a size
+
+
 def _recurrent_layer(  # noqa: PLR0917 - the operator's arguments
     x: Any,
     lengths: Any,
@@ -90,5 +102,7 @@ TRANSLATIONS: dict[Callable[..., Any], Callable[..., Any]] = {
     torch.ops.jumok.fused_attention.default: _fused_attention,
     torch.ops.jumok.write.default: _write,
     torch.ops.jumok.recurrent_layer.default: _recurrent_layer,
+    torch.ops.aten.to.dtype: _cast,  # PyTorch would decompose it
+    torch.ops.aten.unflatten.int: _unflatten,  # onnxscript's form computes shapes at each run
 }
 """ONNX form of each PyTorch operator, for the `custom_translation_table` of `torch.onnx.export`."""

@@ -205,12 +205,24 @@ class EncoderDecoder(CrossAttending):
             Cross-attention [B, layers, heads, T, S], and the self-attention of the encoder [B, layers, heads, S, S] and
             of the decoder [B, layers, heads, T, T]. Row t belongs to target token t; rows after the end are 0.
         """
+        return self._in_one_pass(source_ids, source_lengths, start_ids, target_ids, target_lengths)[1]
+
+    def score_and_align(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Compute the outputs of `score` and `align` together."""
+        decoded, attention = self._in_one_pass(source_ids, source_lengths, start_ids, target_ids, target_lengths)
+        return self.scores_of(self.logits(decoded), target_ids, target_lengths), *attention
+
+    def _in_one_pass(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, Tensor, Tensor]]:
         source_mask = length_mask(source_lengths, source_ids.shape[1])
         target_mask = length_mask(target_lengths, target_ids.shape[1])[:, None, None, :, None]
         memory, encoder = self.run_encoder(source_ids, source_mask[:, None, None, :])
         input_ids = self.shift(start_ids, target_ids)
-        _, decoder, cross = self.run_decoder(memory, source_mask[:, None, None, :], input_ids)
-        return (
+        decoded, decoder, cross = self.run_decoder(memory, source_mask[:, None, None, :], input_ids)
+        return decoded, (
             torch.stack(cross, dim=1) * target_mask,
             torch.stack(encoder, dim=1) * source_mask[:, None, None, :, None],
             torch.stack(decoder, dim=1) * target_mask,

@@ -87,8 +87,13 @@ class Seq2Seq(nn.Module, ABC):
         Returns:
             Log-probabilities [B, T], 0 after a target's end.
         """
-        log_probabilities = F.log_softmax(self(source_ids, source_lengths, start_ids, target_ids), dim=-1)
-        of_targets = log_probabilities.gather(-1, target_ids[..., None])[..., 0]
+        logits = self(source_ids, source_lengths, start_ids, target_ids)
+        return self.scores_of(logits, target_ids, target_lengths)
+
+    @staticmethod
+    def scores_of(logits: Tensor, target_ids: Tensor, target_lengths: Tensor) -> Tensor:
+        """Log-probabilities [B, T] of target tokens by logits [B, T, V], 0 after a target's end."""
+        of_targets = F.log_softmax(logits, dim=-1).gather(-1, target_ids[..., None])[..., 0]
         return of_targets.masked_fill(~length_mask(target_lengths, target_ids.shape[1]), 0.0)
 
     @staticmethod

@@ -41,8 +41,10 @@ def failed_check(name: str, error: Exception) -> Check:
 
 def tolerance(expected: NDArray[Any]) -> float:
     """The largest difference from `expected` that counts as equal."""
-    finite = np.abs(expected[np.isfinite(expected)])
-    return ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * float(finite.max(initial=0.0))
+    largest = float(np.abs(expected).max(initial=0.0))
+    if not np.isfinite(largest):
+        largest = float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0))
+    return ABSOLUTE_TOLERANCE + RELATIVE_TOLERANCE * largest
 
 
 def largest_difference(expected: NDArray[Any], found: NDArray[Any]) -> float:
@@ -52,6 +54,10 @@ def largest_difference(expected: NDArray[Any], found: NDArray[Any]) -> float:
     """
     if expected.shape != found.shape:
         return UNBOUNDED
+    with np.errstate(invalid="ignore"):
+        largest = float(np.abs(np.subtract(expected, found, dtype=np.float64)).max(initial=0.0))
+    if np.isfinite(largest):
+        return largest
     apart = expected != found  # NaN is apart from everything
     differences = np.abs(expected[apart].astype(np.float64) - found[apart])
     return float(np.nan_to_num(differences, nan=UNBOUNDED, posinf=UNBOUNDED).max(initial=0.0))
@@ -59,10 +65,9 @@ def largest_difference(expected: NDArray[Any], found: NDArray[Any]) -> float:
 
 def likely(logits: NDArray[Any]) -> NDArray[np.float64]:
     """Log-probabilities [R, V] of logits [R, V], at least `LEAST_LIKELY`: the part that a search sees."""
-    logits = logits.astype(np.float64)
-    with np.errstate(invalid="ignore"):  # a row of NaN stays one
-        log_probabilities = logits - log_sum(logits)[:, None]
-    floored: NDArray[np.float64] = np.maximum(log_probabilities, LEAST_LIKELY)
+    floored: NDArray[np.float64] = (
+        torch.from_numpy(logits).double().log_softmax(dim=-1).clamp_(min=LEAST_LIKELY).numpy()  # a row of NaN stays one
+    )
     return floored
 
 
@@ -109,6 +114,11 @@ class Differences:
         return make_check(self.name, self.cases, self.worst, self.limit, detail + self._allowed)
 
 
+def _squares(values: NDArray[np.float64]) -> float:
+    flat = values.ravel()
+    return float(flat @ flat)
+
+
 class RelativeError:
     """Root mean square of all differences, relative to that of the expected values."""
 
@@ -123,9 +133,9 @@ class RelativeError:
     def compare(self, expected: NDArray[Any], found: NDArray[Any]) -> None:
         """Add one case."""
         self.cases += 1
-        self._expected += float((expected.astype(np.float64) ** 2).sum())
+        self._expected += _squares(expected.astype(np.float64))
         if expected.shape == found.shape:
-            self._difference += float(((found.astype(np.float64) - expected) ** 2).sum())
+            self._difference += _squares(np.subtract(found, expected, dtype=np.float64))
         else:
             self._difference = UNBOUNDED
 

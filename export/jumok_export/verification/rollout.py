@@ -229,11 +229,13 @@ class RowScores:
     def add(self, logits: Floats) -> None:
         """Add the logits of the next step, [R, V]."""
         step = next(self._steps)
-        rows = logits.astype(np.float64)
-        for number, (history, row, total) in enumerate(zip(step.histories, rows, log_sum(rows), strict=True)):
-            place = (step.sentences[number // self._rollout.beam_size], *history)
-            tokens = self._wanted.get(place, ())
-            for token in tokens:
+        places = [
+            (step.sentences[row // self._rollout.beam_size], *history) for row, history in enumerate(step.histories)
+        ]
+        wanted = [row for row, place in enumerate(places) if place in self._wanted]
+        rows = logits[wanted].astype(np.float64)
+        for place, row, total in zip((places[row] for row in wanted), rows, log_sum(rows), strict=True):
+            for token in self._wanted[place]:
                 self._scores[*place, token] = float(row[token] - total)
 
     @property

@@ -1,6 +1,6 @@
 """Inputs of every graph in many shapes, for verification: random ones or sentences."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,8 @@ SHAPES = 12
 """Random shapes per graph, after the smallest one."""
 SOURCE_LENGTH, TARGET_LENGTH = 12, 10
 """Bounds of random lengths, in tokens; the model's own limits are checked once."""
-SLOTS = 5
-"""Sentences that are decoded at the same time."""
+LEAST_SLOTS, ROUNDS = 5, 10
+"""Sentences that are decoded at the same time: at least so many, and more if they would need more rounds."""
 MOST_LOGITS = 2**27
 """Logits of a target that is scored at most: 512 MiB, several times over."""
 OTHER_TOKENS = 0.25
@@ -121,7 +121,9 @@ class Samples:
             )
             for _ in range(self._bounds.some(sentences, least=5))
         ]
-        return plan_rollout(planned, slots=SLOTS, start=self._bounds.start, pad=self._bounds.pad, random=random)
+        return plan_rollout(
+            planned, slots=_slots(planned), start=self._bounds.start, pad=self._bounds.pad, random=random
+        )
 
     def _shape(self, random: np.random.Generator, longest: int) -> tuple[int, int]:
         sentences, length = random.integers(1, (6, longest + 1))
@@ -153,6 +155,10 @@ class Samples:
             memory=memory,
             state=state,
         )
+
+
+def _slots(planned: Sequence[PlannedSentence]) -> int:
+    return max(LEAST_SLOTS, len(planned) // ROUNDS)
 
 
 class SentenceSamples(Samples):
@@ -199,7 +205,7 @@ class SentenceSamples(Samples):
             others = random.choice(target, (len(target), beam_size)) if len(target) else np.empty((0, beam_size), int)
             tokens = np.where(random.random(others.shape) < OTHER_TOKENS, others, target[:, None])
             planned.append(PlannedSentence(source=self._sources[sentence], tokens=tokens))
-        return plan_rollout(planned, slots=SLOTS, start=self._start, pad=self._bounds.pad, random=random)
+        return plan_rollout(planned, slots=_slots(planned), start=self._start, pad=self._bounds.pad, random=random)
 
     def _state(self, time: int) -> Arrays:
         """One row of state after `time` tokens: that of the middle sentence, repeated."""

@@ -51,8 +51,9 @@ class Selection:
             constrained_scores(torch.from_numpy(self.logits), self.on_logits).double().log_softmax(dim=-1)
         )
         constrained = constrained_scores(log_probabilities, self.on_log_probs)
-        renormalize = torch.from_numpy(self.renormalize)[:, None]
-        return torch.where(renormalize, constrained.log_softmax(dim=-1), constrained)
+        again = torch.from_numpy(self.renormalize)
+        constrained[again] = constrained[again].log_softmax(dim=-1)
+        return constrained
 
     def expected(self) -> Candidates:
         """Expected token ids and running scores [R, C], by a stable sort."""
@@ -77,7 +78,11 @@ class Selection:
             or not 0 <= tokens.min() <= tokens.max() < vocabulary
         ):
             return max(1, tokens.size)
-        return sum(_misplaced(row, chosen) for row, chosen in zip(self.processed.numpy(), tokens, strict=True))
+        scores = self.processed.numpy()
+        own = np.take_along_axis(scores, tokens, axis=1)
+        in_order = (own[:, 1:] < own[:, :-1]).all(axis=1)
+        doubtful = np.flatnonzero(~in_order | ((scores >= own[:, -1:]).sum(axis=1) != tokens.shape[1]))
+        return sum(_misplaced(scores[row], tokens[row]) for row in doubtful)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -259,9 +264,10 @@ def _places(random: np.random.Generator, rows: int, vocabulary: int) -> list[tup
 def constrained_scores(scores: Tensor, constraints: Constraints) -> Tensor:
     """Scores [R, V] under constraints: factors, then biases."""
     constrained = scores.clone()
-    for (row, token), factor in zip(*constraints.factors, strict=True):
-        value = constrained[row, token]
-        constrained[row, token] = value * factor if value < 0 else value / factor
-    for (row, token), added in zip(*constraints.biases, strict=True):
-        constrained[row, token] += added
-    return constrained
+    (scaled, factors), (shifted, biases) = (
+        (torch.from_numpy(places).unbind(dim=-1), torch.from_numpy(values).to(scores.dtype))
+        for places, values in constraints
+    )
+    before = constrained[scaled]
+    constrained[scaled] = torch.where(before < 0, before * factors, before / factors)
+    return constrained.index_put_(shifted, biases, accumulate=True)

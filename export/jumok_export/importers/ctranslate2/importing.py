@@ -7,8 +7,16 @@ from hashlib import file_digest
 from pathlib import Path
 from typing import Unpack
 
-from jumok_export.bundles.export import describe_architecture, describe_provenance, export_bundle
+from jumok_export.bundles.export import (
+    DEFAULT_PRECISIONS,
+    describe_architecture,
+    describe_provenance,
+    export_bundle,
+    scratch_weights,
+)
+from jumok_export.bundles.resources import begin_export
 from jumok_export.errors import ExportError
+from jumok_export.graphs.storage import WeightsFile
 from jumok_export.importers.ctranslate2.stored import FILE, ModelFile
 from jumok_export.importers.ctranslate2.transformer import POSITIONS, build_model
 from jumok_export.importers.ctranslate2.vocabulary import (
@@ -81,11 +89,17 @@ def import_folder(source: Path, out: Path, /, **options: Unpack[ImportOptions]) 
 
 def import_with_context(folder: Path, out: Path, context: FolderContext, options: ImportOptions) -> Bundle:
     """Import a folder with facts from outside of it; see `import_folder`."""
+    with scratch_weights(out) as kept:
+        return _import(folder, out, context, options, kept)
+
+
+def _import(folder: Path, out: Path, context: FolderContext, options: ImportOptions, kept: WeightsFile) -> Bundle:
     progress: Callable[[str], None] = options.get("progress", lambda _: None)
     progress("reading the model")
     given_name = options.get("name")
     name = model_name(given_name or context.name or folder.resolve().name, given=given_name is not None)
     file = ModelFile(folder / FILE)
+    begin_export(file.parameters, options.get("precisions", DEFAULT_PRECISIONS), progress)
     settings, vocabularies = read_settings(folder, file), read_vocabularies(folder)
     target = vocabularies.of_target
     for token in filter(None, (settings.eos, settings.start, context.forced_first)):
@@ -94,7 +108,11 @@ def import_with_context(folder: Path, out: Path, context: FolderContext, options
     start = target[settings.start or settings.eos]
     wanted = (options.get("max_source_length"), options.get("max_target_length"))
     model = build_model(
-        file, epsilon=settings.epsilon, start=start, positions=max(POSITIONS, *(length or 0 for length in wanted))
+        file,
+        epsilon=settings.epsilon,
+        start=start,
+        positions=max(POSITIONS, *(length or 0 for length in wanted)),
+        kept=kept,
     )
     requested = Directions(source=options.get("source_language"), target=options.get("target_language"))
     languages, notes = read_languages(
@@ -148,6 +166,7 @@ def import_with_context(folder: Path, out: Path, context: FolderContext, options
         ),
         stored_precision="int8" if file.quantized else None,
         **bundled,
+        kept=kept,
     )
 
 

@@ -87,6 +87,11 @@ class ModelFile(Mapping[str, Variable]):
     def __len__(self) -> int:
         return len(self._bases)
 
+    @property
+    def parameters(self) -> int:
+        """Number of the model's parameters."""
+        return sum(prod(variable.shape) for variable in self._variables.values())
+
     def base(self, name: str) -> str:
         """Return the stored name of a variable, which its aliases share."""
         return self._bases[name]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from jumok_export.graphs.storage import WeightsFile
 from jumok_export.importers.ctranslate2.options import BIAS, SPECS, Options
 from jumok_export.importers.ctranslate2.stored import ModelFile
 from jumok_export.importers.huggingface.errors import CheckpointError
@@ -59,13 +60,21 @@ _WHOLE = {
 _LAYER = re.compile(r"(encoder|decoder)\.(\d+)\.(.+)")
 
 
-def build_model(file: ModelFile, *, epsilon: float | None, start: int, positions: int = POSITIONS) -> ImportedModel:
+def build_model(
+    file: ModelFile,
+    *,
+    epsilon: float | None,
+    start: int,
+    positions: int = POSITIONS,
+    kept: WeightsFile | None = None,
+) -> ImportedModel:
     """Build the model of a model.bin.
 
     Args:
         epsilon: number added to variances in normalisations; None: CTranslate2's default for their kind.
         start: first input of the decoder.
         positions: number of positions, if they are sinusoidal.
+        kept: see `Weights`.
 
     Raises:
         CheckpointError: a model of another kind, an option that is not supported, or unfit weights; lists all problems.
@@ -80,7 +89,7 @@ def build_model(file: ModelFile, *, epsilon: float | None, start: int, positions
         raise CheckpointError([f"the decoder's start token has the id {start}, but the model's ids end at {rows - 1}"])
     from_zero = options.flag("decoder/start_from_zero_embedding")
     tensors = _Tensors(file, options)
-    weights = Weights(tensors)
+    weights = Weights(tensors, kept=kept, mapped=False)
     with torch.device("meta"):
         model = _make(sizes, options, positions)
         _set_parts(model, tensors, 1e-5 if epsilon is None else epsilon, 1e-6 if epsilon is None else epsilon)

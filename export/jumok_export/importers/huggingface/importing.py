@@ -14,7 +14,7 @@ from jumok_export.bundles.export import (
     export_bundle,
     scratch_weights,
 )
-from jumok_export.bundles.resources import check_memory, describe_export
+from jumok_export.bundles.resources import begin_export
 from jumok_export.errors import ExportError, listed
 from jumok_export.graphs.storage import WeightsFile
 from jumok_export.importers.huggingface.errors import CheckpointError
@@ -86,9 +86,7 @@ def import_checkpoint(
         CheckpointError: the checkpoint cannot be imported; lists all problems.
         ExportError, ShortlistError, VerificationError, BundleError: as `export_bundle`.
     """
-    parameters = stored_parameters(folder)
-    check_memory(parameters, precisions)
-    progress(describe_export(parameters, precisions))
+    begin_export(stored_parameters(folder), precisions, progress)
     progress("reading the checkpoint")
     checkpoint = open_checkpoint(folder)
     given_name = model_name(checkpoint.name if name is None else name, given=name is not None)

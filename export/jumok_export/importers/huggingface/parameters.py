@@ -18,16 +18,23 @@ class Weights:
     Args:
         tensors: tensors by name; all may have one prefix before the expected names, such as ``module.``.
         expected: names that the model may need; it needs at least one.
-        kept: file for the tensors that must be converted to float32; None: they are in memory.
+        kept: file for the tensors that are not mapped in float32; None: they are in memory.
+        mapped: True if float32 tensors are mapped from a file.
 
     Attributes:
         left_out: prefix of all names of tensors that the expected names lack.
     """
 
     def __init__(
-        self, tensors: Mapping[str, Tensor], expected: Sequence[str] = (), kept: WeightsFile | None = None
+        self,
+        tensors: Mapping[str, Tensor],
+        expected: Sequence[str] = (),
+        kept: WeightsFile | None = None,
+        *,
+        mapped: bool = True,
     ) -> None:
         self._kept = kept
+        self._mapped = mapped
         self.left_out = _common_prefix(tensors, expected)
         self._tensors = _Renamed(tensors, self.left_out) if self.left_out else tensors
         self._taken: set[str] = set()
@@ -64,7 +71,7 @@ class Weights:
             values = tensor.detach().float().contiguous()
             if not all_finite(values.numpy()):
                 self._not_finite.append(name)
-            in_file = values.data_ptr() == tensor.data_ptr()
+            in_file = self._mapped and values.data_ptr() == tensor.data_ptr()
             return values if in_file or self._kept is None else self._kept.keep(values)
         return torch.zeros(()).expand(*shape)
 
