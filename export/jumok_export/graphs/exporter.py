@@ -1,4 +1,4 @@
-"""Shortcuts in PyTorch's exporter, which do not change its graphs.
+"""Shortcuts in PyTorch's exporter: its graphs compute the same.
 
 They replace internal functions of PyTorch and onnxscript. If a version lacks these, exports only take longer.
 """
