@@ -46,9 +46,28 @@ def test_a_broken_graph_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("damage", SELECTION_BREAKS, ids=lambda damage: damage.__name__)
+@pytest.mark.parametrize("damage", BREAKS, ids=lambda damage: damage.__name__)
+def test_a_broken_graph_is_refused_for_int8_alone(
+    damage: Callable[[Graphs], None], export_tiny: Export, tiny_graphs: Graphs, tmp_path: Path
+) -> None:
+    graphs = copied(tiny_graphs)
+    damage(graphs)
+    with pytest.raises(VerificationError, match="verification failed in fp32; no bundle was written"):
+        export_tiny(tmp_path / "out", graphs=graphs, precisions=("int8",))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("damage", "precision"),
+    [*((each, "fp32") for each in SELECTION_BREAKS), *((each, "int8") for each in [*SELECTION_BREAKS][-2:])],
+    ids=lambda each: each if isinstance(each, str) else each.__name__,
+)
 def test_a_broken_selection_is_refused(
-    damage: Callable[[Graphs], None], export_tiny: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    damage: Callable[[Graphs], None],
+    precision: str,
+    export_tiny: Export,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     role = damage.__name__.partition("_")[0]
     make: Callable[[int | None], Graph] = getattr(recipe, f"{role}_graph")
@@ -59,7 +78,7 @@ def test_a_broken_selection_is_refused(
         return graphs[role]
 
     monkeypatch.setattr(recipe, f"{role}_graph", damaged)
-    assert_refused(lambda: export_tiny(tmp_path / "out", precisions=("fp32",)), SELECTION_BREAKS[damage])
+    assert_refused(lambda: export_tiny(tmp_path / "out", precisions=(precision,)), SELECTION_BREAKS[damage], precision)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -75,8 +94,8 @@ def test_a_broken_graph_is_written_if_that_is_asked_for(
     assert re.search(r"encoder +\d+ .* FAILED", describe(bundle))
 
 
-def assert_refused(export: Callable[[], Bundle], failing: str) -> None:
-    with pytest.raises(VerificationError, match="verification failed in fp32; no bundle was written") as caught:
+def assert_refused(export: Callable[[], Bundle], failing: str, precision: str = "fp32") -> None:
+    with pytest.raises(VerificationError, match=f"verification failed in {precision}; no bundle was written") as caught:
         export()
     failed = {check.name: check for check in caught.value.checks}
     assert failing in failed
