@@ -67,7 +67,8 @@ def _unflatten(value: Any, dim: int, sizes: Sequence[Any]) -> Any:
     before = len(value.shape) - 1
     if dim not in {-1, before} or not all(isinstance(size, int) for size in sizes):
         return aten_unflatten(value, dim, sizes)
-    return opset20.Reshape(value, opset20.Constant(value_ints=[0] * before + list(sizes)))  # 0 keeps a size
+    shape: Any = opset20.Constant(value_ints=[0] * before + list(sizes))  # 0 keeps a size
+    return opset20.Reshape(value, shape)
 
 
 def _recurrent_layer(  # noqa: PLR0917 - the operator's arguments

@@ -69,7 +69,8 @@ class _Trial(Trial):
         pair, step = self.samples.longest()
         error.compare(self.torch.score(pair), self.runtime.score(pair))
         error.compare(centre(self.torch.step(step)[0]), centre(self.runtime.step(step)[0]))
-        return [error.check(f"nothing infinite, and the root mean square error of {self.longest_described()}")]
+        described = self.longest_described(pair, step)
+        return [error.check(f"nothing infinite, and the root mean square error of {described}")]
 
     def decode(self) -> list[Check]:
         rollout = self.samples.rollout(sentences=40, beam_size=2)

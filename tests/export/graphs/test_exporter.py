@@ -15,7 +15,8 @@ from jumok_export.training.vocabulary import Vocabulary
 
 def outputs(graph: Graph, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=["CPUExecutionProvider"])
-    return session.run(None, {spec.name: feeds[spec.name] for spec in graph.inputs})
+    found: list[np.ndarray] = session.run(None, {spec.name: feeds[spec.name] for spec in graph.inputs})
+    return found
 
 
 def test_graphs_compute_the_same_without_shortcuts(
