@@ -16,7 +16,7 @@ SHAPES = 12
 SOURCE_LENGTH, TARGET_LENGTH = 12, 10
 """Bounds of random lengths, in tokens; the model's own limits are checked once."""
 LEAST_SLOTS, ROUNDS = 5, 10
-"""Sentences that are decoded at the same time: at least so many, and more if they would need more rounds."""
+"""Fewest sentences that are decoded at the same time, and most rounds: with many sentences more decode together."""
 MOST_LOGITS = 2**27
 """Logits of a target that is scored at most: 512 MiB, several times over."""
 OTHER_TOKENS = 0.25
