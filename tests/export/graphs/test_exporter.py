@@ -19,6 +19,7 @@ def outputs(graph: Graph, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
     return found
 
 
+@pytest.mark.slow
 def test_graphs_compute_the_same_without_shortcuts(
     tiny_model: Transformer, tiny_graphs: dict[str, Graph], vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
 ) -> None:
