@@ -8,12 +8,12 @@ from pathlib import Path
 from jumok_export.errors import ExportError
 
 _BASE, _PER_PARAMETER = 1.0 * 2**30, {"fp32": 13.0, "fp16": 8.0, "int8": 5.0}
-"""Bytes of anonymous memory: of any export, and for each parameter by precision; the largest counts.
+"""Estimated bytes of anonymous memory: of any export, and for each parameter by precision; the largest counts.
 
-Measured on random Transformers of 75 to 620 million parameters. Most are sessions of ONNX Runtime that are verified.
+Most are sessions of ONNX Runtime that are verified.
 """
-_BASE_S, _S_PER_MILLION = 20.0, {"fp32": 0.3, "fp16": 0.3, "int8": 0.25}
-"""Seconds of any export, and for each million parameters in each precision, on two cores."""
+_BASE_S, _S_PER_MILLION = 15.0, {"fp32": 0.3, "fp16": 0.3, "int8": 0.3}
+"""Estimated seconds of any export, and for each million parameters in each precision, on two cores."""
 _STAGES = {
     "exporting the encoder": 0.01,
     "exporting the decoder": 0.01,
@@ -24,7 +24,7 @@ _STAGES = {
     "verifying int8": 0.06,
     "verifying int8 with native operators": 0.02,
 }
-"""Seconds of each stage for each million parameters, on two cores."""
+"""Estimated seconds of each stage for each million parameters, on two cores."""
 _LONG_S = 4.0
 """Seconds from which a stage is said with an estimate."""
 _CGROUP = Path("/sys/fs/cgroup")
