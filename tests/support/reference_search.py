@@ -43,7 +43,7 @@ def log_softmax(logits: Scores) -> Scores:
         return np.asarray(np.round(exact * 2.0**40) / 2.0**40)
 
 
-def _process(scores: Scores, prompt: tuple[int, ...], tokens: tuple[int, ...], options: SearchOptions) -> Scores:
+def process(scores: Scores, prompt: tuple[int, ...], tokens: tuple[int, ...], options: SearchOptions) -> Scores:
     """Apply the processors, which see the prompt too, to the scores of the next token."""
     history = prompt + tokens
     scores = scores.copy()
@@ -91,7 +91,7 @@ def _greedy(step: StepFunction, options: SearchOptions, prompt: tuple[int, ...])
     token_scores: list[float] = []
     reason = FinishReason.LENGTH
     while len(tokens) < options.max_length and reason is FinishReason.LENGTH:
-        processed = _process(step((*prompt, *tokens)), prompt, tuple(tokens), options)
+        processed = process(step((*prompt, *tokens)), prompt, tuple(tokens), options)
         if np.all(processed == -np.inf):
             break
         tokens.append(int(np.argmax(processed)))
@@ -118,7 +118,7 @@ def _beam(step: StepFunction, options: SearchOptions, prompt: tuple[int, ...]) -
     has_ended = np.zeros(beams, dtype=bool)  # [K]
 
     for length in itertools.count(1):
-        processed = [_process(log_softmax(step((*prompt, *row))), prompt, row, options) for row in rows]
+        processed = [process(log_softmax(step((*prompt, *row))), prompt, row, options) for row in rows]
         log_probs = np.stack(processed)  # [K, V]
         if options.renormalize:
             log_probs = np.where(np.all(log_probs == -np.inf, axis=1, keepdims=True), -np.inf, log_softmax(log_probs))
@@ -214,7 +214,7 @@ def candidates(
         scores = _constrained(log_softmax(scores), search.constraints)
         if search.renormalizes:
             scores = log_softmax(scores)
-    scores = np.array(search.scores)[:, None] + scores
+    scores = np.array(search.scores)[:, None] + _constrained(scores, search.boosts)
     best = np.argsort(-scores, axis=-1, kind="stable")[:, :number]
     return best, np.take_along_axis(scores, best, axis=-1)
 
@@ -229,12 +229,14 @@ def _constrained(scores: Scores, constraints: Constraints) -> Scores:
     return scores
 
 
-def toy_model(rng: np.random.Generator, vocab_size: int, order: int, *, spread: float = 2.0) -> StepFunction:
+def toy_model(
+    rng: np.random.Generator, vocab_size: int, order: int, *, spread: float = 2.0, positions: int = 16
+) -> StepFunction:
     """A random language model that sees its position and the last ``order`` tokens.
 
     Without the position, sequences made of the same n-grams would tie.
     """
-    table = rng.normal(scale=spread, size=(16, *(vocab_size,) * (order + 1)))
+    table = rng.normal(scale=spread, size=(positions, *(vocab_size,) * (order + 1)))
 
     def step(prefix: tuple[int, ...]) -> Scores:
         context = ((START,) * order + prefix)[-order:]

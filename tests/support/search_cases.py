@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jumok_proto.options import EarlyStopping
-from jumok_serve.search import Search, make_search
+from jumok_serve.search import NO_TERMS, Search, Terms, make_search
 from jumok_serve.search.options import SearchOptions
 from tests.support.reference_search import START, StepFunction, toy_model
 
@@ -41,14 +41,15 @@ def make_options(
 
 @dataclass(frozen=True)
 class Case:
-    """A model, search options, and a target prefix."""
+    """A model, search options, a target prefix, and terms."""
 
     step: StepFunction
     options: SearchOptions
     prefix: tuple[int, ...] = ()
+    terms: Terms = NO_TERMS
 
     def search(self) -> Search:
-        return make_search(self.options, START, self.prefix)
+        return make_search(self.options, START, self.prefix, (), self.terms)
 
 
 def random_case(rng: np.random.Generator, *, least_tokens: int = 4) -> Case:

@@ -324,11 +324,17 @@ class Batch:
         if kept is None or not kept.hold(inputs, searches, slots):
             draws, acting, renormalizes = arrays.draws[slots], arrays.on_logits[slots], arrays.renormalizes[slots]
             constraints = [searches.constraints[slot] for slot in slots.tolist()]
+            boosts = [
+                (index, searches.boosts[slot]) for index, slot in enumerate(slots.tolist()) if slot in searches.boosts
+            ]
             on_logits, on_log_probs = (
                 columns.to_columns(
-                    concatenate_constraints((index * self.beam_size, constraints[index]) for index in indices.tolist())
+                    concatenate_constraints((index * self.beam_size, entries) for index, entries in of_stage)
                 )
-                for indices in map(np.flatnonzero, (~draws & acting, ~draws & ~acting))
+                for of_stage in (
+                    [(index, constraints[index]) for index in np.flatnonzero(~draws & acting).tolist()],
+                    [(index, constraints[index]) for index in np.flatnonzero(~draws & ~acting).tolist()] + boosts,
+                )
             )
             kept = self._constrained[len(slots)] = _StepConstraints(
                 version=searches.constraints_version,

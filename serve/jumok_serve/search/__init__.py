@@ -9,12 +9,15 @@ from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constrain
 from jumok_serve.search.greedy_sampling import GreedySampling
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.search import DEAD_SCORE, Draw, FinishedHypothesis, Search
+from jumok_serve.search.term_search import TermSearch
+from jumok_serve.search.terms import NO_TERMS, Terms, TermSpan, options_with_terms
 from jumok_serve.search.topk import Continuations, best_continuations, best_of_each_row
 
 __all__ = [
     "DEAD_SCORE",
     "NO_CONSTRAINTS",
     "NO_ENTRIES",
+    "NO_TERMS",
     "BatchSearch",
     "BeamSearch",
     "Constraints",
@@ -26,15 +29,23 @@ __all__ = [
     "Search",
     "SearchPlan",
     "SharedConstraints",
+    "TermSearch",
+    "TermSpan",
+    "Terms",
     "best_continuations",
     "best_of_each_row",
     "concatenate_constraints",
     "make_search",
+    "options_with_terms",
 ]
 
 
 def make_search(
-    options: SearchOptions, start_token: int, prefix: Sequence[int] = (), source_ids: Sequence[int] = ()
+    options: SearchOptions,
+    start_token: int,
+    prefix: Sequence[int] = (),
+    source_ids: Sequence[int] = (),
+    terms: Terms = NO_TERMS,
 ) -> Search:
     """Start the search for one sentence: beam, greedy, or sampling.
 
@@ -42,8 +53,11 @@ def make_search(
         start_token: first token fed to the decoder.
         prefix: target tokens that every hypothesis continues; only constraints count them.
         source_ids: source token ids; they make samples of different texts independent under one seed.
+        terms: terms that every hypothesis contains; options are those of `options_with_terms`.
     """
     prompt = (start_token, *prefix)
+    if terms.alternatives:
+        return TermSearch(options, prompt, terms)
     return GreedySampling(options, prompt, source_ids) if options.beam_size == 1 else BeamSearch(options, prompt)
 
 
@@ -59,13 +73,14 @@ class SearchPlan:
 
     Args:
         options: complete options, shared by the sentences of a request.
-        start_token, prefix, source_ids: see `make_search`.
+        start_token, prefix, source_ids, terms: see `make_search`.
     """
 
     options: SearchOptions
     start_token: int
     prefix: Sequence[int] = ()
     source_ids: Sequence[int] = ()
+    terms: Terms = NO_TERMS
 
     @property
     def rows(self) -> int:
@@ -101,4 +116,4 @@ class SearchPlan:
 
     def begin(self) -> Search:
         """Start the search."""
-        return make_search(self.options, self.start_token, self.prefix, self.source_ids)
+        return make_search(self.options, self.start_token, self.prefix, self.source_ids, self.terms)

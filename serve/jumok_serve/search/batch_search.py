@@ -38,13 +38,15 @@ class BatchSearch:
     Attributes:
         arrays: inputs of the next step, by slot.
         constraints: constraints of the next step, by slot.
-        constraints_version: a new number if any constraint changes, or where it acts.
+        boosts: boosts of the next step, by slot; only those of searches with terms.
+        constraints_version: a new number if any constraint or boost changes, or where it acts.
     """
 
     def __init__(self, beam_size: int) -> None:
         self.beam_size = beam_size
         self.arrays = StepArrays(beam_size)
         self.constraints: list[Constraints] = []
+        self.boosts: dict[int, Constraints] = {}
         self.constraints_version = 0
         self._searches: list[Search | None] = []
         self._kinds: NDArray[np.int64] = np.zeros(0, np.int64)  # by slot; see `_kind`
@@ -68,6 +70,7 @@ class BatchSearch:
         """Empty slots, which then take part like searches at their first step."""
         for slot in slots:
             self._searches[slot] = None
+            self.constraints_version += self.boosts.pop(slot, None) is not None
         self._kinds[list(slots)] = np.abs(self._kinds[list(slots)])
         self.constraints_version += self.arrays.leave(slots)
 
@@ -76,6 +79,8 @@ class BatchSearch:
         for slot, place in zip(slots, to, strict=True):
             self._searches[place], self.constraints[place] = self._searches[slot], self.constraints[slot]
             self._searches[slot] = None
+            if slot in self.boosts:
+                self.boosts[place] = self.boosts.pop(slot)
         self._kinds[list(to)] = self._kinds[list(slots)]
         self.arrays.move(slots, to)
         self.constraints_version += 1
@@ -156,10 +161,13 @@ class BatchSearch:
             if search.constraints is not self.constraints[slot]:
                 self.constraints[slot] = search.constraints
                 self.constraints_version += 1
+            if search.boosts is not self.boosts.get(slot, NO_CONSTRAINTS):
+                self.boosts[slot] = search.boosts
+                self.constraints_version += 1
         self._kinds[slots] = [_kind(search) for search in searches]
 
 
 def _kind(search: Search) -> int:
-    """Return a number for equal `SharedConstraints`, negative if tokens are drawn."""
+    """Return a number for equal `SharedConstraints`, negative if tokens are drawn or boosted."""
     kind = 4 * id(search.constraints) + _ON_LOGITS * search.acts_on_logits + _RENORMALIZES * search.renormalizes
-    return kind if search.draws is None else -kind
+    return kind if search.draws is None and search.boosts is NO_CONSTRAINTS else -kind

@@ -45,9 +45,10 @@ class BeamSearch:
         self.tokens: Sequence[int] = [prompt[0]] * self.beam_size
         self.parents: Sequence[int] = [0] * self.beam_size
         self.scores: Sequence[float] = [0.0] + [DEAD_SCORE] * (self.beam_size - 1)
+        self._sums: Sequence[float] = self.scores  # of token scores, by row
         self.position = 0
         self.num_candidates = 1
-        self.constraints = NO_CONSTRAINTS
+        self.constraints = self.boosts = NO_CONSTRAINTS
         self.draws = None
         self.finished = False
         self._options = options
@@ -59,7 +60,7 @@ class BeamSearch:
         self._live_rows = 1
         self._steps: list[_WrittenStep] = []  # a trellis, so that a step copies no history
         self._histories = [tuple(prompt)]  # tokens of the live rows, if constraints need them
-        self._ended: list[_Ended] = []  # best first, at most K
+        self._ended: list[Ended] = []  # best first, at most K
         if self._next_change == 1:
             self._prepare_step()
 
@@ -97,14 +98,13 @@ class BeamSearch:
     def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
         self._steps.extend(zip(tokens.tolist(), scores.tolist(), rows.tolist(), strict=True))
         self.tokens, self.scores, self.parents = self._steps[-1]
+        self._sums = self.scores
         self.position += len(tokens)
 
     def _forced_continuations(self, forced: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
         """Return the continuations with the forced tokens, in the order of ``best_continuations``."""
         added = -math.log(len(forced)) if forced and self._options.renormalize else 0.0
-        ordered = sorted(
-            (-(self.scores[row] + added), row, token) for row in range(self._live_rows) for token in forced
-        )
+        ordered = sorted((-(self._sums[row] + added), row, token) for row in range(self._live_rows) for token in forced)
         return [token for *_, token in ordered], [-negated for negated, *_ in ordered], [row for _, row, _ in ordered]
 
     def _write(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
@@ -119,17 +119,22 @@ class BeamSearch:
             or not sums[-1] > DEAD_SCORE
         ):
             running, sums, parents = self._split_ended(tokens, scores, rows, length)
+        self._run_on(running, sums, parents)
+        self.scores = self._sums
+        self.finished = not running or (len(self._ended) == beam_size and self._stops(length))
+
+    def _run_on(self, running: Sequence[int], sums: Sequence[float], parents: Sequence[int]) -> None:
+        """Continue rows with tokens, sums of token scores and parents, best first; the others are dead."""
         alive = len(running)
         if self._rules.need_history:
             self._histories = [(*self._histories[row], token) for row, token in zip(parents, running, strict=True)]
-        if dead := beam_size - alive:
+        if dead := self.beam_size - alive:
             running = [*running, *[self._prompt[0]] * dead]
             sums = [*sums, *[DEAD_SCORE] * dead]
             parents = [*parents, *[0] * dead]
         self._steps.append((running, sums, parents))
         self._live_rows = alive
-        self.tokens, self.scores, self.parents = running, sums, parents
-        self.finished = not alive or (len(self._ended) == beam_size and self._stops(length))
+        self.tokens, self._sums, self.parents = running, sums, parents
 
     def _split_ended(
         self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int], length: int
@@ -140,14 +145,14 @@ class BeamSearch:
         running: list[int] = []
         sums: list[float] = []
         parents: list[int] = []
-        ended: list[_Ended] = []
+        ended: list[Ended] = []
         for rank, (token, score, row) in enumerate(zip(tokens, scores, rows, strict=True)):
             if not score > DEAD_SCORE:  # or NaN, as are all that follow
                 break
             if at_maximum or token in self._eos_ids:
                 if rank < beam_size:
                     final = normalized_score(score, length, options.length_penalty)
-                    ended.append(_Ended(final, length - 1, row, (token, score)))
+                    ended.append(Ended(final, length - 1, row, (token, score)))
             else:
                 running.append(token)
                 sums.append(score)
@@ -156,14 +161,17 @@ class BeamSearch:
                     break
         if ended:
             ended = self._ended + ended
-            ended.sort(key=_by_score, reverse=True)  # stable: of equal ones the earlier stays first
+            ended.sort(key=by_score, reverse=True)  # stable: of equal ones the earlier stays first
             self._ended = ended[:beam_size]
         elif not running and not self._ended:  # constraints leave no continuation: the rows are the result
-            self._ended = [
-                _Ended(normalized_score(score, length - 1, options.length_penalty), length - 1, row, None)
-                for row, score in enumerate(self.scores[: self._live_rows])
-            ]
+            self._ended = self._rows_as_ended(length - 1)
         return running, sums, parents
+
+    def _rows_as_ended(self, length: int) -> "list[Ended]":
+        """Return hypotheses of the rows as they are, with `length` tokens."""
+        penalty = self._options.length_penalty
+        sums = self._sums[: self._live_rows]
+        return [Ended(normalized_score(score, length, penalty), length, row, None) for row, score in enumerate(sums)]
 
     def _stops(self, length: int) -> bool:
         """True if the search ends, by `early_stopping`; called when the list of ended hypotheses is full.
@@ -177,7 +185,7 @@ class BeamSearch:
         # by default at its present length.
         favours_length = options.early_stopping == "never" and options.length_penalty > 0
         reachable_length = options.max_length if favours_length else length
-        return normalized_score(self.scores[0], reachable_length, options.length_penalty) <= self._ended[-1].score
+        return normalized_score(self._sums[0], reachable_length, options.length_penalty) <= self._ended[-1].score
 
     def stable_tokens(self) -> list[int]:
         if self.finished:
@@ -187,14 +195,16 @@ class BeamSearch:
         rows = {row for row in range(self._live_rows) if best is None or self._best_score_of(row) >= best.score}
         if best is not None and not rows:
             return list(self._trace(best).token_ids)
+        return self._shared_tokens(rows, self._ended[:1])
+
+    def _shared_tokens(self, rows: set[int], ended: "Sequence[Ended]") -> list[int]:
+        """Return the first tokens that some rows and some ended hypotheses share."""
         # Rows with different histories share the tokens up to the step at which their parents are the same row.
         stable: list[int] = []
         for length in range(len(self._steps), 0, -1):
             tokens, _, parents = self._steps[length - 1]
-            if best is not None and length == best.length:
-                rows.add(best.row)
-            met = len(rows) == 1 and (best is None or length <= best.length)
-            if met:
+            rows |= {one.row for one in ended if one.length == length}
+            if len(rows) == 1 and all(length <= one.length for one in ended):
                 (row,) = rows
                 stable.append(tokens[row])
             rows = {parents[row] for row in rows}
@@ -208,14 +218,14 @@ class BeamSearch:
         """
         options = self._options
         lengths = (len(self._steps) + 1, options.max_length)  # the score is monotonic in the length
-        return max(normalized_score(self.scores[row], length, options.length_penalty) for length in lengths)
+        return max(normalized_score(self._sums[row], length, options.length_penalty) for length in lengths)
 
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:
             raise RuntimeError("this search has not finished; advance it until it has")
         return [self._trace(ended) for ended in self._ended[: self._options.num_hypotheses]]
 
-    def _trace(self, ended: "_Ended") -> FinishedHypothesis:
+    def _trace(self, ended: "Ended") -> FinishedHypothesis:
         written: list[int] = []  # last to first
         sums: list[float] = []
         row = ended.row
@@ -234,7 +244,7 @@ class BeamSearch:
         return finished_hypothesis(written, sums, ended.score, reason)
 
 
-class _Ended(NamedTuple):
+class Ended(NamedTuple):
     """A row's first ``length`` new tokens, and the token that ended it."""
 
     score: float  # normalized
@@ -243,5 +253,6 @@ class _Ended(NamedTuple):
     last: tuple[int, float] | None
 
 
-def _by_score(ended: _Ended) -> float:
+def by_score(ended: Ended) -> float:
+    """Return the normalized score, to sort by."""
     return ended.score

@@ -30,6 +30,7 @@ class GreedySampling:
     num_candidates = 1
     acts_on_logits = True
     renormalizes = False
+    boosts = NO_CONSTRAINTS
 
     def __init__(self, options: SearchOptions, prompt: Sequence[int], source_ids: Sequence[int]) -> None:
         self.eos_ids = options.eos_ids

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from jumok_proto.results import FinishReason
 from jumok_serve.search.constraints import Constraints
+from jumok_serve.search.terms import TermSpan
 
 DEAD_SCORE = -1e9
 """Largest score of a dead row, which keeps its place in the beam, but can neither finish nor recover."""
@@ -32,6 +33,8 @@ class FinishedHypothesis(NamedTuple):
     """Log-probability of each token under the constraints; they add up to ``score`` * length^length_penalty."""
     score: float
     finish_reason: FinishReason
+    terms: tuple[TermSpan | None, ...] = ()
+    """Tokens that satisfy each term, target prefix included; None: not satisfied."""
 
 
 class Search(Protocol):
@@ -72,7 +75,7 @@ class Search(Protocol):
 
     @property
     def scores(self) -> Sequence[float]:
-        """Sum of token scores per row, [K]; at most `DEAD_SCORE` if dead."""
+        """Sum of token scores per row, [K], or 0 with terms; at most `DEAD_SCORE` if dead."""
 
     @property
     def position(self) -> int:
@@ -85,6 +88,10 @@ class Search(Protocol):
     @property
     def constraints(self) -> Constraints:
         """Constraints on this step's scores, or `NO_CONSTRAINTS`; shared, so read-only."""
+
+    @property
+    def boosts(self) -> Constraints:
+        """Factors on log-probabilities that bring tokens among the candidates, or `NO_CONSTRAINTS`; with terms only."""
 
     @property
     def draws(self) -> Sequence[Draw] | None:

@@ -95,7 +95,7 @@ class StepArrays:
         self._ring_scores: NDArray[np.float32] = np.zeros((0, RING_STEPS, beam_size), np.float32)
         self._ring_parents: NDArray[np.int64] = np.zeros((0, RING_STEPS, beam_size), np.int64)
         self._by_slot = [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]
-        self._max_continuations = 0  # of all searches that have ever joined
+        self._max_continuations = 0  # of all present searches
         self._some_take_each_row = False
         self._native: NativeStep | None = None
         self._bind_native()
@@ -126,10 +126,10 @@ class StepArrays:
         self._eos_ids[slots, :most] = [(*ids, *[_NO_TOKEN] * (most - len(ids))) for ids in eos_ids]
         continuations = [search.num_continuations for search in searches]
         self._num_continuations[slots] = continuations
-        self._max_continuations = max(self._max_continuations, *continuations)
         self._some_take_each_row = self._some_take_each_row or not all(continuations)
         self._known_steps[slots] = self.steps
         self._occupied[slots] = True
+        self._max_continuations = int((self._num_continuations * self._occupied).max())
         changed = False
         for column, values in (
             (self.draws, [search.draws is not None for search in searches]),
@@ -150,6 +150,7 @@ class StepArrays:
         drew = True in self.draws[slots].tolist()
         for column in (self.draws, self._occupied, self._steady_steps, self.positions):
             column[slots] = 0
+        self._max_continuations = int((self._num_continuations * self._occupied).max())
         return drew
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from jumok_serve.bundle.bundle import Bundle
@@ -13,7 +14,7 @@ from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.search import FinishedHypothesis, SearchPlan
+from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, Terms
 from jumok_serve.search.options import Sampling, SearchOptions
 from tests.support.hang import HANG_S
 from tests.support.search_cases import make_options
@@ -46,8 +47,11 @@ KINDS: dict[str, SearchOptions] = {
     "three samples of the likeliest": replace(
         PLAIN, num_hypotheses=3, sampling=replace(WARM, top_p=0.8), no_repeat_ngram_size=2
     ),
+    "terms": BEAMS,
+    "terms, renormalized": replace(BEAMS, renormalize=True, suppress_tokens=(*SUPPRESS, *range(70, 80))),
+    "terms without repetition": replace(BEAMS, no_repeat_ngram_size=3, repetition_penalty=1.3, min_length=8),
 }
-
+TERMS = Terms((((40, 41), (42,)), ((50, 51, 40),)), joins=bytes([0] * 80 + [1] * 20))
 
 Submit = Callable[[tuple[str, list[int], list[int]]], Sentence]
 
@@ -66,10 +70,12 @@ def submit(request: pytest.FixtureRequest, listed_bundle: Path) -> Iterator[Subm
         options = KINDS[kind]
         if prefix:
             options = replace(options, forced_first_token=None)
+        terms = TERMS if kind.startswith("terms") else NO_TERMS
+        allowed = shortlist.of(source_ids) if listed and sum(source_ids) % 7 else None
+        if allowed is not None and terms is TERMS:
+            allowed = np.union1d(allowed, [40, 41, 42, 50, 51])
         sentence = Sentence(
-            source_ids=source_ids,
-            plan=SearchPlan(options, 2, prefix, source_ids),
-            allowed_tokens=shortlist.of(source_ids) if listed and sum(source_ids) % 7 else None,
+            source_ids=source_ids, plan=SearchPlan(options, 2, prefix, source_ids, terms), allowed_tokens=allowed
         )
         engine.submit([sentence])
         return sentence
@@ -87,6 +93,10 @@ def test_mixed_batches_equal_sentences_alone(submit: Submit, listed_bundle: Path
         prefix = generator.choices(range(4, 100), k=generator.choice([0, 0, 0, 1, 3, 7]))
         jobs.append((list(KINDS)[number % len(KINDS)], [*tokenizer.encode(text), EOS], prefix))
     alone = [submit(job).future.result(timeout=HANG_S).hypotheses for job in jobs]
+    for (kind, *_), hypotheses in zip(jobs, alone, strict=True):
+        spans = [span for hypothesis in hypotheses for span in hypothesis.terms]
+        assert len(spans) == (6 if kind.startswith("terms") else 0)
+        assert None not in spans
     assert {len(hypothesis.token_ids) for found in alone for hypothesis in found} > {5, 10, 24}
     together = [submit(job) for job in jobs]
     for job, sentence, expected in zip(jobs, together, alone, strict=True):

@@ -6,8 +6,18 @@ import numpy as np
 import pytest
 
 from jumok_serve.native import library
-from jumok_serve.search import BatchSearch, Continuations, Search, best_continuations, best_of_each_row, step_arrays
+from jumok_serve.search import (
+    NO_CONSTRAINTS,
+    BatchSearch,
+    Continuations,
+    Search,
+    best_continuations,
+    best_of_each_row,
+    options_with_terms,
+    step_arrays,
+)
 from jumok_serve.search.options import Sampling
+from tests.serve.search.test_terms import random_terms
 from tests.support.reference_search import candidates
 from tests.support.search_cases import Case, constrained, random_case
 
@@ -44,6 +54,9 @@ def random_pair(rng: np.random.Generator, beam_size: int) -> Pair:
     case = replace(case, options=replace(case.options, beam_size=beam_size, num_hypotheses=hypotheses))
     if rng.random() < 0.5:
         case = constrained(rng, case)
+    elif beam_size > 1 and rng.random() < 0.5:
+        terms = random_terms(rng, vocabulary=LEAST_TOKENS, most=beam_size - 1)
+        case = replace(case, options=options_with_terms(case.options, terms), terms=terms)
     return Pair(case, case.search(), case.search())
 
 
@@ -117,21 +130,25 @@ def step(table: BatchSearch, slots: list[Pair | None], *, with_empty: bool) -> N
         assert table.arrays.renormalizes[slot] == asks.renormalizes
         for mine, other in zip(table.constraints[slot], asks.constraints, strict=True):
             assert [array.tolist() for array in mine] == [array.tolist() for array in other]
+        boosted = table.boosts.get(slot, NO_CONSTRAINTS).factors
+        assert [array.tolist() for array in boosted] == [array.tolist() for array in asks.boosts.factors]
         pair.feed()
         rows = slice(taking_part.index(slot) * beam_size, (taking_part.index(slot) + 1) * beam_size)
         tokens[rows], totals[rows] = candidates(asks, pair.case.step, pair.prefixes, number)
     own = [(slot, pair.alone) for slot, pair in enumerate(slots) if pair is not None]
     asked_alike = {(id(table.constraints[slot]), one.acts_on_logits, one.renormalizes) for slot, one in own}
     shared = table.shared_constraints(np.array([slot for slot, _ in own])) if own else None
-    if len(asked_alike) == 1 and not any(one.draws for _, one in own):
+    if len(asked_alike) == 1 and not any(one.draws or one.boosts is not NO_CONSTRAINTS for _, one in own):
         assert shared is not None
         assert (id(shared.constraints), *shared[1:]) in asked_alike
     else:
         assert shared is None
-    constraints = [*table.constraints]
+    constraints = [*table.constraints, *table.boosts.values()]
     others = table.advance_steady(np.array(taking_part), tokens, totals)
     table.advance(others)
-    assert table.constraints_version > changes or all(map(id_equal, table.constraints, constraints))
+    assert table.constraints_version > changes or all(
+        map(id_equal, [*table.constraints, *table.boosts.values()], constraints)
+    )
     for slot, pair in enumerate(slots):
         if pair is not None:
             rows = slice(taking_part.index(slot) * beam_size, (taking_part.index(slot) + 1) * beam_size)

@@ -1,0 +1,193 @@
+"""Beam search in which every hypothesis contains given terms."""
+
+# ruff: noqa: D102 - the contract is documented once, in Search
+
+from collections.abc import Sequence
+from typing import Final, TypeAlias
+
+import numpy as np
+
+from jumok_serve.search.beam import BeamSearch, Ended, by_score
+from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
+from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.search import DEAD_SCORE, FinishedHypothesis, normalized_score
+from jumok_serve.search.terms import BOOST, TermAutomaton, Terms, TermState, reachable_terms, read_terms
+
+_Continuation: TypeAlias = tuple[float, int, int, TermState]
+"""Negated sum of token scores, row, next token, and state after it; ordered so that the best is first."""
+ALL_CONTINUATIONS: Final = 2**31 - 1
+
+
+class TermSearch(BeamSearch):
+    """Dynamic beam allocation (Post and Vilar, 2018): the beam is divided among rows by their number of terms.
+
+    Bank b holds the rows that have met or begun b terms. Each bank gets an equal part of the beam. The row that needs
+    the fewest tokens for its missing terms always runs on, so after that number of steps all terms are met. Only a
+    hypothesis with all terms ends, if it is one of the best k continuations with all terms. The search may stop with k
+    ended hypotheses, by ``early_stopping``. Here k is the part of the last bank, at least ``num_hypotheses``.
+
+    The candidates of a row are those of beam search, and all tokens that go on with a term: `boosts` bring these among
+    the best. Totals of candidates are log-probabilities, because ``scores`` are 0.
+
+    If no hypothesis with all terms can be written, the result has as few missing terms as were found.
+    """
+
+    def __init__(self, options: SearchOptions, prompt: Sequence[int], terms: Terms) -> None:
+        _, *prefix = prompt
+        self._terms = reachable_terms(terms, options, prefix)
+        self._automaton = TermAutomaton(self._terms, options.eos_ids)
+        state = self._automaton.start
+        for token in prefix:
+            state = state.next(token)
+        self._states = [state]
+        size = self._automaton.size
+        last_part = options.beam_size - size * (options.beam_size // (size + 1))
+        self._most_ended = max(last_part, options.num_hypotheses)
+        self._others = options.beam_size + len(options.eos_ids) + len(self._automaton.once)
+        self._short: list[tuple[int, Ended]] = []  # ended with missing terms, and the tokens these need; best first
+        super().__init__(options, prompt)
+        self.num_continuations = ALL_CONTINUATIONS
+
+    def _prepare_step(self) -> None:
+        super()._prepare_step()
+        self._next_change = self.position + 2
+        self.boosts = NO_CONSTRAINTS
+        if self._forced is None:
+            self.num_candidates = self._others + max(len(state.boosted) for state in self._states)
+            self.boosts = self._automaton.boosts(self._states)
+            if len(self.constraints.factors.values) and self.boosts is not NO_CONSTRAINTS:
+                self.constraints, self.boosts = _combine(self.constraints, self.boosts)
+
+    @property
+    def steady_steps(self) -> int:
+        return 0
+
+    def _write(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
+        length = self.position + 1 - len(self._prompt)
+        at_maximum = length == self._options.max_length
+        found = self._continuations(tokens, scores, rows)
+        banks: list[list[_Continuation]] = [[] for _ in range(self._automaton.size + 1)]
+        ended: list[_Continuation] = []
+        for one in found:
+            if at_maximum or one[2] in self._eos_ids:
+                ended.append(one)
+            else:
+                banks[one[3].bank].append(one)
+        if ended:
+            self._keep_ended(ended, found, length)
+        chosen = self._allocate(banks)
+        if not chosen and not self._ended:
+            self._ended = self._fewest_missing([] if found else self._rows_as_ended(length - 1))
+        self._states = [state for *_, state in chosen]
+        self._run_on(
+            [token for _, _, token, _ in chosen], [-negated for negated, *_ in chosen], [row for _, row, *_ in chosen]
+        )
+        self.scores = [0.0] * len(chosen) + [DEAD_SCORE] * (self.beam_size - len(chosen))
+        self.finished = not chosen or (len(self._ended) == self._most_ended and self._stops(length))
+
+    def _continuations(
+        self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]
+    ) -> list[_Continuation]:
+        """Return the continuations that are alive, best first: of each row with boosted tokens and the best others."""
+        states, sums = self._states, self._sums
+        forced = self._forced is not None
+        others = [self._others] * self.beam_size  # what a batch finds beyond these does not count
+        found = []
+        for token, score, row in zip(tokens, scores, rows, strict=True):
+            if not score > DEAD_SCORE:  # or NaN, as are all that follow
+                break
+            state = states[row]
+            if forced:
+                total = score
+            elif token in state.boosted:
+                total = sums[row] + score / BOOST
+            elif others[row]:
+                total = sums[row] + score
+                others[row] -= 1
+            else:
+                continue
+            after = state if token in self._eos_ids else state.next(token)
+            if not after.surplus:
+                found.append((-total, row, token, after))
+        found.sort()
+        return found
+
+    def _keep_ended(self, ended: Sequence[_Continuation], found: Sequence[_Continuation], length: int) -> None:
+        """Keep the best ended hypotheses with all terms, or without if there are none."""
+        complete = [one for one in found if one[3].complete][: self._most_ended]
+        for one in ended:
+            negated, row, token, state = one
+            final = normalized_score(-negated, length, self._options.length_penalty)
+            hypothesis = Ended(final, length - 1, row, (token, -negated))
+            if not state.complete:
+                self._short.append((state.left, hypothesis))
+            elif one <= complete[-1]:
+                self._ended.append(hypothesis)
+        self._ended.sort(key=by_score, reverse=True)  # stable: of equal ones the earlier stays first
+        del self._ended[self._most_ended :]
+        self._short = [] if self._ended else sorted(self._short, key=_by_missing)[: self.beam_size]
+
+    def _fewest_missing(self, rows: Sequence[Ended]) -> list[Ended]:
+        """Return the hypotheses that need the fewest tokens for their missing terms.
+
+        Args:
+            rows: the present rows, if no continuation is alive.
+        """
+        missing = [*self._short, *((state.left, row) for state, row in zip(self._states, rows, strict=False))]
+        return [one for _, one in sorted(missing, key=_by_missing)]
+
+    def _allocate(self, banks: Sequence[Sequence[_Continuation]]) -> list[_Continuation]:
+        """Choose the continuations that run on: the best of each bank, and the one that needs the fewest tokens."""
+        parts = divide(self.beam_size, [len(bank) for bank in banks])
+        chosen = [one for bank, part in zip(banks, parts, strict=True) for one in bank[:part]]
+        if not chosen:
+            return []
+        leader = min((one for bank in banks for one in bank), key=lambda one: (one[3].left, one))
+        if leader not in chosen:
+            same_bank = [one for one in chosen if one[3].bank == leader[3].bank]
+            chosen.remove(same_bank[-1] if same_bank else chosen[0])
+            chosen.append(leader)
+        return sorted(chosen)
+
+    def stable_tokens(self) -> list[int]:
+        if self.finished or self._ended:
+            return super().stable_tokens()
+        return self._shared_tokens(set(range(self._live_rows)), [one for _, one in self._short])
+
+    def _trace(self, ended: Ended) -> FinishedHypothesis:
+        hypothesis = super()._trace(ended)
+        _, *prefix = self._prompt
+        return hypothesis._replace(terms=tuple(read_terms((*prefix, *hypothesis.token_ids), self._terms)))
+
+
+def divide(places: int, wanted: Sequence[int]) -> list[int]:
+    """Divide the places of a beam equally among banks; the highest get the rest, and what others do not want.
+
+    Args:
+        wanted: most places of each bank.
+    """
+    parts = [0] * len(wanted)
+    unfilled = [bank for bank in reversed(range(len(wanted))) if wanted[bank]]
+    while places and unfilled:
+        each = max(1, places // len(unfilled))
+        for bank in unfilled:
+            given = min(each, wanted[bank] - parts[bank], places)
+            parts[bank] += given
+            places -= given
+        unfilled = [bank for bank in unfilled if wanted[bank] > parts[bank]]
+    return parts
+
+
+def _combine(constraints: Constraints, boosts: Constraints) -> tuple[Constraints, Constraints]:
+    """Move the factors of boosted tokens into the boosts: no place may have two factors."""
+    factors, boosted = constraints.factors, boosts.factors
+    of_place = dict(zip(map(tuple, factors.places.tolist()), factors.values.tolist(), strict=True))
+    values = [of_place.pop(tuple(place), 1.0) * BOOST for place in boosted.places.tolist()]
+    left = Entries(np.array([*of_place], np.int64).reshape(-1, 2), np.array([*of_place.values()], np.float32))
+    combined = Entries(boosted.places, np.array(values, np.float32))
+    return Constraints(left, constraints.biases), Constraints(combined, NO_ENTRIES)
+
+
+def _by_missing(short: tuple[int, Ended]) -> tuple[int, float]:
+    missing, hypothesis = short
+    return missing, -hypothesis.score

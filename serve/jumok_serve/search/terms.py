@@ -1,0 +1,333 @@
+"""Terms: token sequences that a hypothesis must contain.
+
+A hypothesis contains terms if each has an occurrence of its own, of any of its alternatives: occurrences share no
+token, and none ends within a word. `TermAutomaton` follows all ways to read a hypothesis so, token by token.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
+from jumok_serve.search.options import MAX_BEAM_SIZE, SearchOptions
+
+BOOST: Final = 2.0**-20
+"""Factor of the log-probabilities of a term's tokens: it brings them among the best candidates of their row.
+
+A power of two, so dividing by it gives the log-probability back bit by bit.
+"""
+
+MAX_READINGS: Final = 32
+"""Most ways to read a row that are followed; more need many terms that share alternatives."""
+
+Tokens: TypeAlias = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """Terms of one sentence.
+
+    Attributes:
+        alternatives: token sequences that satisfy each term, none of them empty.
+        joins: by token id, 1 if the token continues the word before it; empty: no token does.
+        once: True for terms whose alternatives are not written more often than terms need them; empty: for none.
+    """
+
+    alternatives: tuple[tuple[Tokens, ...], ...]
+    joins: bytes = b""
+    once: tuple[bool, ...] = ()
+
+    def continues_word(self, token: int) -> bool:
+        """True if a token continues the word before it."""
+        return token < len(self.joins) and bool(self.joins[token])
+
+
+NO_TERMS: Final = Terms(())
+
+
+class TermSpan(NamedTuple):
+    """Tokens that satisfy a term: first and past-the-end position, target prefix included."""
+
+    first: int
+    after: int
+
+
+def read_terms(tokens: Sequence[int], terms: Terms) -> list[TermSpan | None]:
+    """Return the spans of as many terms as a complete hypothesis contains, and None for the others."""
+    automaton = TermAutomaton(terms)
+    found: dict[Reading, dict[int, TermSpan]] = {automaton.first_reading: {}}  # spans by the bit of their term
+    for position in range(len(tokens) + 1):
+        token = tokens[position] if position < len(tokens) else None
+        after: dict[Reading, dict[int, TermSpan]] = {}
+        for reading, spans in found.items():
+            for following, met in automaton.follow(reading, token):
+                span = {met: TermSpan(position - len(reading.pending), position)} if met else {}
+                after.setdefault(following, spans | span)
+        found = {reading: after[reading] for reading in automaton.best(after)}
+    _, spans = min(found.items(), key=lambda item: (item[0].unmet.bit_count(), -item[0].unmet))
+    return [spans.get(1 << index) for index in range(len(terms.alternatives))]
+
+
+def options_with_terms(options: SearchOptions, terms: Terms) -> SearchOptions:
+    """Return options with a beam that has a place for each number of begun terms.
+
+    The beam size becomes the next power of two, so that few beam sizes share batches.
+
+    Raises:
+        InvalidArgumentError: tokens are drawn, or the model renormalizes after a repetition penalty.
+    """
+    if not terms.alternatives:
+        return options
+    if options.sampling is not None:
+        raise InvalidArgumentError("terms need a search: leave out sample and the options of sampling", field="options")
+    if options.renormalize and options.repetition_penalty != 1.0:
+        raise InvalidArgumentError(
+            "repetition_penalty and terms exclude each other with this model, which renormalizes probabilities: leave "
+            "one of them out",
+            field="options.repetition_penalty",
+        )
+    needed = min(1 << len(terms.alternatives).bit_length(), MAX_BEAM_SIZE)
+    return options if options.beam_size > len(terms.alternatives) else _with_beam(options, needed)
+
+
+@lru_cache(maxsize=64)
+def _with_beam(options: SearchOptions, beam_size: int) -> SearchOptions:
+    return replace(options, beam_size=max(options.beam_size, beam_size))
+
+
+def reachable_terms(terms: Terms, options: SearchOptions, prefix: Sequence[int]) -> Terms:
+    """Return the terms that a hypothesis can contain; the others have no alternatives.
+
+    An alternative is out of reach if options forbid it. Terms that do not fit into the maximum length together are
+    left out from the last on.
+    """
+    allowed = [
+        tuple(dict.fromkeys(sequence for sequence in alternatives if _may_be_written(sequence, options)))
+        for alternatives in terms.alternatives
+    ]
+    room = options.max_length - bool(options.forced_last_tokens)
+    room -= options.forced_first_token is not None and not prefix
+    copies: dict[Tokens, int] = {}
+    for index, span in enumerate(read_terms(prefix, replace(terms, alternatives=tuple(allowed)))):
+        if span is not None or not allowed[index]:
+            continue
+        size = options.no_repeat_ngram_size
+        allowed[index] = tuple(one for one in allowed[index] if not (size and len(one) >= size and copies.get(one)))
+        shortest = min(map(len, allowed[index]), default=0)
+        if shortest > room:
+            allowed[index] = ()
+            continue
+        room -= shortest
+        for sequence in allowed[index] if len(allowed[index]) == 1 else ():
+            copies[sequence] = copies.get(sequence, 0) + 1
+    return replace(terms, alternatives=tuple(allowed))
+
+
+def _may_be_written(sequence: Tokens, options: SearchOptions) -> bool:
+    forbidden = {*options.suppress_tokens, *options.eos_ids}
+    if not sequence or not forbidden.isdisjoint(sequence):
+        return False
+    if any(_contains(sequence, word) for word in options.bad_words):
+        return False
+    size = options.no_repeat_ngram_size
+    grams = [sequence[first : first + size] for first in range(len(sequence) - size + 1)] if size else []
+    return len(set(grams)) == len(grams)
+
+
+def _contains(sequence: Tokens, word: Tokens) -> bool:
+    return any(sequence[first : first + len(word)] == word for first in range(len(sequence) - len(word) + 1))
+
+
+class Reading(NamedTuple):
+    """A way to read the tokens of a row.
+
+    Attributes:
+        unmet: bit mask of the terms that are not met.
+        pending: last tokens of the row, if these begin or are an occurrence.
+    """
+
+    unmet: int
+    pending: Tokens
+
+
+class TermState:
+    """The ways to read the tokens of a row.
+
+    Attributes:
+        left: tokens that the shortest way to all terms still needs.
+        complete: True if a hypothesis that ends here contains all terms.
+        bank: most terms that a reading has met or begun.
+        boosted: tokens that go on with a term, or end the hypothesis after the last.
+        surplus: True if the row ends with a sequence that it may not contain again.
+    """
+
+    __slots__ = ("_automaton", "_next", "_others", "_readings", "bank", "boosted", "complete", "left", "surplus")
+
+    def __init__(self, automaton: "TermAutomaton", readings: tuple[Reading, ...]) -> None:
+        self._automaton, self._readings = automaton, readings
+        self.left = min(map(automaton.left, readings))
+        self.complete = self.left == 0
+        self.bank = max(map(automaton.bank, readings))
+        self.surplus = any(map(automaton.is_surplus, readings))
+        boosted = {token for reading in readings for token in automaton.next_tokens(reading)}
+        if self.complete and any(reading.pending for reading in readings):  # all likely tokens may continue the word
+            boosted.update(automaton.eos_ids)
+        self.boosted = frozenset(boosted)
+        self._next: dict[int, TermState] = {}
+        self._others: dict[bool, TermState] = {}  # after a token of no term; by whether it continues a word
+
+    def next(self, token: int) -> "TermState":
+        """Return the state after a token."""
+        known = self._next.get(token)
+        if known is not None:
+            return known
+        automaton = self._automaton
+        if token in automaton.tokens:
+            state = self._next[token] = automaton.state_after(self._readings, token)
+            return state
+        joins = automaton.terms.continues_word(token)
+        if joins not in self._others:
+            self._others[joins] = automaton.state_after(self._readings, token)
+        return self._others[joins]
+
+
+class TermAutomaton:
+    """States of the rows of a search; equal states are one object.
+
+    Args:
+        terms: terms that a hypothesis can contain; those without alternatives do not count.
+        eos_ids: tokens that end a hypothesis.
+
+    Attributes:
+        first_reading: the reading of no token.
+        start: the state before the first token.
+        size: number of terms that count.
+        tokens: tokens of all alternatives.
+        once: alternatives that are not written more often than terms need them.
+    """
+
+    def __init__(self, terms: Terms, eos_ids: tuple[int, ...] = ()) -> None:
+        self.terms = terms
+        self.eos_ids = eos_ids
+        self._by_prefix: dict[Tokens, list[tuple[int, Tokens]]] = {}  # terms, as bits, and their alternatives
+        self._shortest: dict[int, int] = {}
+        for index, alternatives in enumerate(terms.alternatives):
+            if alternatives:
+                self._shortest[1 << index] = min(map(len, alternatives))
+            for sequence in dict.fromkeys(alternatives):
+                for length in range(len(sequence) + 1):
+                    self._by_prefix.setdefault(sequence[:length], []).append((1 << index, sequence))
+        self.size = len(self._shortest)
+        self.tokens = frozenset(token for group in terms.alternatives for sequence in group for token in sequence)
+        flags = terms.once or (False,) * len(terms.alternatives)
+        self.once = frozenset(
+            one for group, once in zip(terms.alternatives, flags, strict=True) if once for one in group
+        )
+        self._once_prefixes = frozenset(one[:length] for one in self.once for length in range(1, len(one) + 1))
+        self.first_reading = Reading(sum(self._shortest), ())
+        self._states: dict[tuple[Reading, ...], TermState] = {}
+        self._boosts: dict[tuple[TermState, ...], Constraints] = {}
+        self.start = self._state((self.first_reading,))
+
+    def _state(self, readings: tuple[Reading, ...]) -> TermState:
+        if readings not in self._states:
+            self._states[readings] = TermState(self, readings)
+        return self._states[readings]
+
+    def state_after(self, readings: Sequence[Reading], token: int) -> TermState:
+        """Return the state of a row with these readings, after a token."""
+        following = {reading for before in readings for reading, _ in self.follow(before, token)}
+        return self._state(tuple(sorted(self.best(following))))
+
+    def follow(self, reading: Reading, token: int | None) -> list[tuple[Reading, int]]:
+        """Return the readings after a token, or after the end for None, each with the term that was met, or 0."""
+        unmet, pending = reading
+        following = []
+        idle = [(unmet, 0)] if not pending else []
+        if pending and not (token is not None and self.terms.continues_word(token)):
+            idle = [(unmet & ~bit, bit) for bit in self._met(reading)]
+        if token is None:
+            return [(Reading(unmet, ()), 0), *((Reading(left, ()), bit) for left, bit in idle)]
+        for left, bit in idle:
+            following.append((Reading(left, ()), bit))
+            if self._is_followed(left, (token,)):
+                following.append((Reading(left, (token,)), bit))
+        if pending and self._is_followed(unmet, (*pending, token)):
+            following.append((Reading(unmet, (*pending, token)), 0))
+        return following
+
+    def _is_followed(self, unmet: int, tokens: Tokens) -> bool:
+        """True if the tokens begin, or are, an alternative of an unmet term, or one that may not be repeated."""
+        return tokens in self._once_prefixes or self._begins(unmet, tokens)
+
+    def _begins(self, unmet: int, tokens: Tokens) -> bool:
+        return any(bit & unmet for bit, _ in self._by_prefix.get(tokens, ()))
+
+    def bank(self, reading: Reading) -> int:
+        """Return the number of terms that a reading has met or begun."""
+        unmet, pending = reading
+        return self.size - unmet.bit_count() + bool(pending and self._begins(unmet, pending))
+
+    def is_surplus(self, reading: Reading) -> bool:
+        """True if the pending tokens are written again, although no term needs them."""
+        return reading.pending in self.once and not self._met(reading)
+
+    def _met(self, reading: Reading) -> list[int]:
+        """Return the unmet terms that the pending tokens can meet, one of those with equal alternatives."""
+        unmet, pending = reading
+        bits = [bit for bit, sequence in self._by_prefix.get(pending, ()) if bit & unmet and sequence == pending]
+        alike = {self.terms.alternatives[bit.bit_length() - 1]: bit for bit in reversed(bits)}
+        return sorted(alike.values())
+
+    def best(self, readings: Collection[Reading]) -> list[Reading]:
+        """Return the readings of which no other has met more, at most `MAX_READINGS`."""
+        if len(readings) == 1:
+            return [*readings]
+        kept = [
+            one
+            for one in readings
+            if not any(
+                one.pending == other.pending and one.unmet != other.unmet and one.unmet & other.unmet == other.unmet
+                for other in readings
+            )
+        ]
+        return kept if len(kept) <= MAX_READINGS else sorted(kept, key=lambda one: (self.left(one), one))[:MAX_READINGS]
+
+    def left(self, reading: Reading) -> int:
+        """Return the number of tokens that the shortest way from a reading to all terms needs."""
+        unmet, pending = reading
+        missing = sum(length for bit, length in self._shortest.items() if bit & unmet)
+        return min(
+            (
+                missing - self._shortest[bit] + len(sequence) - len(pending)
+                for bit, sequence in self._by_prefix.get(pending, ())
+                if bit & unmet
+            ),
+            default=missing,
+        )
+
+    def next_tokens(self, reading: Reading) -> set[int]:
+        """Return the tokens that go on with a term, or begin one if a term is met."""
+        ways = [reading, *(Reading(reading.unmet & ~bit, ()) for bit in self._met(reading))]
+        return {
+            sequence[len(begun)]
+            for left, begun in ways
+            for bit, sequence in self._by_prefix.get(begun, ())
+            if bit & left and len(sequence) > len(begun)
+        }
+
+    def boosts(self, states: Sequence[TermState]) -> Constraints:
+        """Return the factors that raise the tokens which go on with a term, for rows in these states."""
+        key = tuple(states)
+        if key not in self._boosts:
+            places = [(row, token) for row, state in enumerate(states) for token in sorted(state.boosted)]
+            self._boosts[key] = (
+                Constraints(Entries(np.array(places, np.int64), np.full(len(places), BOOST, np.float32)), NO_ENTRIES)
+                if places
+                else NO_CONSTRAINTS
+            )
+        return self._boosts[key]

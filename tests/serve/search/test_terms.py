@@ -1,0 +1,200 @@
+"""Terms: reading of hypotheses, states of rows, and terms out of reach."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.search import Terms, TermSpan, options_with_terms
+from jumok_serve.search.options import Sampling
+from jumok_serve.search.terms import TermAutomaton, TermState, reachable_terms, read_terms
+from tests.support.reference_terms import missing_terms
+from tests.support.search_cases import make_options
+
+VOCABULARY = 4
+
+
+def random_terms(rng: np.random.Generator, *, vocabulary: int = VOCABULARY, most: int = 3) -> Terms:
+    """Make terms of few tokens: they overlap, repeat, and begin alike."""
+
+    def sequence() -> tuple[int, ...]:
+        return tuple(rng.integers(2, vocabulary, size=int(rng.integers(1, 4))).tolist())
+
+    alternatives = tuple(
+        tuple(sequence() for _ in range(rng.integers(1, 3))) for _ in range(int(rng.integers(1, most + 1)))
+    )
+    joins = bytes((rng.random(vocabulary) < 0.3).tolist()) if rng.random() < 0.5 else b""
+    return Terms(alternatives, joins)
+
+
+def state_after(terms: Terms, tokens: Sequence[int]) -> TermState:
+    state = TermAutomaton(terms).start
+    for token in tokens:
+        state = state.next(token)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "tokens", "spans"),
+    [
+        ([[(5,)]], (3, 5, 4), [(1, 2)]),
+        ([[(5, 6)]], (5, 5, 6), [(1, 3)]),
+        ([[(5, 5, 6)]], (5, 5, 5, 6), [(1, 4)]),
+        ([[(5,)], [(5,)]], (5, 4, 5), [(0, 1), (2, 3)]),
+        ([[(5,)], [(5,)]], (5, 4), [(0, 1), None]),
+        ([[(5, 6)], [(6, 7)]], (5, 6, 7), [(0, 2), None]),  # terms share no token
+        ([[(5, 6)], [(6, 7)]], (5, 6, 7, 5, 6), [(3, 5), (1, 3)]),
+        ([[(5,)], [(5, 6)]], (5, 6, 3, 5), [(3, 4), (0, 2)]),
+        ([[(5,)], [(5, 6)]], (5, 5, 6), [(0, 1), (1, 3)]),
+        ([[(5,), (6,)], [(6,), (7,)]], (6, 5), [(1, 2), (0, 1)]),  # the same word could meet the first
+        ([[(5,)], [(5, 6, 7)]], (5, 6, 3), [(0, 1), None]),
+        ([[(3,), (5, 6)]], (4, 5, 6), [(1, 3)]),
+        ([[(5,)]], (5, 9), [None]),  # 9 continues a word
+        ([[(5,)]], (5, 9, 5, 4), [(2, 3)]),
+        ([[(5,), (5, 9)]], (5, 9, 4), [(0, 2)]),
+        ([[]], (5,), [None]),
+    ],
+)
+def test_spans_of_terms(
+    alternatives: list[list[tuple[int, ...]]], tokens: tuple[int, ...], spans: list[tuple[int, int] | None]
+) -> None:
+    terms = Terms(tuple(map(tuple, alternatives)), joins=bytes([0] * 9 + [1]))
+    expected = [None if span is None else TermSpan(*span) for span in spans]
+    assert read_terms(tokens, terms) == expected
+    assert missing_terms(tokens, terms) == spans.count(None)
+
+
+def all_sequences(longest: int) -> Iterator[tuple[int, ...]]:
+    for length in range(longest + 1):
+        yield from itertools.product(range(1, VOCABULARY), repeat=length)
+
+
+def test_states_know_if_a_hypothesis_is_complete() -> None:
+    """All sequences of 3 tokens up to a length, token by token and as a whole."""
+    rng = np.random.default_rng(1)
+    complete = 0
+    for _ in range(60):
+        terms = random_terms(rng)
+        for tokens in all_sequences(5):
+            missing = missing_terms(tokens, terms)
+            assert read_terms(tokens, terms).count(None) == missing
+            assert state_after(terms, tokens).complete is (not missing), (terms, tokens)
+            complete += not missing
+    assert complete > 500
+
+
+def test_spans_are_occurrences_that_share_no_token() -> None:
+    rng = np.random.default_rng(5)
+    for _ in range(300):
+        terms = random_terms(rng, most=4)
+        tokens = tuple(rng.integers(1, VOCABULARY, size=10).tolist())
+        spans = read_terms(tokens, terms)
+        used = [position for span in spans if span for position in range(*span)]
+        assert len(set(used)) == len(used)
+        for span, alternatives in zip(spans, terms.alternatives, strict=True):
+            assert span is None or tokens[slice(*span)] in alternatives
+
+
+def test_every_state_has_a_token_that_comes_nearer() -> None:
+    """The row that needs the fewest tokens can always go on, unless a term begins within a word."""
+    rng = np.random.default_rng(2)
+    seen = 0
+    for _ in range(200):
+        terms = random_terms(rng)
+        first = {sequence[0] for group in terms.alternatives for sequence in group}
+        if any(terms.continues_word(token) for token in first):
+            continue
+        for tokens in itertools.chain(all_sequences(3), map(tuple, rng.integers(1, VOCABULARY, size=(20, 8)).tolist())):
+            state = state_after(terms, tokens)
+            if not state.complete:
+                seen += 1
+                assert state.boosted
+                assert min(state.next(token).left for token in state.boosted) < state.left, (terms, tokens)
+    assert seen > 500
+
+
+def test_left_is_the_length_of_the_shortest_way_to_all_terms() -> None:
+    rng = np.random.default_rng(3)
+    for _ in range(30):
+        terms = Terms(random_terms(rng, most=2).alternatives)
+        for tokens in all_sequences(2):
+            ways = (len(more) for more in all_sequences(6) if not missing_terms((*tokens, *more), terms))
+            assert state_after(terms, tokens).left == next(ways), (terms, tokens)
+
+
+def test_equal_states_are_one_object() -> None:
+    automaton = TermAutomaton(Terms((((5, 6),), ((7,),))))
+    assert automaton.start.next(3) is automaton.start
+    assert automaton.start.next(5).next(3).next(5) is automaton.start.next(5)
+    assert automaton.start.next(7).bank == 1
+    assert automaton.boosts([automaton.start]) is automaton.boosts([automaton.start.next(3)])
+
+
+# --- reach ---
+
+
+def lost(terms: Terms, prefix: Sequence[int] = (), **options: Any) -> list[int]:
+    """Indices of terms out of reach."""
+    found = reachable_terms(terms, make_options(**options), prefix)
+    return [index for index, group in enumerate(found.alternatives) if not group]
+
+
+@pytest.mark.parametrize(
+    ("alternatives", "options", "expected"),
+    [
+        ([[(5, 6, 7)]], {"max_length": 3}, []),
+        ([[(5, 6, 7)]], {"max_length": 2}, [0]),
+        ([[(5, 6, 7), (5,)]], {"max_length": 2}, []),
+        ([[(5, 6)], [(7, 8)], [(9,)]], {"max_length": 4}, [2]),
+        ([[(5, 6)], [(7, 8)], [(9,)]], {"max_length": 3}, [1]),
+        ([[(5, 6)]], {"max_length": 2, "forced_last_tokens": (1,)}, [0]),
+        ([[(5, 6)]], {"max_length": 2, "forced_first_token": 3}, [0]),
+        ([[(5,)], [(6,)]], {"suppress_tokens": (6,)}, [1]),
+        ([[(5, 1)]], {}, [0]),  # 1 is EOS
+        ([[(5, 6)], [(6, 5)]], {"bad_words": ((5, 6),)}, [0]),
+        ([[(5,)], [(5,)]], {}, []),
+        ([[(5,)], [(5,)]], {"no_repeat_ngram_size": 1}, [1]),
+        ([[(5, 5)]], {"no_repeat_ngram_size": 1}, [0]),
+        ([[()]], {}, [0]),
+        ([[]], {}, [0]),
+    ],
+)
+def test_terms_out_of_reach(
+    alternatives: list[list[tuple[int, ...]]], options: dict[str, Any], expected: list[int]
+) -> None:
+    assert lost(Terms(tuple(map(tuple, alternatives))), **options) == expected
+
+
+def test_a_term_in_the_target_prefix_needs_no_room() -> None:
+    terms = Terms((((5, 6),), ((7,),)))
+    assert lost(terms, (5, 6), max_length=1) == []
+    assert lost(terms, (5, 4), max_length=1) == [0]
+
+
+# --- options ---
+
+
+@pytest.mark.parametrize(
+    ("beam_size", "count", "expected"), [(1, 1, 2), (1, 3, 4), (4, 3, 4), (4, 4, 8), (5, 1, 5), (2, 100, 64)]
+)
+def test_a_beam_has_a_place_for_each_number_of_terms(beam_size: int, count: int, expected: int) -> None:
+    options = make_options(beam_size=beam_size, num_hypotheses=1)
+    found = options_with_terms(options, Terms((((5,),),) * count))
+    assert (found.beam_size, found.num_hypotheses) == (expected, 1)
+
+
+def test_no_terms_change_nothing() -> None:
+    options = make_options()
+    assert options_with_terms(options, Terms(())) is options
+
+
+def test_options_that_exclude_terms() -> None:
+    terms = Terms((((5,),),))
+    sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=1)
+    with pytest.raises(InvalidArgumentError, match="terms need a search"):
+        options_with_terms(make_options(sampling=sampling), terms)
+    with pytest.raises(InvalidArgumentError, match="repetition_penalty and terms"):
+        options_with_terms(make_options(renormalize=True, repetition_penalty=1.5), terms)
