@@ -29,7 +29,7 @@ PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
     help="Servers of the same models, separated by commas.",
 )
 @click.option("--tls-ca", type=PEM, help="Root certificates to check the servers' certificates with, in PEM.")
-@click.option("--token", envvar="JUMOK_TOKEN", default="", help="Token for the list of languages, over TLS only.")
+@click.option("--token", envvar="JUMOK_TOKEN", default="", help="Token to list languages with, if a client has none.")
 @click.option("--needs-token", is_flag=True, help="Tell clients that the servers need tokens.")
 @click.option("--http-host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--http-port", default=8080, show_default=True, help="Port to listen on; 0: any free port.")

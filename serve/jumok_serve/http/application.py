@@ -22,7 +22,7 @@ CORS_AGE_S = 3600
 
 
 class Application:
-    """Endpoints of all APIs, within what every request has: an id, checked framing, and an end of the connection.
+    """Endpoints of all APIs; gives every request an id, and closes connections whose rest is unclear.
 
     Args:
         origins: web pages that may call, as ``https://example.org``; ``*``: all.

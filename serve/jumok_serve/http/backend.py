@@ -67,8 +67,8 @@ class Backend(Protocol):
     ) -> None:
         """Call a method with several responses; each is written before the next is made."""
 
-    async def directions(self) -> tuple[Direction, ...]:
-        """Return the directions of all models and routes, sorted; needs no token."""
+    async def directions(self, sender: Sender) -> tuple[Direction, ...]:
+        """Return the directions of all models and routes, sorted; the sender needs no token."""
 
     async def usage(self, sender: Sender) -> int:
         """Return the characters that a token has had translated over HTTP since the start; without tokens, of all."""

@@ -97,7 +97,7 @@ class EngineBackend:
                 return
         raise public
 
-    async def directions(self) -> tuple[Direction, ...]:
+    async def directions(self, sender: Sender) -> tuple[Direction, ...]:
         """Return the directions of all models and routes."""
         return tuple(Direction(*pair) for pair in self._server.models.pairs())
 

@@ -4,7 +4,9 @@ import asyncio
 import logging
 import socket
 import time
+from contextlib import suppress
 
+import h11
 from uvicorn.config import Config
 from uvicorn.server import ServerState
 
@@ -95,16 +97,19 @@ class HttpPort:
         self._listener.close()
         self._application.stopping = True
         end = time.monotonic() + grace_s
-        idle_end = time.monotonic() + min(LAST_REQUESTS_S, grace_s)
-        while self._state.connections and time.monotonic() < idle_end:
-            await asyncio.sleep(POLL_S)
+        await self._wait_for_connections(min(LAST_REQUESTS_S, grace_s))
         for connection in list(self._state.connections):
-            connection.shutdown()
-        if self._state.tasks:
-            await asyncio.wait(self._state.tasks, timeout=max(0.0, end - time.monotonic()))
+            with suppress(h11.LocalProtocolError):  # it ends with an error already
+                connection.shutdown()
+        await self._wait_for_connections(end - time.monotonic())
         for task in list(self._application.site.answering):
             task.cancel()
-        if self._state.tasks:
-            await asyncio.wait(self._state.tasks, timeout=LAST_REQUESTS_S)
+        await self._wait_for_connections(LAST_REQUESTS_S)
         for connection in list(self._state.connections):
             connection.transport.abort()
+
+    async def _wait_for_connections(self, timeout_s: float) -> None:
+        """Wait for the last connection to be closed; responses that are complete may still be on their way."""
+        end = time.monotonic() + timeout_s
+        while self._state.connections and time.monotonic() < end:
+            await asyncio.sleep(POLL_S)

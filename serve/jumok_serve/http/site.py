@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -76,8 +76,8 @@ class Incoming:
         credentials = self.headers.get("authorization", "")
         return credentials[len(scheme) :].strip() if credentials.lower().startswith(scheme.lower()) else ""
 
-    def sender(self, key: str) -> Sender:
-        """Describe the sender, who has a key or an empty one."""
+    def sender(self, key: str = "") -> Sender:
+        """Describe the sender, who has a key or none."""
         return Sender(
             peer=peer_of(self.scope),
             request_id=self.scope[REQUEST_ID],
@@ -86,7 +86,7 @@ class Incoming:
         )
 
 
-Answer = Callable[[Incoming], Awaitable[Response]]
+Answer = Callable[[Incoming], Coroutine[Any, Any, Response]]
 Refuse = Callable[[JumokError, Status], Response]
 
 
@@ -130,8 +130,8 @@ class Endpoint:
 
     async def _answer_or_leave(self, incoming: Incoming, receive: Receive) -> Response:
         """Make the response, and stop if the client leaves."""
-        answering = asyncio.ensure_future(self._call(incoming))
-        leaving = asyncio.ensure_future(_left(receive))
+        answering = asyncio.create_task(self._answer(incoming))
+        leaving = asyncio.create_task(_left(receive))
         self._site.answering.add(answering)
         try:
             await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
@@ -144,9 +144,6 @@ class Endpoint:
         if answering.cancelled():
             raise UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
         return answering.result()
-
-    async def _call(self, incoming: Incoming) -> Response:
-        return await self._answer(incoming)
 
 
 async def _left(receive: Receive) -> None:

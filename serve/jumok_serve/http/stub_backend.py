@@ -3,6 +3,7 @@
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
+from dataclasses import replace
 from typing import TypeVar, cast
 
 import grpc
@@ -32,7 +33,7 @@ class StubBackend:
 
     Args:
         channels: channels to the servers, which all have the same models.
-        token: token for the list of languages, which clients may read without one.
+        token: token for the list of languages if a client has none.
         needs_token: True if the servers need tokens.
     """
 
@@ -98,11 +99,11 @@ class StubBackend:
                 break
         raise last
 
-    async def directions(self) -> tuple[Direction, ...]:
+    async def directions(self, sender: Sender) -> tuple[Direction, ...]:
         """Return the directions of a server's models and routes."""
         if time.monotonic() >= self._directions_end:
-            sender = Sender(peer="", request_id="", token=self._token, timeout_s=DIRECTIONS_S)
-            models = await self.call(LIST_MODELS, ListModelsRequest(), sender, ListModelsResponse)
+            asking = sender if sender.token else replace(sender, token=self._token)
+            models = await self.call(LIST_MODELS, ListModelsRequest(), asking, ListModelsResponse)
             self._directions = _directions_of(models)
             self._directions_end = time.monotonic() + DIRECTIONS_S
         return self._directions

@@ -47,6 +47,27 @@ def test_a_client_that_leaves_frees_its_rows_within_one_step(tiny_bundle: Path) 
         assert 10 not in gate.rows[1:]
 
 
+def test_a_reader_of_a_stream_that_leaves_frees_its_row(tiny_bundle: Path) -> None:
+    body = json.dumps({"content": "a dog", "options": {"beamSize": 1, "minLength": 30, "maxLength": 30}})
+    with one_replica(tiny_bundle) as translator, serving_http(translator) as served:
+        gate = Gate(translator)
+        host, port = served.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+            head = f"POST /v1/text:streamTranslate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+            connection.sendall(f"{head}{body}".encode())
+            gate.arrive()
+            for _ in range(8):
+                gate.step()
+            received = b""
+            while b"data: " not in received:
+                received += connection.recv(65536)
+            (sentence,) = translator._engine._replicas[0].batches[1, False].sentences
+        with pytest.raises(CancelledError):
+            sentence.future.result(PATIENCE_S)
+        gate.open()
+        check_idle(translator)
+
+
 def test_a_late_response_is_given_up(tiny_bundle: Path) -> None:
     with one_replica(tiny_bundle) as translator, serving_http(translator, front={"timeout_s": 0.5}) as served:
         gate = Gate(translator)

@@ -71,7 +71,7 @@ def _sender(incoming: Incoming) -> Sender:
 async def _translate(incoming: Incoming) -> Response:
     fields = incoming.fields
     texts = texts_field(fields, "text")
-    directions = await incoming.site.backend.directions()
+    directions = await incoming.site.backend.directions(_sender(incoming))
     source, target = _pair(fields, directions)
     split = _choice(fields, "split_sentences", SPLITTING, "1")
     markup = _choice(fields, "tag_handling", TAG_HANDLING, "")
@@ -148,7 +148,7 @@ def _tag_lists(fields: Mapping[str, Any]) -> dict[str, list[str]]:
 async def _languages(incoming: Incoming) -> Response:
     kind = _choice(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
     await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), _sender(incoming), ListModelsResponse)
-    tags = sorted({getattr(one, kind) for one in await incoming.site.backend.directions()})
+    tags = sorted({getattr(one, kind) for one in await incoming.site.backend.directions(_sender(incoming))})
     if kind == "source":
         return JSONResponse([{"language": tag.upper(), "name": language_name(tag)} for tag in tags])
     spelled = {variant: tag for tag in tags for variant in VARIANTS.get(tag.lower(), (tag.upper(),))}

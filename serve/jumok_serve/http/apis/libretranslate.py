@@ -55,6 +55,10 @@ def _key(incoming: Incoming) -> str:
     return text_field(incoming.fields, "api_key", "") or incoming.key()
 
 
+async def _directions(incoming: Incoming) -> Sequence[Direction]:
+    return await incoming.site.backend.directions(incoming.sender(_key(incoming)))
+
+
 async def _translate(incoming: Incoming) -> Response:
     fields = incoming.fields
     texts = texts_field(fields, "q")
@@ -64,7 +68,7 @@ async def _translate(incoming: Incoming) -> Response:
         raise InvalidArgumentError(f"format must be {' or '.join(FORMATS)}, got {form!r}", field="format")
     markup, plain = FORMATS[form], are_plain(texts)
     with renamed_fields(FIELDS):
-        detected = only_source(await incoming.site.backend.directions(), target) if source == AUTO else None
+        detected = only_source(await _directions(incoming), target) if source == AUTO else None
     request = TranslateTextRequest(
         contents=texts,
         source_language_code=detected or source,
@@ -98,12 +102,12 @@ def _detected(language: str) -> dict[str, object]:
 async def _detect(incoming: Incoming) -> Response:
     text_field(incoming.fields, "q")
     with renamed_fields({"source_language_code": "q"}):
-        return JSONResponse([_detected(only_source(await incoming.site.backend.directions()))])
+        return JSONResponse([_detected(only_source(await _directions(incoming)))])
 
 
 async def _languages(incoming: Incoming) -> Response:
     targets: dict[str, list[str]] = {}
-    for direction in await incoming.site.backend.directions():
+    for direction in await _directions(incoming):
         targets.setdefault(direction.source, []).append(direction.target)
         targets.setdefault(direction.target, [])  # clients check target languages against this list
     languages = sorted(targets.items())
@@ -111,7 +115,7 @@ async def _languages(incoming: Incoming) -> Response:
 
 
 async def _settings(incoming: Incoming) -> Response:
-    directions = await incoming.site.backend.directions()
+    directions = await _directions(incoming)
     needs_key = incoming.site.backend.needs_token
     return JSONResponse(
         {
