@@ -3,13 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from google.rpc.status_pb2 import Status
 from starlette.datastructures import Headers
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -24,6 +25,8 @@ from jumok_serve.service.rpc.call import account_of
 from jumok_serve.service.rpc.request_reader import Intake
 
 logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
 
 REQUEST_ID = "jumok.request_id"
 """Key of the request id in ASGI scopes."""
@@ -118,7 +121,13 @@ class Endpoint:
         try:
             content = await body.read()
             incoming = Incoming(site=self._site, scope=scope, headers=Headers(scope=scope), body=content)
-            return await self._answer_or_leave(incoming, receive)
+            answering = asyncio.create_task(self._answer(incoming))
+            self._site.answering.add(answering)
+            answering.add_done_callback(self._site.answering.discard)
+            return await unless_left(answering, receive)
+        except asyncio.CancelledError:
+            stopped = UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
+            return self._refuse(stopped, describe(stopped, scope[REQUEST_ID]))
         except JumokError as error:
             return self._refuse(error, describe(error, scope[REQUEST_ID]))
         except ClientDisconnectedError:
@@ -128,22 +137,34 @@ class Endpoint:
             fault = InternalError()
             return self._refuse(fault, describe(fault, scope[REQUEST_ID]))
 
-    async def _answer_or_leave(self, incoming: Incoming, receive: Receive) -> Response:
-        """Make the response, and stop if the client leaves."""
-        answering = asyncio.create_task(self._answer(incoming))
-        leaving = asyncio.create_task(_left(receive))
-        self._site.answering.add(answering)
-        try:
-            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
-            if leaving.done() and not answering.done():
-                raise ClientDisconnectedError
-        finally:
-            leaving.cancel()
-            answering.cancel()
-            self._site.answering.discard(answering)
-        if answering.cancelled():
-            raise UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
-        return answering.result()
+
+class EventStream(StreamingResponse):
+    """Response of server-sent events, which ends when the client leaves."""
+
+    media_type = "text/event-stream"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send the events."""
+        with suppress(ClientDisconnectedError):
+            await unless_left(asyncio.create_task(self.stream_response(send)), receive)
+
+
+async def unless_left(work: "asyncio.Task[Result]", receive: Receive) -> Result:
+    """Wait for a task, and cancel it if the client leaves.
+
+    Raises:
+        ClientDisconnectedError: the client has left.
+        CancelledError: of `asyncio`: the task was cancelled by others.
+    """
+    leaving = asyncio.create_task(_left(receive))
+    try:
+        await asyncio.wait({work, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not work.done():
+            raise ClientDisconnectedError
+    finally:
+        leaving.cancel()
+        work.cancel()
+    return work.result()
 
 
 async def _left(receive: Receive) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from google.protobuf import json_format
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
@@ -16,9 +16,7 @@ from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
 from jumok_serve.http.apis.openapi import describe_api
 from jumok_serve.http.errors import describe, http_status, retry_headers
 from jumok_serve.http.requests import parse_object
-from jumok_serve.http.site import Answer, Incoming, Site, route
-
-EVENTS = "text/event-stream"
+from jumok_serve.http.site import Answer, EventStream, Incoming, Site, route
 
 
 class Method(NamedTuple):
@@ -122,7 +120,7 @@ def _answer_of(method: Method) -> Answer:
         sender = incoming.sender(incoming.key())
         if method.streams:
             events = _events(method, incoming, request)
-            return StreamingResponse(_beginning_with(await anext(events), events), media_type=EVENTS)
+            return EventStream(_beginning_with(await anext(events), events))
         response = await incoming.site.backend.call(method.name, request, sender, method.response)
         return Response(json_format.MessageToJson(response, indent=None), media_type="application/json")
 
