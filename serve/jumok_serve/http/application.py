@@ -1,6 +1,7 @@
 """ASGI application of the HTTP APIs."""
 
 from collections.abc import Sequence
+from email.utils import formatdate
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -64,6 +65,7 @@ class Application:
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
                 added = MutableHeaders(scope=message)
+                added["date"] = formatdate(usegmt=True)
                 added[REQUEST_ID_HEADER] = request_id
                 added["x-content-type-options"] = "nosniff"
                 if arriving or self.stopping:  # the rest of a body is not read

@@ -263,7 +263,9 @@ def test_request_ids_are_kept_or_made(bounded: Served) -> None:
     url = f"{bounded.url}/translate"
     assert call(url, {}, headers={"X-Request-Id": "mine-1"}).headers["X-Request-Id"] == "mine-1"
     assert len(call(url, {}, headers={"X-Request-Id": "not usable"}).headers["X-Request-Id"]) == 32
-    assert len(call(f"{bounded.url}/nowhere").headers["X-Request-Id"]) == 32
+    missing = call(f"{bounded.url}/nowhere")
+    assert len(missing.headers["X-Request-Id"]) == 32
+    assert missing.headers["Date"].endswith("GMT")
 
 
 def test_pages_of_named_origins_may_call(translator: Translator) -> None:
