@@ -66,6 +66,7 @@ SLOW = (
     "tests/project/test_documents.py",
     "tests/project/test_packaging.py",
     "tests/serve/cli/test_named_models.py",
+    "tests/serve/http/test_gateway.py",
 )
 """Beginnings of the paths of slow tests."""
 EXPORTING = (
