@@ -25,11 +25,11 @@ class Alignment:
     decoder_tokens: tuple[AlignedToken, ...]
     """The decoder's input tokens: the start token, and all ``target_tokens`` but the last."""
     cross: AttentionWeights | None = None
-    """[target tokens][source tokens]; row t is the attention of the step that wrote target token t."""
+    """``[target tokens][source tokens]``; row t is the attention of the step that wrote target token t."""
     encoder: AttentionWeights | None = None
-    """[source tokens][source tokens]."""
+    """``[source tokens][source tokens]``."""
     decoder: AttentionWeights | None = None
-    """[target tokens][decoder tokens]; row t is the attention of the step that wrote target token t."""
+    """``[target tokens][decoder tokens]``; row t is the attention of the step that wrote target token t."""
     source_truncated: bool
     model: str
     model_version: str

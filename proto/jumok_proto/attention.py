@@ -39,6 +39,6 @@ class AttentionWeights:
     heads: tuple[int, ...]
     """Heads of the weights, counted from 0."""
     mean: Matrix
-    """[rows][columns], the mean over these layers and heads."""
+    """``[rows][columns]``, the mean over these layers and heads."""
     by_head: tuple[tuple[Matrix, ...], ...] | None = None
-    """[layers][heads][rows][columns]; None unless each head was requested."""
+    """``[layers][heads][rows][columns]``; None unless each head was requested."""

@@ -43,7 +43,7 @@ class Hypothesis:
     """Log-probability of each token given those before it."""
     finish_reason: FinishReason
     attention: tuple[tuple[float, ...], ...] | None = None
-    """Cross-attention, [tokens][source tokens], the mean over all layers and heads; None if not requested."""
+    """Cross-attention, ``[tokens][source tokens]``, the mean over all layers and heads; None if not requested."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -21,8 +23,31 @@ def test_site_builds_and_its_links_resolve(tmp_path: Path) -> None:
         env=os.environ | {"NO_MKDOCS_2_WARNING": "1"},
         check=True,
     )
-    assert (site / "api/jumok.html").is_file()
     assert broken_links(site) == []
+    assert not list(site.rglob("__pycache__"))
+    api = (site / "api/jumok_serve.html").read_text(encoding="utf-8")
+    assert "[source tokens][source tokens]" in api  # and no link
+    assert "][]" not in api
+    observe = (site / "operations/observe.html").read_text(encoding="utf-8")
+    assert "<code>deploy/alerts.yml</code> in the repository" in observe
+    assert '<code class="option">--metrics-port 9464</code>' in observe
+
+
+def test_links_out_of_the_site_become_paths() -> None:
+    specification = spec_from_file_location("site_hooks", ROOT / "docs/site_hooks.py")
+    assert specification is not None
+    assert specification.loader is not None
+    hooks = module_from_spec(specification)
+    specification.loader.exec_module(hooks)
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="operations/deploy.md"))
+    given = "[rules](../../deploy/alerts.yml#x), [LICENSE](../../LICENSE), [models](models.md), [home](../index.md)"
+    assert hooks.on_page_markdown(given, page=page) == (
+        "rules (`deploy/alerts.yml` in the repository), `LICENSE` in the repository, [models](models.md), "
+        "[home](../index.md)"
+    )
+    assert hooks.on_page_content("<p><code>-v</code> <code>--a b</code> <code>a-b</code> <code>- x</code></p>") == (
+        '<p><code class="option">-v</code> <code class="option">--a b</code> <code>a-b</code> <code>- x</code></p>'
+    )
 
 
 def test_broken_links_are_found(tmp_path: Path) -> None:
