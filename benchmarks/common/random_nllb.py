@@ -101,7 +101,8 @@ def _save_tokenizer(sizes: NllbSizes, folder: Path) -> None:
     start = [*SPECIAL, "▁", *letters]
     merges = list(itertools.islice(pairs, sizes.vocabulary - len(start) - sizes.languages - 1))  # the last is <mask>
     vocabulary = {token: number for number, token in enumerate([*start, *(left + right for left, right in merges)])}
-    tokenizer: Any = NllbTokenizer(
+    make: Any = NllbTokenizer  # its annotations forget the pairs of merges
+    tokenizer = make(
         vocabulary, merges, additional_special_tokens=codes[: sizes.languages], src_lang=codes[0], tgt_lang=codes[1]
     )
     tokenizer.save_pretrained(folder)

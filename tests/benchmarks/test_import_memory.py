@@ -12,7 +12,16 @@ ROOT = Path(__file__).parents[2]
 
 def test_it_compares_imports_with_conversions(tmp_path: Path) -> None:
     file = tmp_path / "results.json"
-    command = [sys.executable, "-m", "benchmarks.import_memory", "--quick", "--folder", str(tmp_path), "--json", file]
+    command = [
+        sys.executable,
+        "-m",
+        "benchmarks.import_memory",
+        "--quick",
+        "--folder",
+        str(tmp_path),
+        "--json",
+        str(file),
+    ]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     results = json.loads(file.read_text(encoding="utf-8"))

@@ -266,7 +266,7 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         return _VOCABULARY.validate_json(read_file(path, MOST_JSON_BYTES), strict=True)
     except UnusableFileError as error:
         raise ValueError(f"{path.name} {error}") from error
-    except ValidationError as exc:
-        error = exc.errors()[0]
-        where = f" at {'.'.join(map(str, error['loc']))!r}" if error["loc"] else ""
-        raise ValueError(f"{path.name} is not a JSON object from piece to id: {error['msg']}{where}") from exc
+    except ValidationError as error:
+        fault = error.errors()[0]
+        where = f" at {'.'.join(map(str, fault['loc']))!r}" if fault["loc"] else ""
+        raise ValueError(f"{path.name} is not a JSON object from piece to id: {fault['msg']}{where}") from error

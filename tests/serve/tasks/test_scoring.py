@@ -70,7 +70,7 @@ def test_scores_are_those_of_pytorch(
 def test_unknown_tokens_of_both_sides_are_counted(translator: Translator) -> None:
     unknown = translator.tokenizer.target_unknown
     assert unknown is not None
-    targets = ["Ein Hund.", "猫 Ein 😀 Hund 猫.", [unknown, 9, EOS], ""]
+    targets: list[str | list[int]] = ["Ein Hund.", "猫 Ein 😀 Hund 猫.", [unknown, 9, EOS], ""]
     known, some, given, empty = translator.scoring(["A dog.", "😀 a dog 猫", "A dog.", ""], targets).collect()
     assert [(one.source_unknown_count, one.target_unknown_count) for one in (known, some, given, empty)] == [
         (0, 0),
