@@ -6,6 +6,7 @@ import shutil
 import stat
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -77,7 +78,8 @@ def _check(members: list[zipfile.ZipInfo]) -> str:
     """Check all members; returns the package's folder, with which their names begin."""
     if len(members) > _MOST_MEMBERS:
         raise CheckpointError([f"the package has {len(members)} files, at most {_MOST_MEMBERS} are read"])
-    problems = []
+    counts = Counter(member.filename for member in members)
+    problems = [f"{name!r} is there {count} times" for name, count in counts.items() if count > 1]
     for member in members:
         parts = PurePosixPath(member.filename).parts
         if ".." in parts or member.filename.startswith("/") or "\\" in member.filename or ":" in member.filename:

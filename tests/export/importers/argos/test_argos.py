@@ -144,6 +144,13 @@ def test_hostile_members_are_refused(
     assert not (tmp_path / "evil").exists()
 
 
+def test_two_members_of_one_name_are_refused(zipped: Callable[..., Path], tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        path = zipped(("translate-en_de-1_9/model/model.bin", b"x"))
+    with pytest.raises(CheckpointError, match=r"'translate-en_de-1_9/model/model\.bin' is there 2 times"):
+        import_package(path, tmp_path / "bundle")
+
+
 def test_a_member_that_says_too_small_a_size_is_cut(zipped: Callable[..., Path], tmp_path: Path) -> None:
     path = zipped(("translate-en_de-1_9/model/vmap.txt", bytes(range(256)) * 4000))
     content = bytearray(path.read_bytes())
