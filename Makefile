@@ -17,7 +17,7 @@ COMMA := ,
 PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help kernels-check kernels-asan demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving step import-memory gpu quality regression real-models parity faults format clean
+.PHONY: help kernels-check kernels-asan demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving step import-memory gpu quality regression real-models students parity faults format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -117,6 +117,9 @@ regression: $(VENV)/installed-bench  ## compare speed with another checkout; BEF
 
 real-models: $(VENV)/installed-bench  ## compare trained models of PyPI packages with their own output; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.real_models $(ARGS)
+
+students: $(VENV)/installed-bench  ## compare an imported student with the engines of Firefox's models; ARGS are the benchmark's
+	$(VENV)/bin/python -m benchmarks.students $(ARGS)
 
 gpu:  ## check and measure decoding on a GPU; ARGS are the check's
 	@$(MAKE) --no-print-directory VENV=$(CUDA_VENV) $(CUDA_VENV)/installed-bench-gpu

@@ -13,18 +13,20 @@ def main() -> None:
     parser.add_argument("bundle")
     parser.add_argument("precision")
     parser.add_argument("--shortlist", action="store_true", help="use the bundle's shortlist")
+    parser.add_argument("--threads", type=int, help="threads; default: the server's choice")
     arguments = parser.parse_args()
     with Translator(
         arguments.bundle,
         precision=arguments.precision,
         shortlist=arguments.shortlist,
+        threads=arguments.threads,
     ) as translator:
         freeze_objects()  # as `jumok serve` does
 
         def prepare(task: Task) -> Run:
-            def run() -> list[list[str]]:
+            def translate(texts: list[str]) -> list[list[str]]:
                 translations = translator.translate(
-                    task.texts,
+                    texts,
                     beam_size=task.beam_size,
                     num_hypotheses=1,
                     length_penalty=1.0,
@@ -34,7 +36,9 @@ def main() -> None:
                 )
                 return [_tokens(translation.hypotheses[0]) for translation in translations]
 
-            return run
+            if task.one_by_one:
+                return lambda: [tokens for text in task.texts for tokens in translate([text])]
+            return lambda: translate(task.texts)
 
         serve(prepare)
 

@@ -29,6 +29,7 @@ class Task:
         least_s: the task is repeated until this many seconds have passed.
         rest_s: seconds of rest before every repetition.
         repetitions: fewest repetitions.
+        one_by_one: True to translate each text alone, after the one before it.
         batch_size: batch size of CTranslate2 and ``generate``; 0 shares the sentences equally among CTranslate2's
             workers, and gives ``generate`` all at once.
         batch_type: unit of the batch size, "examples" or "tokens".
@@ -44,6 +45,7 @@ class Task:
     batch_type: str = "examples"
     rest_s: float = 0.0
     repetitions: int = 1
+    one_by_one: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

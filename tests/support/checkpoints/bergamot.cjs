@@ -31,11 +31,15 @@ worker.on("message", ({id, result, error}) => {
     vocabs: asked.vocabularies.map(bytes),
     config: asked.config,
   });
-  const texts = asked.sentences.map((text) => ({text, html: false, qualityScores: false}));
+  const found = [];
   const started = process.hrtime.bigint();
-  const found = await call("translate", {models: [pair], texts});
+  for (const text of asked.sentences) {
+    const texts = [{text, html: false, qualityScores: false}];
+    const [{target}] = await call("translate", {models: [pair], texts});
+    found.push(target.text);
+  }
   const seconds = Number(process.hrtime.bigint() - started) / 1e9;
-  console.log(JSON.stringify({seconds, texts: found.map(({target}) => target.text)}));
+  console.log(JSON.stringify({seconds, texts: found}));
   await worker.terminate();
 })().catch((error) => {
   console.error(error);

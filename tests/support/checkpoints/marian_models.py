@@ -141,17 +141,17 @@ def parameters(vocabularies: tuple[int, int], options: Mapping[str, Any], *, see
 class Student(SSRUTransformer):
     """A model that learns with Marian's positions and its start, an embedding of zeros."""
 
-    def __init__(self, vocabulary: int) -> None:
-        positions = Positions(fairseq_positions(128, SIZES["width"]))
-        sizes = TransformerSizes(
+    def __init__(self, vocabulary: int, sizes: Mapping[str, Any] = SIZES, *, dropout: float = 0.0) -> None:
+        positions = Positions(fairseq_positions(128, sizes["width"]))
+        described = TransformerSizes(
             source_vocabulary=vocabulary,
             target_vocabulary=vocabulary,
             norm="post",
             output_bias=True,
-            dropout=0.0,
-            **SIZES,
+            dropout=dropout,
+            **sizes,
         )
-        super().__init__(sizes, source_positions=positions, target_positions=positions)
+        super().__init__(described, source_positions=positions, target_positions=positions)
         for module in self.modules():
             if isinstance(module, nn.LayerNorm):
                 module.eps = 1e-6
@@ -165,8 +165,8 @@ class Student(SSRUTransformer):
 
 def train_student(vocabulary: int, pairs: Sequence[tuple[list[int], list[int]]], updates: int) -> Student:
     """Train a student on pairs of token ids that end with id 0."""
-    source_ids, source_lengths = _padded([source for source, _ in pairs])
-    target_ids, target_lengths = _padded([target for _, target in pairs])
+    source_ids, source_lengths = padded([source for source, _ in pairs])
+    target_ids, target_lengths = padded([target for _, target in pairs])
     within = torch.arange(target_ids.shape[1]) < target_lengths[:, None]
     with torch.random.fork_rng():
         torch.manual_seed(2)
@@ -180,7 +180,8 @@ def train_student(vocabulary: int, pairs: Sequence[tuple[list[int], list[int]]],
     return model
 
 
-def _padded(sequences: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+def padded(sequences: Sequence[list[int]]) -> tuple[Tensor, Tensor]:
+    """Token ids [B, longest], padded with id 0, and their lengths [B]."""
     longest = max(map(len, sequences))
     return (
         torch.tensor([[*sequence, *[0] * (longest - len(sequence))] for sequence in sequences]),
@@ -194,33 +195,44 @@ def arrays_of(model: SSRUTransformer) -> Arrays:
         "Wemb": model.target_embedding.weight,
         "decoder_ff_logit_out_b": model.output.bias[None],
     }
-
-    def linear(name: str, suffix: str, layer: nn.Linear) -> None:
-        arrays[f"{name}_W{suffix}"] = layer.weight.T
-        if layer.bias is not None:
-            arrays[f"{name}_b{suffix}"] = layer.bias[None]
-
-    def norm(name: str, residual: Any) -> None:
-        arrays[f"{name}_ln_scale"], arrays[f"{name}_ln_bias"] = residual.norm.weight[None], residual.norm.bias[None]
-
-    def attention(name: str, attention: Any, residual: Any) -> None:
-        for part in ("query", "key", "value", "output"):
-            linear(name, part[0], getattr(attention, f"{part}_projection"))
-        norm(f"{name}_Wo", residual)
-
-    def feed_forward(name: str, layer: Any) -> None:
-        linear(name, "1", layer.feed_forward[0])
-        linear(name, "2", layer.feed_forward[3])
-        norm(f"{name}_ffn", layer.feed_forward_residual)
-
-    for number, layer in enumerate(model.encoder, start=1):
-        attention(f"encoder_l{number}_self", layer.self_attention, layer.self_attention_residual)
-        feed_forward(f"encoder_l{number}_ffn", layer)
-    for number, layer in enumerate(model.decoder, start=1):
-        assert isinstance(layer, SSRULayer)
-        linear(f"decoder_l{number}_rnn", "", layer.ssru.input_projection)
-        linear(f"decoder_l{number}_rnn", "f", layer.ssru.forget_projection)
-        norm(f"decoder_l{number}_rnn_ffn", layer.ssru_residual)
-        attention(f"decoder_l{number}_context", layer.cross_attention, layer.cross_attention_residual)
-        feed_forward(f"decoder_l{number}_ffn", layer)
+    for name, linear in linear_layers(model).items():
+        arrays[name] = linear.weight.T
+        if linear.bias is not None:
+            arrays[bias_of(name)] = linear.bias[None]
+    for side, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, layer in enumerate(layers, start=1):
+            for part, theirs in NORMS.items():
+                residual = getattr(layer, f"{part}_residual", None)
+                if residual is not None:
+                    name = f"{side}_l{number}_{theirs}_ln"
+                    arrays[f"{name}_scale"] = residual.norm.weight[None]
+                    arrays[f"{name}_bias"] = residual.norm.bias[None]
     return {name: values.detach().numpy().copy() for name, values in arrays.items()}
+
+
+NORMS = {"self_attention": "self_Wo", "ssru": "rnn_ffn", "cross_attention": "context_Wo", "feed_forward": "ffn_ffn"}
+"""Marian's names of the norms after the parts of a layer."""
+
+
+def bias_of(matrix: str) -> str:
+    """Name of the bias that is added after a matrix."""
+    layer, _, letter = matrix.rpartition("_W")
+    return f"{layer}_b{letter}"
+
+
+def linear_layers(model: SSRUTransformer) -> dict[str, nn.Linear]:
+    """Linear layers by the names of their matrices, without the output, whose matrix is the embedding."""
+    found: dict[str, nn.Linear] = {}
+    for side, layers in (("encoder", model.encoder), ("decoder", model.decoder)):
+        for number, layer in enumerate(layers, start=1):
+            name = f"{side}_l{number}"
+            feed_forward: Any = layer.feed_forward
+            for part, theirs in (("self_attention", "self"), ("cross_attention", "context")):
+                attention = getattr(layer, part, None)
+                for role in ("query", "key", "value", "output") if attention is not None else ():
+                    found[f"{name}_{theirs}_W{role[0]}"] = getattr(attention, f"{role}_projection")
+            if isinstance(layer, SSRULayer):
+                found[f"{name}_rnn_W"] = layer.ssru.input_projection
+                found[f"{name}_rnn_Wf"] = layer.ssru.forget_projection
+            found[f"{name}_ffn_W1"], found[f"{name}_ffn_W2"] = feed_forward[0], feed_forward[3]
+    return found

@@ -3,12 +3,20 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+import ctranslate2
 import pytest
+from sentencepiece import SentencePieceProcessor
 
+from jumok_export.importers.ctranslate2.importing import import_folder
 from jumok_export.importers.ctranslate2.vocabulary_map import VocabularyMap, find_map
+from jumok_export.models.transformer import Transformer
 from jumok_export.shortlists.sources import ShortlistError
 from jumok_export.training.vocabulary import Vocabulary
+from jumok_serve import Translator
+from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from tests.export.importers.ctranslate2.test_importing import TEXTS, tokens
+from tests.support.checkpoints.ctranslate2_folders import save, spec_of
 
 
 def lists_of(path: Path, tokenizer: SentencePieceTokenizer, sources: Sequence[int]) -> set[int]:
@@ -36,6 +44,39 @@ def test_lists_are_those_of_the_lines(vocabulary: Vocabulary, tmp_path: Path) ->
     }
     for sources, listed in expected.items():
         assert lists_of(found.path, tokenizer, sources) == {9, 12} | listed
+
+
+def test_translations_with_a_map_are_those_of_ctranslate2(
+    tiny_model: Transformer, vocabulary: Vocabulary, tmp_path: Path
+) -> None:
+    (tmp_path / "pieces").write_bytes(vocabulary.model)
+    folder, words = tmp_path / "ct2", tokens(tmp_path / "pieces")
+    save(spec_of(tiny_model, words), folder, tmp_path / "pieces", None)
+    # Every source token lists itself, and every seventh token after it.
+    lines = [f"{word}\t{' '.join([word, *words[number % 7 :: 7]])}" for number, word in enumerate(words)]
+    (folder / "vmap.txt").write_text("\n".join([f"\t{' '.join(words[5:9])}", *lines]), encoding="utf-8")
+    import_folder(folder, tmp_path / "bundle", precisions=("fp32",), source_language="en", target_language="de")
+    assert "vmap.txt is the bundle's shortlist" in Bundle.open(tmp_path / "bundle").manifest.provenance.notes
+    peer = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=1)
+    pieces = SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
+    found = {}
+    for listed in (True, False):
+        with Translator(tmp_path / "bundle", precision="fp32", threads=1, shortlist=listed) as translator:
+            ours = translator.translate(TEXTS, beam_size=1, min_length=0, max_length=30)
+            found[listed] = [translator.tokenizer.tokens(one.hypotheses[0].token_ids) for one in ours]
+        for text, hypothesis in zip(TEXTS, found[listed], strict=True):
+            [result] = peer.translate_batch(
+                [pieces.encode(text, out_type=str)],
+                beam_size=1,
+                min_decoding_length=0,
+                max_decoding_length=30,
+                return_end_token=True,
+                use_vmap=listed,
+            )
+            # With a map CTranslate2 4.8 does not end at the end token.
+            written = result.hypotheses[0]
+            assert hypothesis == written[: written.index("</s>") + 1 if "</s>" in written else None]
+    assert found[True] != found[False]
 
 
 @pytest.mark.parametrize(

@@ -1,41 +1,26 @@
 """Students translate as in the engines that they were made for: Bergamot's, in WebAssembly, and Firefox's."""
 
-import json
-import shutil
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from jumok_serve import Translator
+from tests.support.checkpoints.bergamot import NotInstallableError, install, translate
 from tests.support.checkpoints.marian_folders import STUDENT
 from tests.support.checkpoints.tokenizer_checkpoints import lines
 from tests.support.hang import HANG_S
 
 TEXTS = list(dict.fromkeys(lines("en")))
-PROGRAM = Path(__file__).parents[3] / "support" / "checkpoints" / "bergamot.cjs"
-PACKAGE = "@browsermt/bergamot-translator@0.4.9"
 
 
 @pytest.fixture(scope="module")
 def bergamot(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of Bergamot's worker, apart from its package, which has other rules for modules."""
-    if shutil.which("node") is None or shutil.which("npm") is None:
-        pytest.skip("node and npm are not installed")
-    folder = tmp_path_factory.mktemp("bergamot")
-    quiet = ("--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error")
-    installed = subprocess.run(
-        ["npm", "install", "--prefix", folder, *quiet, PACKAGE],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=250,
-    )
-    if installed.returncode != 0:
-        pytest.skip(f"npm cannot install {PACKAGE} here: {installed.stderr.strip()[-300:]}")
-    shutil.copytree(folder / "node_modules/@browsermt/bergamot-translator/worker", folder / "worker")
-    return folder / "worker"
+    """The folder of Bergamot's worker."""
+    try:
+        return install(tmp_path_factory.mktemp("bergamot"))
+    except NotInstallableError as error:
+        pytest.skip(str(error))
 
 
 def ours(student: Path, precision: str, *, shortlist: bool) -> list[str]:
@@ -52,19 +37,14 @@ def assert_equal(found: Sequence[str], expected: Sequence[str]) -> None:
 
 @pytest.mark.parametrize("shortlist", [False, True])
 def test_a_student_translates_as_in_bergamot(student: Path, bergamot: Path, shortlist: bool) -> None:
-    asked = {
-        "package": str(bergamot),
-        "model": str(student / STUDENT),
-        "vocabularies": [str(student / "vocab.ende.spm")],
-        "shortlist": str(student / "lex.50.50.ende.s2t.bin") if shortlist else None,
-        "config": {"ssplit-mode": "sentence"},
-        "sentences": TEXTS,
-    }
-    done = subprocess.run(
-        ["node", str(PROGRAM)], input=json.dumps(asked), capture_output=True, text=True, check=False, timeout=HANG_S
-    )
-    assert done.returncode == 0, done.stderr
-    expected = json.loads(done.stdout.splitlines()[-1])["texts"]
+    expected = translate(
+        bergamot,
+        student / STUDENT,
+        student / "vocab.ende.spm",
+        TEXTS,
+        shortlist=student / "lex.50.50.ende.s2t.bin" if shortlist else None,
+        timeout_s=HANG_S,
+    ).texts
     assert_equal(ours(student, "int8", shortlist=shortlist), expected)
 
 

@@ -1,0 +1,114 @@
+"""The benchmark of students: its files are the model, and differences are found at their first token."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.student_tools import files
+from benchmarks.student_tools.margins import Margin, first_difference
+from benchmarks.student_tools.training import SIZES, aligned_pairs, batches, guided_loss, lexicon_of
+from benchmarks.students import Equality, Speed, equality_table, speed_table
+from jumok_export.importers.marian.folder import open_folder
+from jumok_export.importers.marian.lexical_shortlist import read_shortlist
+from jumok_export.importers.marian.model import build_model
+from jumok_export.importers.marian.settings import MarianSettings
+from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from tests.support.checkpoints.marian_folders import vocabulary
+from tests.support.checkpoints.marian_models import Student
+
+PAIRS = [([7, 8, 9, 0], [17, 18, 0]), ([8, 0], [18, 0]), ([9, 7, 0], [19, 17, 0])]
+
+
+@pytest.fixture(scope="module")
+def model() -> Student:
+    torch.manual_seed(3)
+    return Student(64, SIZES).eval()
+
+
+def test_the_files_of_a_release_are_the_model(model: Student, tmp_path: Path) -> None:
+    files.write_release(tmp_path / "ende", model, vocabulary(), PAIRS, PAIRS)
+    source, lengths = torch.tensor([[7, 9, 8, 0]]), torch.tensor([4])
+    start, target = torch.zeros(1, dtype=torch.int64), torch.tensor([[17, 19, 0]])
+    with torch.no_grad():
+        expected = model(source, lengths, start, target)
+        for folder, error in ((tmp_path / "ende" / "npz", 1e-4), (tmp_path / "ende", 0.1)):
+            file, trained = open_folder(folder).read()
+            found = build_model(file, MarianSettings(trained), start=0)
+            assert found.model(source, lengths, start, target).numpy() == pytest.approx(
+                expected.numpy(), abs=error * float(expected.abs().max())
+            )
+    assert not found.unused
+    # Every product has the scale of its activations.
+    assert set(found.activation_scales) == {
+        name for name, layer in found.model.named_parameters(remove_duplicate=False) if layer.ndim == 2
+    } - {"source_embedding.weight", "target_embedding.weight"}
+    lists = read_shortlist(tmp_path / "ende" / files.SHORTLIST)
+    assert (lists.frequent, lists.best) == (50, 50)
+    assert {17, 18} <= {*lists.targets[lists.offsets[8] : lists.offsets[9]].tolist()}
+
+
+def test_alphas_are_those_of_the_largest_activations(model: Student) -> None:
+    found = files.alphas(model, PAIRS * 8, together=8)
+    assert len(found) == 6 * 6 + 2 * 8 + 2
+    assert found["Wemb"] == found["none"]
+    with torch.no_grad():
+        entered = model.embed_source(torch.tensor([[7, 8, 9, 0], [8, 0, 0, 0], [9, 7, 0, 0]]))
+    assert found["encoder_l1_self_Wq"] == pytest.approx(127 / float(entered.abs().max()), rel=0.05)
+
+
+def test_tokens_are_aligned_with_those_that_they_translate() -> None:
+    found = aligned_pairs(PAIRS * 9, lexicon_of(PAIRS * 9, 64))
+    assert found[0] == ([7, 8, 9, 0], [17, 18, 0], [0, 1, 3])
+    assert found[2] == ([9, 7, 0], [19, 17, 0], [0, 1, 2])
+
+
+def test_the_loss_learns_translations_and_attention() -> None:
+    examples = aligned_pairs(PAIRS, lexicon_of(PAIRS * 9, 64))
+    torch.manual_seed(1)
+    learner = Student(64, {**SIZES, "width": 32, "feed_forward": 64})
+    optimizer = torch.optim.Adam(learner.parameters(), 5e-3)
+    losses = []
+    for _ in range(40):
+        loss = guided_loss(learner, examples)
+        optimizer.zero_grad()
+        torch.autograd.backward(loss)
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] / 2
+
+
+def test_batches_have_every_pair_once() -> None:
+    pairs = [([1] * (number % 40 + 1), [2] * (number % 60 + 1), [0] * (number % 60 + 1)) for number in range(900)]
+    found = list(batches(pairs, 0))
+    assert sorted(pair for batch in found for pair in batch) == sorted(pairs)
+    assert max(len(batch) * max(len(side) for pair in batch for side in pair) for batch in found) <= 800
+    assert found != list(batches(pairs, 1))
+
+
+def test_the_first_difference_is_a_token() -> None:
+    tokenizer = SentencePieceTokenizer(vocabulary())
+    tokens = tokenizer.encode_target("der alte hund sieht einen vogel .")
+    texts = [tokenizer.decode(tokens[:end]) for end in range(len(tokens))]
+    assert first_difference(tokenizer, tokens, texts[4]) == 4
+    assert first_difference(tokenizer, tokens[:4], tokenizer.decode(tokens)) == 4
+    other = [*tokens[:3], tokens[3] + 1, *tokens[4:]]
+    assert first_difference(tokenizer, tokens, tokenizer.decode(other)) <= 3
+
+
+def test_tables_name_what_was_missed() -> None:
+    margin = Margin(text="a", ours="b", theirs="c", position=0, gap=0.5, noise=0.1)
+    near = Margin(text="a", ours="b", theirs="c", position=0, gap=0.1, noise=0.1)
+    equal = [
+        Equality(peer="Bergamot", shortlist=listed, texts=texts, differing=differing, bleu=(30.0, 31.0))
+        for listed, texts, differing in ((False, 100, (near,)), (True, 100, (margin,)), (True, 10, (near,)))
+    ]
+    assert [each.passed for each in equal] == [True, False, False]
+    assert equality_table(equal).count("MISSED") == 2
+    speeds = [
+        Speed(shortlist=False, threads=1, one_by_one=one, ours=[20.0, 40.0], theirs=[10.0, 20.0])
+        for one in (True, False)
+    ]
+    lines = speed_table(speeds).splitlines()
+    assert lines[1].split("  ")[-2:] == ["2.00 (2.00 to 2.00)", " 1.5 met"]
+    assert "3 missed" in lines[2]
