@@ -32,7 +32,8 @@ class Found:
         for node in graph.node:
             for name in reads(node):
                 self.readers.setdefault(name, []).append(node)
-            if node.op_type in _ROW_BY_ROW and not self.of_rows.isdisjoint(node.input):
+            by_beams = node.op_type == "Reshape" and node.input[0] in _OF_ROWS  # rows as sentences and their beams
+            if by_beams or (node.op_type in _ROW_BY_ROW and not self.of_rows.isdisjoint(node.input)):
                 self.of_rows.update(node.output)
 
     def maker(self, name: str, operator: str) -> NodeProto | None:
