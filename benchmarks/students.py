@@ -27,7 +27,6 @@ from benchmarks.student_tools.files import MODEL, SHORTLIST, VOCABULARY, write_r
 from benchmarks.student_tools.margins import Margin, margins
 from benchmarks.student_tools.training import parallel_ids, read_lines, train
 from jumok_export.importers.marian.importing import import_marian
-from jumok_export.importers.options import ImportOptions
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from tests.support.checkpoints.bergamot import install, translate
@@ -92,8 +91,14 @@ def prepare(folder: Path, corpus: Path, epochs: int) -> None:
         pairs = [parallel_ids(vocabulary, corpus, split) for split in ("train", "val")]
         write_release(release, model, vocabulary, *pairs)
     if not (folder / "bundle").exists():
-        limits: ImportOptions = {"max_source_length": LONGEST, "max_target_length": LONGEST}
-        import_marian(release, folder / "bundle", precisions=("int8",), progress=progress, **limits)
+        import_marian(
+            release,
+            folder / "bundle",
+            precisions=("int8",),
+            max_source_length=LONGEST,
+            max_target_length=LONGEST,
+            progress=progress,
+        )
 
 
 def compare(folder: Path, worker: Path, texts: Sequence[str], references: Sequence[str], *, listed: bool) -> Equality:

@@ -1,6 +1,7 @@
 """Imports of Marian models: what a bundle keeps of the files, and equal translations of other engines."""
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from jumok_export.importers.recognition import recognise
 from jumok_export.models.positions import fairseq_positions
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.native import library
 from jumok_serve.runtime.precision import automatic_precision
 from tests.support.checkpoints.marian_folders import ALPHA, STUDENT, student_lists
 from tests.support.checkpoints.tokenizer_checkpoints import lines
@@ -85,6 +87,21 @@ def test_alphas_are_the_scales_of_activations(student: Path) -> None:
         for node in rounding:
             assert constants[node.input[1]] == pytest.approx(1 / ALPHA)
             assert constants[node.input[2]] == 128
+
+
+@pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
+def test_native_graphs_have_every_norm_in_an_operator_with_its_sum(student: Path) -> None:
+    graphs = Bundle.open(student / "bundle").manifest.precisions["int8"].graphs
+    for name, products, sums in (
+        ("encoder_native", 4, 0),
+        ("decoder_native", 4, 2),
+        ("decoder_shortlist_native", 4, 2),
+    ):
+        model = onnx.load(student / "bundle" / graphs[name].file, load_external_data=False)
+        found = Counter(node.op_type for node in model.graph.node)
+        assert "LayerNormalization" not in found
+        assert found["ProductAddNormQuantized"] + found["ProductAddNorm"] == products
+        assert found["AddNormQuantized"] == sums
 
 
 def marian_positions(dim: int, num_positions: int = 2048) -> NDArray[np.float32]:
