@@ -35,6 +35,8 @@ FOLDER = Path(__file__).resolve().parents[1] / "build" / "students"
 FXTRANSLATE = "fxtranslate==0.5.0"
 EPOCHS = 5
 LONGEST = 100
+LENGTH_FACTOR = 2
+"""Most tokens of Bergamot's translations as a multiple of the source's tokens, the end included."""
 EQUAL_SHARE = 0.97
 """Share of texts that must be equal to Bergamot's."""
 MOST_NOISE = 3.0
@@ -112,8 +114,13 @@ def compare(folder: Path, worker: Path, texts: Sequence[str], references: Sequen
     with Translator(folder / "bundle", precision="int8", shortlist=listed, threads=1) as translator:
         found = [one.hypotheses[0] for one in translator.translate(texts, beam_size=1, max_length=LONGEST)]
         [end] = translator.manifest.special_tokens.eos
-    tokens = [[token for token in one.token_ids if token != end] for one in found]
-    ours = [one.text for one in found]
+        tokenizer = translator.tokenizer
+    # Bergamot ends at a multiple of the source's length.
+    limits = [LENGTH_FACTOR * (1 + len(tokenizer.encode(text))) for text in texts]
+    tokens = [
+        [token for token in one.token_ids[:limit] if token != end] for one, limit in zip(found, limits, strict=True)
+    ]
+    ours = [tokenizer.decode(each) for each in tokens]
     return Equality(
         peer="Bergamot",
         shortlist=listed,

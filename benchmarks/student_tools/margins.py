@@ -71,14 +71,8 @@ def margins(
 def first_difference(tokenizer: Tokenizer, tokens: Sequence[int], other: str) -> int:
     """Index of the first of our tokens that another translation does not have there; their number for the end token."""
     theirs = tokenizer.encode_target(other)
-    if tokenizer.encode_target(tokenizer.decode(tokens)) == list(tokens):
-        same = [ours == their for ours, their in zip(tokens, theirs, strict=False)]
-        return same.index(False) if False in same else min(len(tokens), len(theirs))
-    # Ours are not the usual tokens of their text.
-    return next(
-        (end - 1 for end in range(1, len(tokens) + 1) if not other.startswith(tokenizer.decode(tokens[:end]))),
-        len(tokens),
-    )
+    same = [ours == their for ours, their in zip(tokens, theirs, strict=False)]
+    return same.index(False) if False in same else min(len(tokens), len(theirs))
 
 
 def logits_at(side: RuntimeSide, source: Sequence[int], decoded: Sequence[int]) -> Floats:
