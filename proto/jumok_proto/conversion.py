@@ -5,6 +5,7 @@ from itertools import chain
 
 from google.protobuf.duration_pb2 import Duration
 
+from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (
     DecodingDefaults,
@@ -28,6 +29,13 @@ _FINISH_REASONS = {
 }
 _FINISH_REASONS_BACK = {number: reason for reason, number in _FINISH_REASONS.items()}
 
+_MARKUP: dict[MarkupKind | None, translation_pb2.Markup.ValueType] = {
+    None: translation_pb2.MARKUP_UNSPECIFIED,
+    "html": translation_pb2.MARKUP_HTML,
+    "xml": translation_pb2.MARKUP_XML,
+}
+_MARKUP_BACK = {number: kind for kind, number in _MARKUP.items()}
+
 _MODEL_STATES = {
     ModelState.SERVING: model_pb2.MODEL_STATE_SERVING,
     ModelState.RECOVERING: model_pb2.MODEL_STATE_RECOVERING,
@@ -42,6 +50,38 @@ _EARLY_STOPPING: dict[EarlyStopping | None, decoding_pb2.EarlyStopping.ValueType
     "never": decoding_pb2.EARLY_STOPPING_NEVER,
 }
 _EARLY_STOPPING_BACK = {number: value for value, number in _EARLY_STOPPING.items()}
+
+
+def markup_to_proto(kind: MarkupKind | None) -> translation_pb2.Markup.ValueType:
+    """Make the value of a markup; raise ValueError for an unknown one."""
+    if kind not in _MARKUP:
+        raise ValueError(f"must be 'html', 'xml' or None, got {kind!r}")
+    return _MARKUP[kind]
+
+
+def markup_from_proto(number: int) -> MarkupKind | None:
+    """Read a markup; raise ValueError for an unknown one."""
+    if number not in _MARKUP_BACK:
+        raise ValueError(f"markup has the unknown value {number}")
+    return _MARKUP_BACK[translation_pb2.Markup.ValueType(number)]
+
+
+def rules_to_proto(rules: MarkupRules) -> translation_pb2.MarkupRules:
+    """Make the message of rules for elements."""
+    return translation_pb2.MarkupRules(
+        ignore_tags=rules.ignore_tags,
+        non_splitting_tags=rules.non_splitting_tags,
+        splitting_tags=rules.splitting_tags,
+    )
+
+
+def rules_from_proto(message: translation_pb2.MarkupRules) -> MarkupRules:
+    """Read rules for elements."""
+    return MarkupRules(
+        ignore_tags=tuple(message.ignore_tags),
+        non_splitting_tags=tuple(message.non_splitting_tags),
+        splitting_tags=tuple(message.splitting_tags),
+    )
 
 
 def options_to_proto(options: Options) -> decoding_pb2.DecodingOptions:
@@ -306,6 +346,7 @@ def translation_to_proto(translation: Translation) -> translation_pb2.Translatio
         source_tokens=translation.source_tokens,
         source_language_code=translation.source_language,
         target_language_code=translation.target_language,
+        cut_sentences=translation.cut_sentences,
         model=translation.model,
         model_version=translation.model_version,
         pivot=None
@@ -338,6 +379,7 @@ def translation_from_proto(message: translation_pb2.Translation, timings: Timing
         source_tokens=tuple(message.source_tokens),
         source_language=message.source_language_code,
         target_language=message.target_language_code,
+        cut_sentences=tuple(message.cut_sentences),
         model=message.model,
         model_version=message.model_version,
         pivot=PivotTranslation(

@@ -74,6 +74,8 @@ class Translation:
     """Number of tokens of the target prefix that the model's vocabulary lacks."""
     source_tokens: tuple[str, ...] = ()
     """The source tokens, special ones included, unknown ones as in the text; empty if attention was not requested."""
+    cut_sentences: tuple[str, ...] = ()
+    """The sentences that were too long for the model and were cut into parts."""
     pivot: PivotTranslation | None = None
     """Result of the first of two models; None if ``model`` translated alone."""
     timings: Timings | None = field(default=None, compare=False)

@@ -11,9 +11,10 @@ from typing import Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
-from jumok_proto.options import Options, check_names
+from jumok_proto.options import check_names
 from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
+from jumok_proto.text_options import TranslateOptions, separate, splits_sentences
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
@@ -34,7 +35,8 @@ from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, Tran
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.translation import PendingTexts, submit_texts
 from jumok_serve.tasks.warm_up_sentences import warm_up_sentence
-from jumok_serve.text.sentence_splitting import submit_sentences
+from jumok_serve.text.markup.translation import submit_documents
+from jumok_serve.text.sentence_translation import submit_sentences
 from jumok_serve.tokenizers.input_processor import check_texts
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
@@ -135,9 +137,9 @@ class Translator:
         target_prefix: str | None = None,
         attention: bool = False,
         truncate: bool = False,
-        split_sentences: bool = False,
+        split_sentences: bool | None = None,
         timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TranslateOptions],
     ) -> Translation: ...
 
     @overload
@@ -150,9 +152,9 @@ class Translator:
         target_prefix: Sequence[str | None] | None = None,
         attention: bool = False,
         truncate: bool = False,
-        split_sentences: bool = False,
+        split_sentences: bool | None = None,
         timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TranslateOptions],
     ) -> list[Translation]: ...
 
     @naming_parameters()
@@ -165,9 +167,9 @@ class Translator:
         target_prefix: str | Sequence[str | None] | None = None,
         attention: bool = False,
         truncate: bool = False,
-        split_sentences: bool = False,
+        split_sentences: bool | None = None,
         timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TranslateOptions],
     ) -> Translation | list[Translation]:
         """Translate one text, or several in their order.
 
@@ -178,9 +180,10 @@ class Translator:
             target_prefix: beginning of each translation, or None; part of a hypothesis' `text`, not of its tokens.
             attention: add cross-attention to every hypothesis, and `source_tokens` to every translation.
             truncate: cut texts that are longer than the model's limit instead of refusing them.
-            split_sentences: translate the sentences of each text one by one; see `submit`.
+            split_sentences: translate the sentences of each text one by one; see `submit`. None: True unless
+                `attention`, `target_prefix` or several hypotheses are given.
             timeout_s: seconds until the call gives up; None: no limit.
-            options: decoding options; see `jumok_proto.options.Options`.
+            options: options for texts and for decoding; see `jumok_proto.text_options.TranslateOptions`.
 
         Raises:
             InvalidArgumentError: a text or an option cannot be used; `field` names it.
@@ -190,18 +193,22 @@ class Translator:
             DeadlineExceededError: `timeout_s` has passed.
             TypeError: an option does not exist.
         """
-        check_names(options)
+        text_options, decoding = separate(options)
+        check_names(decoding)
         alone = isinstance(texts, str)
         prefixes = [target_prefix] if alone and target_prefix is not None else target_prefix
         translations = self.submit(
             [texts] if isinstance(texts, str) else texts,
             TranslationParameters(
-                options=DecodingOptions(**options),
+                options=DecodingOptions(**decoding),
                 source_language=source_language,
                 target_language=target_language,
                 attention=attention,
                 truncate=truncate,
-                split_sentences=split_sentences,
+                split_sentences=splits_sentences(
+                    split_sentences, attention=attention, target_prefix=target_prefix, options=decoding
+                ),
+                **text_options,
                 deadline=deadline_after(timeout_s),
             ),
             target_prefixes=cast("Sequence[str | None] | None", prefixes),  # other types are refused there
@@ -372,8 +379,7 @@ class Translator:
         """
         self._fork_guard.check()
         check_texts(texts)
-        submit = submit_sentences if parameters.split_sentences else submit_texts
-        return submit(
+        return _submit_function(parameters)(
             self._model, self._engine, texts, parameters, target_prefixes=target_prefixes, on_progress=on_progress
         )
 
@@ -446,3 +452,10 @@ class Translator:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close(drain=error is None)
+
+
+def _submit_function(parameters: TranslationParameters) -> Callable[..., PendingTexts]:
+    """Return the function that queues texts of this kind."""
+    if parameters.markup is not None:
+        return submit_documents
+    return submit_sentences if parameters.in_parts else submit_texts

@@ -80,7 +80,9 @@ def test_only_what_is_set_is_sent(translate: Translate, address: str, service: S
         model="m",
     )
     plain, full = service.requests
-    assert plain == translation_pb2.TranslateTextRequest(contents=["a"], options=decoding_pb2.DecodingOptions())
+    assert plain == translation_pb2.TranslateTextRequest(
+        contents=["a"], options=decoding_pb2.DecodingOptions(), split_sentences=True
+    )
     assert full == translation_pb2.TranslateTextRequest(
         contents=["a"],
         options=decoding_pb2.DecodingOptions(

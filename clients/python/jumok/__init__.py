@@ -41,6 +41,7 @@ from jumok_proto.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from jumok_proto.markup import MarkupRules
 from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (
     BundleState,
@@ -58,6 +59,7 @@ from jumok_proto.results import (
     Timings,
     Translation,
 )
+from jumok_proto.text_options import TranslateOptions
 
 __all__ = [
     "AdminClient",
@@ -89,6 +91,7 @@ __all__ = [
     "LanguageNotFoundError",
     "LanguagePair",
     "LoadResult",
+    "MarkupRules",
     "Model",
     "ModelNotFoundError",
     "ModelState",
@@ -107,6 +110,7 @@ __all__ = [
     "TextResult",
     "Timings",
     "Tls",
+    "TranslateOptions",
     "Translation",
     "TranslationUpdate",
     "UnauthenticatedError",

@@ -23,8 +23,8 @@ from jumok._transport.retry import MAX_ATTEMPTS
 from jumok._transport.sync import Connection
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
-from jumok_proto.options import Options
 from jumok_proto.results import Model, Route, Score, Translation
+from jumok_proto.text_options import TranslateOptions
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 
 DEFAULT_TIMEOUT_S = 60.0
@@ -73,10 +73,10 @@ class Client:
         target_prefix: str | None = None,
         attention: bool = False,
         truncate: bool = False,
-        split_sentences: bool = False,
+        split_sentences: bool | None = None,
         model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TranslateOptions],
     ) -> Translation: ...
 
     @overload
@@ -89,10 +89,10 @@ class Client:
         target_prefix: Sequence[str | None] | None = None,
         attention: bool = False,
         truncate: bool = False,
-        split_sentences: bool = False,
+        split_sentences: bool | None = None,
         model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TranslateOptions],
     ) -> list[Translation]: ...
 
     def translate(
@@ -104,10 +104,10 @@ class Client:
         target_prefix: str | Sequence[str | None] | None = None,
         attention: bool = False,
         truncate: bool = False,
-        split_sentences: bool = False,
+        split_sentences: bool | None = None,
         model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TranslateOptions],
     ) -> Translation | list[Translation]:
         """Translate one text, or several in one request: all are translated, or none is.
 
@@ -120,12 +120,12 @@ class Client:
                 ``text`` of a hypothesis includes the prefix, its tokens and scores do not.
             attention: return cross-attention from the tokens of each hypothesis to the ``source_tokens``.
             truncate: cut texts that are too long for the model instead of refusing them.
-            split_sentences: translate the sentences of each text one by one and join them. Each text then has one
-                hypothesis and no attention.
+            split_sentences: translate the sentences of each text one by one and join them; the text then has one
+                hypothesis. None: True unless ``attention``, ``target_prefix`` or several hypotheses are given.
             model: name of the model; empty: the first by name that has both languages, or two that have them over a
                 pivot language (see ``Translation.pivot``), or the server's only model.
             timeout_s: timeout of the call; None: the client's.
-            options: decoding options; see ``Options``.
+            options: options for texts and for decoding; see ``TranslateOptions``.
 
         Raises:
             TypeError: an unknown option.
@@ -299,10 +299,10 @@ class Client:
         target_prefix: str | None = None,
         attention: bool = False,
         truncate: bool = False,
-        split_sentences: bool = False,
+        split_sentences: bool | None = None,
         model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TranslateOptions],
     ) -> Generator[TranslationUpdate, None, None]:
         """Translate one text, and yield its stable beginning during decoding.
 
@@ -341,10 +341,10 @@ class Client:
         target_prefix: str | None = None,
         attention: bool = False,
         truncate: bool = False,
-        split_sentences: bool = False,
+        split_sentences: bool | None = None,
         model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[Options],
+        **options: Unpack[TranslateOptions],
     ) -> Generator[TextResult, None, None]:
         """Translate any number of texts; results come in order, each as soon as possible.
 

@@ -1,15 +1,18 @@
 """Requests, made of arguments of the right type and number; the server checks their values."""
 
 from collections.abc import Sequence
+from typing import Any
 
 from jumok._validation import (
     check_flag,
     check_integer,
     check_kinds,
     check_length,
+    check_markup,
     check_number,
     check_optional_texts,
     check_options,
+    check_rules,
     check_text,
     check_texts,
     invalid_field,
@@ -17,7 +20,7 @@ from jumok._validation import (
 from jumok_proto.alignment_conversion import kinds_to_proto
 from jumok_proto.attention import AttentionKind
 from jumok_proto.conversion import options_to_proto
-from jumok_proto.options import Options
+from jumok_proto.text_options import TextOptions, TranslateOptions, separate, splits_sentences
 from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
 
 
@@ -29,23 +32,26 @@ def translate_request(
     target_prefix: str | Sequence[str | None] | None,
     attention: bool,
     truncate: bool,
-    split_sentences: bool,
+    split_sentences: bool | None,
     model: str,
-    options: Options,
+    options: TranslateOptions,
 ) -> translation_pb2.TranslateTextRequest:
     """Make a TranslateText request."""
     prefixes = [target_prefix] if isinstance(texts, str) and target_prefix is not None else target_prefix
     contents = check_texts("contents", texts)
+    text_options, decoding = separate(options)
+    splits = splits_sentences(split_sentences, attention=attention, target_prefix=prefixes, options=decoding)
     return translation_pb2.TranslateTextRequest(
         model=check_text("model", model),
         contents=contents,
-        options=options_to_proto(check_options(options)),
+        options=options_to_proto(check_options(decoding)),
         truncate=check_flag("truncate", truncate),
-        split_sentences=check_flag("split_sentences", split_sentences),
+        split_sentences=check_flag("split_sentences", splits),
         source_language_code=check_text("source_language_code", source_language or ""),
         target_language_code=check_text("target_language_code", target_language or ""),
         target_prefixes=check_optional_texts("target_prefixes", prefixes, len(contents)),
         attention=check_flag("attention", attention),
+        **_text_fields(text_options),
     )
 
 
@@ -57,21 +63,26 @@ def stream_request(
     target_prefix: str | None,
     attention: bool,
     truncate: bool,
-    split_sentences: bool,
+    split_sentences: bool | None,
     model: str,
-    options: Options,
+    options: TranslateOptions,
 ) -> translation_pb2.StreamTranslateTextRequest:
     """Make a StreamTranslateText request."""
+    text_options, decoding = separate(options)
+    if text_options.get("markup"):
+        raise invalid_field("markup", "tags have their places only at the end: use translate, or translate_iter")
+    splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=decoding)
     return translation_pb2.StreamTranslateTextRequest(
         model=check_text("model", model),
         content=check_text("content", text),
-        options=options_to_proto(check_options(options)),
+        options=options_to_proto(check_options(decoding)),
         truncate=check_flag("truncate", truncate),
-        split_sentences=check_flag("split_sentences", split_sentences),
+        split_sentences=check_flag("split_sentences", splits),
         source_language_code=check_text("source_language_code", source_language or ""),
         target_language_code=check_text("target_language_code", target_language or ""),
         target_prefix=check_text("target_prefix", target_prefix or ""),
         attention=check_flag("attention", attention),
+        **_text_fields(text_options),
     )
 
 
@@ -79,25 +90,43 @@ def corpus_settings(
     *,
     source_language: str | None,
     target_language: str | None,
+    target_prefix: str | None,
     attention: bool,
     truncate: bool,
-    split_sentences: bool,
+    split_sentences: bool | None,
     model: str,
     window: int,
-    options: Options,
+    options: TranslateOptions,
 ) -> translation_pb2.CorpusSettings:
     """Make the settings of a TranslateCorpus call."""
+    text_options, decoding = separate(options)
+    splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=decoding)
     return translation_pb2.CorpusSettings(
         model=check_text("model", model),
-        options=options_to_proto(check_options(options)),
+        options=options_to_proto(check_options(decoding)),
         truncate=check_flag("truncate", truncate),
-        split_sentences=check_flag("split_sentences", split_sentences),
+        split_sentences=check_flag("split_sentences", splits),
         source_language_code=check_text("source_language_code", source_language or ""),
         target_language_code=check_text("target_language_code", target_language or ""),
         attention=check_flag("attention", attention),
         window=window,
         order=translation_pb2.CORPUS_ORDER_INPUT,
+        **_text_fields(text_options),
     )
+
+
+def _text_fields(options: TextOptions) -> dict[str, Any]:
+    """Make the fields of a request from options for texts."""
+    cut = options.get("cut_long_sentences")
+    fields: dict[str, Any] = {
+        "cut_long_sentences": None if cut is None else check_flag("cut_long_sentences", cut),
+        "copy_unreadable": check_flag("copy_unreadable", options.get("copy_unreadable", False)),
+    }
+    if markup := options.get("markup"):
+        fields["markup"] = check_markup(markup)
+    if rules := options.get("markup_rules"):
+        fields["markup_rules"] = check_rules(rules)
+    return fields
 
 
 def score_request(

@@ -7,9 +7,12 @@ from collections.abc import Mapping, Sequence, Set
 from typing import SupportsFloat, SupportsIndex
 
 from jumok_proto.attention import ATTENTION_KINDS, AttentionKind
+from jumok_proto.conversion import markup_to_proto, rules_to_proto
 from jumok_proto.errors import Details, FieldViolation, InvalidArgumentError
+from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.options import EarlyStopping, Options, check_names
 from jumok_proto.parameters import parameter_name
+from jumok_proto.v1 import translation_pb2
 
 LONGEST_TIMEOUT_S = 365.0 * 24 * 3600
 """Longer timeouts, infinity included, overflow gRPC's clock and then have passed already."""
@@ -79,6 +82,25 @@ def check_kinds(kinds: Sequence[AttentionKind]) -> Sequence[AttentionKind]:
     if not usable or not kinds or any(kind not in ATTENTION_KINDS for kind in kinds):
         raise invalid_field("kinds", f"must be a sequence of some of {', '.join(ATTENTION_KINDS)}, got {kinds!r}")
     return kinds
+
+
+def check_markup(markup: MarkupKind) -> translation_pb2.Markup.ValueType:
+    """Convert the markup of texts to the message's value."""
+    try:
+        return markup_to_proto(markup)
+    except (TypeError, ValueError) as error:
+        raise invalid_field("markup", str(error)) from error
+
+
+def check_rules(rules: MarkupRules) -> translation_pb2.MarkupRules:
+    """Convert rules for elements to the message."""
+    if not isinstance(rules, MarkupRules):
+        raise invalid_field("markup_rules", f"must be MarkupRules, got {rules!r}")
+    for name in ("ignore_tags", "non_splitting_tags", "splitting_tags"):
+        tags = getattr(rules, name)
+        if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+            raise invalid_field(f"markup_rules.{name}", f"must be a sequence of names, got {tags!r}")
+    return rules_to_proto(rules)
 
 
 def check_options(options: Options) -> Options:

@@ -133,8 +133,8 @@ class TranslateTextRequest(google.protobuf.message.Message):
     Excludes attention and several hypotheses. Numbers of lists, as `1.`, are kept.
     """
     markup: Global___Markup.ValueType
-    """Markup of the texts. The model reads plain text, and the translation has each tag of the text once. Needs a model
-    with an aligner; excludes attention, several hypotheses and target prefixes.
+    """Markup of the texts. The model reads plain text, and the translation has each tag of the text once. Tags inside of
+    a block need a model with an aligner. Excludes attention, several hypotheses and target prefixes.
     """
     cut_long_sentences: builtins.bool
     """True: a sentence that is too long for the model is cut at clauses, commas or spaces, and its translations are joined;
@@ -144,7 +144,9 @@ class TranslateTextRequest(google.protobuf.message.Message):
     """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """The texts, at least one. A text without content, empty or white space, has an empty translation."""
+        """The texts, at least one. A text without content, empty or white space, has an empty translation; with
+        split_sentences, white space is kept.
+        """
 
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
@@ -262,7 +264,9 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     a pivot language, or the server's only model.
     """
     content: builtins.str
-    """The text. A text without content, empty or white space, has an empty translation."""
+    """The text. A text without content, empty or white space, has an empty translation; with
+    split_sentences, white space is kept.
+    """
     truncate: builtins.bool
     """True: a text that is too long for the model is truncated, not refused."""
     source_language_code: builtins.str
@@ -407,8 +411,8 @@ class CorpusSettings(google.protobuf.message.Message):
     split_sentences: builtins.bool
     """True: the sentences of each item are translated one by one."""
     markup: Global___Markup.ValueType
-    """Markup of the texts. The model reads plain text, and the translation has each tag of the text once. Needs a model
-    with an aligner; excludes attention, several hypotheses and target prefixes.
+    """Markup of the texts. The model reads plain text, and the translation has each tag of the text once. Tags inside of
+    a block need a model with an aligner. Excludes attention, several hypotheses and target prefixes.
     """
     cut_long_sentences: builtins.bool
     """True: a sentence that is too long for the model is cut at clauses, commas or spaces, and its translations are joined;
@@ -459,7 +463,9 @@ class CorpusItem(google.protobuf.message.Message):
     id: builtins.int
     """Any number that the caller chooses; the result carries it."""
     content: builtins.str
-    """The text. A text without content, empty or white space, has an empty translation."""
+    """The text. A text without content, empty or white space, has an empty translation; with
+    split_sentences, white space is kept.
+    """
     target_prefix: builtins.str
     """Beginning of the translation; empty: none."""
     def __init__(

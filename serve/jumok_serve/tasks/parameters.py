@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.search.options import DecodingOptions
 
 
@@ -43,12 +44,43 @@ class TranslationParameters(TextParameters):
         attention: True to add cross-attention to every hypothesis.
         split_sentences: True to translate the sentences of each text one by one.
         later_sentences: sentences of the same request that come later; their work is checked now.
+        cut_long_sentences: True to cut sentences that are too long for the model into parts; None: if sentences are
+            split and texts are not truncated.
+        copy_unreadable: True to copy sentences that have nothing that the model can read.
+        markup: markup of the texts; None: plain.
+        markup_rules: rules for its elements.
     """
 
     options: DecodingOptions = DecodingOptions()  # noqa: RUF009 - frozen
     attention: bool = False
     split_sentences: bool = False
     later_sentences: int = 0
+    cut_long_sentences: bool | None = None
+    copy_unreadable: bool = False
+    markup: MarkupKind | None = None
+    markup_rules: MarkupRules = MarkupRules()  # noqa: RUF009 - frozen
+
+    def __post_init__(self) -> None:
+        TextParameters.__post_init__(self)
+        if self.markup not in {None, "html", "xml"}:
+            raise InvalidArgumentError(f"markup must be 'html', 'xml' or None, got {self.markup!r}", field="markup")
+
+    @property
+    def cuts(self) -> bool:
+        """True if long sentences are cut."""
+        return (
+            self.split_sentences and not self.truncate if self.cut_long_sentences is None else self.cut_long_sentences
+        )
+
+    @property
+    def attends(self) -> bool:
+        """True if attention is computed after decoding."""
+        return self.attention or self.markup is not None
+
+    @property
+    def in_parts(self) -> bool:
+        """True if a translation is joined from parts."""
+        return self.split_sentences or self.cuts or self.copy_unreadable or self.markup is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

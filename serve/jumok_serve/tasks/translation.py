@@ -284,32 +284,61 @@ def submit_texts(
     *,
     target_prefixes: Sequence[str | None] | None = None,
     on_progress: Callable[[], None] | None = None,
-    firsts: Sequence[bool] | None = None,
 ) -> PendingTranslations:
-    """Queue texts, one sentence each; see `Translator.submit`.
-
-    Args:
-        firsts: True for those that count as a text, as not all sentences of a text do; None: all.
-    """
+    """Queue texts, one sentence each; see `Translator.submit`."""
     started = time.monotonic()
-    name, inputs = model.manifest.name, model.inputs
-    if parameters.attention and not model.teacher_forcing.can_align:
-        raise AttentionUnavailableError.of(name)
-    direction = model.direction(parameters)
-    text_options = model.resolve(parameters.options, direction.forced_first, ())
-    if text_options.sampling is not None and not model.can_sample:
-        raise SamplingUnavailableError.of(name)
-    if parameters.later_sentences:
-        engine.check_work(parameters.later_sentences * SearchPlan(text_options, inputs.start(direction)).most_work)
+    direction, _ = check_parameters(model, parameters)
     engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts), parameters.caller)
-    sources = inputs.sources(
+    sources = model.inputs.sources(
         texts,
         direction,
         truncate=parameters.truncate,
         deadline=parameters.deadline,
         keep_unknown=parameters.attention,
     )
-    prefixes = inputs.prefixes(target_prefixes, len(texts), text_options.forced_first_token)
+    return submit_sources(
+        model, engine, sources, parameters, target_prefixes=target_prefixes, on_progress=on_progress, started=started
+    )
+
+
+def check_parameters(model: TaskModel, parameters: TranslationParameters) -> tuple[Direction, SearchOptions]:
+    """Return the direction, and the search options of texts without prefix.
+
+    Raises:
+        InvalidArgumentError, LanguageNotFoundError: an option or a language cannot be used.
+        AttentionUnavailableError, SamplingUnavailableError: the bundle lacks the graph.
+    """
+    if parameters.attention and not model.teacher_forcing.can_align:
+        raise AttentionUnavailableError.of(model.manifest.name)
+    direction = model.direction(parameters)
+    options = model.resolve(parameters.options, direction.forced_first, ())
+    if options.sampling is not None and not model.can_sample:
+        raise SamplingUnavailableError.of(model.manifest.name)
+    return direction, options
+
+
+def submit_sources(
+    model: TaskModel,
+    engine: Engine,
+    sources: Sequence[Source],
+    parameters: TranslationParameters,
+    *,
+    started: float,
+    target_prefixes: Sequence[str | None] | None = None,
+    on_progress: Callable[[], None] | None = None,
+    firsts: Sequence[bool] | None = None,
+) -> PendingTranslations:
+    """Queue tokenized texts; see `Translator.submit`.
+
+    Args:
+        started: arrival of the texts, in `time.monotonic()` seconds.
+        firsts: True for those that count as a text, as not all sentences of a text do; None: all.
+    """
+    inputs = model.inputs
+    direction, text_options = check_parameters(model, parameters)
+    if parameters.later_sentences:
+        engine.check_work(parameters.later_sentences * SearchPlan(text_options, inputs.start(direction)).most_work)
+    prefixes = inputs.prefixes(target_prefixes, len(sources), text_options.forced_first_token)
     if parameters.attention:
         _check_attention(sources, prefixes, text_options)
     jobs, sentences = [], []

@@ -27,6 +27,9 @@ MAX_CACHED = 256
 # NUL ends a string in many libraries; a lone surrogate has no UTF-8 form, so no tokenizer accepts it.
 _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
+_BYTE = re.compile("<0x[0-9A-F]{2}>")
+"""A token for a byte of a character that the vocabulary lacks."""
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -199,6 +202,14 @@ class InputProcessor:
                 if place < len(spelled) - len(direction.source_suffix) and source.token_ids[place] == self._unknown:
                     spelled[place] = piece, True
         return spelled
+
+    def is_readable(self, text: str, source: Source, direction: Direction) -> bool:
+        """True if a text has a letter or digit in a token that the model knows."""
+        if not any(map(str.isalnum, text)):
+            return False
+        tokens = source.token_ids[len(direction.source_prefix) : len(source.token_ids) - len(direction.source_suffix)]
+        pieces = self._tokenizer.source_tokens([token for token in tokens if token != self._unknown])
+        return any(any(map(str.isalnum, piece)) and not _BYTE.fullmatch(piece) for piece in pieces)
 
     def _sources(
         self, texts: Sequence[str], direction: Direction, *, first: int, truncate: bool, keep_unknown: bool

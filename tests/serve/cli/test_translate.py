@@ -142,12 +142,12 @@ def test_doubtful_texts_are_warned_of_once(server: str, tiny_bundle: Path) -> No
     unknown = "Warning: standard input, line 2: 1 of "
     sentences = "Warning: standard input, line 4 seems to have several sentences"
     for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
-        done = run("translate", *place, *SHORT, given=given)
+        done = run("translate", *place, *SHORT, "--no-split-sentences", given=given)
         said = done.stderr.decode().splitlines()
         assert done.returncode == 0
         assert [line.startswith(start) for line, start in zip(said, (unknown, sentences), strict=True)] == [True, True]
         assert "tokens are unknown to the model" in said[0]
-        split = run("translate", *place, *SHORT, "--split-sentences", given=given)
+        split = run("translate", *place, *SHORT, given=given)
         assert len(split.stderr.splitlines()) == 1
 
 
@@ -224,7 +224,7 @@ def test_bad_lines_are_named_and_all_others_are_translated(
     }
     given = b"a man\n" + b"".join(line + b"\ntwo\n" for line in bad) + b"males"
     where = ["--server", server] if place == "server" else ["--bundle", str(tiny_bundle)]
-    done = run("translate", *where, *SHORT, given=given)
+    done = run("translate", *where, *SHORT, "--no-cut-long-sentences", given=given)
     man, two, males = expected(translator, "a man", "two", "males")
     assert lines(done.stdout) == [man, *["", two] * len(bad), males]
     errors = done.stderr.decode().splitlines()
@@ -234,7 +234,15 @@ def test_bad_lines_are_named_and_all_others_are_translated(
 
 
 def test_json_says_what_is_wrong_with_a_line(server: str) -> None:
-    done = run("translate", "--server", server, *SHORT, "--json", given=f"a\n{LONG}\n".encode() + b"\xff\n")
+    done = run(
+        "translate",
+        "--server",
+        server,
+        *SHORT,
+        "--json",
+        "--no-split-sentences",
+        given=f"a\n{LONG}\n".encode() + b"\xff\n",
+    )
     translated, long, unreadable = (json.loads(line) for line in done.stdout.splitlines())
     assert (done.returncode, translated["source"]) == (1, "a")
     assert (long["source"], long["error"].startswith("the text has")) == (LONG, True)

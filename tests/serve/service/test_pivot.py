@@ -92,7 +92,7 @@ def one_after_the_other(
                 "max_length": 7,
                 "target_prefix": ["Ein", None, "Zwei", "", "", "Ein"],
             },
-            {"beam_size": 3},
+            {"beam_size": 3, "split_sentences": False},
         ),
         ({"beam_size": 1, "sample": True, "seed": 5, "max_length": 6}, {"beam_size": 1}),
         ({"split_sentences": True}, {"split_sentences": True}),

@@ -40,6 +40,9 @@ def joined(parts: list[str], spaces: tuple[str, ...]) -> str:
 
 def test_sentences_end_by_language_and_at_line_breaks() -> None:
     assert split(TEXT, "en") == SplitText(SENTENCES, SPACES)
+    assert split("She has 3 cats.\x0cHe left.\u2028\r\n\r\n\x0cYes.", "eng_Latn") == SplitText(
+        ("She has 3 cats.", "He left.", "Yes."), ("", "\x0c", "\u2028\r\n\r\n\x0c", "")
+    )
     assert split("Das kostet z. B. 3,5 Mio. Euro. Am 3. Oktober kam er.", "de-DE").sentences == (
         "Das kostet z. B. 3,5 Mio. Euro.",
         "Am 3. Oktober kam er.",
@@ -53,7 +56,7 @@ def test_sentences_end_by_language_and_at_line_breaks() -> None:
 def test_splitting_keeps_every_character(text: str) -> None:
     for language in ("en", "zh", "hi", "xx", "deu_Latn", ""):
         found = split(text, language)
-        assert joined(list(found.sentences), found.spaces) == text
+        assert joined(list(found.sentences), found.kept) == text
 
 
 def test_translation_joins_the_sentences(translator: Translator) -> None:
@@ -71,7 +74,7 @@ def test_translation_joins_the_sentences(translator: Translator) -> None:
     assert found.score == pytest.approx(sum(found.token_scores) / len(found.token_scores) ** 0.7)
     assert whole.source_token_count == sum(part.source_token_count for part in parts)
     assert (whole.source_truncated, whole.source_language, whole.target_language) == (False, "en", "de")
-    assert (empty.text, empty.score, empty.output_token_count) == ("", 0.0, 0)
+    assert (empty.text, empty.score, empty.output_token_count) == (" \n", 0.0, 0)
     assert alone.hypotheses[0].token_ids == best[0].token_ids
     assert alone.score == pytest.approx(parts[0].score, abs=1e-4)
 
@@ -87,7 +90,7 @@ def test_a_text_counts_once_and_each_of_its_sentences(translator: Translator) ->
 def test_a_text_of_any_length_has_a_translation(translator: Translator) -> None:
     text = "The cat sleeps. " * 40
     with pytest.raises(InvalidArgumentError):
-        translator.translate(text)
+        translator.translate(text, split_sentences=False)
     found = translator.translate(text, split_sentences=True, beam_size=1)
     assert found.text == f"{translator.translate('The cat sleeps.', beam_size=1).text} " * 40
     assert found.source_token_count > translator.manifest.limits.max_source_length
@@ -116,7 +119,7 @@ LONG = "cat " * 400
     [
         ({"num_hypotheses": 2, "beam_size": 2}, "options.num_hypotheses", "must be 1 if sentences are split, got 2"),
         ({"attention": True}, "attention", "that of one sentence"),
-        ({"texts": ["A. B.", f"The cat sleeps. {LONG}"]}, "contents[1]", "tokens"),
+        ({"texts": ["A. B.", f"The cat sleeps. {LONG}"], "cut_long_sentences": False}, "contents[1]", "tokens"),
         ({"texts": ["A.", "a\0b"]}, "contents[1]", ""),
         ({"texts": ["A.", "\udcff"]}, "contents[1]", ""),
         ({"texts": ["A.", 3]}, "contents[1]", ""),
@@ -149,10 +152,13 @@ def test_every_call_of_a_server_splits(translator: Translator, address: str) -> 
         assert client.translate(TEXT, split_sentences=True, beam_size=2).hypotheses[0].token_ids == (
             wanted.hypotheses[0].token_ids
         )
-        assert client.translate(TEXT, beam_size=2, truncate=True).text != wanted.text
+        assert client.translate(TEXT, beam_size=2, truncate=True, split_sentences=False).text != wanted.text
+        assert client.translate(TEXT, beam_size=2).text == wanted.text
+        assert list(client.translate_stream(TEXT, beam_size=2))[-1].text == wanted.text
+        assert next(client.translate_iter([TEXT], beam_size=2)).translation.text == wanted.text
         updates = list(client.translate_stream(TEXT, split_sentences=True, beam_size=2))
         assert "".join(update.added for update in updates) == wanted.text
-        good, bad = client.translate_iter(["A. B.", f"A. {LONG}"], split_sentences=True)
+        good, bad = client.translate_iter(["A. B.", f"A. {LONG}"], split_sentences=True, cut_long_sentences=False)
         assert good.translation.text
         assert isinstance(bad.error, jumok.InvalidArgumentError)
         assert bad.error.field == "content"

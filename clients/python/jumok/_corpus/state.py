@@ -20,8 +20,8 @@ from jumok_proto.errors import (
     InvalidArgumentError,
     JumokError,
 )
-from jumok_proto.options import Options
 from jumok_proto.results import Translation
+from jumok_proto.text_options import TranslateOptions
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateCorpusResponse
 
 MAX_WINDOW = 1024
@@ -245,11 +245,11 @@ def make_corpus(
     target_prefix: str | None,
     attention: bool,
     truncate: bool,
-    split_sentences: bool,
+    split_sentences: bool | None,
     model: str,
     timeout_s: float,
     max_attempts: int,
-    options: Options,
+    options: TranslateOptions,
 ) -> Corpus:
     """Make the state of a ``translate_iter``; raise InvalidArgumentError for arguments that cannot be sent."""
     check_lines(lines)
@@ -258,6 +258,7 @@ def make_corpus(
     settings = corpus_settings(
         source_language=source_language,
         target_language=target_language,
+        target_prefix=target_prefix,
         attention=attention,
         truncate=truncate,
         split_sentences=split_sentences,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO, Generic, Self, TypeAlias, TypeVar
@@ -46,12 +46,16 @@ class Line:
         name: name of the line in errors.
         size: bytes, line end included.
         problem: the reason why it cannot be read, or empty.
+        carriage_return: True if one ends the line, besides the line feed.
+        is_document: True if it is the whole input, with line ends.
     """
 
     text: str
     name: str
     size: int
     problem: str = ""
+    carriage_return: bool = False
+    is_document: bool = False
 
 
 class InputError(JumokError):
@@ -86,6 +90,17 @@ def open_lines(source: Path | None) -> tuple[int, Iterator[Line]]:
     return stream.fileno(), read_lines(stream, "standard input" if source is None else str(source))
 
 
+def open_document(source: Path | None) -> tuple[int | None, Iterator[Line]]:
+    """Read a file, or standard input, as one text; it has the name of the source in errors."""
+    stream = open(STDIN if source is None else source, "rb", closefd=source is not None)  # noqa: SIM115
+    name = "standard input" if source is None else str(source)
+    with stream:
+        data = stream.read(MAX_LINE_BYTES + 1)
+    if len(data) > MAX_LINE_BYTES:
+        return None, iter([Line("", name, len(data), f"longer than {MAX_LINE_BYTES} bytes")])
+    return None, iter([_decoded(data.removeprefix(codecs.BOM_UTF8), name, is_document=True)])
+
+
 def read_lines(stream: BinaryIO, source: str = "standard input") -> Iterator[Line]:
     """Read the lines of a source, given by its name too; unusable ones have a ``problem``."""
     number = 0
@@ -100,13 +115,19 @@ def read_lines(stream: BinaryIO, source: str = "standard input") -> Iterator[Lin
                 size += len(data)
             yield Line("", name, size, f"longer than {MAX_LINE_BYTES} bytes")
             continue
-        try:
-            text = data.decode("utf-8")
-        except UnicodeDecodeError as error:
-            at = f"byte {error.start + 1}: 0x{data[error.start]:02x}"
-            yield Line("", name, size, f"{at} is not UTF-8 ({error.reason}); convert it")
-            continue
-        yield Line(text.removesuffix("\n").removesuffix("\r"), name, size)
+        line = _decoded(data, name)
+        content = line.text.removesuffix("\n")
+        text = content.removesuffix("\r")
+        yield replace(line, text=text, size=size, carriage_return=content != text)
+
+
+def _decoded(data: bytes, name: str, *, is_document: bool = False) -> Line:
+    """Make a line of its bytes."""
+    try:
+        return Line(data.decode("utf-8"), name, len(data), is_document=is_document)
+    except UnicodeDecodeError as error:
+        at = f"byte {error.start + 1}: 0x{data[error.start]:02x}"
+        return Line("", name, len(data), f"{at} is not UTF-8 ({error.reason}); convert it")
 
 
 def answer_lines(lines: Iterable[Line], request: Request[Answer], *, retry_s: float) -> Iterator[Batch[Answer]]:
@@ -188,7 +209,7 @@ def _before_error(lines: list[Line], error: JumokError, request: Request[Answer]
 
     The error is changed to name that line.
     """
-    index = blamed_line(error)
+    index = blamed_line(error, len(lines))
     if index is None or index >= len(lines):
         return Batch([], [], error)
     before: Batch[Answer] = _answer_batch(lines[:index], request, retry_s) if index else Batch([], [])
@@ -197,8 +218,10 @@ def _before_error(lines: list[Line], error: JumokError, request: Request[Answer]
     return Batch(before.lines, before.answers, InputError.of(lines[index], error))
 
 
-def blamed_line(error: JumokError) -> int | None:
-    """Give the index of the text that an error blames, or None."""
+def blamed_line(error: JumokError, lines: int) -> int | None:
+    """Give the index of the text that an error of a request blames, or None."""
+    if lines == 1 and error.field in SIZE_FIELDS:
+        return 0
     blamed = re.fullmatch(r"(?:contents|targets|target_prefixes)\[(\d+)\]", error.field)
     return None if blamed is None else int(blamed[1])
 
@@ -229,7 +252,7 @@ def in_process(
             try:
                 found += translate(rest)
             except JumokError as error:
-                index = blamed_line(error)
+                index = blamed_line(error, len(rest))
                 if index is None:
                     raise
                 found += [*each(rest[:index]), error]

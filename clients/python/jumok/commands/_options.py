@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
+from functools import wraps
 from importlib.metadata import entry_points
 from itertools import cycle
 from pathlib import Path
@@ -16,6 +17,7 @@ from jumok._errors import UNREACHABLE
 from jumok._transport.address import addresses
 from jumok._transport.channel import HEALTH_CHECK, Opener
 from jumok.commands._main import missing
+from jumok_proto.markup import MarkupKind, MarkupRules
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]
@@ -237,6 +239,47 @@ decoding_options = _all(
     click.option("--seed", type=int, help="Seed; the same seed draws the same tokens for the same text."),
 )
 """All of ``Options``, by name."""
+
+
+def markup_options(command: Command) -> Command:
+    """Add the options of markup; the rules for elements become one parameter, ``rules``."""
+
+    @wraps(command)
+    def with_rules(
+        *arguments: Any,
+        markup: MarkupKind | None,
+        ignore_tags: tuple[str, ...],
+        splitting_tags: tuple[str, ...],
+        non_splitting_tags: tuple[str, ...],
+        **others: Any,
+    ) -> None:
+        rules = MarkupRules(
+            ignore_tags=ignore_tags, splitting_tags=splitting_tags, non_splitting_tags=non_splitting_tags
+        )
+        if markup is None and rules != MarkupRules():
+            raise click.UsageError("rules for tags need --markup: give html or xml")
+        command(*arguments, markup=markup, rules=rules, **others)
+
+    return _all(
+        click.option(
+            "--markup",
+            type=click.Choice(["html", "xml"]),
+            help="Translate a document with tags; each tag is in the translation once.",
+        ),
+        click.option(
+            "--ignore-tag", "ignore_tags", metavar="NAME", multiple=True, help="Element that is not translated."
+        ),
+        click.option(
+            "--splitting-tag", "splitting_tags", metavar="NAME", multiple=True, help="Element that separates sentences."
+        ),
+        click.option(
+            "--non-splitting-tag",
+            "non_splitting_tags",
+            metavar="NAME",
+            multiple=True,
+            help="Element inside of a sentence, although HTML has it as a block.",
+        ),
+    )(with_rules)
 
 
 def await_server(context: click.Context, servers: Sequence[str]) -> None:

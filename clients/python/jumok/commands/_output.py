@@ -63,6 +63,7 @@ def as_json(translation: Translation, source: str) -> str:
         "prefix_unknown_count": translation.prefix_unknown_count,
         "model": translation.model,
         "model_version": translation.model_version,
+        "cut_sentences": translation.cut_sentences,
         "hypotheses": [_hypothesis(hypothesis) for hypothesis in translation.hypotheses],
     }
     if translation.hypotheses[0].attention is not None:
@@ -94,8 +95,13 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
 
 def write_line(line: str, output: BinaryIO | None = None) -> None:
     """Write a line in UTF-8, as input is, for any locale; None: to standard output."""
+    write_text(f"{line}\n", output or sys.stdout.buffer)
+
+
+def write_text(text: str, output: BinaryIO) -> None:
+    """Write a text as it is, in UTF-8."""
     # A lone surrogate can only occur in JSON, which escapes it in this way.
-    (output or sys.stdout.buffer).write(f"{line}\n".encode(errors="backslashreplace"))
+    output.write(text.encode(errors="backslashreplace"))
 
 
 @contextmanager
@@ -159,4 +165,5 @@ def progress(source: int | None, label: str, output: BinaryIO) -> Iterator[Calla
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.splitlines())
+    """Replace the ends of output lines; other separators of lines are kept."""
+    return text.removesuffix("\n").replace("\r\n", " ").replace("\n", " ")

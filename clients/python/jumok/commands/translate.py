@@ -9,16 +9,29 @@ from typing import Any, Unpack
 import click
 
 from jumok import Client, Options, Translation
-from jumok.commands._line_requests import InputError, Line, by_server, in_process, open_lines
+from jumok.commands._line_requests import InputError, Line, by_server, in_process, open_document, open_lines
 from jumok.commands._options import (
     decoding_options,
     file_options,
     language_options,
     limit_options,
+    markup_options,
     open_target,
     target_options,
 )
-from jumok.commands._output import Warnings, as_json, json_error, n_best, open_output, plain, progress, write_line
+from jumok.commands._output import (
+    Warnings,
+    as_json,
+    json_error,
+    n_best,
+    open_output,
+    plain,
+    progress,
+    write_line,
+    write_text,
+)
+from jumok_proto.markup import MarkupKind, MarkupRules
+from jumok_proto.text_options import splits_sentences
 
 _SENTENCES = re.compile(
     # After a word that is no initial or title: punctuation, space, and no small letter.
@@ -26,6 +39,8 @@ _SENTENCES = re.compile(
     r"|[。！？｡][」』）”]*\s*(?=\w)"  # noqa: RUF001
 )
 """The end of a sentence, and the beginning of another."""
+SHOWN = 80
+"""Characters of a sentence in a warning."""
 
 
 @click.command()
@@ -33,7 +48,20 @@ _SENTENCES = re.compile(
 @file_options
 @target_options
 @language_options
-@click.option("--split-sentences", is_flag=True, help="Translate the sentences of each text one by one and join them.")
+@click.option(
+    "--split-sentences/--no-split-sentences",
+    default=None,
+    help="Translate the sentences of each text one by one and join them; the default, unless --attention, "
+    "--target-prefix or --num-hypotheses is given.",
+)
+@click.option(
+    "--cut-long-sentences/--no-cut-long-sentences",
+    default=None,
+    help="Cut sentences that are too long for the model into parts; the default if sentences are split and not "
+    "truncated.",
+)
+@click.option("--copy-unreadable", is_flag=True, help="Copy sentences that have nothing that the model can read.")
+@markup_options
 @click.option("--target-prefix", metavar="TEXT", help="Beginning of each translation.")
 @decoding_options
 @limit_options
@@ -53,7 +81,11 @@ def translate(
     model: str,
     source_language: str | None,
     target_language: str | None,
-    split_sentences: bool,
+    split_sentences: bool | None,
+    cut_long_sentences: bool | None,
+    copy_unreadable: bool,
+    markup: MarkupKind | None,
+    rules: MarkupRules,
     target_prefix: str | None,
     truncate: bool,
     timeout_s: float,
@@ -65,20 +97,25 @@ def translate(
 
     Writes one line for each text, in order and as soon as possible. A text that cannot be translated gives an empty
     line, a reason on standard error and exit code 1. With --num-hypotheses above 1, writes one line for each
-    translation: number of the text, rank, score and translation, separated by tabs. Other options default to the
-    model's.
+    translation: number of the text, rank, score and translation, separated by tabs. With --markup, a file or standard
+    input is one document. Other options default to the model's.
     """
     if attention and not json_lines:
         raise click.UsageError("--attention needs --json: plain lines cannot hold it")
     if texts and source is not None:
         raise click.UsageError(f"give texts, or --input {source}, not both")
-    descriptor, lines = _lines(texts, source)
+    descriptor, lines = _lines(texts, source, markup)
+    splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=options)
     settings: dict[str, Any] = {
         "source_language": source_language,
         "target_language": target_language,
         "attention": attention,
         "truncate": truncate,
-        "split_sentences": split_sentences,
+        "split_sentences": splits,
+        "cut_long_sentences": cut_long_sentences,
+        "copy_unreadable": copy_unreadable,
+        "markup": markup,
+        "markup_rules": rules if markup else None,
         "timeout_s": timeout_s,
     }
     several = (options.get("num_hypotheses") or 1) > 1
@@ -107,13 +144,16 @@ def translate(
                 failed = True
                 click.echo(f"Error: {outcome}", err=True)
                 if json_lines or not several:
-                    write_line(json_error(outcome, line) if json_lines else "", out)
+                    write_line(json_error(outcome, line) if json_lines else _end(line), out)
             else:
                 if outcome.source_truncated:
                     kept = outcome.source_token_count
                     click.echo(f"Warning: {line.name}: too long for the model, cut to {kept} tokens", err=True)
-                _warn(warnings, line, outcome, prefix=target_prefix, whole=not split_sentences)
-                write_line(_written(outcome, line, number, json_lines=json_lines, several=several), out)
+                for sentence in outcome.cut_sentences:
+                    shown = sentence if len(sentence) <= SHOWN else f"{sentence[:SHOWN]}..."
+                    click.echo(f"Warning: {line.name}: too long for the model, cut into parts: {shown}", err=True)
+                _warn(warnings, line, outcome, prefix=target_prefix, whole=not (splits or markup))
+                write_text(_written(outcome, line, number, json_lines=json_lines, several=several), out)
             out.flush()
             advance([line])
     if failed:
@@ -142,14 +182,21 @@ def _warn(warnings: Warnings, line: Line, translation: Translation, *, prefix: s
 
 def _written(translation: Translation, line: Line, number: int, *, json_lines: bool, several: bool) -> str:
     if json_lines:
-        return as_json(translation, line.text)
-    return n_best(translation, number) if several else plain(translation)
+        return as_json(translation, line.text) + "\n"
+    if line.is_document:
+        return translation.text
+    return (n_best(translation, number) if several else plain(translation) + _end(line)) + "\n"
 
 
-def _lines(texts: Sequence[str], source: Path | None) -> tuple[int | None, Iterator[Line]]:
-    """Open the lines of a source, or make lines of the arguments."""
+def _end(line: Line) -> str:
+    """Return the carriage return of a line, if it has one."""
+    return "\r" if line.carriage_return else ""
+
+
+def _lines(texts: Sequence[str], source: Path | None, markup: MarkupKind | None) -> tuple[int | None, Iterator[Line]]:
+    """Open the lines of a source, or make lines of the arguments; a source with markup is one line."""
     if not texts:
-        return open_lines(source)
+        return open_lines(source) if markup is None else open_document(source)
     if len(texts) > 1 and not any(" " in text for text in texts):
         click.echo(
             f"Warning: {len(texts)} words are {len(texts)} texts; a sentence needs quotation marks around it", err=True

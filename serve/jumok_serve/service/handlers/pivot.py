@@ -227,6 +227,7 @@ def _joined(pivot: Translation, translation: Translation, timings: Timings) -> T
         source_token_count=pivot.source_token_count,
         source_truncated=pivot.source_truncated or translation.source_truncated,
         source_unknown_count=pivot.source_unknown_count,
+        cut_sentences=(*pivot.cut_sentences, *translation.cut_sentences),
         pivot=PivotTranslation(
             text=pivot.text,
             language=pivot.target_language,

@@ -11,7 +11,7 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from jumok_proto.alignment_conversion import kinds_from_proto
-from jumok_proto.conversion import options_from_proto
+from jumok_proto.conversion import markup_from_proto, options_from_proto, rules_from_proto
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_serve.search.options import DecodingOptions
@@ -19,18 +19,15 @@ from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import TranslationParameters
-from jumok_serve.text.sentence_splitting import MAX_SENTENCES
 
 MAX_LISTED_TOKENS = 256
 """Most tokens of a list option; every step reads the list for every row."""
 MAX_CACHED_OPTIONS = 256
-UNUSABLE_FIELDS = frozenset({"markup", "markup_rules", "cut_long_sentences", "copy_unreadable"})
-"""Fields of the contract that this version refuses."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 """Context of a call."""
 
-SINGLE_TEXT_FIELDS = {"contents[0]": "content", "target_prefixes[0]": "target_prefix"}
+SINGLE_TEXT_FIELDS = {"contents": "content", "contents[0]": "content", "target_prefixes[0]": "target_prefix"}
 
 TranslationMessage: TypeAlias = (
     translation_pb2.TranslateTextRequest | translation_pb2.StreamTranslateTextRequest | translation_pb2.CorpusSettings
@@ -42,7 +39,7 @@ class ParsedRequest(NamedTuple):
 
     Attributes:
         num_hypotheses: hypotheses of each text.
-        max_tokens: most tokens of a hypothesis, over all sentences of its text.
+        max_tokens: most tokens of the hypotheses of a sentence.
     """
 
     parameters: TranslationParameters
@@ -57,27 +54,41 @@ def parse_request(model: LoadedModel, request: TranslationMessage, remaining_s: 
     Raises:
         InvalidArgumentError: invalid options.
     """
-    for field, _ in request.ListFields():
-        if field.name in UNUSABLE_FIELDS:
-            raise InvalidArgumentError(f"{field.name} is not implemented; leave it out", field=field.name)
     options = _parse_options(request.options.SerializeToString())
     defaults = model.manifest.generation
-    max_sentences = MAX_SENTENCES if request.split_sentences else 1
-    return ParsedRequest(
-        TranslationParameters(
-            options=options,
-            source_language=request.source_language_code,
-            target_language=request.target_language_code,
-            attention=request.attention,
-            truncate=request.truncate,
-            split_sentences=request.split_sentences,
-            deadline=deadline_after(remaining_s),
-            caller=current_caller(),
-        ),
-        beam_size=options.beam_size or defaults.beam_size,
-        num_hypotheses=options.num_hypotheses or defaults.num_hypotheses,
-        max_tokens=max_sentences * (options.max_length or defaults.max_length),
+    parameters = TranslationParameters(
+        options=options,
+        source_language=request.source_language_code,
+        target_language=request.target_language_code,
+        attention=request.attention,
+        truncate=request.truncate,
+        split_sentences=request.split_sentences,
+        cut_long_sentences=request.cut_long_sentences if request.HasField("cut_long_sentences") else None,
+        copy_unreadable=request.copy_unreadable,
+        **_parse_markup(request),
+        deadline=deadline_after(remaining_s),
+        caller=current_caller(),
     )
+    num_hypotheses = options.num_hypotheses or (1 if parameters.in_parts else defaults.num_hypotheses)
+    return ParsedRequest(
+        parameters,
+        beam_size=options.beam_size or defaults.beam_size,
+        num_hypotheses=num_hypotheses,
+        max_tokens=num_hypotheses * (options.max_length or defaults.max_length),
+    )
+
+
+def _parse_markup(request: TranslationMessage) -> dict[str, Any]:
+    """Parse markup and rules; streams have none."""
+    if isinstance(request, translation_pb2.StreamTranslateTextRequest):
+        return {}
+    try:
+        markup = markup_from_proto(request.markup)
+    except ValueError as error:
+        raise InvalidArgumentError(str(error), field="markup") from error
+    if markup is None and request.HasField("markup_rules"):
+        raise InvalidArgumentError("markup_rules need markup: set it to HTML or XML", field="markup_rules")
+    return {"markup": markup, "markup_rules": rules_from_proto(request.markup_rules)}
 
 
 @lru_cache(MAX_CACHED_OPTIONS)

@@ -187,7 +187,9 @@ def test_an_answer_says_where_its_time_went(client: jumok.Client) -> None:
 
 
 def test_a_text_without_content_has_an_empty_translation(client: jumok.Client) -> None:
-    for answer in client.translate(["", "  ", "\n\t", "\u3000"]):
+    texts = ["", "  ", "\n\t", "\u3000"]
+    assert [answer.text for answer in client.translate(texts)] == texts
+    for answer in client.translate(texts, split_sentences=False):
         assert (answer.text, answer.score, answer.source_token_count, answer.output_token_count) == ("", 0.0, 0, 0)
 
 
@@ -195,7 +197,7 @@ LONG = "a man in a blue shirt " * 100
 
 REFUSALS: Sequence[tuple[list[str], dict[str, Any], str]] = [
     ([], {}, "contents"),
-    (["a", LONG], {}, "contents[1]"),
+    (["a", LONG], {"split_sentences": False}, "contents[1]"),
     (["a", "b", "\0"], {}, "contents[2]"),
     (["a", "b\udc80"], {}, "contents[1]"),
     (["a"], {"beam_size": 0}, "options.beam_size"),

@@ -1,0 +1,45 @@
+"""Options for texts around the model, of the SDK, the server and a translator in this process."""
+
+from typing import TypedDict, cast
+
+from jumok_proto.markup import MarkupKind, MarkupRules
+from jumok_proto.options import Options
+
+
+class TextOptions(TypedDict, total=False):
+    """Options for the parts of a text, by keyword."""
+
+    cut_long_sentences: bool | None
+    """Cut a sentence that is too long for the model at clauses, commas or spaces, and join the translations.
+
+    None: True if sentences are split and texts are not truncated. ``Translation.cut_sentences`` names them."""
+    copy_unreadable: bool
+    """Copy sentences that have nothing that the model can read, as ``***`` or another script."""
+    markup: MarkupKind | None
+    """Markup of the texts, ``"html"`` or ``"xml"``; each tag is in the translation once. None: plain texts."""
+    markup_rules: MarkupRules
+    """Rules for elements of the markup."""
+
+
+class TranslateOptions(Options, TextOptions, total=False):
+    """Options of a translation, by keyword: for texts, and for decoding."""
+
+
+def separate(options: TranslateOptions) -> tuple[TextOptions, Options]:
+    """Separate options for texts, without those that are None, from those for decoding."""
+    text = {name: value for name, value in options.items() if name in TextOptions.__annotations__}
+    decoding = {name: value for name, value in options.items() if name not in text}
+    return cast("TextOptions", {name: value for name, value in text.items() if value is not None}), cast(
+        "Options", decoding
+    )
+
+
+def splits_sentences(split_sentences: bool | None, *, attention: bool, target_prefix: object, options: Options) -> bool:
+    """Return the parameter, or its default: True unless the result needs whole texts.
+
+    Args:
+        target_prefix: the beginnings of translations; None or empty: none.
+    """
+    if split_sentences is not None:
+        return split_sentences
+    return not attention and not target_prefix and options.get("num_hypotheses") in (None, 1)

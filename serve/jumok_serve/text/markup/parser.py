@@ -1,0 +1,206 @@
+"""Parsing of HTML and XML into blocks of text with spans.
+
+Every tag is kept as it was written; a parser that builds a tree would write attributes and entities in its own way.
+"""
+
+import html
+import re
+from collections.abc import Iterator, Sequence
+from xml.parsers import expat
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.markup import MarkupKind, MarkupRules
+from jumok_serve.text.markup.document import Block, Document, Span
+from jumok_serve.text.markup.scanner import Kind, Token, scan
+from jumok_serve.text.markup.structure import Structure, find_structure, mend
+
+MAX_VISIBLE = 64
+"""Characters of ignored content that the model reads as a part of the sentence."""
+
+_ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9._-]*);")
+_XML_ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'"}
+_WHITE_SPACE = re.compile(r"[ \t\r\n\f]+")
+_SPACES = " \t\r\n\f"
+
+
+def parse(text: str, kind: MarkupKind, rules: MarkupRules = MarkupRules()) -> Document:  # noqa: B008 - frozen
+    """Parse a document; unclosed and crossed tags of HTML are mended.
+
+    Raises:
+        InvalidArgumentError: the XML is not well formed.
+    """
+    if kind == "xml":
+        check_xml(text)
+    tokens = list(scan(text, html=kind == "html"))
+    structure = find_structure(mend(tokens) if kind == "html" else tokens, kind, rules)
+    return Document(tuple(_pieces(structure, html_entities=kind == "html")))
+
+
+def check_xml(text: str) -> None:
+    """Check that a text is well-formed XML; no entity is expanded, and nothing is loaded.
+
+    Raises:
+        InvalidArgumentError: it is not.
+    """
+    whole = re.match(r"\s*<(?:\?xml|!DOCTYPE)\b", text) is not None
+    parser = expat.ParserCreate(encoding="utf-8")
+    parser.UseForeignDTD(True)  # unknown entities are no errors
+    parser.ExternalEntityRefHandler = lambda *_: 1
+    parser.DefaultHandler = lambda _: None  # entities stay as they are
+    try:
+        if not whole:
+            parser.Parse(b"<fragment>")
+        parser.Parse(text.strip(_SPACES).encode(), False)
+        parser.Parse(b"" if whole else b"</fragment>", True)
+    except expat.ExpatError as error:
+        raise InvalidArgumentError(
+            f"the text is not well-formed XML: {expat.ErrorString(error.code)} in line {error.lineno}; mend it, or "
+            "send it as HTML",
+            field="contents",
+        ) from error
+
+
+def _pieces(structure: Structure, *, html_entities: bool) -> Iterator[str | Block]:
+    """Yield blocks, and all that is between them."""
+    tokens, block = structure.tokens, _BlockBuilder(html_entities=html_entities)
+    index = 0
+    while index < len(tokens):
+        token, first = tokens[index], index
+        index += 1
+        if first in structure.ignored:
+            index = structure.ends[first] + 1
+        written = "".join(one.written for one in tokens[first:index])
+        if structure.separate[first] or any(structure.separate[first:index]):
+            yield from block.pieces()
+            block = _BlockBuilder(html_entities=html_entities)
+            yield from _literal(written) if token.kind is Kind.CDATA else (written,)
+        elif first in structure.ignored:
+            block.ignore(tokens[first:index])
+        elif token.kind is Kind.TEXT:
+            block.add_text(written)
+        elif first in structure.ends:
+            block.open(written)
+        elif token.kind is Kind.END:
+            block.close(written)
+        else:
+            block.mark(written)
+    yield from block.pieces()
+
+
+def _literal(written: str) -> Iterator[str | Block]:
+    """Yield the pieces of literal text in XML."""
+    opening, text, closing = written[:9], written[9:-3], written[-3:]
+    yield opening
+    if any(map(str.isalnum, text)):
+        lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
+        yield text[:lead]
+        yield Block(text[lead:trail], [], literal=True)
+        yield text[trail:]
+    else:
+        yield text
+    yield closing
+
+
+class _BlockBuilder:
+    """Builds a block from its tokens."""
+
+    def __init__(self, *, html_entities: bool) -> None:
+        self._html = html_entities
+        self._text: list[str] = []
+        self._length = 0
+        self._space = True  # at the end of the text
+        self._written: list[str] = []
+        self._spans: list[Span] = []
+        self._open: list[Span] = []
+        self._entities: dict[str, str] = {}
+        self._last: Span | None = None  # whose tag was the last token
+
+    def add_text(self, written: str) -> None:
+        """Add text with entities."""
+        end = 0
+        for found in _ENTITY.finditer(written):
+            character = html.unescape(found[0]) if self._html or found[0][1] == "#" else _XML_ENTITIES.get(found[0], "")
+            self._add(written[end : found.start()])
+            end = found.end()
+            self._written.append(found[0])
+            if len(character) == 1 and not (character.isspace() and character in _SPACES):
+                self._entities.setdefault(character, found[0])
+                self._append(character)
+            else:
+                self._place(Span(self._length, self._length, found[0]))
+        self._add(written[end:])
+
+    def open(self, written: str) -> None:
+        """Add a start tag."""
+        span = Span(self._length, self._length, written)
+        self._place(span)
+        self._open.append(span)
+        self._written.append(written)
+
+    def close(self, written: str) -> None:
+        """Add an end tag."""
+        span = self._last = self._open.pop()
+        span.end, span.closing = self._length, written
+        self._written.append(written)
+
+    def mark(self, written: str) -> None:
+        """Add a part without text."""
+        self._place(Span(self._length, self._length, written))
+        self._written.append(written)
+
+    def ignore(self, tokens: Sequence[Token]) -> None:
+        """Add an element whose content is not translated; the model reads it if it is short."""
+        opening, *inside, closing = (token.written for token in tokens)
+        content = "".join(inside)
+        visible = content if len(inside) == 1 and tokens[1].kind is Kind.TEXT else ""
+        plain = _WHITE_SPACE.sub(" ", html.unescape(visible)).strip()
+        if not plain or len(plain) > MAX_VISIBLE or not any(map(str.isalnum, plain)):
+            self.mark(opening + content + closing)
+            return
+        span = Span(self._length, self._length, opening, closing, content)
+        self._place(span)
+        self._append(plain)
+        span.end = self._length
+        self._written += (opening, content, closing)
+
+    def pieces(self) -> Iterator[str | Block]:
+        """Yield the block, or its tokens as they were written if it has no text to translate."""
+        text = "".join(self._text)
+        if not any(map(str.isalnum, text)):
+            yield "".join(self._written)
+            return
+        first = self._written[0]
+        yield first[: len(first) - len(first.lstrip(_SPACES))]
+        length = len(text.rstrip(" "))
+        waiting = list(self._spans)
+        while waiting:
+            span = waiting.pop()
+            span.start, span.end = min(span.start, length), min(span.end, length)
+            waiting += span.children
+        yield Block(text[:length], self._spans, self._entities)
+        last = self._written[-1]
+        if length < len(text):
+            yield last[len(last.rstrip(_SPACES)) :] or " "
+
+    def _place(self, span: Span) -> None:
+        span.after_space = self._space
+        self._last = span
+        (self._open[-1].children if self._open else self._spans).append(span)
+
+    def _add(self, written: str) -> None:
+        if not written:
+            return
+        self._written.append(written)
+        text = _WHITE_SPACE.sub(" ", written)
+        if self._space and text[0] == " ":
+            text = text[1:]
+            if self._last is not None:  # between two white spaces: the second one goes with the tag
+                self._last.add_space()
+        self._append(text)
+        self._last = None
+
+    def _append(self, text: str) -> None:
+        if text:
+            self._text.append(text)
+            self._length += len(text)
+            self._space = text[-1] == " "

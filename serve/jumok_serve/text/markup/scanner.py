@@ -1,0 +1,106 @@
+"""Tags, text and all else of HTML or XML, each as it was written."""
+
+import re
+from collections.abc import Iterator
+from enum import Enum, auto
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """Kind of a token."""
+
+    TEXT = auto()
+    START = auto()
+    END = auto()
+    EMPTY = auto()
+    """An element without content: ``<br>``, ``<x/>``."""
+    RAW = auto()
+    """A comment, a declaration, a processing instruction."""
+    CDATA = auto()
+    """Literal text of XML."""
+
+
+class Token(NamedTuple):
+    """A part of a document.
+
+    Attributes:
+        written: its characters in the document.
+        name: name of the element, in small letters in HTML; empty for text and others.
+    """
+
+    kind: Kind
+    written: str
+    name: str = ""
+
+
+VOID = frozenset("area base br col embed frame hr img input link meta param source track wbr".split())  # noqa: SIM905
+LITERAL = frozenset({"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "plaintext"})
+"""Elements of HTML whose content has no tags."""
+
+_VALUE = r"(?>\"[^\"]*\"|'[^']*'|[^\s\"'>][^\s>]*)"
+_START = re.compile(rf"<([A-Za-z_:\x80-\U0010ffff][^\s/>]*)(?:[\s/]+|[^\s/>][^\s/>=]*(?:\s*=\s*{_VALUE})?)*+>")
+_LONG_START = re.compile(r"<([A-Za-z_:\x80-\U0010ffff][^\s/>]*)[^>]*>")
+_END = re.compile(r"</([A-Za-z_:\x80-\U0010ffff][^\s/>]*)[^>]*>")
+_ATTRIBUTE = re.compile(rf"[\s/]([^\s/>=]+)(?:\s*=\s*({_VALUE}))?")
+_CLOSED = re.compile(r"(?:[\s\"']|^<[^\s/>]+)/>$")
+"""End of a tag without content; a slash at the end of an address without quotation marks is none."""
+_DOCTYPE = re.compile(r"<!DOCTYPE[^\[>]*(?:\[.*?\]\s*)?>", re.DOTALL)
+_SPECIAL = (("<!--", "-->", Kind.RAW), ("<![CDATA[", "]]>", Kind.CDATA), ("<?", "?>", Kind.RAW), ("<!", ">", Kind.RAW))
+MAX_TAG = 4096
+"""Characters of a tag in which a ``>`` in an attribute does not end it; bounds the work for hostile text."""
+_END_OF_LITERAL = {name: re.compile(rf"</{name}(?=[\s/>])[^>]*>", re.IGNORECASE) for name in LITERAL}
+
+
+def attributes(tag: str) -> Iterator[tuple[str, str]]:
+    """Yield name, in small letters, and value of each attribute of a start tag."""
+    for found in _ATTRIBUTE.finditer(tag):
+        yield found[1].lower(), (found[2] or "").strip("\"'")
+
+
+def scan(text: str, *, html: bool) -> Iterator[Token]:
+    """Yield the tokens of a document; joined, they are the document.
+
+    A ``<`` that begins nothing is text. The time is proportional to the length.
+    """
+    done = position = 0
+    last = text.rfind(">")
+    while 0 <= (position := text.find("<", position)) < last:
+        token = _at(text, position, html=html)
+        if token is None:
+            position += 1
+            continue
+        if done < position:
+            yield Token(Kind.TEXT, text[done:position])
+        yield token
+        done = position = position + len(token.written)
+        if html and token.kind is Kind.START and token.name in LITERAL:
+            found = _END_OF_LITERAL[token.name].search(text, position)
+            end = len(text) if found is None else found.start()
+            if position < end:
+                yield Token(Kind.TEXT if token.name == "title" else Kind.RAW, text[position:end])
+            done = position = end
+    if done < len(text):
+        yield Token(Kind.TEXT, text[done:])
+
+
+def _at(text: str, position: int, *, html: bool) -> Token | None:
+    """Return the token that begins with the ``<`` at a position, if one does."""
+    found = _START.match(text, position, position + MAX_TAG) or _LONG_START.match(text, position)
+    if found:
+        name = _name(found[1], html=html)
+        empty = (html and name in VOID) or _CLOSED.search(found[0]) is not None
+        return Token(Kind.EMPTY if empty else Kind.START, found[0], name)
+    if found := _END.match(text, position):
+        return Token(Kind.END, found[0], _name(found[1], html=html))
+    if not html and (found := _DOCTYPE.match(text, position)):
+        return Token(Kind.RAW, found[0])
+    for opening, closing, kind in _SPECIAL:
+        if text.startswith(opening, position) and not (html and kind is Kind.CDATA):
+            until = ">" if html and opening == "<?" else closing
+            end = text.find(until, position + len(opening))
+            return Token(kind, text[position:] if end < 0 else text[position : end + len(until)])
+    return None
+
+
+def _name(written: str, *, html: bool) -> str:
+    return written.lower() if html else written

@@ -1,0 +1,283 @@
+"""Spans over a translation, from spans over its source and an alignment of words.
+
+Each span takes one interval of the target's words, inside of its parent's and apart from its siblings. Among all such
+intervals, in the order in which the siblings' words stand in the target, those with the largest sum of gains are taken:
+a word gains its share of source characters inside of the span, less `THRESHOLD`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from jumok_serve.text.markup.document import Span
+
+Floats: TypeAlias = npt.NDArray[np.float64]
+
+THRESHOLD = 0.5
+"""A word gains if more than this share of its source word is inside of the span."""
+UNALIGNED = -0.05
+"""Gain of a word without source word: a span has none at its ends, but may go over one."""
+OUTSIDE = -64.0
+"""Gain of words of sentences that the span is not in."""
+EMPTY = -1e6
+"""Gain of a span without words: only if there are more spans than words."""
+
+
+class Word(NamedTuple):
+    """A word of the target.
+
+    Attributes:
+        start, end: indices of the source text that it is aligned to; equal without alignment.
+        sentence: index of its sentence.
+    """
+
+    start: int
+    end: int
+    sentence: int
+
+
+Interval: TypeAlias = tuple[int, int]
+"""First word of a span, and the word after its last."""
+
+
+def transfer(
+    spans: Sequence[Span], text: str, words: Sequence[Word], sentences: Sequence[tuple[int, int]]
+) -> dict[Span, Interval]:
+    """Return the interval of each span; that of a mark is empty, as is one of ignored content without a word.
+
+    Args:
+        spans: outermost spans.
+        text: source text.
+        words: words of the target, sentence by sentence.
+        sentences: first index of each source sentence, and the index after it.
+    """
+    target = _Target(words, sentences)
+    found: dict[Span, Interval] = {}
+    waiting = [(list(spans), 0, len(text), (0, len(words)))]
+    while waiting:
+        siblings, start, end, within = waiting.pop()
+        placed = _place(target, [one for one in siblings if not one.is_mark], within)
+        found |= placed
+        for one in siblings:
+            if one not in placed:
+                found[one] = _mark(target, text, one.start, (start, end), within, placed)
+            if one.children:
+                waiting.append((one.children, one.start, one.end, found[one]))
+    return found
+
+
+class _Target:
+    """The target's words as arrays."""
+
+    def __init__(self, words: Sequence[Word], sentences: Sequence[tuple[int, int]]) -> None:
+        self.start, self.end, self.sentence = np.array(words, np.int64).reshape(-1, 3).T
+        self.aligned = self.end > self.start
+        self.length = np.maximum(self.end - self.start, 1)
+        self._starts = np.array([start for start, _ in sentences], np.int64)
+
+    def sentences(self, start: int, end: int) -> tuple[int, int]:
+        """Return the first sentence of a part of the text, and the last."""
+        first = int(np.searchsorted(self._starts, start, "right")) - 1
+        last = int(np.searchsorted(self._starts, max(end, start + 1), "left")) - 1
+        return max(first, 0), max(last, 0)
+
+    def window(self, start: int, end: int, within: Interval) -> Interval:
+        """Return the words of a source part's sentences; all words within the interval if there are none."""
+        first, last = self.sentences(start, end)
+        lo = max(within[0], int(np.searchsorted(self.sentence, first, "left")))
+        hi = min(within[1], int(np.searchsorted(self.sentence, last, "right")))
+        return (lo, hi) if lo < hi else within
+
+    def gains(self, span: Span, window: Interval) -> Floats:
+        """Return the gain of each word of a window."""
+        part = slice(*window)
+        inside = np.minimum(self.end[part], span.end) - np.maximum(self.start[part], span.start)
+        gains = np.where(self.aligned[part], np.maximum(inside, 0) / self.length[part] - THRESHOLD, UNALIGNED)
+        # Words in the interval of ignored content are replaced by it.
+        return gains if span.content is None else np.where(gains > 0, gains, OUTSIDE)
+
+
+class _Candidate(NamedTuple):
+    span: Span
+    window: Interval
+    gains: Floats
+    middle: float
+
+
+def _place(target: _Target, spans: Sequence[Span], within: Interval) -> dict[Span, Interval]:
+    """Place siblings with text, those with common words together."""
+    found: dict[Span, Interval] = {}
+    group: list[_Candidate] = []
+    end = within[0]
+    for span in spans:
+        window = target.window(span.start, span.end, within)
+        gains = target.gains(span, window)
+        if span.content is not None and gains.max(initial=OUTSIDE) <= 0:
+            continue
+        if group and window[0] >= end:
+            found |= _place_group(group)
+            group = []
+        group.append(_Candidate(span, window, gains, _middle(gains, window)))
+        end = max(end, window[1])
+    return found | (_place_group(group) if group else {})
+
+
+def _middle(gains: Floats, window: Interval) -> float:
+    """Return the mean place of the words that gain, or the middle of the best."""
+    inside = np.flatnonzero(gains > 0)
+    return window[0] + float(inside.mean() if len(inside) else gains.argmax() if len(gains) else 0)
+
+
+def _place_group(group: Sequence[_Candidate]) -> dict[Span, Interval]:
+    """Place siblings in the order of the source or of the target, whichever gains more."""
+    lo, hi = min(one.window[0] for one in group), max(one.window[1] for one in group)
+    by_target = sorted(group, key=lambda one: one.middle)
+    total, intervals = best_intervals([_widened(one, lo, hi) for one in by_target])
+    order: Sequence[_Candidate] = by_target
+    if any(one is not other for one, other in zip(by_target, group, strict=True)):
+        of_source, others = best_intervals([_widened(one, lo, hi) for one in group])
+        if of_source > total:
+            order, intervals = group, others
+    return {one.span: (lo + first, lo + after) for one, (first, after) in zip(order, intervals, strict=True)}
+
+
+def _widened(one: _Candidate, lo: int, hi: int) -> Floats:
+    first, after = one.window
+    return np.concatenate(
+        [np.full(first - lo, OUTSIDE), one.gains, np.full(hi - after, OUTSIDE)]  # the other words of the group
+    )
+
+
+def best_intervals(gains: Sequence[Floats]) -> tuple[float, list[Interval]]:
+    """Return disjoint intervals in order with the largest sum of gains, [k], and the sum.
+
+    Args:
+        gains: gains of each word for each interval, [k][n].
+    """
+    length = len(gains[0])
+    best = np.zeros(length + 1)  # of the intervals so far within the first words
+    steps: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
+    places = np.arange(length + 1)
+    for of_one in gains:
+        total = np.concatenate([[0.0], np.cumsum(of_one)])
+        open_ = best - total  # before the first word of the interval
+        running = np.maximum.accumulate(open_)
+        first = np.maximum.accumulate(np.where(open_ >= running, places, 0))
+        ending = best + EMPTY
+        starts = places.copy()
+        if length:
+            filled = total[1:] + running[:-1]
+            takes = filled >= ending[1:]
+            ending[1:] = np.where(takes, filled, ending[1:])
+            starts[1:] = np.where(takes, first[:-1], starts[1:])
+        best = np.maximum.accumulate(ending)
+        last = np.maximum.accumulate(np.where(np.concatenate([[True], ending[1:] > best[:-1]]), places, 0))
+        steps.append((last, starts))
+    intervals: list[Interval] = []
+    place = length
+    for last, starts in reversed(steps):
+        after = int(last[place])
+        place = int(starts[after])
+        intervals.append((place, after))
+    return float(best[-1]), intervals[::-1]
+
+
+def _mark(  # noqa: PLR0917 - what stands around it
+    target: _Target,
+    text: str,
+    index: int,
+    parent: tuple[int, int],
+    within: Interval,
+    siblings: Mapping[Span, Interval],
+) -> Interval:
+    """Place a mark by the words beside it, inside of its parent and of no sibling."""
+    place = _beside(target, text, index, parent, within)
+    for span, (first, after) in siblings.items():
+        if first < place < after:
+            place = first if index <= span.start else after
+    return place, place
+
+
+def _beside(target: _Target, text: str, index: int, parent: tuple[int, int], within: Interval) -> int:
+    start, end = parent
+    if not text[start:index].strip():
+        return within[0]
+    if not text[index:end].strip():
+        return within[1]
+    spaced = text[index - 1 : index].isspace()
+    left = text[:index].rstrip()
+    lo, hi = target.window(len(left) - 1, len(left), within)
+    after_space = len(text) - len(text[index:].lstrip())
+    if target.sentences(len(left) - 1, len(left)) != target.sentences(after_space, after_space + 1):
+        return hi  # between two sentences
+    part = slice(lo, hi)
+    before = np.where(target.aligned[part] & (target.end[part] <= index), target.end[part], -1)
+    behind = np.where(target.aligned[part] & (target.start[part] >= index), -target.start[part], -len(text) - 1)
+    found_left, found_right = before.max(initial=-1) >= 0, behind.max(initial=-len(text) - 1) >= -len(text)
+    right_place = lo + int(np.flatnonzero(behind == behind.max())[0]) if found_right else hi
+    left_place = lo + int(np.flatnonzero(before == before.max())[-1]) + 1 if found_left else right_place
+    return right_place if spaced and found_right else left_place
+
+
+def write_spans(
+    spans: Sequence[Span],
+    found: Mapping[Span, Interval],
+    target: str,
+    words: Sequence[tuple[int, int]],
+    escape: Callable[[str], str],
+) -> str:
+    """Write a translation with the tags of its spans, each once.
+
+    Args:
+        found: interval of each span in the words.
+        target: plain translation.
+        words: first character of each word, and the character after it.
+    """
+    parts: list[str] = []
+    done = 0
+
+    def text_until(place: int) -> None:
+        nonlocal done
+        if place > done:
+            parts.append(escape(target[done:place]))
+            done = place
+
+    waiting: list[tuple[Span | None, int]] = []
+    ends: list[tuple[Span, int]] = []
+
+    def add(siblings: Sequence[Span], limit: int) -> None:
+        waiting.extend((span, limit) for span in _last_first(siblings, found))
+
+    add(spans, len(target))
+    while waiting:
+        span, limit = waiting.pop()
+        if span is None:
+            span, place = ends.pop()
+            text_until(place)
+            parts.append(span.closing)
+            continue
+        first, after = found[span]
+        empty = first == after
+        begin = words[first - 1][1] if empty and first else words[first][0] if first < len(words) else 0
+        if empty and span.after_space and first < len(words) and words[first][0] <= limit:
+            begin = words[first][0]
+        text_until(begin)
+        parts.append(span.opening)
+        end = done if empty else words[after - 1][1]
+        if span.content is None:
+            ends.append((span, end))
+            waiting.append((None, end))
+            add(span.children, end)
+        else:
+            parts += (span.content, span.closing)
+            done = max(done, end)
+    text_until(len(target))
+    return "".join(parts)
+
+
+def _last_first(spans: Sequence[Span], found: Mapping[Span, Interval]) -> list[Span]:
+    """Return siblings in the order of the target, last first."""
+    places = {span: (*found[span], index) for index, span in enumerate(spans)}
+    return sorted(spans, key=places.__getitem__, reverse=True)

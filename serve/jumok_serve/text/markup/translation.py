@@ -1,0 +1,205 @@
+"""Translation of documents with markup: their blocks as texts, and the tags around the translations."""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import numpy as np
+
+from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError
+from jumok_proto.results import Timings, Translation
+from jumok_serve.engine.engine import Engine
+from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Decoded
+from jumok_serve.tasks.best_attention import Attended
+from jumok_serve.tasks.model import TaskModel
+from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.teacher_forcing import TeacherForcing
+from jumok_serve.text.markup.alignment import Floats, Place, align_words, token_places, words
+from jumok_serve.text.markup.document import Block, Document
+from jumok_serve.text.markup.parser import parse
+from jumok_serve.text.markup.transfer import Word, transfer, write_spans
+from jumok_serve.text.sentence_translation import (
+    BlamedTexts,
+    PendingParts,
+    TextParts,
+    join_translations,
+    one_hypothesis,
+    submit_sentences,
+)
+from jumok_serve.tokenizers.input_processor import check_text
+
+
+class PendingDocuments:
+    """Documents whose sentences are in the engine; see `Pending`.
+
+    Args:
+        pending: the blocks of all documents as texts; a document without any has an empty one.
+    """
+
+    def __init__(self, pending: PendingParts, documents: Sequence[Document], aligner: TeacherForcing) -> None:
+        self._pending = pending
+        self._documents = documents
+        self._aligner = aligner
+        self._firsts = [0, *accumulate(max(1, len(document.blocks)) for document in documents)]
+
+    @property
+    def futures(self) -> tuple[Future[Decoded], ...]:
+        """One future per sentence in the engine."""
+        return self._pending.futures
+
+    def cancel(self) -> None:
+        """Cancel all sentences that are not done."""
+        self._pending.cancel()
+
+    def by_text(self) -> "list[PendingDocuments]":
+        """Return the translation of each document alone."""
+        return [
+            PendingDocuments(self._pending.part(*self._firsts[index : index + 2]), [document], self._aligner)
+            for index, document in enumerate(self._documents)
+        ]
+
+    def timings(self) -> Timings:
+        """Return the longest times of a sentence; waits until all are done."""
+        return self._pending.timings()
+
+    def stable_texts(self) -> list[str]:
+        """Return empty texts: tags have their places only at the end."""
+        return [""] * len(self._documents)
+
+    def collect(self) -> list[Translation]:
+        """Wait for the translations, align them, and return the documents in their order."""
+        parts = self._pending.collect_parts()
+        blocks: list[Block | None] = []
+        for document in self._documents:
+            blocks += document.blocks or [None]
+        attention = self._pending.attention(
+            [block is not None and _needs_alignment(block) for block in blocks], self._aligner, _penultimate_layer
+        )
+        written: dict[Block, str] = {}
+        joined: list[Translation] = []
+        for block, text, of_text, of_block in zip(blocks, self._pending.texts, parts, attention, strict=True):
+            joined.append(self._pending.join(text, of_text))
+            if block is not None:
+                written[block] = _written(block, text, of_text, of_block)
+        return [
+            join_translations(
+                joined[first:after],
+                document.written(written.__getitem__),
+                length_penalty=self._pending.length_penalty,
+            )
+            for document, first, after in zip(self._documents, self._firsts, self._firsts[1:], strict=False)
+        ]
+
+
+def _penultimate_layer(weights: Floats) -> Floats:
+    """Average the heads of the layer that aligns best in most models (Garg et al. 2019), [B, T, S]."""
+    averaged: Floats = weights[:, max(0, weights.shape[1] - 2)].mean(axis=1, dtype=np.float32)
+    return averaged
+
+
+def _needs_alignment(block: Block) -> bool:
+    """True if a span or a mark begins or ends inside of the text."""
+    waiting = list(block.spans)
+    while waiting:
+        span = waiting.pop()
+        if not {span.start, span.end} <= {0, len(block.text)}:
+            return True
+        waiting += span.children
+    return False
+
+
+def _written(
+    block: Block, text: TextParts, translations: Sequence[Translation], attention: Sequence[Attended | None] | None
+) -> str:
+    """Write the translation of a block with its tags."""
+    aligned: list[Word] = []
+    places: list[Place] = []
+    sentences: list[Place] = []
+    target = ""
+
+    def add(written: str, source: Place, pairs: Sequence[tuple[Place, Place]]) -> None:
+        nonlocal target
+        for (first, after), (start, end) in pairs:
+            places.append((len(target) + first, len(target) + after))
+            aligned.append(Word(source[0] + start, source[0] + end, len(sentences)))
+        sentences.append(source)
+        target += written
+
+    end = 0
+    for index, (kept, place) in enumerate(zip(text.kept, (*text.places, (len(block.text),) * 2), strict=True)):
+        add(kept, (end, place[0]), [(word, word) for word in words(kept)])
+        if index < len(translations):
+            hypothesis = translations[index].hypotheses[0]
+            found = words(hypothesis.text)
+            if attention is None or (attended := attention[index]) is None:
+                sources = [(-place[0], len(block.text) - place[0])] * len(found)  # all spans have all words
+            else:
+                source = block.text[slice(*place)]
+                sources = align_words(
+                    attended.weights,
+                    source,
+                    token_places(attended.source_tokens, source),
+                    hypothesis.text,
+                    token_places(attended.target_tokens, hypothesis.text),
+                )
+            add(hypothesis.text, place, list(zip(found, sources, strict=True)))
+        end = place[1]
+    _align_copies(block, target, places, aligned)
+    intervals = transfer(block.spans, block.text, aligned, sentences)
+    return write_spans(block.spans, intervals, target, places, block.escape)
+
+
+def _align_copies(block: Block, target: str, places: Sequence[Place], aligned: list[Word]) -> None:
+    """Align ignored content with its copy in the translation, if there is one, and with nothing else."""
+    waiting, done = list(block.spans), 0
+    while waiting:
+        span = waiting.pop(0)
+        waiting = [*span.children, *waiting]
+        if span.content is None or (first := target.find(block.text[span.start : span.end], done)) < 0:
+            continue
+        done = first + span.end - span.start
+        for index, (start, end) in enumerate(places):
+            word = aligned[index]
+            if first <= start and end <= done:
+                aligned[index] = Word(span.start, span.end, word.sentence)
+            elif span.start <= word.start and word.end <= span.end:
+                aligned[index] = Word(0, 0, word.sentence)
+
+
+def submit_documents(
+    model: TaskModel,
+    engine: Engine,
+    texts: Sequence[str],
+    parameters: TranslationParameters,
+    *,
+    target_prefixes: Sequence[str | None] | None = None,
+    on_progress: Callable[[], None] | None = None,
+) -> PendingDocuments:
+    """Queue the sentences of documents; see `Translator.submit`."""
+    if any(target_prefixes or ()):
+        raise InvalidArgumentError("target prefixes have no tags: leave them out with markup", field="target_prefixes")
+    documents = [_parsed(text, index, parameters) for index, text in enumerate(texts)]
+    if not model.teacher_forcing.can_align and any(
+        _needs_alignment(block) for document in documents for block in document.blocks
+    ):
+        raise AttentionUnavailableError.of(model.manifest.name)
+    contents = [[block.text for block in document.blocks] or [""] for document in documents]
+    with BlamedTexts([len(of_one) for of_one in contents]):
+        pending = submit_sentences(
+            model,
+            engine,
+            [text for of_one in contents for text in of_one],
+            one_hypothesis(parameters),
+            on_progress=on_progress,
+            firsts=[number == 0 for of_one in contents for number in range(len(of_one))],
+        )
+    return PendingDocuments(pending, documents, model.teacher_forcing)
+
+
+def _parsed(text: str, index: int, parameters: TranslationParameters) -> Document:
+    field = f"contents[{index}]"
+    check_text(text, field)
+    try:
+        return parse(text, parameters.markup or "html", parameters.markup_rules)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(str(error), field=field) from error

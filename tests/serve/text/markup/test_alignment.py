@@ -1,0 +1,56 @@
+"""Alignment of words by attention, and the text that tokens spell."""
+
+import numpy as np
+import pytest
+
+from jumok_serve.text.markup.alignment import align_words, token_places, words
+
+
+def aligned(rows: list[list[float]], source: str, target: str) -> list[str]:
+    of_source, of_target = words(source), words(target)
+    found = align_words(np.array(rows), source, of_source, target, of_target)
+    return [source[slice(*place)] for place in found]
+
+
+def test_words_and_signs_are_apart() -> None:
+    assert [text[slice(*place)] for text in ["Don't, 3.5 a_b!"] for place in words(text)] == [
+        *("Don", "'", "t", ",", "3", ".", "5", "a_b", "!")
+    ]
+    assert [("猫が sit ไป")[slice(*place)] for place in words("猫が sit ไป")] == ["猫", "が", "sit", "ไ", "ป"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "text", "spelled"),
+    [
+        (["\u2581The", "\u2581ca", "ts", "."], "The cats.", ["The", "ca", "ts", "."]),
+        (["\u2581", "The", "\u2581 ", ""], "The", ["", "The", "", ""]),
+        # Normalization and letters that a tokenizer changes.
+        (["\u2581fi", "sh"], "\ufb01sh", ["\ufb01", "sh"]),
+        (["\u2581the", "\u2581CAT"], "The cat", ["The", "cat"]),
+        # Tokens that are not in the text, and text without tokens.
+        (["<2de>", "\u2581The", "\u2581?", "\u2581cat"], "The 😀 cat", ["", "The", "", "cat"]),
+    ],
+)
+def test_tokens_have_their_part_of_a_text(tokens: list[str], text: str, spelled: list[str]) -> None:
+    assert [text[slice(*place)] for place in token_places(tokens, text)] == spelled
+
+
+def test_a_word_goes_with_the_word_that_it_attends_to_most() -> None:
+    assert aligned([[0.8, 0.2], [0.3, 0.7]], "red cat", "rote Katze") == ["red", "cat"]
+    assert aligned([[0.1, 0.9], [0.6, 0.4]], "red cat", "Katze rote") == ["cat", "red"]
+
+
+def test_a_full_stop_that_all_attend_to_is_no_evidence() -> None:
+    rows = [[0.3, 0.1, 0.6], [0.1, 0.3, 0.6], [0.1, 0.1, 0.8]]
+    assert aligned(rows, "red cat.", "rote Katze.") == ["red", "cat", "."]
+
+
+def test_equal_words_go_together() -> None:
+    rows = [[0.6, 0.4], [0.7, 0.3]]
+    assert aligned(rows, "see LibreOffice", "LibreOffice sehen") == ["LibreOffice", "see"]
+
+
+def test_no_words_are_aligned_to_nothing() -> None:
+    assert align_words(np.zeros((1, 1)), "", [(0, 0)], "Haus", [(0, 4)]) == [(0, 0)]
+    assert align_words(np.zeros((1, 1)), "house", [(0, 5)], "", [(0, 0)]) == []
+    assert aligned([[0.0, 0.0]], "red cat", "rote") == [""]

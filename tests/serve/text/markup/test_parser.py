@@ -1,0 +1,187 @@
+"""Parsing of HTML and XML: every character kept, blocks and spans found, hostile input in linear time."""
+
+import time
+
+import lxml.html
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.markup import MarkupKind, MarkupRules
+from jumok_serve.text.markup.document import Block, Document, Span
+from jumok_serve.text.markup.parser import parse
+from jumok_serve.text.markup.scanner import scan
+from tests.support.hang import HANG_S
+
+
+def shown(block: Block) -> str:
+    """Write a block as text with its tags at their places."""
+    found: list[str] = []
+
+    def add(spans: list[Span], start: int, end: int) -> None:
+        for span in spans:
+            found.append(block.text[start : span.start])
+            found.append(span.opening)
+            if span.content is None:
+                add(span.children, span.start, span.end)
+            else:
+                found.append(span.content)
+            found.append(span.closing)
+            start = span.end
+        found.append(block.text[start:end])
+
+    add(block.spans, 0, len(block.text))
+    return "".join(found)
+
+
+def blocks(document: Document) -> list[str]:
+    return [shown(block) for block in document.blocks]
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("<p>One <b>big</b> cat.</p><p>Two</p>", ["One <b>big</b> cat.", "Two"]),
+        ("<ul><li>One<li>Two</ul>three", ["One", "Two", "three"]),
+        ("one<br>two<hr/>three", ["one", "two", "three"]),
+        ("<td>  one \n two  </td>", ["one two"]),
+        # Elements around blocks are structure.
+        ("<a href='x'><div>One</div> two</a>", ["One", "two"]),
+        # Not translated: comments, scripts, code; short code is read with its sentence.
+        ("<script>if (a<b) x('</p>')</script>One<!-- <b> two -->", ["One<!-- <b> two -->"]),
+        ("Call <code>f(x)</code> now", ["Call <code>f(x)</code> now"]),
+        ("<pre>one\n two</pre>three<style>b {}</style>", ["three"]),
+        ('One <span translate="no">Two</span> <i TRANSLATE=no>x</i> three', None),
+        ("<p translate=no>One <b>two</b></p>three", ["three"]),
+        ('<b title="translate=no">One</b>', ['<b title="translate=no">One</b>']),
+        # Attributes as they are written, with any character.
+        ("<a b='<i>' c=\"</a>\" d=x>y</a>", ["<a b='<i>' c=\"</a>\" d=x>y</a>"]),
+        # Unclosed and crossed tags are mended; each tag stays once.
+        ("<b>one <i>two</b> three</i>", ["<b>one <i>two</i></b> three"]),
+        ("<b>one <i>two", ["<b>one <i>two</i></b>"]),
+        ("one</b> two", ["one</b> two"]),
+        ("1 < 2 & <3", ["1 < 2 & <3"]),
+        ("<!--one", ["<!--one"]),
+    ],
+)
+def test_html_is_blocks_of_text_with_tags(text: str, wanted: list[str] | None) -> None:
+    assert blocks(parse(text, "html")) == ([text] if wanted is None else wanted)
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("<doc><p>One <b>two</b>.</p><p>Three</p></doc>", ["One <b>two</b>.", "Three"]),
+        ("One <x/> two", ["One <x/> two"]),
+        ("<r><![CDATA[One <b> & two]]></r>", ["One <b> & two"]),
+        ('<?xml version="1.0"?><!DOCTYPE r [<!ELEMENT r ANY>]><r>One<?go on?></r>', ["One<?go on?>"]),
+        ("<r>A &own; b</r>", ["A &own; b"]),
+    ],
+)
+def test_xml_is_blocks_where_elements_have_no_text_beside_them(text: str, wanted: list[str]) -> None:
+    assert blocks(parse(text, "xml")) == wanted
+
+
+def test_rules_change_elements() -> None:
+    rules = MarkupRules(ignore_tags=("Em",), non_splitting_tags=("li",), splitting_tags=("x",))
+    text = "<ul>a<li>b</li></ul> c <x>d</x> e <em>f</em>"
+    assert blocks(parse(text, "html", rules)) == ["a<li>b</li>", "c", "d", "e <em>f</em>"]
+    assert parse("e <em>f <b>g</b></em>", "html", rules).blocks[0].text == "e"
+    assert blocks(parse("<r>a <b>c</b></r>", "xml", MarkupRules(splitting_tags=("b",)))) == ["a", "c"]
+
+
+def test_entities_are_characters_and_come_back() -> None:
+    (block,) = parse("A&nbsp;&copy; &amp; &lt;b&gt; &#8364; <i>&quot;x&quot;</i>", "html").blocks
+    assert block.text == 'A\xa0© & <b> € "x"'
+    assert block.escape(block.text) == "A&nbsp;&copy; &amp; &lt;b&gt; &#8364; &quot;x&quot;"
+    assert block.escape("a < b") == "a &lt; b"
+
+
+BOMB = '<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;"><!ENTITY x SYSTEM "file:///etc/passwd">]><l>A &b; &x; z</l>'
+
+
+def test_no_entity_is_expanded_and_nothing_loaded() -> None:
+    (block,) = parse(BOMB, "xml").blocks
+    assert block.text == "A z"
+    assert [span.opening.strip() for span in block.spans] == ["&b;", "&x;"]
+    levels = "".join(f'<!ENTITY l{level} "{f"&l{level - 1};" * 10}">' for level in range(1, 30))
+    (block,) = parse(f'<!DOCTYPE l [<!ENTITY l0 "x">{levels}]><l>A &l29; z</l>', "xml").blocks
+    assert block.text == "A z"
+
+
+@pytest.mark.parametrize("text", ["<a>", "<a></b>", "<a b=c/>", "a & b", "<a b='<'/>", "</a>", "\x02"])
+def test_xml_that_is_not_well_formed_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"not well-formed XML: .* in line 1"):
+        parse(text, "xml")
+
+
+FRAGMENTS = (
+    *("<p>", "</p>", "<b>", "</b>", "<i>", "</i>", "<br>", "<img src='a>b'>", "<li>", "<code>", "</code>", ">"),
+    *("one", " ", "two three.", "&amp;", "&nbsp;", "&", "<", "</", "<!-- c -->", "<!--", "<script>", "</script>", "'"),
+    *('"', '<a b="', "\n", "<x/>", "<?p?>", "<![CDATA[", "]]>", "<span translate=no>", "</span>", "=", "/"),
+)
+
+
+@given(st.lists(st.sampled_from(FRAGMENTS), max_size=30).map("".join))
+@settings(max_examples=150, deadline=None)
+def test_any_html_is_parsed_and_nothing_is_lost(text: str) -> None:
+    assert "".join(token.written for token in scan(text, html=True)) == text
+    document = parse(text, "html")
+    written = document.written(shown)
+    # Only white space and the place of end tags may differ.
+    for fragment in ("one", "three", "<img", "<br>", "<x/>", "<p>", "<b>", "<li>"):
+        assert written.count(fragment) == text.count(fragment)
+
+
+@given(st.recursive(st.sampled_from(["one", "two &amp; three"]), lambda inner: st.lists(inner, max_size=4)))
+@settings(max_examples=60, deadline=None)
+def test_well_formed_html_has_the_tree_that_lxml_reads(tree: object) -> None:
+    names = ["b", "i", "span", "em"]
+
+    def write(node: object, depth: int) -> str:
+        if isinstance(node, list):
+            return "".join(f"<{names[depth % 4]}>{write(one, depth + 1)}</{names[depth % 4]}> " for one in node)
+        return str(node)
+
+    text = f"<div>{write(tree, 0)}</div>"
+    written = parse(text, "html").written(lambda block: block.escape("") + shown(block).replace("& ", "&amp; "))
+    mine, others = lxml.html.fragment_fromstring(written), lxml.html.fragment_fromstring(text)
+    assert [element.tag for element in mine.iter()] == [element.tag for element in others.iter()]
+    assert mine.text_content().split() == others.text_content().split()
+
+
+HOSTILE = {
+    "nested": "<b>x " * 10_000 + "</b>" * 10_000,
+    "nested around one word": "<b>" * 10_000 + "x" + "</b>" * 10_000,
+    "nested blocks": "<div>" * 10_000 + "x" + "</div>" * 10_000,
+    "crossed": "<b>a<i>b</b>c</i>" * 10_000,
+    "unclosed": "<p><b>x" * 10_000,
+    "unclosed tag": "<a " * 40_000,
+    "unclosed values": "<a b=\"'>" * 30_000,
+    "values with tags": "<a c='>' x x x x " * 10_000,
+    "comments": "<!--" * 20_000,
+    "scripts": "<script>" * 20_000,
+    "ampersands": "&" * 40_000,
+    "less than": "<" * 40_000,
+    "ends": "</b>" * 20_000,
+    "white space": " \n" * 40_000,
+    "five megabytes": "<p>One <b>big</b> cat &amp; a dog.</p>\n" * 140_000,
+}
+
+
+@pytest.mark.parametrize("name", [name for name in HOSTILE if name != "five megabytes"])
+@pytest.mark.parametrize("kind", ["html", "xml"])
+def test_hostile_markup_is_parsed_or_refused(name: str, kind: MarkupKind) -> None:
+    started = time.thread_time()
+    try:
+        parse(HOSTILE[name], kind)
+    except InvalidArgumentError:
+        assert kind == "xml"
+    assert time.thread_time() - started < HANG_S
+
+
+@pytest.mark.slow
+def test_five_megabytes_are_parsed() -> None:
+    document = parse(HOSTILE["five megabytes"], "html")
+    assert len(document.blocks) == 140_000

@@ -1,0 +1,164 @@
+"""Intervals of spans over a translation, compared with all possible ones."""
+
+import itertools
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jumok_serve.text.markup.document import Span
+from jumok_serve.text.markup.transfer import Word, best_intervals, transfer, write_spans
+
+GAINS = st.floats(-1, 1, width=16)
+
+
+def every_choice(intervals: int, words: int) -> Iterator[list[tuple[int, int]]]:
+    """Yield all disjoint intervals in order, empty ones only if there are too few words."""
+    for ends in itertools.combinations_with_replacement(range(words + 1), 2 * intervals):
+        yield list(zip(ends[::2], ends[1::2], strict=True))
+
+
+@given(st.integers(1, 3).flatmap(lambda k: st.lists(st.lists(GAINS, min_size=k, max_size=k), min_size=0, max_size=5)))
+@settings(max_examples=300, deadline=None)
+def test_intervals_are_the_best_of_all(by_word: list[list[float]]) -> None:
+    number = len(by_word[0]) if by_word else 2
+    gains = [np.array([of_word[one] for of_word in by_word]) for one in range(number)]
+    total, found = best_intervals(gains)
+
+    def value(intervals: Sequence[tuple[int, int]]) -> tuple[int, float]:
+        filled = sum(first < after for first, after in intervals)
+        return filled, sum(float(of_one[slice(*place)].sum()) for of_one, place in zip(gains, intervals, strict=True))
+
+    most = max(map(value, every_choice(number, len(by_word))))
+    assert value(found)[0] == most[0]
+    assert value(found)[1] == pytest.approx(most[1], abs=1e-6)
+    assert total == pytest.approx(most[1] - 1e6 * (number - most[0]), rel=1e-9, abs=1e-4)
+    assert all(before <= after for _, before in [(0, 0), *found] for after in [before])
+    assert [place for interval in found for place in interval] == sorted(
+        place for interval in found for place in interval
+    )
+
+
+WORDS = ("one", "two", "three", "four", "five", "six")
+TEXT = " ".join(WORDS)
+STARTS = [TEXT.index(word) for word in WORDS]
+
+
+@st.composite
+def trees(draw: st.DrawFn, first: int = 0, after: int = len(WORDS), depth: int = 0) -> list[Span]:
+    """Make spans over the words of TEXT, with marks."""
+    spans: list[Span] = []
+    at = first
+    while at < after and draw(st.booleans()):
+        start = draw(st.integers(at, after - 1))
+        end = draw(st.integers(start, after))
+        name = f"{len(spans)}{'abc'[depth % 3]}"
+        if end == start:
+            spans.append(Span(STARTS[start], STARTS[start], f"<{name}/>", after_space=draw(st.booleans())))
+        else:
+            stop = STARTS[end - 1] + len(WORDS[end - 1])
+            children = draw(trees(start, end, depth + 1)) if depth < 3 else []
+            content = draw(st.sampled_from([None, None, None, "x"])) if not children else None
+            spans.append(Span(STARTS[start], stop, f"<{name}>", f"</{name}>", content, children))
+        at = end
+    return spans
+
+
+def tags(spans: Sequence[Span]) -> list[str]:
+    return [tag for one in spans for tag in (one.opening, *tags(one.children), one.closing) if tag]
+
+
+@given(trees(), st.lists(st.integers(-1, len(WORDS) - 1), max_size=8), st.integers(1, 6))
+@settings(max_examples=500, deadline=None)
+def test_every_tag_is_written_once_and_nested(spans: list[Span], aligned: list[int], sentences: int) -> None:
+    bounds = [
+        (STARTS[index], STARTS[index] + len(WORDS[index]) + 1)
+        for index in range(0, len(WORDS), max(1, len(WORDS) // sentences))
+    ]
+    words = [
+        Word(STARTS[one], STARTS[one] + len(WORDS[one]), min(len(bounds) - 1, place * len(bounds) // len(aligned)))
+        if one >= 0
+        else Word(0, 0, min(len(bounds) - 1, place * len(bounds) // len(aligned)))
+        for place, one in enumerate(aligned)
+    ]
+    found = transfer(spans, TEXT, words, bounds)
+    target = " ".join(f"w{place}" for place in range(len(words)))
+    places = [(3 * place, 3 * place + 2) for place in range(len(words))]
+    written = write_spans(spans, found, target, places, lambda text: text)
+    for tag in (all_tags := tags(spans)):
+        assert written.count(tag) >= all_tags.count(tag)
+    stack: list[str] = []
+    rest = written
+    seen = 0
+    while "<" in rest:
+        tag, _, rest = rest[rest.index("<") + 1 :].partition(">")
+        seen += 1
+        if tag.startswith("/"):
+            assert stack.pop() == tag[1:]
+        elif not tag.endswith("/"):
+            stack.append(tag)
+    assert not stack
+    assert seen == len(all_tags)
+
+
+def spanned(source: str, pairs: Sequence[tuple[int, int]], target: str) -> str:
+    """Write a translation of ``source``, whose spans are in square brackets, by pairs of target and source words."""
+    text, spans, open_spans = "", list[Span](), list[Span]()
+    for character in source:
+        if character == "[":
+            span = Span(len(text), len(text), "[", "]", after_space=text[-1:] in {"", " "})
+            (open_spans[-1].children if open_spans else spans).append(span)
+            open_spans.append(span)
+        elif character == "]":
+            open_spans.pop().end = len(text)
+        elif character == "|":
+            spans.append(Span(len(text), len(text), "|", after_space=text[-1:] in {"", " "}))
+        else:
+            text += character
+    places, at = [], 0
+    for word in text.split():
+        at = text.index(word, at)
+        places.append((at, at + len(word)))
+        at += len(word)
+    target_places, at = [], 0
+    for word in target.split():
+        at = target.index(word, at)
+        target_places.append((at, at + len(word)))
+        at += len(word)
+    aligned = dict(pairs)
+    words = [Word(*(places[aligned[index]] if index in aligned else (0, 0)), 0) for index in range(len(target_places))]
+    found = transfer(spans, text, words, [(0, len(text))])
+    return write_spans(spans, found, target, target_places, lambda written: written)
+
+
+@pytest.mark.parametrize(
+    ("source", "pairs", "target", "wanted"),
+    [
+        ("a [red] cat", [(0, 0), (1, 1), (2, 2)], "eine rote Katze", "eine [rote] Katze"),
+        ("[a red cat]", [(0, 0), (2, 2)], "eine rote Katze", "[eine rote Katze]"),
+        # Words that change places, with a word between them that has no source.
+        ("the [big cat] sleeps", [(0, 3), (1, 2), (3, 1)], "schläft Katze die große", "schläft [Katze die große]"),
+        ("[one] [two]", [(0, 1), (1, 0)], "zwei eins", "[zwei] [eins]"),
+        ("[one [two]] three", [(0, 2), (1, 1), (2, 0)], "drei zwei eins", "drei [[zwei] eins]"),
+        # A word of the span far away from the others stays outside.
+        (
+            "[take off] the hat now",
+            [(0, 0), (1, 2), (2, 3), (3, 4), (4, 1)],
+            "nimm den Hut jetzt ab",
+            "[nimm] den Hut jetzt ab",
+        ),
+        # Marks stay beside their words, at both ends, and out of spans.
+        ("|one two", [(0, 1), (1, 0)], "zwei eins", "|zwei eins"),
+        ("one two|", [(0, 1), (1, 0)], "zwei eins", "zwei eins|"),
+        ("one| two three", [(0, 1), (1, 0), (2, 2)], "zwei eins drei", "zwei eins| drei"),
+        ("one |two three", [(0, 1), (1, 0), (2, 2)], "zwei eins drei", "|zwei eins drei"),
+        ("one [two three]| four", [(0, 0), (1, 2), (2, 1), (3, 3)], "eins drei zwei vier", "eins [drei zwei]| vier"),
+        # Without words there are still all tags.
+        ("[one] |[two]", [], "", "[]|[]"),
+        ("[one] [two]", [(0, 0)], "eins", "[eins][]"),
+    ],
+)
+def test_examples(source: str, pairs: list[tuple[int, int]], target: str, wanted: str) -> None:
+    assert spanned(source, pairs, target) == wanted

@@ -1,0 +1,72 @@
+"""Abbreviations, ordinals and markers of lists: full stops that end no sentence."""
+
+import pytest
+
+from jumok_serve.text.language_codes import primary_language
+from jumok_serve.text.sentence_splitting import split
+
+SPLIT = {
+    "en": [
+        ("A box weighs approx. 20 kg.| It is heavy."),
+        ("Ten lbs. of rice cost 3 euros.| Two cost less."),
+        ("Eq. 7 shows it.| Compare Tab. 2 and sec. (b)."),
+        ("The hrs. [all] count."),
+        ("Mr. Brown met Dr. Green and Sgt. Pepper.| They left."),
+        ("We sell fruit.| iPhone users pay less."),
+        ("i came home. |he slept."),
+        ("It costs 5. |It is cheap."),
+        ("Plan B. |It works."),
+    ],
+    "de": [
+        ("Die 2. Liga spielt heute.| Am 3. Oktober ist frei."),
+        ("In der 1. Runde verlor der 12. Spieler."),
+        ("Er wurde 5.| Dann ging er."),
+        ("Das wiegt ca. 5 kg, vgl. oben.| Siehe Abb. (rechts)."),
+    ],
+    "fr": [("M. Dupont arrive.| Voici Mme. Durand et M. Petit.")],
+    "es": [("La Sra. López paga aprox. 50 euros.| El Sr. Ruiz no.")],
+    "it": [("Il sig. Rossi e la dott. Bianchi.| Vedi fig. 3.")],
+    "ru": [("См. рис. 5 и стр. 7.| Он жил на ул. Ленина.")],
+}
+
+
+@pytest.mark.parametrize("language", SPLIT)
+def test_abbreviations_and_ordinals_end_no_sentence(language: str) -> None:
+    three = {"en": "eng", "de": "deu", "fr": "fra_Latn", "es": "spa-419", "it": "ita", "ru": "rus_Cyrl"}[language]
+    for marked in SPLIT[language]:
+        wanted = [part.strip() for part in marked.split("|")]
+        for tag in (language, three):
+            assert list(split(marked.replace("|", ""), tag).sentences) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences", "kept"),
+    [
+        ("7. Close the door. 8. Go.", ("Close the door.", "Go."), ("7. ", " 8. ", "")),
+        ("iii. Close it.", ("Close it.",), ("iii. ", "")),
+        ("2.10. Close it.\n2.11. Go.", ("Close it.", "Go."), ("2.10. ", "\n2.11. ", "")),
+        ("b) Close it.", ("Close it.",), ("b) ", "")),
+        ("(iv) Close it.", ("Close it.",), ("(iv) ", "")),
+        ("12)\tClose it.", ("Close it.",), ("12)\t", "")),
+        ("  • Milk\n  - Eggs", ("Milk", "Eggs"), ("  • ", "\n  - ", "")),
+        ("a) Milk", ("Milk",), ("a) ", "")),
+        ("3.", ("",), ("3.", "")),
+        # Numbers and letters that are none.
+        ("3.5 litres of milk", ("3.5 litres of milk",), ("", "")),
+        ("-5 degrees", ("-5 degrees",), ("", "")),
+        ("(see) Milk", ("(see) Milk",), ("", "")),
+        ("J. Smith came.", ("J. Smith came.",), ("", "")),
+    ],
+)
+def test_markers_of_lists_are_kept(text: str, sentences: tuple[str, ...], kept: tuple[str, ...]) -> None:
+    found = split(text, "en")
+    assert (found.sentences, found.kept) == (sentences, kept)
+
+
+def test_codes_of_three_letters_have_two() -> None:
+    tags = ("deu", "deu_Latn", "ger", "zho_Hant", "CMN", "pt-BR", "arb", "swh_Latn", "yue", "", "xx")
+    assert [primary_language(tag) for tag in tags] == [
+        *("de", "de", "de", "zh", "zh", "pt", "ar", "sw", "yue", "", "xx")
+    ]
+    assert split("你好。天气很好!", "cmn").sentences == ("你好。", "天气很好!")
+    assert split("A. B", "eng").for_target("jpn_Jpan") == split("A. B", "eng").for_target("ja")
