@@ -75,8 +75,9 @@ class Int8Arithmetic(TorchFunctionMode):
             original = weight.detach().numpy()
             values, scales = map(torch.from_numpy, quantize_weight(original, channels=0))
             self._kept += weight.nbytes
-            floats = values * scales[:, None] if self._kept <= MOST_KEPT else None
-            self._rounded[id(weight)] = _Rounded(weight, values, scales, floats, weight_key(original.T))
+            if self._kept <= MOST_KEPT:
+                values = values * scales[:, None]
+            self._rounded[id(weight)] = _Rounded(weight, values, scales, weight_key(original.T))
         return self._rounded[id(weight)]
 
 
@@ -85,20 +86,19 @@ class _Rounded(NamedTuple):
 
     Attributes:
         original: the weight, kept alive, so that no other tensor gets its id.
-        floats: the rounded weight in fp32, or None to save memory.
+        values: the rounded weight in fp32, or quantized values to save memory.
         key: `weight_key` of the weight.
     """
 
     original: Tensor
     values: Tensor
     scales: Tensor
-    floats: Tensor | None
     key: str
 
     def linear(self, activation: Tensor, bias: Tensor | None = None) -> Tensor:
         """Multiply an activation [..., K] with the weight; returns [..., N]."""
-        if self.floats is not None:
-            return F.linear(activation, self.floats, bias)
+        if self.values.is_floating_point():
+            return F.linear(activation, self.values, bias)
         rows = max(1, AT_ONCE // self.values.shape[1])
         scaled = zip(torch.split(self.values, rows), torch.split(self.scales, rows), strict=True)
         product = torch.cat([F.linear(activation, values * scales[:, None]) for values, scales in scaled], dim=-1)
@@ -106,6 +106,8 @@ class _Rounded(NamedTuple):
 
     def rows(self, ids: Tensor) -> Tensor:
         """Rows of the weight, [..., K]."""
+        if self.values.is_floating_point():
+            return self.values[ids]
         return self.values[ids] * self.scales[ids][..., None]
 
 

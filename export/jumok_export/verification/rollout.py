@@ -267,7 +267,7 @@ def _stack(
     if "S" not in spec.axes:
         return np.stack(list(rows))
     shape = [len(rows), *(width if axis == "S" else int(axis) for axis in spec.axes[1:])]
-    stacked = random.standard_normal(shape).astype(rows[0].dtype)
+    stacked = random.standard_normal(shape, np.float32).astype(rows[0].dtype, copy=False)
     for target, row, length in zip(stacked, rows, lengths, strict=True):
         place = tuple(slice(length) if axis == "S" else slice(None) for axis in spec.axes[1:])
         target[place] = row[place]
