@@ -60,7 +60,8 @@ class Future(Generic[T]):
             self._result, self._error, self._cancelled = result, error, cancelled
             self._done = True
             callbacks, self._callbacks = self._callbacks, ()
-        for cancel_callback in self._cancel_callbacks if cancelled else ():
+            cancel_callbacks, self._cancel_callbacks = self._cancel_callbacks, ()  # they may refer to the future
+        for cancel_callback in cancel_callbacks if cancelled else ():
             cancel_callback()
         for callback in callbacks:
             self._call(callback)
@@ -93,8 +94,10 @@ class Future(Generic[T]):
         must take turns.
         """
         self._cancel_callbacks += (callback,)
-        if self._cancelled:
-            callback()
+        if self._done:
+            self._cancel_callbacks = ()
+            if self._cancelled:
+                callback()
 
     def result(self, timeout: float | None = None) -> T:
         """Return the result; waits at most `timeout` seconds, or without bound.
