@@ -83,9 +83,9 @@ def test_only_a_long_sentence_is_cut(translator: Translator) -> None:
     (whole,) = translator.translate([LONG], split_sentences=False, cut_long_sentences=True, beam_size=1)
     assert whole.cut_sentences == (LONG,)
     assert f" {whole.text} " in found.text
-    for options in ({"split_sentences": False}, {"cut_long_sentences": False}):
+    for split, cutting in ((False, None), (None, False)):
         with pytest.raises(InvalidArgumentError, match="the model reads at most"):
-            translator.translate(text, **options)
+            translator.translate(text, split_sentences=split, cut_long_sentences=cutting)
     assert translator.translate(text, truncate=True).cut_sentences == ()
     assert translator.translate(text, truncate=True).source_truncated
 

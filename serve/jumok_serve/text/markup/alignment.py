@@ -5,12 +5,12 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-Floats: TypeAlias = npt.NDArray[np.float64]
+Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
 Place: TypeAlias = tuple[int, int]
 """First character of a part of a text, and the character after it."""
@@ -73,7 +73,7 @@ def align_words(
     of_source, of_target = words(source), words(target)
     if not of_source:
         return [(0, 0)] * len(of_target)
-    weights = _shares(of_target, target_tokens) @ attention @ _shares(of_source, source_tokens).T
+    weights: Floats = _shares(of_target, target_tokens) @ attention @ _shares(of_source, source_tokens).T
     weights = _rows(weights)
     # A source word that all words of the target attend to a little, as a full stop, says nothing about one of them.
     weights = _rows(weights / np.maximum(weights.sum(axis=0, keepdims=True), LEAST_SUM))

@@ -10,11 +10,12 @@ from jumok_proto.results import Timings, Translation
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
+from jumok_serve.runtime.graphs import Floats
 from jumok_serve.tasks.best_attention import Attended
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
-from jumok_serve.text.markup.alignment import Floats, Place, align_words, token_places, words
+from jumok_serve.text.markup.alignment import Place, align_words, token_places, words
 from jumok_serve.text.markup.document import Block, Document
 from jumok_serve.text.markup.parser import parse
 from jumok_serve.text.markup.transfer import Word, transfer, write_spans
