@@ -20,6 +20,7 @@ from jumok_proto.results import (
     Timings,
     Translation,
 )
+from jumok_proto.term_conversion import applied_from_proto, applied_to_proto
 from jumok_proto.v1 import decoding_pb2, model_pb2, translation_pb2
 from jumok_proto.v1.decoding_pb2 import TokenIds
 
@@ -335,6 +336,7 @@ def translation_to_proto(translation: Translation) -> translation_pb2.Translatio
                 attention=None
                 if hypothesis.attention is None
                 else translation_pb2.Attention(weights=chain.from_iterable(hypothesis.attention), columns=columns),
+                terms=map(applied_to_proto, hypothesis.terms),
             )
             for hypothesis in translation.hypotheses
         ],
@@ -354,6 +356,7 @@ def translation_to_proto(translation: Translation) -> translation_pb2.Translatio
         else translation_pb2.PivotTranslation(
             text=pivot.text, language_code=pivot.language, model=pivot.model, model_version=pivot.model_version
         ),
+        beam_size=translation.beam_size or 0,
     )
 
 
@@ -369,6 +372,7 @@ def translation_from_proto(message: translation_pb2.Translation, timings: Timing
                 token_scores=tuple(hypothesis.token_scores),
                 finish_reason=_finish_reason(hypothesis.finish_reason),
                 attention=_rows(hypothesis.attention) if hypothesis.HasField("attention") else None,
+                terms=tuple(map(applied_from_proto, hypothesis.terms)),
             )
             for hypothesis in message.hypotheses
         ),
@@ -390,6 +394,7 @@ def translation_from_proto(message: translation_pb2.Translation, timings: Timing
         )
         if message.HasField("pivot")
         else None,
+        beam_size=message.beam_size or None,
         timings=timings,
     )
 

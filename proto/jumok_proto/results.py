@@ -1,7 +1,8 @@
 """Results of the server, the SDK and a translator in this process."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import NamedTuple
 
 from jumok_proto.options import EarlyStopping
 
@@ -28,6 +29,39 @@ class Timings:
     total_s: float
 
 
+class TextSpan(NamedTuple):
+    """Part of a text: first and past-the-end position, in characters."""
+
+    first: int
+    after: int
+
+    def moved(self, characters: int) -> "TextSpan":
+        """Return the span, that many characters further on."""
+        return TextSpan(self.first + characters, self.after + characters)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AppliedTerm:
+    """A term of a text, and its place in a hypothesis."""
+
+    source: str
+    """The term as in the text."""
+    targets: tuple[str, ...]
+    """Alternative texts; the hypothesis was to contain one. The term itself if it was to be copied."""
+    source_span: TextSpan | None
+    """Its place in the text; None in markup."""
+    satisfied: bool
+    """True if the hypothesis contains it; False if the tokenizer cannot write it, or it does not fit."""
+    target_span: TextSpan | None = None
+    """Its place in the text of the hypothesis, if known."""
+
+    def moved(self, source: int, target: int) -> "AppliedTerm":
+        """Return the term with spans that many characters further on."""
+        spans = ((self.source_span, source), (self.target_span, target))
+        moved = [None if span is None else span.moved(characters) for span, characters in spans]
+        return replace(self, source_span=moved[0], target_span=moved[1])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
     """A hypothesis. Its tokens include the end of sentence, but not the target prefix."""
@@ -44,6 +78,8 @@ class Hypothesis:
     finish_reason: FinishReason
     attention: tuple[tuple[float, ...], ...] | None = None
     """Cross-attention, ``[tokens][source tokens]``, the mean over all layers and heads; None if not requested."""
+    terms: tuple[AppliedTerm, ...] = ()
+    """Terms of the text, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +114,8 @@ class Translation:
     """The sentences that were too long for the model and were cut into parts."""
     pivot: PivotTranslation | None = None
     """Result of the first of two models; None if ``model`` translated alone."""
+    beam_size: int | None = None
+    """Beam size of the search if terms needed a larger one than the options have; None: that of the options."""
     timings: Timings | None = field(default=None, compare=False)
     """Times of the text's request; not compared."""
 

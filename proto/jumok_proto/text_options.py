@@ -1,12 +1,24 @@
 """Options for texts around the model, of the SDK, the server and a translator in this process."""
 
-from typing import TypedDict, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict, cast
 
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.options import Options
 
 
-class TextOptions(TypedDict, total=False):
+class TermOptions(TypedDict, total=False):
+    """Options for terms, by keyword."""
+
+    glossary: Mapping[str, str | Sequence[str]] | None
+    """Target terms by source term. Where a text has a source term, its translation contains a target term."""
+    do_not_translate: Sequence[str] | None
+    """Texts that are copied into translations; ``*`` stands for one or more letters, digits or ``_``."""
+    placeholders: Sequence[str] | None
+    """Kinds of placeholders that are copied: braces, double_braces, percent, url, email, mention."""
+
+
+class TextOptions(TermOptions, total=False):
     """Options for the parts of a text, by keyword."""
 
     cut_long_sentences: bool | None
@@ -32,6 +44,13 @@ def separate(options: TranslateOptions) -> tuple[TextOptions, Options]:
     return cast("TextOptions", {name: value for name, value in text.items() if value is not None}), cast(
         "Options", decoding
     )
+
+
+def separate_terms(options: TextOptions) -> tuple[TermOptions, dict[str, Any]]:
+    """Separate options for terms from the other options for texts."""
+    terms = {name: value for name, value in options.items() if name in TermOptions.__annotations__}
+    others = {name: value for name, value in options.items() if name not in terms}
+    return cast("TermOptions", terms), others
 
 
 def splits_sentences(split_sentences: bool | None, *, attention: bool, target_prefix: object, options: Options) -> bool:

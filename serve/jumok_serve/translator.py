@@ -11,10 +11,9 @@ from typing import Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
-from jumok_proto.options import check_names
 from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
-from jumok_proto.text_options import TranslateOptions, separate, splits_sentences
+from jumok_proto.text_options import TranslateOptions
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
@@ -26,17 +25,15 @@ from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import load_graphs
-from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.alignment import PendingAlignments, prepare_alignment
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.deadline import deadline_after
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
-from jumok_serve.tasks.translation import PendingTexts, submit_texts
+from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.tasks.warm_up_sentences import warm_up_sentence
-from jumok_serve.text.markup.translation import submit_documents
-from jumok_serve.text.sentence_translation import submit_sentences
+from jumok_serve.text.submission import submit_function, translation_parameters
 from jumok_serve.tokenizers.input_processor import check_texts
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
@@ -193,22 +190,18 @@ class Translator:
             DeadlineExceededError: `timeout_s` has passed.
             TypeError: an option does not exist.
         """
-        text_options, decoding = separate(options)
-        check_names(decoding)
         alone = isinstance(texts, str)
         prefixes = [target_prefix] if alone and target_prefix is not None else target_prefix
         translations = self.submit(
             [texts] if isinstance(texts, str) else texts,
-            TranslationParameters(
-                options=DecodingOptions(**decoding),
+            translation_parameters(
+                options,
                 source_language=source_language,
                 target_language=target_language,
+                target_prefix=target_prefix,
                 attention=attention,
                 truncate=truncate,
-                split_sentences=splits_sentences(
-                    split_sentences, attention=attention, target_prefix=target_prefix, options=decoding
-                ),
-                **text_options,
+                split_sentences=split_sentences,
                 deadline=deadline_after(timeout_s),
             ),
             target_prefixes=cast("Sequence[str | None] | None", prefixes),  # other types are refused there
@@ -379,7 +372,7 @@ class Translator:
         """
         self._fork_guard.check()
         check_texts(texts)
-        return _submit_function(parameters)(
+        return submit_function(parameters)(
             self._model, self._engine, texts, parameters, target_prefixes=target_prefixes, on_progress=on_progress
         )
 
@@ -452,10 +445,3 @@ class Translator:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close(drain=error is None)
-
-
-def _submit_function(parameters: TranslationParameters) -> Callable[..., PendingTexts]:
-    """Return the function that queues texts of this kind."""
-    if parameters.markup is not None:
-        return submit_documents
-    return submit_sentences if parameters.in_parts else submit_texts

@@ -17,6 +17,7 @@ from jumok_proto.conversion import (
 )
 from jumok_proto.options import EarlyStopping, Options, check_names
 from jumok_proto.results import (
+    AppliedTerm,
     DecodingDefaults,
     FinishReason,
     Hypothesis,
@@ -24,6 +25,7 @@ from jumok_proto.results import (
     Model,
     PivotTranslation,
     Score,
+    TextSpan,
     Timings,
     Translation,
 )
@@ -60,11 +62,22 @@ def translation(*hypotheses: Hypothesis) -> Translation:
 
 def test_translations_survive_the_wire() -> None:
     pivot = PivotTranslation(text="Een", language="nl", model="first", model_version="3")
-    sent = [translation(BEST, CUT), translation(EMPTY), replace(translation(CUT), pivot=pivot)]
+    terms = (
+        AppliedTerm(
+            source="man",
+            targets=("Mann", "Herr"),
+            source_span=TextSpan(2, 5),
+            satisfied=True,
+            target_span=TextSpan(4, 8),
+        ),
+        AppliedTerm(source="{a}", targets=("{a}",), source_span=TextSpan(6, 9), satisfied=False),
+    )
+    with_terms = replace(translation(replace(BEST, terms=terms)), beam_size=8)
+    sent = [translation(BEST, CUT), translation(EMPTY), replace(translation(CUT), pivot=pivot), with_terms]
     data = response_to_proto(sent, TIMINGS).SerializeToString()
     received = response_from_proto(translation_pb2.TranslateTextResponse.FromString(data))
     assert received == sent
-    assert [answer.timings for answer in received] == [TIMINGS] * 3
+    assert [answer.timings for answer in received] == [TIMINGS] * 4
     assert (received[0].text, received[0].score, received[0].output_token_count) == (BEST.text, BEST.score, 3)
     assert received[1].output_token_count == 0
 

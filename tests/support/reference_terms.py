@@ -6,6 +6,7 @@ import numpy as np
 
 from jumok_serve.search import FinishedHypothesis, Terms
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.term_search import AFTER_TERM
 from jumok_serve.search.terms import TermAutomaton, TermState
 from tests.support.reference_search import START, StepFunction, log_softmax, process
 
@@ -31,59 +32,73 @@ def missing_terms(tokens: Sequence[int], terms: Terms) -> int:
     return least(0, frozenset())
 
 
-def all_hypotheses(step: StepFunction, options: SearchOptions) -> Iterator[tuple[float, tuple[int, ...]]]:
-    """All sequences that may be written, with their normalised scores."""
+def state_after(terms: Terms, tokens: Sequence[int], eos_ids: tuple[int, ...] = ()) -> TermState:
+    """The state of a row after all its tokens."""
+    state = TermAutomaton(terms, eos_ids).start
+    for token in tokens:
+        state = state.next(token)
+    return state
 
-    def extend(tokens: tuple[int, ...], total: float) -> Iterator[tuple[float, tuple[int, ...]]]:
+
+def all_hypotheses(
+    step: StepFunction, options: SearchOptions, terms: Terms
+) -> Iterator[tuple[float, tuple[int, ...], float]]:
+    """All sequences that may be written, with their normalised merits before and normalised scores after them."""
+
+    def extend(tokens: tuple[int, ...], total: float, merit: float) -> Iterator[tuple[float, tuple[int, ...], float]]:
         log_probs = process(log_softmax(step((START, *tokens))), (START,), tokens, options)
         for token, log_prob in enumerate(log_probs.tolist()):
             longer = (*tokens, token)
             if log_prob == -np.inf:
                 continue
-            if token in options.eos_ids or len(longer) == options.max_length:
-                yield (total + log_prob) / len(longer) ** options.length_penalty, longer
+            ends = token in options.eos_ids
+            nearer = not ends and state_after(terms, longer).left < state_after(terms, tokens).left
+            after = merit if nearer else merit + log_prob
+            if ends or len(longer) == options.max_length:
+                length = len(longer) ** options.length_penalty
+                yield after / length, longer, (total + log_prob) / length
             else:
-                yield from extend(longer, total + log_prob)
+                yield from extend(longer, total + log_prob, after)
 
-    return extend((), 0.0)
+    return extend((), 0.0, 0.0)
 
 
 def reference_term_search(
     step: StepFunction, options: SearchOptions, terms: Terms, prefix: Sequence[int] = ()
 ) -> list[tuple[tuple[int, ...], float]]:
-    """Return tokens and normalised scores of the hypotheses, best first; some hypothesis must reach all terms."""
+    """Return tokens and normalised scores of the hypotheses, by merit; some hypothesis must reach all terms."""
     prompt, size, penalty = (START, *prefix), options.beam_size, options.length_penalty
     count = len(terms.alternatives)
     most_ended = max(size - count * (size // (count + 1)), options.num_hypotheses)
-    rows: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
-    ended: list[tuple[float, tuple[int, ...]]] = []
+    rows: list[tuple[float, tuple[int, ...], float]] = [(0.0, (), 0.0)]
+    ended: list[tuple[float, tuple[int, ...], float]] = []
 
     def state_of(tokens: tuple[int, ...]) -> TermState:
-        state = TermAutomaton(terms, options.eos_ids).start
-        for token in (*prefix, *tokens):
-            state = state.next(token)
-        return state
+        return state_after(terms, (*prefix, *tokens), options.eos_ids)
 
     for length in range(1, options.max_length + 1):
         scored = []
-        for row, (total, tokens) in enumerate(rows):
+        for row, (total, tokens, merit) in enumerate(rows):
             log_probs = process(log_softmax(step((*prompt, *tokens))), prompt, tokens, options)
             if options.renormalize:
                 log_probs = log_softmax(log_probs)
-            boosted = state_of(tokens).boosted
+            state = state_of(tokens)
+            boosted, most = state.boosted, size + len(options.eos_ids) + (AFTER_TERM if state.awaits_end else 0)
             others = [token for token in np.argsort(-log_probs, kind="stable").tolist() if token not in boosted]
-            for token in (*boosted, *others[: size + len(options.eos_ids)]):
-                if log_probs[token] > -1e9:
-                    scored.append((-(total + float(log_probs[token])), row, token, (*tokens, token)))
+            for token in (*boosted, *others[:most]):
+                added = float(log_probs[token])
+                nearer = token not in options.eos_ids and state_of((*tokens, token)).left < state.left
+                if added > -1e9:
+                    scored.append((-(total + added), row, token, (*tokens, token), merit + (0.0 if nearer else added)))
         scored.sort()
         complete = [
             one
             for one in scored
             if not missing_terms([*prefix, *one[3]][: None if one[2] not in options.eos_ids else -1], terms)
         ]
-        for negated, _, token, tokens in complete[:most_ended]:
+        for negated, _, token, tokens, merit in sorted(complete, key=lambda one: -one[4])[:most_ended]:
             if token in options.eos_ids or length == options.max_length:
-                ended.append((-negated / length**penalty, tokens))
+                ended.append((merit / length**penalty, tokens, -negated / length**penalty))
         ended = sorted(ended, key=lambda one: -one[0])[:most_ended]
         running = [] if length == options.max_length else [one for one in scored if one[2] not in options.eos_ids]
         states = {one: state_of(one[3]) for one in running}
@@ -102,12 +117,13 @@ def reference_term_search(
                 same = [one for one in chosen if states[one].bank == states[leader].bank]
                 chosen.remove(same[-1] if same else chosen[0])
                 chosen.append(leader)
-        rows = [(-negated, tokens) for negated, _, _, tokens in sorted(chosen)]
+        rows = [(-negated, tokens, merit) for negated, _, _, tokens, merit in sorted(chosen)]
         hoped = options.max_length if options.early_stopping == "never" and penalty > 0 else length
         full = len(ended) == most_ended
-        if not rows or (full and (options.early_stopping is True or rows[0][0] / hoped**penalty <= ended[-1][0])):
+        best = max((merit for *_, merit in rows), default=0.0)
+        if not rows or (full and (options.early_stopping is True or best / hoped**penalty <= ended[-1][0])):
             break
-    return [(tokens, score) for score, tokens in ended[: options.num_hypotheses]]
+    return [(tokens, score) for _, tokens, score in ended[: options.num_hypotheses]]
 
 
 def contains_all(hypothesis: FinishedHypothesis, terms: Terms, prefix: Sequence[int] = ()) -> bool:

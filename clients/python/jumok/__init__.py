@@ -44,6 +44,7 @@ from jumok_proto.errors import (
 from jumok_proto.markup import MarkupRules
 from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (
+    AppliedTerm,
     BundleState,
     BundleSummary,
     DecodingDefaults,
@@ -56,6 +57,7 @@ from jumok_proto.results import (
     PivotTranslation,
     Route,
     Score,
+    TextSpan,
     Timings,
     Translation,
 )
@@ -65,6 +67,7 @@ __all__ = [
     "AdminClient",
     "AlignedToken",
     "Alignment",
+    "AppliedTerm",
     "AsyncAdminClient",
     "AsyncClient",
     "AttentionKind",
@@ -108,6 +111,7 @@ __all__ = [
     "Score",
     "ScoringUnavailableError",
     "TextResult",
+    "TextSpan",
     "Timings",
     "Tls",
     "TranslateOptions",

@@ -5,6 +5,7 @@ from typing import Any
 
 from jumok._validation import (
     check_flag,
+    check_glossary,
     check_integer,
     check_kinds,
     check_length,
@@ -12,6 +13,7 @@ from jumok._validation import (
     check_number,
     check_optional_texts,
     check_options,
+    check_placeholders,
     check_rules,
     check_text,
     check_texts,
@@ -20,6 +22,7 @@ from jumok._validation import (
 from jumok_proto.alignment_conversion import kinds_to_proto
 from jumok_proto.attention import AttentionKind
 from jumok_proto.conversion import options_to_proto
+from jumok_proto.term_conversion import do_not_translate_to_proto, glossary_to_proto
 from jumok_proto.text_options import TextOptions, TranslateOptions, separate, splits_sentences
 from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
 
@@ -126,6 +129,12 @@ def _text_fields(options: TextOptions) -> dict[str, Any]:
         fields["markup"] = check_markup(markup)
     if rules := options.get("markup_rules"):
         fields["markup_rules"] = check_rules(rules)
+    if glossary := options.get("glossary"):
+        fields["glossary"] = glossary_to_proto(check_glossary(glossary))
+    patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
+    if patterns or kinds:
+        texts = check_texts("do_not_translate", [*patterns] if not isinstance(patterns, str) else [patterns])
+        fields["do_not_translate"] = do_not_translate_to_proto(texts, check_placeholders(kinds))
     return fields
 
 

@@ -12,6 +12,7 @@ from jumok_proto.errors import Details, FieldViolation, InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.options import EarlyStopping, Options, check_names
 from jumok_proto.parameters import parameter_name
+from jumok_proto.term_conversion import PLACEHOLDER_KINDS
 from jumok_proto.v1 import translation_pb2
 
 LONGEST_TIMEOUT_S = 365.0 * 24 * 3600
@@ -198,3 +199,28 @@ def _early_stopping(value: EarlyStopping | None) -> EarlyStopping | None:
     if value is not None and not isinstance(value, bool) and value != "never":
         raise invalid_field("options.early_stopping", f"must be False, True or 'never', got {value!r}")
     return value
+
+
+def check_glossary(glossary: object) -> dict[str, list[str]]:
+    """Check a mapping from source terms to a target term, or a sequence of them."""
+    if not isinstance(glossary, Mapping):
+        raise invalid_field("glossary", f"must map source terms to target terms, got {type(glossary).__name__}")
+    entries = {}
+    for source, targets in glossary.items():
+        check_text("glossary", source)
+        if not isinstance(targets, str | Sequence) or isinstance(targets, bytes):
+            raise invalid_field("glossary", f"{source!r} needs a target term, or a sequence of them, got {targets!r}")
+        entries[source] = [
+            check_text("glossary", target) for target in ([targets] if isinstance(targets, str) else targets)
+        ]
+    return entries
+
+
+def check_placeholders(kinds: object) -> list[str]:
+    """Check kinds of placeholders."""
+    if isinstance(kinds, str) or not isinstance(kinds, Sequence):
+        raise invalid_field("placeholders", f"must be a sequence of kinds, got {kinds!r}")
+    for kind in kinds:
+        if kind not in PLACEHOLDER_KINDS:
+            raise invalid_field("placeholders", f"unknown kind {kind!r}; choose of {', '.join(PLACEHOLDER_KINDS)}")
+    return list(kinds)

@@ -22,6 +22,46 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _PlaceholderKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _PlaceholderKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_PlaceholderKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    PLACEHOLDER_KIND_UNSPECIFIED: _PlaceholderKind.ValueType  # 0
+    """Refused."""
+    PLACEHOLDER_KIND_BRACES: _PlaceholderKind.ValueType  # 1
+    """`{name}`, `{0}`, `${name}`."""
+    PLACEHOLDER_KIND_DOUBLE_BRACES: _PlaceholderKind.ValueType  # 2
+    """`{{ variable }}`."""
+    PLACEHOLDER_KIND_PERCENT: _PlaceholderKind.ValueType  # 3
+    """`%s`, `%(count)d`, `%1$s`."""
+    PLACEHOLDER_KIND_URL: _PlaceholderKind.ValueType  # 4
+    """`https://...`, `www....`."""
+    PLACEHOLDER_KIND_EMAIL: _PlaceholderKind.ValueType  # 5
+    """E-mail addresses."""
+    PLACEHOLDER_KIND_MENTION: _PlaceholderKind.ValueType  # 6
+    """`@user`."""
+
+class PlaceholderKind(_PlaceholderKind, metaclass=_PlaceholderKindEnumTypeWrapper):
+    """Kinds of placeholders."""
+
+PLACEHOLDER_KIND_UNSPECIFIED: PlaceholderKind.ValueType  # 0
+"""Refused."""
+PLACEHOLDER_KIND_BRACES: PlaceholderKind.ValueType  # 1
+"""`{name}`, `{0}`, `${name}`."""
+PLACEHOLDER_KIND_DOUBLE_BRACES: PlaceholderKind.ValueType  # 2
+"""`{{ variable }}`."""
+PLACEHOLDER_KIND_PERCENT: PlaceholderKind.ValueType  # 3
+"""`%s`, `%(count)d`, `%1$s`."""
+PLACEHOLDER_KIND_URL: PlaceholderKind.ValueType  # 4
+"""`https://...`, `www....`."""
+PLACEHOLDER_KIND_EMAIL: PlaceholderKind.ValueType  # 5
+"""E-mail addresses."""
+PLACEHOLDER_KIND_MENTION: PlaceholderKind.ValueType  # 6
+"""`@user`."""
+Global___PlaceholderKind: typing_extensions.TypeAlias = PlaceholderKind
+
 class _Markup:
     ValueType = typing.NewType("ValueType", builtins.int)
     V: typing_extensions.TypeAlias = ValueType
@@ -113,6 +153,8 @@ class TranslateTextRequest(google.protobuf.message.Message):
     MARKUP_RULES_FIELD_NUMBER: builtins.int
     CUT_LONG_SENTENCES_FIELD_NUMBER: builtins.int
     COPY_UNREADABLE_FIELD_NUMBER: builtins.int
+    GLOSSARY_FIELD_NUMBER: builtins.int
+    DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
     a pivot language, or the server's only model.
@@ -160,6 +202,16 @@ class TranslateTextRequest(google.protobuf.message.Message):
     def markup_rules(self) -> Global___MarkupRules:
         """Rules for elements of the markup; not set: those of HTML, and none for XML."""
 
+    @property
+    def glossary(self) -> Global___Glossary:
+        """Terms that translations must contain where the text has their source terms. Excludes sampling, and two models over
+        a pivot language.
+        """
+
+    @property
+    def do_not_translate(self) -> Global___DoNotTranslate:
+        """Parts of texts that are copied into translations. Excludes sampling."""
+
     def __init__(
         self,
         *,
@@ -176,12 +228,84 @@ class TranslateTextRequest(google.protobuf.message.Message):
         markup_rules: Global___MarkupRules | None = ...,
         cut_long_sentences: builtins.bool | None = ...,
         copy_unreadable: builtins.bool = ...,
+        glossary: Global___Glossary | None = ...,
+        do_not_translate: Global___DoNotTranslate | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "markup_rules", b"markup_rules", "options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "contents", b"contents", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "markup", b"markup", "markup_rules", b"markup_rules", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefixes", b"target_prefixes", "truncate", b"truncate"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "markup_rules", b"markup_rules", "options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "contents", b"contents", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "markup", b"markup", "markup_rules", b"markup_rules", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefixes", b"target_prefixes", "truncate", b"truncate"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_cut_long_sentences", b"_cut_long_sentences"]) -> typing.Literal["cut_long_sentences"] | None: ...
 
 Global___TranslateTextRequest: typing_extensions.TypeAlias = TranslateTextRequest
+
+@typing.final
+class Glossary(google.protobuf.message.Message):
+    """Terms, and the texts that translate them."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ENTRIES_FIELD_NUMBER: builtins.int
+    @property
+    def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___GlossaryEntry]:
+        """The entries. Each matches whole words in any case; at each place of a text the longest counts."""
+
+    def __init__(
+        self,
+        *,
+        entries: collections.abc.Iterable[Global___GlossaryEntry] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entries", b"entries"]) -> None: ...
+
+Global___Glossary: typing_extensions.TypeAlias = Glossary
+
+@typing.final
+class GlossaryEntry(google.protobuf.message.Message):
+    """A term, and the texts that translate it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: builtins.int
+    TARGETS_FIELD_NUMBER: builtins.int
+    source: builtins.str
+    """Term of the source language."""
+    @property
+    def targets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Terms of the target language; a translation contains one of them, as it is written here. At least one."""
+
+    def __init__(
+        self,
+        *,
+        source: builtins.str = ...,
+        targets: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["source", b"source", "targets", b"targets"]) -> None: ...
+
+Global___GlossaryEntry: typing_extensions.TypeAlias = GlossaryEntry
+
+@typing.final
+class DoNotTranslate(google.protobuf.message.Message):
+    """Parts of texts that are copied into translations."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    KINDS_FIELD_NUMBER: builtins.int
+    PATTERNS_FIELD_NUMBER: builtins.int
+    @property
+    def kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[Global___PlaceholderKind.ValueType]:
+        """Kinds of placeholders."""
+
+    @property
+    def patterns(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Texts; `*` stands for one or more letters, digits or `_`."""
+
+    def __init__(
+        self,
+        *,
+        kinds: collections.abc.Iterable[Global___PlaceholderKind.ValueType] | None = ...,
+        patterns: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["kinds", b"kinds", "patterns", b"patterns"]) -> None: ...
+
+Global___DoNotTranslate: typing_extensions.TypeAlias = DoNotTranslate
 
 @typing.final
 class MarkupRules(google.protobuf.message.Message):
@@ -259,6 +383,8 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     SPLIT_SENTENCES_FIELD_NUMBER: builtins.int
     CUT_LONG_SENTENCES_FIELD_NUMBER: builtins.int
     COPY_UNREADABLE_FIELD_NUMBER: builtins.int
+    GLOSSARY_FIELD_NUMBER: builtins.int
+    DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
     a pivot language, or the server's only model.
@@ -289,6 +415,16 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
         """Decoding options."""
 
+    @property
+    def glossary(self) -> Global___Glossary:
+        """Terms that translations must contain where the text has their source terms. Excludes sampling, and two models over
+        a pivot language.
+        """
+
+    @property
+    def do_not_translate(self) -> Global___DoNotTranslate:
+        """Parts of texts that are copied into translations. Excludes sampling."""
+
     def __init__(
         self,
         *,
@@ -303,9 +439,11 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
         split_sentences: builtins.bool = ...,
         cut_long_sentences: builtins.bool | None = ...,
         copy_unreadable: builtins.bool = ...,
+        glossary: Global___Glossary | None = ...,
+        do_not_translate: Global___DoNotTranslate | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "content", b"content", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefix", b"target_prefix", "truncate", b"truncate"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "content", b"content", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "model", b"model", "options", b"options", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "target_prefix", b"target_prefix", "truncate", b"truncate"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_cut_long_sentences", b"_cut_long_sentences"]) -> typing.Literal["cut_long_sentences"] | None: ...
 
 Global___StreamTranslateTextRequest: typing_extensions.TypeAlias = StreamTranslateTextRequest
@@ -392,6 +530,8 @@ class CorpusSettings(google.protobuf.message.Message):
     MARKUP_RULES_FIELD_NUMBER: builtins.int
     CUT_LONG_SENTENCES_FIELD_NUMBER: builtins.int
     COPY_UNREADABLE_FIELD_NUMBER: builtins.int
+    GLOSSARY_FIELD_NUMBER: builtins.int
+    DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
     a pivot language, or the server's only model.
@@ -428,6 +568,16 @@ class CorpusSettings(google.protobuf.message.Message):
     def markup_rules(self) -> Global___MarkupRules:
         """Rules for elements of the markup; not set: those of HTML, and none for XML."""
 
+    @property
+    def glossary(self) -> Global___Glossary:
+        """Terms that translations must contain where the text has their source terms. Excludes sampling, and two models over
+        a pivot language.
+        """
+
+    @property
+    def do_not_translate(self) -> Global___DoNotTranslate:
+        """Parts of texts that are copied into translations. Excludes sampling."""
+
     def __init__(
         self,
         *,
@@ -444,9 +594,11 @@ class CorpusSettings(google.protobuf.message.Message):
         markup_rules: Global___MarkupRules | None = ...,
         cut_long_sentences: builtins.bool | None = ...,
         copy_unreadable: builtins.bool = ...,
+        glossary: Global___Glossary | None = ...,
+        do_not_translate: Global___DoNotTranslate | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "markup_rules", b"markup_rules", "options", b"options"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "markup", b"markup", "markup_rules", b"markup_rules", "model", b"model", "options", b"options", "order", b"order", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "truncate", b"truncate", "window", b"window"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "markup_rules", b"markup_rules", "options", b"options"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_cut_long_sentences", b"_cut_long_sentences", "attention", b"attention", "copy_unreadable", b"copy_unreadable", "cut_long_sentences", b"cut_long_sentences", "do_not_translate", b"do_not_translate", "glossary", b"glossary", "markup", b"markup", "markup_rules", b"markup_rules", "model", b"model", "options", b"options", "order", b"order", "source_language_code", b"source_language_code", "split_sentences", b"split_sentences", "target_language_code", b"target_language_code", "truncate", b"truncate", "window", b"window"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_cut_long_sentences", b"_cut_long_sentences"]) -> typing.Literal["cut_long_sentences"] | None: ...
 
 Global___CorpusSettings: typing_extensions.TypeAlias = CorpusSettings
@@ -556,6 +708,7 @@ class Translation(google.protobuf.message.Message):
     PIVOT_FIELD_NUMBER: builtins.int
     CUT_SENTENCES_FIELD_NUMBER: builtins.int
     PREFIX_UNKNOWN_COUNT_FIELD_NUMBER: builtins.int
+    BEAM_SIZE_FIELD_NUMBER: builtins.int
     source_token_count: builtins.int
     """Number of tokens of the text, after truncation."""
     output_token_count: builtins.int
@@ -574,6 +727,8 @@ class Translation(google.protobuf.message.Message):
     """Number of tokens of the text that the model's vocabulary lacks."""
     prefix_unknown_count: builtins.int
     """Number of tokens of the target prefix that the model's vocabulary lacks."""
+    beam_size: builtins.int
+    """Beam size of the search if terms needed a larger one than the options have; otherwise 0."""
     @property
     def hypotheses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hypothesis]:
         """Hypotheses, best first, or samples in the order of drawing; at least one."""
@@ -606,9 +761,10 @@ class Translation(google.protobuf.message.Message):
         pivot: Global___PivotTranslation | None = ...,
         cut_sentences: collections.abc.Iterable[builtins.str] | None = ...,
         prefix_unknown_count: builtins.int = ...,
+        beam_size: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["pivot", b"pivot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cut_sentences", b"cut_sentences", "hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "pivot", b"pivot", "prefix_unknown_count", b"prefix_unknown_count", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["beam_size", b"beam_size", "cut_sentences", b"cut_sentences", "hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "pivot", b"pivot", "prefix_unknown_count", b"prefix_unknown_count", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
 
 Global___Translation: typing_extensions.TypeAlias = Translation
 
@@ -655,6 +811,7 @@ class Hypothesis(google.protobuf.message.Message):
     TOKEN_SCORES_FIELD_NUMBER: builtins.int
     FINISH_REASON_FIELD_NUMBER: builtins.int
     ATTENTION_FIELD_NUMBER: builtins.int
+    TERMS_FIELD_NUMBER: builtins.int
     text: builtins.str
     """The whole translation, target prefix included."""
     score: builtins.float
@@ -677,6 +834,10 @@ class Hypothesis(google.protobuf.message.Message):
     def attention(self) -> Global___Attention:
         """Cross-attention of each token; set if attention was requested."""
 
+    @property
+    def terms(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___AppliedTerm]:
+        """Terms of the text, in their order."""
+
     def __init__(
         self,
         *,
@@ -687,11 +848,75 @@ class Hypothesis(google.protobuf.message.Message):
         token_scores: collections.abc.Iterable[builtins.float] | None = ...,
         finish_reason: Global___FinishReason.ValueType = ...,
         attention: Global___Attention | None = ...,
+        terms: collections.abc.Iterable[Global___AppliedTerm] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["attention", b"attention"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attention", b"attention", "finish_reason", b"finish_reason", "score", b"score", "text", b"text", "token_ids", b"token_ids", "token_scores", b"token_scores", "tokens", b"tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attention", b"attention", "finish_reason", b"finish_reason", "score", b"score", "terms", b"terms", "text", b"text", "token_ids", b"token_ids", "token_scores", b"token_scores", "tokens", b"tokens"]) -> None: ...
 
 Global___Hypothesis: typing_extensions.TypeAlias = Hypothesis
+
+@typing.final
+class AppliedTerm(google.protobuf.message.Message):
+    """A term of a text, and its place in a hypothesis."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SOURCE_FIELD_NUMBER: builtins.int
+    TARGETS_FIELD_NUMBER: builtins.int
+    SOURCE_SPAN_FIELD_NUMBER: builtins.int
+    SATISFIED_FIELD_NUMBER: builtins.int
+    TARGET_SPAN_FIELD_NUMBER: builtins.int
+    source: builtins.str
+    """The term as in the text."""
+    satisfied: builtins.bool
+    """True if the hypothesis contains it; false if the tokenizer cannot write it, or it does not fit."""
+    @property
+    def targets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Alternative texts; the hypothesis was to contain one. The term itself if it was to be copied."""
+
+    @property
+    def source_span(self) -> Global___TextSpan:
+        """Its place in the text; not set in markup."""
+
+    @property
+    def target_span(self) -> Global___TextSpan:
+        """Its place in the text of the hypothesis; not set if not known, and in markup."""
+
+    def __init__(
+        self,
+        *,
+        source: builtins.str = ...,
+        targets: collections.abc.Iterable[builtins.str] | None = ...,
+        source_span: Global___TextSpan | None = ...,
+        satisfied: builtins.bool = ...,
+        target_span: Global___TextSpan | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["source_span", b"source_span", "target_span", b"target_span"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["satisfied", b"satisfied", "source", b"source", "source_span", b"source_span", "target_span", b"target_span", "targets", b"targets"]) -> None: ...
+
+Global___AppliedTerm: typing_extensions.TypeAlias = AppliedTerm
+
+@typing.final
+class TextSpan(google.protobuf.message.Message):
+    """Part of a text, in characters (Unicode code points)."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
+    first: builtins.int
+    """Position of the first character."""
+    after: builtins.int
+    """Position after the last character."""
+    def __init__(
+        self,
+        *,
+        first: builtins.int = ...,
+        after: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "first", b"first"]) -> None: ...
+
+Global___TextSpan: typing_extensions.TypeAlias = TextSpan
 
 @typing.final
 class Attention(google.protobuf.message.Message):

@@ -46,6 +46,7 @@ class BeamSearch:
         self.parents: Sequence[int] = [0] * self.beam_size
         self.scores: Sequence[float] = [0.0] + [DEAD_SCORE] * (self.beam_size - 1)
         self._sums: Sequence[float] = self.scores  # of token scores, by row
+        self._merits = self._sums  # what hypotheses are ranked by, before normalization; never rises
         self.position = 0
         self.num_candidates = 1
         self.constraints = self.boosts = NO_CONSTRAINTS
@@ -98,7 +99,7 @@ class BeamSearch:
     def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
         self._steps.extend(zip(tokens.tolist(), scores.tolist(), rows.tolist(), strict=True))
         self.tokens, self.scores, self.parents = self._steps[-1]
-        self._sums = self.scores
+        self._merits = self._sums = self.scores
         self.position += len(tokens)
 
     def _forced_continuations(self, forced: Sequence[int]) -> tuple[list[int], list[float], list[int]]:
@@ -135,6 +136,7 @@ class BeamSearch:
         self._steps.append((running, sums, parents))
         self._live_rows = alive
         self.tokens, self._sums, self.parents = running, sums, parents
+        self._merits = sums
 
     def _split_ended(
         self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int], length: int
@@ -170,8 +172,8 @@ class BeamSearch:
     def _rows_as_ended(self, length: int) -> "list[Ended]":
         """Return hypotheses of the rows as they are, with `length` tokens."""
         penalty = self._options.length_penalty
-        sums = self._sums[: self._live_rows]
-        return [Ended(normalized_score(score, length, penalty), length, row, None) for row, score in enumerate(sums)]
+        merits = self._merits[: self._live_rows]
+        return [Ended(normalized_score(merit, length, penalty), length, row, None) for row, merit in enumerate(merits)]
 
     def _stops(self, length: int) -> bool:
         """True if the search ends, by `early_stopping`; called when the list of ended hypotheses is full.
@@ -185,7 +187,7 @@ class BeamSearch:
         # by default at its present length.
         favours_length = options.early_stopping == "never" and options.length_penalty > 0
         reachable_length = options.max_length if favours_length else length
-        return normalized_score(self._sums[0], reachable_length, options.length_penalty) <= self._ended[-1].score
+        return normalized_score(max(self._merits), reachable_length, options.length_penalty) <= self._ended[-1].score
 
     def stable_tokens(self) -> list[int]:
         if self.finished:
@@ -218,7 +220,7 @@ class BeamSearch:
         """
         options = self._options
         lengths = (len(self._steps) + 1, options.max_length)  # the score is monotonic in the length
-        return max(normalized_score(self._sums[row], length, options.length_penalty) for length in lengths)
+        return max(normalized_score(self._merits[row], length, options.length_penalty) for length in lengths)
 
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:

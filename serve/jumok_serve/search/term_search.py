@@ -13,9 +13,11 @@ from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.search import DEAD_SCORE, FinishedHypothesis, normalized_score
 from jumok_serve.search.terms import BOOST, TermAutomaton, Terms, TermState, reachable_terms, read_terms
 
-_Continuation: TypeAlias = tuple[float, int, int, TermState]
-"""Negated sum of token scores, row, next token, and state after it; ordered so that the best is first."""
+_Continuation: TypeAlias = tuple[float, int, int, TermState, float]
+"""Negated sum of token scores, row, next token, state after it, and merit; ordered so that the best is first."""
 ALL_CONTINUATIONS: Final = 2**31 - 1
+AFTER_TERM: Final = 16
+"""More candidates of a row after a term: the best may all continue its last word."""
 
 
 class TermSearch(BeamSearch):
@@ -25,6 +27,9 @@ class TermSearch(BeamSearch):
     the fewest tokens for its missing terms always runs on, so after that number of steps all terms are met. Only a
     hypothesis with all terms ends, if it is one of the best k continuations with all terms. The search may stop with k
     ended hypotheses, by ``early_stopping``. Here k is the part of the last bank, at least ``num_hypotheses``.
+
+    Ended hypotheses are ranked by merit: the sum of token scores without those of terms, divided by length^penalty. An
+    unlikely term costs equally at any length, so neither short nor long hypotheses gain by it.
 
     The candidates of a row are those of beam search, and all tokens that go on with a term: `boosts` bring these among
     the best. Totals of candidates are log-probabilities, because ``scores`` are 0.
@@ -43,7 +48,6 @@ class TermSearch(BeamSearch):
         size = self._automaton.size
         last_part = options.beam_size - size * (options.beam_size // (size + 1))
         self._most_ended = max(last_part, options.num_hypotheses)
-        self._others = options.beam_size + len(options.eos_ids) + len(self._automaton.once)
         self._short: list[tuple[int, Ended]] = []  # ended with missing terms, and the tokens these need; best first
         super().__init__(options, prompt)
         self.num_continuations = ALL_CONTINUATIONS
@@ -53,10 +57,16 @@ class TermSearch(BeamSearch):
         self._next_change = self.position + 2
         self.boosts = NO_CONSTRAINTS
         if self._forced is None:
-            self.num_candidates = self._others + max(len(state.boosted) for state in self._states)
+            self.num_candidates = max(self._most_others(state) + len(state.boosted) for state in self._states)
             self.boosts = self._automaton.boosts(self._states)
             if len(self.constraints.factors.values) and self.boosts is not NO_CONSTRAINTS:
                 self.constraints, self.boosts = _combine(self.constraints, self.boosts)
+
+    def _most_others(self, state: TermState) -> int:
+        """Return the number of candidates that a row needs besides boosted ones."""
+        options = self._options
+        more = AFTER_TERM if state.awaits_end else 0
+        return options.beam_size + len(options.eos_ids) + len(self._automaton.once) + more
 
     @property
     def steady_steps(self) -> int:
@@ -78,10 +88,9 @@ class TermSearch(BeamSearch):
         chosen = self._allocate(banks)
         if not chosen and not self._ended:
             self._ended = self._fewest_missing([] if found else self._rows_as_ended(length - 1))
-        self._states = [state for *_, state in chosen]
-        self._run_on(
-            [token for _, _, token, _ in chosen], [-negated for negated, *_ in chosen], [row for _, row, *_ in chosen]
-        )
+        self._states = [one[3] for one in chosen]
+        self._run_on([one[2] for one in chosen], [-one[0] for one in chosen], [one[1] for one in chosen])
+        self._merits = [one[4] for one in chosen]
         self.scores = [0.0] * len(chosen) + [DEAD_SCORE] * (self.beam_size - len(chosen))
         self.finished = not chosen or (len(self._ended) == self._most_ended and self._stops(length))
 
@@ -89,39 +98,39 @@ class TermSearch(BeamSearch):
         self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]
     ) -> list[_Continuation]:
         """Return the continuations that are alive, best first: of each row with boosted tokens and the best others."""
-        states, sums = self._states, self._sums
+        states, sums, merits, eos_ids = self._states, self._sums, self._merits, self._eos_ids
         forced = self._forced is not None
-        others = [self._others] * self.beam_size  # what a batch finds beyond these does not count
+        others = [self._most_others(state) for state in states]  # what a batch finds beyond these does not count
         found = []
         for token, score, row in zip(tokens, scores, rows, strict=True):
             if not score > DEAD_SCORE:  # or NaN, as are all that follow
                 break
             state = states[row]
+            added = score
             if forced:
-                total = score
+                added = score - sums[row]
             elif token in state.boosted:
-                total = sums[row] + score / BOOST
+                added = score / BOOST
             elif others[row]:
-                total = sums[row] + score
                 others[row] -= 1
             else:
                 continue
-            after = state if token in self._eos_ids else state.next(token)
+            after = state if token in eos_ids else state.next(token)
             if not after.surplus:
-                found.append((-total, row, token, after))
+                merit = merits[row] if after.left < state.left else merits[row] + added
+                found.append((-(sums[row] + added), row, token, after, merit))
         found.sort()
         return found
 
     def _keep_ended(self, ended: Sequence[_Continuation], found: Sequence[_Continuation], length: int) -> None:
         """Keep the best ended hypotheses with all terms, or without if there are none."""
-        complete = [one for one in found if one[3].complete][: self._most_ended]
-        for one in ended:
-            negated, row, token, state = one
-            final = normalized_score(-negated, length, self._options.length_penalty)
+        complete = sorted(-one[4] for one in found if one[3].complete)[: self._most_ended]
+        for negated, row, token, state, merit in ended:
+            final = normalized_score(merit, length, self._options.length_penalty)
             hypothesis = Ended(final, length - 1, row, (token, -negated))
             if not state.complete:
                 self._short.append((state.left, hypothesis))
-            elif one <= complete[-1]:
+            elif -merit <= complete[-1]:
                 self._ended.append(hypothesis)
         self._ended.sort(key=by_score, reverse=True)  # stable: of equal ones the earlier stays first
         del self._ended[self._most_ended :]
@@ -157,7 +166,11 @@ class TermSearch(BeamSearch):
     def _trace(self, ended: Ended) -> FinishedHypothesis:
         hypothesis = super()._trace(ended)
         _, *prefix = self._prompt
-        return hypothesis._replace(terms=tuple(read_terms((*prefix, *hypothesis.token_ids), self._terms)))
+        total, length = sum(hypothesis.token_scores), len(hypothesis.token_ids)
+        return hypothesis._replace(
+            score=normalized_score(total, length, self._options.length_penalty),
+            terms=tuple(read_terms((*prefix, *hypothesis.token_ids), self._terms)),
+        )
 
 
 def divide(places: int, wanted: Sequence[int]) -> list[int]:

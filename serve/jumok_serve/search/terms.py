@@ -73,9 +73,9 @@ def read_terms(tokens: Sequence[int], terms: Terms) -> list[TermSpan | None]:
 
 
 def options_with_terms(options: SearchOptions, terms: Terms) -> SearchOptions:
-    """Return options with a beam that has a place for each number of begun terms.
+    """Return options with a beam that has two places for each number of begun terms.
 
-    The beam size becomes the next power of two, so that few beam sizes share batches.
+    A larger beam size becomes a power of two, so that few beam sizes share batches.
 
     Raises:
         InvalidArgumentError: tokens are drawn, or the model renormalizes after a repetition penalty.
@@ -90,13 +90,13 @@ def options_with_terms(options: SearchOptions, terms: Terms) -> SearchOptions:
             "one of them out",
             field="options.repetition_penalty",
         )
-    needed = min(1 << len(terms.alternatives).bit_length(), MAX_BEAM_SIZE)
-    return options if options.beam_size > len(terms.alternatives) else _with_beam(options, needed)
+    needed = min(2 * (len(terms.alternatives) + 1), MAX_BEAM_SIZE)
+    return options if options.beam_size >= needed else _with_beam(options, 1 << (needed - 1).bit_length())
 
 
 @lru_cache(maxsize=64)
 def _with_beam(options: SearchOptions, beam_size: int) -> SearchOptions:
-    return replace(options, beam_size=max(options.beam_size, beam_size))
+    return replace(options, beam_size=beam_size)
 
 
 def reachable_terms(terms: Terms, options: SearchOptions, prefix: Sequence[int]) -> Terms:
@@ -162,10 +162,14 @@ class TermState:
         complete: True if a hypothesis that ends here contains all terms.
         bank: most terms that a reading has met or begun.
         boosted: tokens that go on with a term, or end the hypothesis after the last.
+        awaits_end: True if the row ends with a term, which the next token may turn into a part of a longer word.
         surplus: True if the row ends with a sequence that it may not contain again.
     """
 
-    __slots__ = ("_automaton", "_next", "_others", "_readings", "bank", "boosted", "complete", "left", "surplus")
+    __slots__ = (
+        *("_automaton", "_next", "_others", "_readings"),
+        *("awaits_end", "bank", "boosted", "complete", "left", "surplus"),
+    )
 
     def __init__(self, automaton: "TermAutomaton", readings: tuple[Reading, ...]) -> None:
         self._automaton, self._readings = automaton, readings
@@ -173,8 +177,9 @@ class TermState:
         self.complete = self.left == 0
         self.bank = max(map(automaton.bank, readings))
         self.surplus = any(map(automaton.is_surplus, readings))
+        self.awaits_end = any(map(automaton.awaits_end, readings))
         boosted = {token for reading in readings for token in automaton.next_tokens(reading)}
-        if self.complete and any(reading.pending for reading in readings):  # all likely tokens may continue the word
+        if self.complete and self.awaits_end:  # all likely tokens may continue the word
             boosted.update(automaton.eos_ids)
         self.boosted = frozenset(boosted)
         self._next: dict[int, TermState] = {}
@@ -272,6 +277,10 @@ class TermAutomaton:
         unmet, pending = reading
         return self.size - unmet.bit_count() + bool(pending and self._begins(unmet, pending))
 
+    def awaits_end(self, reading: Reading) -> bool:
+        """True if the pending tokens meet a term, unless the next token continues the word."""
+        return bool(self.terms.joins and reading.pending and self._met(reading))
+
     def is_surplus(self, reading: Reading) -> bool:
         """True if the pending tokens are written again, although no term needs them."""
         return reading.pending in self.once and not self._met(reading)
@@ -284,7 +293,7 @@ class TermAutomaton:
         return sorted(alike.values())
 
     def best(self, readings: Collection[Reading]) -> list[Reading]:
-        """Return the readings of which no other has met more, at most `MAX_READINGS`."""
+        """Return the readings that have met the most, at most `MAX_READINGS`."""
         if len(readings) == 1:
             return [*readings]
         kept = [

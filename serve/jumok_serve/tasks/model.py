@@ -13,6 +13,7 @@ from jumok_serve.runtime.graphs import Graphs, Integers
 from jumok_serve.search.options import DecodingOptions, SearchOptions
 from jumok_serve.tasks.parameters import TextParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
+from jumok_serve.tasks.terms import TermTokenizer
 from jumok_serve.tokenizers.input_processor import MAX_CACHED, InputProcessor
 
 
@@ -40,6 +41,7 @@ class TaskModel:
         )
         # Without a reference to self: a cycle would keep the graphs of an unloaded model in memory.
         self.resolve = lru_cache(MAX_CACHED)(partial(_resolve, bundle.manifest, vocab_size))
+        self.term_tokenizer = TermTokenizer(bundle.tokenizer)
         self.shortlist_columns = partial(_shortlist_columns, bundle.manifest, shortlist)
         assert bundle.pinned is not None
         self.weights = bundle.pinned.mapped(variant.weights)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.terms import TermFinder
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +50,7 @@ class TranslationParameters(TextParameters):
         copy_unreadable: True to copy sentences that have nothing that the model can read.
         markup: markup of the texts; None: plain.
         markup_rules: rules for its elements.
+        terms: finds the terms of a text; None: there are none.
     """
 
     options: DecodingOptions = DecodingOptions()  # noqa: RUF009 - frozen
@@ -59,6 +61,7 @@ class TranslationParameters(TextParameters):
     copy_unreadable: bool = False
     markup: MarkupKind | None = None
     markup_rules: MarkupRules = MarkupRules()  # noqa: RUF009 - frozen
+    terms: TermFinder | None = None
 
     def __post_init__(self) -> None:
         TextParameters.__post_init__(self)

@@ -16,12 +16,13 @@ from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.engine.statistics import Progress
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
-from jumok_serve.search import FinishedHypothesis, SearchPlan
+from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, options_with_terms
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
+from jumok_serve.tasks.terms import SentenceTerms, with_tokens
 from jumok_serve.tokenizers.input_processor import InputProcessor, Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
@@ -84,12 +85,16 @@ class Job:
         prompt: start token and target prefix.
         future: result of the engine; None for a text without content, which is not decoded.
         progress: tokens so far; None if the caller does not follow the progress.
+        terms: terms of the text, or None.
+        beam_size: beam size if terms needed a larger one, or None.
     """
 
     source: Source
     prompt: tuple[int, ...]
     future: Future[Decoded] | None
     progress: Progress | None = None
+    terms: SentenceTerms | None = None
+    beam_size: int | None = None
 
 
 @dataclass(eq=False)
@@ -190,14 +195,14 @@ class PendingTranslations:
         texts = iter(
             self.tokenizer.decode_all([(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text])
         )
-        return {job: tuple(self._hypothesis(next(texts), one) for one in of_text) for job, of_text in found}
+        return {job: tuple(self._hypothesis(next(texts), one, job) for one in of_text) for job, of_text in found}
 
     def _results(self) -> list[Decoded]:
         if self._decoded is None:
             self._decoded = [future.result() for future in self.futures]
         return self._decoded
 
-    def _hypothesis(self, text: str, hypothesis: FinishedHypothesis) -> Hypothesis:
+    def _hypothesis(self, text: str, hypothesis: FinishedHypothesis, job: Job) -> Hypothesis:
         return Hypothesis(
             text=text,
             score=hypothesis.score,
@@ -205,6 +210,7 @@ class PendingTranslations:
             token_ids=hypothesis.token_ids,
             token_scores=hypothesis.token_scores,
             finish_reason=hypothesis.finish_reason,
+            terms=() if job.terms is None else job.terms.applied(hypothesis, text, job.prompt[1:], self.tokenizer),
         )
 
     def _with_attention(
@@ -244,6 +250,7 @@ class PendingTranslations:
             target_language=self.direction.target,
             model=self.manifest.name,
             model_version=self.manifest.version,
+            beam_size=job.beam_size,
             timings=timings,
         )
 
@@ -295,6 +302,7 @@ def submit_texts(
         truncate=parameters.truncate,
         deadline=parameters.deadline,
         keep_unknown=parameters.attention,
+        keep_given=parameters.terms is not None,
     )
     return submit_sources(
         model, engine, sources, parameters, target_prefixes=target_prefixes, on_progress=on_progress, started=started
@@ -314,6 +322,10 @@ def check_parameters(model: TaskModel, parameters: TranslationParameters) -> tup
     options = model.resolve(parameters.options, direction.forced_first, ())
     if options.sampling is not None and not model.can_sample:
         raise SamplingUnavailableError.of(model.manifest.name)
+    if options.sampling is not None and parameters.terms is not None:
+        raise InvalidArgumentError(
+            "terms need a search: leave out the glossary and parts to copy, or sample and its options", field="options"
+        )
     return direction, options
 
 
@@ -345,7 +357,7 @@ def submit_sources(
     start = (inputs.start(direction),)
     for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
         prompt = (*start, *prefix) if prefix else start
-        future = progress = None
+        future = progress = terms = beam_size = None
         if source.token_ids:
             options = text_options
             if prefix:
@@ -355,11 +367,17 @@ def submit_sources(
                     if error.field == "target_prefix":
                         error.field = f"target_prefixes[{index}]"
                     raise
+            if parameters.terms is not None:
+                terms = model.term_tokenizer.find(source.given, parameters.terms, direction, field=f"contents[{index}]")
+                widened = options_with_terms(options, terms.tokens)
+                beam_size = widened.beam_size if widened.beam_size > options.beam_size else None
+                options = widened
+            tokens = NO_TERMS if terms is None else terms.tokens
             progress = None if on_progress is None else Progress(on_progress)
             sentence = Sentence(
                 source_ids=source.token_ids,
-                plan=SearchPlan(options, prompt[0], prefix, source.token_ids),
-                allowed_tokens=model.shortlist_columns(source.token_ids, direction),
+                plan=SearchPlan(options, prompt[0], prefix, source.token_ids, tokens),
+                allowed_tokens=with_tokens(model.shortlist_columns(source.token_ids, direction), tokens),
                 deadline=parameters.deadline,
                 progress=progress,
                 caller=parameters.caller,
@@ -367,7 +385,7 @@ def submit_sources(
             )
             sentences.append(sentence)
             future = sentence.future
-        jobs.append(Job(source, prompt, future, progress))
+        jobs.append(Job(source, prompt, future, progress, terms, beam_size))
     if on_progress is None:
         # Sentences of similar lengths are encoded together without padding, and the shortest run last.
         sentences.sort(key=_source_length, reverse=True)

@@ -3,14 +3,12 @@
 from dataclasses import dataclass
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.manifest.language_codes import primary_language, writes_spaces
 from jumok_serve.text.boundary_rules import marker_length
-from jumok_serve.text.language_codes import primary_language
 from jumok_serve.text.sentence_boundaries import sentence_spans
 
 MAX_SENTENCES = 4096
 """Limit for all texts of a request together."""
-WITHOUT_SPACES = frozenset({"zh", "yue", "wuu", "ja", "th", "lo", "km", "my", "bo", "dz"})
-"""Languages that write no space between sentences."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +32,7 @@ class SplitText:
 
 def sentence_space(language: str) -> str:
     """Return the white space that a language, given by its tag, writes between sentences."""
-    return "" if primary_language(language) in WITHOUT_SPACES else " "
+    return " " if writes_spaces(language) else ""
 
 
 def too_many_sentences() -> InvalidArgumentError:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
+from jumok_proto.results import AppliedTerm, FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
@@ -104,7 +104,10 @@ class PendingParts:
     def join(self, text: TextParts, parts: Sequence[Translation]) -> Translation:
         """Make a text's translation of those of its parts."""
         joined = _join(text, [part.text for part in parts]) + text.kept[-1]
-        return replace(join_translations(parts, joined, length_penalty=self.length_penalty), cut_sentences=text.cut)
+        translation = join_translations(
+            parts, joined, length_penalty=self.length_penalty, terms=_joined_terms(text, parts)
+        )
+        return replace(translation, cut_sentences=text.cut)
 
     def attention(
         self, wanted: Sequence[bool], aligner: TeacherForcing, reduce: Callable[[Floats], Floats]
@@ -118,7 +121,20 @@ class PendingParts:
         ]
 
 
-def join_translations(parts: Sequence[Translation], text: str, *, length_penalty: float) -> Translation:
+def _joined_terms(text: TextParts, parts: Sequence[Translation]) -> tuple[AppliedTerm, ...]:
+    """Return the terms of all parts, with their places in the whole text and translation."""
+    terms = list[AppliedTerm]()
+    target = 0
+    for kept, (source, _), part in zip(text.kept, text.places, parts, strict=False):
+        target += len(kept)
+        terms += [term.moved(source, target) for term in part.hypotheses[0].terms]
+        target += len(part.text)
+    return tuple(terms)
+
+
+def join_translations(
+    parts: Sequence[Translation], text: str, *, length_penalty: float, terms: tuple[AppliedTerm, ...]
+) -> Translation:
     """Make one translation with a text of those of its parts."""
     best = [part.hypotheses[0] for part in parts]
     token_scores = tuple(score for one in best for score in one.token_scores)
@@ -130,6 +146,7 @@ def join_translations(parts: Sequence[Translation], text: str, *, length_penalty
         token_ids=tuple(token for one in best for token in one.token_ids),
         token_scores=token_scores,
         finish_reason=FinishReason.EOS if ended else FinishReason.LENGTH,
+        terms=terms,
     )
     return replace(
         parts[0],
@@ -138,6 +155,7 @@ def join_translations(parts: Sequence[Translation], text: str, *, length_penalty
         source_truncated=any(part.source_truncated for part in parts),
         source_unknown_count=sum(part.source_unknown_count for part in parts),
         cut_sentences=tuple(sentence for part in parts for sentence in part.cut_sentences),
+        beam_size=max((part.beam_size or 0 for part in parts), default=0) or None,
     )
 
 
@@ -249,6 +267,7 @@ def read_parts(
             truncate=truncate,
             deadline=parameters.deadline,
             keep_unknown=parameters.markup is not None,
+            keep_given=parameters.terms is not None,
         )
 
     sources = iter(read([sentence for text in texts for sentence in text.sentences]))

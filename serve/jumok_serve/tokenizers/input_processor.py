@@ -4,7 +4,7 @@ import logging
 import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -38,12 +38,14 @@ class Source:
     Attributes:
         unknown: number of unknown tokens.
         text: text that was tokenized, if it has unknown tokens and was to be kept.
+        given: the text as given, if it was to be kept.
     """
 
     token_ids: tuple[int, ...]
     truncated: bool
     unknown: int = 0
     text: str = ""
+    given: str = ""
 
 
 class Target(NamedTuple):
@@ -89,6 +91,7 @@ class InputProcessor:
         truncate: bool,
         deadline: float | None,
         keep_unknown: bool = False,
+        keep_given: bool = False,
     ) -> list[Source]:
         """Tokenize texts, with task prefix and token ids of the direction; keeps texts for `spelled` if needed.
 
@@ -106,7 +109,10 @@ class InputProcessor:
         sources: list[Source] = []
         for some in _groups(texts):
             _check_deadline(deadline)
-            sources += self._sources(some, direction, first=len(sources), truncate=truncate, keep_unknown=keep_unknown)
+            found = self._sources(some, direction, first=len(sources), truncate=truncate, keep_unknown=keep_unknown)
+            if keep_given:
+                found = [replace(source, given=text) for source, text in zip(found, some, strict=True)]
+            sources += found
         return sources
 
     def prefixes(

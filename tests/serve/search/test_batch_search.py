@@ -13,7 +13,6 @@ from jumok_serve.search import (
     Search,
     best_continuations,
     best_of_each_row,
-    options_with_terms,
     step_arrays,
 )
 from jumok_serve.search.options import Sampling
@@ -56,7 +55,7 @@ def random_pair(rng: np.random.Generator, beam_size: int) -> Pair:
         case = constrained(rng, case)
     elif beam_size > 1 and rng.random() < 0.5:
         terms = random_terms(rng, vocabulary=LEAST_TOKENS, most=beam_size - 1)
-        case = replace(case, options=options_with_terms(case.options, terms), terms=terms)
+        case = replace(case, terms=terms)
     return Pair(case, case.search(), case.search())
 
 
@@ -134,7 +133,9 @@ def step(table: BatchSearch, slots: list[Pair | None], *, with_empty: bool) -> N
         assert [array.tolist() for array in boosted] == [array.tolist() for array in asks.boosts.factors]
         pair.feed()
         rows = slice(taking_part.index(slot) * beam_size, (taking_part.index(slot) + 1) * beam_size)
-        tokens[rows], totals[rows] = candidates(asks, pair.case.step, pair.prefixes, number)
+        found, sums = candidates(asks, pair.case.step, pair.prefixes, number)  # a vocabulary may have fewer
+        totals[rows] = -np.inf
+        tokens[rows, : found.shape[1]], totals[rows, : found.shape[1]] = found, sums
     own = [(slot, pair.alone) for slot, pair in enumerate(slots) if pair is not None]
     asked_alike = {(id(table.constraints[slot]), one.acts_on_logits, one.renormalizes) for slot, one in own}
     shared = table.shared_constraints(np.array([slot for slot, _ in own])) if own else None

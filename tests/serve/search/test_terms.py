@@ -10,8 +10,8 @@ import pytest
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.search import Terms, TermSpan, options_with_terms
 from jumok_serve.search.options import Sampling
-from jumok_serve.search.terms import TermAutomaton, TermState, reachable_terms, read_terms
-from tests.support.reference_terms import missing_terms
+from jumok_serve.search.terms import TermAutomaton, reachable_terms, read_terms
+from tests.support.reference_terms import missing_terms, state_after
 from tests.support.search_cases import make_options
 
 VOCABULARY = 4
@@ -28,13 +28,6 @@ def random_terms(rng: np.random.Generator, *, vocabulary: int = VOCABULARY, most
     )
     joins = bytes((rng.random(vocabulary) < 0.3).tolist()) if rng.random() < 0.5 else b""
     return Terms(alternatives, joins)
-
-
-def state_after(terms: Terms, tokens: Sequence[int]) -> TermState:
-    state = TermAutomaton(terms).start
-    for token in tokens:
-        state = state.next(token)
-    return state
 
 
 @pytest.mark.parametrize(
@@ -178,9 +171,10 @@ def test_a_term_in_the_target_prefix_needs_no_room() -> None:
 
 
 @pytest.mark.parametrize(
-    ("beam_size", "count", "expected"), [(1, 1, 2), (1, 3, 4), (4, 3, 4), (4, 4, 8), (5, 1, 5), (2, 100, 64)]
+    ("beam_size", "count", "expected"),
+    [(1, 1, 4), (1, 2, 8), (4, 1, 4), (4, 3, 8), (4, 4, 16), (5, 1, 5), (2, 100, 64), (64, 9, 64)],
 )
-def test_a_beam_has_a_place_for_each_number_of_terms(beam_size: int, count: int, expected: int) -> None:
+def test_a_beam_has_two_places_for_each_number_of_terms(beam_size: int, count: int, expected: int) -> None:
     options = make_options(beam_size=beam_size, num_hypotheses=1)
     found = options_with_terms(options, Terms((((5,),),) * count))
     assert (found.beam_size, found.num_hypotheses) == (expected, 1)

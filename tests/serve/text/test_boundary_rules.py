@@ -2,7 +2,7 @@
 
 import pytest
 
-from jumok_serve.text.language_codes import primary_language
+from jumok_serve.manifest.language_codes import primary_language
 from jumok_serve.text.sentence_splitting import split
 
 SPLIT = {

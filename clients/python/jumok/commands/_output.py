@@ -29,6 +29,12 @@ class Warnings:
             self._given.add(kind)
             click.echo(f"Warning: {message}; others are not reported", err=True)
 
+    def missing_terms(self, name: str, translation: Translation) -> None:
+        """Warn of the first text with terms that its translation lacks."""
+        missing = [term.source for term in translation.hypotheses[0].terms if not term.satisfied]
+        if missing:
+            self.once("term", f"{name}: the translation lacks the term {missing[0]!r}, which the model cannot write")
+
     def unknown_source(self, name: str, unknown: int, tokens: int) -> None:
         """Warn of the first text with unknown tokens."""
         if unknown:
@@ -90,6 +96,8 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
     }
     if hypothesis.attention is not None:
         fields["attention"] = hypothesis.attention
+    if hypothesis.terms:
+        fields["terms"] = [asdict(term) for term in hypothesis.terms]
     return fields
 
 

@@ -30,6 +30,7 @@ from jumok.commands._output import (
     write_line,
     write_text,
 )
+from jumok.commands._terms import term_options, text_options
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.text_options import splits_sentences
 
@@ -62,6 +63,7 @@ SHOWN = 80
 )
 @click.option("--copy-unreadable", is_flag=True, help="Copy sentences that have nothing that the model can read.")
 @markup_options
+@term_options
 @click.option("--target-prefix", metavar="TEXT", help="Beginning of each translation.")
 @decoding_options
 @limit_options
@@ -86,6 +88,10 @@ def translate(
     copy_unreadable: bool,
     markup: MarkupKind | None,
     rules: MarkupRules,
+    terms: tuple[str, ...],
+    glossary: Path | None,
+    copied: tuple[str, ...],
+    placeholders: tuple[str, ...],
     target_prefix: str | None,
     truncate: bool,
     timeout_s: float,
@@ -117,6 +123,7 @@ def translate(
         "markup": markup,
         "markup_rules": rules if markup else None,
         "timeout_s": timeout_s,
+        **text_options(terms, glossary, copied, placeholders),
     }
     several = (options.get("num_hypotheses") or 1) > 1
     warnings = Warnings()
@@ -167,6 +174,7 @@ def _warn(warnings: Warnings, line: Line, translation: Translation, *, prefix: s
         whole: True if the text was translated as one sentence.
     """
     warnings.unknown_source(line.name, translation.source_unknown_count, translation.source_token_count)
+    warnings.missing_terms(line.name, translation)
     if translation.prefix_unknown_count:
         tokens = translation.prefix_unknown_count
         warnings.once(

@@ -15,6 +15,7 @@ from jumok_proto.conversion import markup_from_proto, options_from_proto, rules_
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_serve.search.options import DecodingOptions
+from jumok_serve.service.handlers.request_terms import request_terms
 from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.tasks.attention_query import AttentionQuery
@@ -66,6 +67,7 @@ def parse_request(model: LoadedModel, request: TranslationMessage, remaining_s: 
         cut_long_sentences=request.cut_long_sentences if request.HasField("cut_long_sentences") else None,
         copy_unreadable=request.copy_unreadable,
         **_parse_markup(request),
+        terms=request_terms(request.glossary, request.do_not_translate),
         deadline=deadline_after(remaining_s),
         caller=current_caller(),
     )

@@ -319,6 +319,8 @@ class TranslationService(TranslationServiceServicer):
 
         if parameters.attention:
             chosen.only("attention")
+        if parameters.terms is not None:
+            chosen.only("glossary and do_not_translate")
         if len(chosen.models) == 1:
             return await submit(chosen.last, texts, parameters, prefixes, on_progress)
         first_defaults = chosen.models[0].manifest.generation
@@ -395,9 +397,9 @@ def _is_short(*texts: Sequence[str]) -> bool:
 
 
 def _is_quick(texts: Sequence[str], parameters: TranslationParameters) -> bool:
-    """True if finding the sentences of short texts takes little time."""
+    """True if finding the sentences of short texts, without terms, takes little time."""
     ends = sum(map(possible_ends, texts)) if parameters.in_parts else 0
-    return parameters.markup is None and ends <= MAX_INLINE_ENDS
+    return parameters.markup is None and parameters.terms is None and ends <= MAX_INLINE_ENDS
 
 
 def _cancel_result(job: "Future[Job]") -> None:

@@ -1,12 +1,13 @@
 """Translation of documents with markup: their blocks as texts, and the tags around the translations."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 
 import numpy as np
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError
-from jumok_proto.results import Timings, Translation
+from jumok_proto.results import AppliedTerm, Timings, Translation
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
@@ -87,9 +88,16 @@ class PendingDocuments:
                 joined[first:after],
                 document.written(written.__getitem__),
                 length_penalty=self._pending.length_penalty,
+                terms=_without_places(joined[first:after]),
             )
             for document, first, after in zip(self._documents, self._firsts, self._firsts[1:], strict=False)
         ]
+
+
+def _without_places(blocks: Sequence[Translation]) -> tuple[AppliedTerm, ...]:
+    """Return the terms of blocks; their places in the texts of blocks are none in the document."""
+    terms = (term for block in blocks for term in block.hypotheses[0].terms)
+    return tuple(replace(term, source_span=None, target_span=None) for term in terms)
 
 
 def _penultimate_layer(weights: Floats) -> Floats:

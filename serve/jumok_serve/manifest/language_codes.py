@@ -1,4 +1,4 @@
-"""Two-letter language codes of three-letter ones, as CLDR has them."""
+"""Two-letter language codes of three-letter ones, as CLDR has them, and languages without spaces."""
 
 import re
 
@@ -21,9 +21,16 @@ _PAIRS = (
     "zyb-za "
 )
 _TWO_LETTERS = dict(pair.split("-") for pair in _PAIRS.split())
+WITHOUT_SPACES = frozenset({"zh", "yue", "wuu", "ja", "th", "lo", "km", "my", "bo", "dz"})
+"""Languages that write no space between words or sentences."""
 
 
 def primary_language(tag: str) -> str:
     """Return the language of a tag, in two letters if it has such a code: ``de`` for ``deu_Latn`` and ``de-AT``."""
     language = re.split("[-_]", tag, maxsplit=1)[0].lower()
     return _TWO_LETTERS.get(language, language)
+
+
+def writes_spaces(tag: str) -> bool:
+    """True if a language writes spaces between words and sentences."""
+    return primary_language(tag) not in WITHOUT_SPACES

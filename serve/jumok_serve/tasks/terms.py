@@ -1,0 +1,156 @@
+"""Terms of a sentence: source matches as token sequences, and their places in the translation."""
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from typing import Final, NamedTuple, Protocol
+
+import numpy as np
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.results import AppliedTerm, TextSpan
+from jumok_serve.manifest.language_codes import writes_spaces
+from jumok_serve.manifest.languages import Direction
+from jumok_serve.runtime.graphs import Integers
+from jumok_serve.search import NO_TERMS, FinishedHypothesis, Terms
+from jumok_serve.tokenizers.tokenizer import Tokenizer
+
+MAX_TERMS: Final = 64
+"""Most terms of a sentence: each takes places in the beam."""
+MAX_CACHED_TERMS: Final = 4096
+
+
+class TermMatch(NamedTuple):
+    """A term that occurs in a text.
+
+    Attributes:
+        first, after: its place in the text, in characters.
+        targets: alternative texts; the translation must contain one.
+        once: True if the translation may not contain it more often than the text.
+    """
+
+    first: int
+    after: int
+    targets: tuple[str, ...]
+    once: bool = False
+
+
+class TermFinder(Protocol):
+    """Glossary and placeholders of a request."""
+
+    def find(self, text: str) -> list[TermMatch]:
+        """Return the terms of a text in their order; they share no character."""
+
+
+@dataclass(frozen=True, slots=True)
+class SentenceTerms:
+    """Terms of a sentence, as texts and as tokens.
+
+    Attributes:
+        matches: terms in the text, [n].
+        tokens: their token sequences, [n]; none for a term that the tokenizer cannot write.
+    """
+
+    text: str
+    matches: tuple[TermMatch, ...]
+    tokens: Terms
+
+    def applied(
+        self, hypothesis: FinishedHypothesis, text: str, prefix: Sequence[int], tokenizer: Tokenizer
+    ) -> tuple[AppliedTerm, ...]:
+        """Return the terms with their places in a hypothesis and its text."""
+        written = (*prefix, *hypothesis.token_ids)
+        spans = hypothesis.terms or (None,) * len(self.matches)
+        applied = []
+        for match, span in zip(self.matches, spans, strict=True):
+            target = None if span is None else _find(match.targets, text, tokenizer.decode(written[: span.first]))
+            applied.append(
+                AppliedTerm(
+                    source=self.text[match.first : match.after],
+                    targets=match.targets,
+                    source_span=TextSpan(match.first, match.after),
+                    target_span=target,
+                    satisfied=span is not None,
+                )
+            )
+        return tuple(applied)
+
+
+def _find(targets: Sequence[str], text: str, before: str) -> TextSpan | None:
+    """Return the place of a term in a text, at or after the end of the text before it."""
+    least = max(0, len(before) - 1)  # a space at the end may be written differently
+    found = [(text.find(target, least), -len(target)) for target in targets]
+    first, negated = min((place for place in found if place[0] >= 0), default=(-1, 0))
+    return None if first < 0 else TextSpan(first, first - negated)
+
+
+class TermTokenizer:
+    """Writes terms as target tokens.
+
+    A term is written as after a space, or after a character in languages without spaces.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._joins: bytes | None = None
+        self._lock = threading.Lock()
+        # Without a reference to self: a cycle would keep the tokenizer of an unloaded model in memory.
+        self._sequence = lru_cache(MAX_CACHED_TERMS)(partial(_sequence, tokenizer))
+
+    def find(self, text: str, finder: TermFinder, direction: Direction, *, field: str) -> SentenceTerms:
+        """Find the terms of a text, with their token sequences in the target language.
+
+        Raises:
+            InvalidArgumentError: the text has too many terms; names `field`.
+        """
+        matches = finder.find(text)
+        if not matches:
+            return SentenceTerms(text, (), NO_TERMS)
+        if len(matches) > MAX_TERMS:
+            raise InvalidArgumentError(
+                f"a sentence takes at most {MAX_TERMS} terms, this one has {len(matches)}: split the text", field=field
+            )
+        spaced = writes_spaces(direction.target)
+        sequences = tuple(
+            tuple(ids for target in match.targets if (ids := self._sequence(target, spaced))) for match in matches
+        )
+        joins = self._continuing_tokens() if spaced else b""
+        return SentenceTerms(text, tuple(matches), Terms(sequences, joins, tuple(match.once for match in matches)))
+
+    def _continuing_tokens(self) -> bytes:
+        """Return a 1 for each token that continues a word."""
+        with self._lock:
+            if self._joins is None:
+                self._joins = _continuing_tokens(self._tokenizer)
+            return self._joins
+
+
+def with_tokens(allowed: Integers | None, terms: Terms) -> Integers | None:
+    """Add the tokens of terms to a shortlist, ascending; None stays all tokens."""
+    tokens = [token for alternatives in terms.alternatives for sequence in alternatives for token in sequence]
+    return allowed if allowed is None or not tokens else np.union1d(allowed, tokens)
+
+
+_CONTEXT = "a"
+"""A word before a term or a token, to see if these begin a word."""
+
+
+def _sequence(tokenizer: Tokenizer, text: str, spaced: bool) -> tuple[int, ...]:
+    """Return the tokens of a term within a text; empty if the tokenizer cannot write it."""
+    before = _CONTEXT if spaced else "。"
+    context = tokenizer.encode_target(before)
+    joined = f"{before} {text}" if spaced else before + text
+    whole, alone = tokenizer.encode_target(joined), tokenizer.encode_target(text)
+    candidates = [whole[len(context) :]] if whole[: len(context)] == context else []
+    for ids in (*candidates, alone):
+        if ids and tokenizer.decode([*context, *ids]) == joined:
+            return tuple(ids)
+    return ()
+
+
+def _continuing_tokens(tokenizer: Tokenizer) -> bytes:
+    (*_, word) = tokenizer.encode_target(_CONTEXT)
+    texts = tokenizer.decode_all([(word, token) for token in range(tokenizer.vocab_size)])
+    begin = len(tokenizer.decode([word]))
+    return bytes(text[begin : begin + 1].isalnum() for text in texts)

@@ -1,0 +1,43 @@
+"""Parameters of a translation from keyword options, and the function that queues its texts."""
+
+from collections.abc import Callable
+from typing import Any
+
+from jumok_proto.options import check_names
+from jumok_proto.text_options import TranslateOptions, separate, separate_terms, splits_sentences
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.translation import PendingTexts, submit_texts
+from jumok_serve.text.markup.translation import submit_documents
+from jumok_serve.text.sentence_translation import submit_sentences
+from jumok_serve.text.terms import terminology
+
+
+def translation_parameters(
+    options: TranslateOptions, *, split_sentences: bool | None, target_prefix: object, attention: bool, **others: Any
+) -> TranslationParameters:
+    """Make the parameters of a translation; `others` are those without a default of their own here.
+
+    Raises:
+        InvalidArgumentError: an option cannot be used.
+        TypeError: an option does not exist.
+    """
+    text_options, decoding = separate(options)
+    terms, for_parts = separate_terms(text_options)
+    check_names(decoding)
+    splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=decoding)
+    return TranslationParameters(
+        options=DecodingOptions(**decoding),
+        attention=attention,
+        split_sentences=splits,
+        terms=terminology(terms),
+        **for_parts,
+        **others,
+    )
+
+
+def submit_function(parameters: TranslationParameters) -> Callable[..., PendingTexts]:
+    """Return the function that queues texts of this kind."""
+    if parameters.markup is not None:
+        return submit_documents
+    return submit_sentences if parameters.in_parts else submit_texts

@@ -1,0 +1,103 @@
+"""Glossaries: source terms with the target terms that translate them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.tasks.terms import TermMatch
+from jumok_serve.text.terms.words import Word, words
+
+MAX_ENTRIES: Final = 100_000
+"""Most entries of a glossary; one of 100,000 takes about 100 MB of memory."""
+MAX_CHARACTERS: Final = 256
+"""Most characters of a term."""
+MAX_TARGETS: Final = 8
+"""Most target terms of an entry."""
+
+
+class Glossary:
+    """Entries that map a source term to target terms; a translation contains one of these.
+
+    Terms match whole words in any case, with any white space between them. At each place the longest one counts.
+
+    Args:
+        entries: target terms by source term.
+
+    Raises:
+        InvalidArgumentError: too many entries, an empty or too long term, or two source terms that match alike.
+    """
+
+    def __init__(self, entries: Mapping[str, str | Sequence[str]]) -> None:
+        if len(entries) > MAX_ENTRIES:
+            raise _refused(f"a glossary takes at most {MAX_ENTRIES} entries, got {len(entries)}: leave some out")
+        self._targets: dict[tuple[str, ...], tuple[str, ...]] = {}  # by the words of the source term
+        self._lengths: dict[str, list[int]] = {}  # numbers of words, longest first, by the first word
+        for source, targets in entries.items():
+            key = _key(source)
+            if key in self._targets:
+                raise _refused(f"two entries match {source!r}: put all target terms into one entry")
+            self._targets[key] = _checked_targets(source, [targets] if isinstance(targets, str) else targets)
+            lengths = self._lengths.setdefault(key[0], [])
+            if len(key) not in lengths:
+                lengths.append(len(key))
+                lengths.sort(reverse=True)
+
+    def __len__(self) -> int:
+        """Return the number of entries."""
+        return len(self._targets)
+
+    def find(self, text: str) -> list[TermMatch]:
+        """Return the terms that occur in a text, longest first at each place; they share no character."""
+        found = list(words(text))
+        matches = []
+        position = 0
+        while position < len(found):
+            match = self._match(found, position)
+            if match is None:
+                position += 1
+                continue
+            length, targets = match
+            matches.append(TermMatch(found[position].first, found[position + length - 1].after, targets))
+            position += length
+        return matches
+
+    def _match(self, found: Sequence[Word], position: int) -> tuple[int, tuple[str, ...]] | None:
+        first = found[position].text.lstrip()
+        for length in self._lengths.get(first, ()):
+            key = (first, *(word.text for word in found[position + 1 : position + length]))
+            if len(key) == length and key in self._targets:
+                return length, self._targets[key]
+        return None
+
+
+def _key(source: object) -> tuple[str, ...]:
+    _check_term(source, "a source term")
+    first, *others = (word.text for word in words(str(source).strip()))
+    return first.lstrip(), *others
+
+
+def _checked_targets(source: str, targets: object) -> tuple[str, ...]:
+    if not isinstance(targets, Sequence) or isinstance(targets, bytes):
+        raise _refused(f"the entry {source!r} needs a target term or a list of them, got {type(targets).__name__}")
+    if not 1 <= len(targets) <= MAX_TARGETS:
+        raise _refused(f"the entry {source!r} needs 1 to {MAX_TARGETS} target terms, got {len(targets)}")
+    for target in targets:
+        _check_term(target, f"a target term of {source!r}")
+    return tuple(dict.fromkeys(" ".join(target.split()) for target in targets))
+
+
+def _check_term(term: object, name: str) -> None:
+    if not isinstance(term, str):
+        raise _refused(f"{name} must be a string, got {type(term).__name__}")
+    if not term.strip():
+        raise _refused(f"{name} is empty: write it, or leave the entry out")
+    if len(term) > MAX_CHARACTERS:
+        raise _refused(f"{name} has {len(term)} characters, at most {MAX_CHARACTERS} are possible: {term[:40]!r}...")
+    if any(character in term for character in "\t\r\n\0") or any(
+        "\ud800" <= character <= "\udfff" for character in term
+    ):
+        raise _refused(f"{name} has a tab, a line break or an unusable character: {term!r}")
+
+
+def _refused(message: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"glossary: {message}", field="glossary")

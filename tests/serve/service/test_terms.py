@@ -1,0 +1,130 @@
+"""Terms over gRPC: all calls, the SDK and the command line as in process."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jumok
+from jumok_proto.v1 import translation_pb2
+from jumok_serve import Translator
+from jumok_serve.service.handlers.request_terms import MAX_REQUEST_ENTRIES, request_terms
+from tests.support.command import run
+from tests.support.servers.in_process_server import check_idle, serving
+
+TEXT = "The old woman and the dog in the park."
+GLOSSARY = {"dog": "Hund", "old woman": ["alte Frau", "Frau"]}
+TERMS: dict[str, Any] = {"glossary": GLOSSARY, "do_not_translate": ["par*"], "placeholders": ["braces"]}
+SHORT: dict[str, Any] = {"beam_size": 3, "max_length": 20}
+
+
+@pytest.fixture(scope="module")
+def served(tiny_bundle: Path) -> Iterator[tuple[str, Translator]]:
+    with ExitStack() as stack:
+        translator = stack.enter_context(Translator(tiny_bundle, precision="fp32", threads=1))
+        yield stack.enter_context(serving(translator)), translator
+
+
+def test_all_calls_equal_the_translator(served: tuple[str, Translator]) -> None:
+    address, translator = served
+    expected = translator.translate(TEXT, **TERMS, **SHORT)
+    assert [term.source for term in expected.hypotheses[0].terms] == ["old woman", "dog", "park"]
+    assert [term.satisfied for term in expected.hypotheses[0].terms][:2] == [True, True]
+    assert expected.beam_size == 8
+    with jumok.Client(address) as client:
+        assert client.translate(TEXT, **TERMS, **SHORT) == expected
+        *updates, last = client.translate_stream(TEXT, **TERMS, **SHORT)
+        assert last.translation == expected
+        assert all(expected.text.startswith(update.text) for update in updates)
+        results = list(client.translate_iter([TEXT, "A girl.", TEXT], **TERMS, **SHORT))
+        assert [results[0].translation, results[2].translation] == [expected, expected]
+        assert results[1].translation == translator.translate("A girl.", **SHORT)
+    check_idle(translator)
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "message"),
+    [
+        ({"glossary": {"": "a"}}, "glossary", "a source term is empty"),
+        ({"glossary": {"a": " "}}, "glossary", "a target term of 'a' is empty"),
+        ({"glossary": {"A": "x", "a": "y"}}, "glossary", "two entries match 'a'"),
+        ({"glossary": {"a\tb": "x"}}, "glossary", "has a tab"),
+        ({"glossary": {"a": []}}, "glossary", "needs 1 to 8 target terms"),
+        ({"glossary": {str(n): "a" for n in range(MAX_REQUEST_ENTRIES + 1)}}, "glossary", "at most 1000 entries"),
+        ({"glossary": {str(n): "a" for n in range(100_000)}}, "", "send several requests"),
+        ({"glossary": {"dog": "Hund"}, "sample": True}, "options", "terms need a search"),
+        ({"do_not_translate": ["*"]}, "do_not_translate", "matches any word"),
+        ({"glossary": "a=b"}, "glossary", "must map source terms"),
+        ({"glossary": {"a": 1}}, "glossary", "needs a target term"),
+        ({"placeholders": ["tags"]}, "placeholders", "unknown kind 'tags'"),
+        ({"placeholders": "url"}, "placeholders", "must be a sequence"),
+    ],
+)
+def test_terms_that_are_refused(
+    served: tuple[str, Translator], options: dict[str, Any], field: str, message: str
+) -> None:
+    with jumok.Client(served[0]) as client, pytest.raises(jumok.JumokError, match=message) as error:
+        client.translate(TEXT, **options)
+    if field:
+        assert isinstance(error.value, jumok.InvalidArgumentError)
+        assert error.value.field == field
+    check_idle(served[1])
+
+
+def test_an_unknown_kind_and_equal_entries_of_a_request_are_refused() -> None:
+    for glossary, copied, message in (
+        ([], [9], "unknown kind of placeholders 9"),
+        ([("a", "b"), ("a", "c")], [], "two entries match 'a'"),
+    ):
+        terms = request_terms(
+            translation_pb2.Glossary(
+                entries=[translation_pb2.GlossaryEntry(source=source, targets=[target]) for source, target in glossary]
+            ),
+            translation_pb2.DoNotTranslate(kinds=copied),  # type: ignore[arg-type]
+        )
+        assert terms is not None
+        with pytest.raises(jumok.InvalidArgumentError, match=message):
+            terms.find("a")
+
+
+def test_no_terms() -> None:
+    assert request_terms(translation_pb2.Glossary(), translation_pb2.DoNotTranslate()) is None
+
+
+def test_the_command_line(served: tuple[str, Translator], tiny_bundle: Path, tmp_path: Path) -> None:
+    address, translator = served
+    glossary = tmp_path / "terms.tsv"
+    glossary.write_text("# our terms\nold woman\talte Frau\tFrau\n\n", encoding="utf-8")
+    options = ["--term", "dog=Hund", "--glossary", glossary, "--do-not-translate", "par*", "--placeholder", "braces"]
+    options += ["--beam-size", "3", "--max-length", "20", "--json"]
+    expected = translator.translate(TEXT, **TERMS, **SHORT)
+    for place in (("--server", address), ("--bundle", tiny_bundle, "--precision", "fp32")):
+        done = run("translate", *place, *options, TEXT)
+        assert done.returncode == 0, done.stderr
+        answer = json.loads(done.stdout)["hypotheses"][0]
+        assert answer["text"] == expected.text
+        assert [term["source"] for term in answer["terms"]] == ["old woman", "dog", "park"]
+        assert (b"lacks the term" in done.stderr) is (not all(t.satisfied for t in expected.hypotheses[0].terms))
+
+
+@pytest.mark.parametrize(
+    ("content", "option", "message"),
+    [
+        ("a\tb\nc\n", None, "terms.tsv:2: a line needs a source term, a tab and a target term"),
+        ("a\t\n", None, "terms.tsv:1: a line needs"),
+        ("\tb\n", None, "terms.tsv:1: a line needs"),
+        ("a\tb\n", "dog", "--term 'dog' needs a term, = and its translation"),
+        ("a\tb\n", "=dog", "--term '=dog' needs"),
+        ("\udcff", None, "cannot be read as UTF-8"),
+    ],
+)
+def test_terms_that_the_command_line_refuses(tmp_path: Path, content: str, option: str | None, message: str) -> None:
+    glossary = tmp_path / "terms.tsv"
+    glossary.write_bytes(content.encode("utf-8", "surrogateescape"))
+    more = [] if option is None else ["--term", option]
+    done = run("translate", "--server", "localhost:1", "--glossary", glossary, *more, "a")
+    assert done.returncode == 2
+    assert message in done.stderr.decode()

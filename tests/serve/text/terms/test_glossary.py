@@ -1,0 +1,91 @@
+"""Glossaries: matches in texts, entries that are refused, and TSV."""
+
+import pytest
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.text.terms import Glossary
+from jumok_serve.text.terms.glossary import MAX_ENTRIES
+
+GLOSSARY = Glossary(
+    {
+        "ice": "Eis",
+        "ice cream": ["Eiscreme", "Speiseeis"],
+        "ice-cream van": "Eiswagen",
+        "Straße": "street",
+        "C++": "C++",
+        "हि": "x",
+        "東京": "Tokyo",
+        "집": "house",
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Ice, please.", ["Ice"]),
+        ("nice ICED icE1", []),
+        ("Ice cream and ice", ["Ice cream", "ice"]),
+        ("ice  \n cream", ["ice  \n cream"]),
+        ("icecream", []),
+        ("the ice-cream van", ["ice-cream van"]),
+        ("the ice - cream van", ["ice"]),
+        ("ice-cream", ["ice"]),
+        ("STRASSE", ["STRASSE"]),
+        ("in C++.", ["C++"]),
+        ("in C+", []),
+        ("हिन्दी", []),
+        ("हि", ["हि"]),
+        ("私は東京に", ["東京"]),
+        ("집 집은", ["집"]),
+        ("", []),
+        ("(ice)", ["ice"]),
+    ],
+)
+def test_whole_words_in_any_case_longest_first(text: str, found: list[str]) -> None:
+    assert [text[match.first : match.after] for match in GLOSSARY.find(text)] == found
+
+
+def test_a_match_has_the_target_terms_of_its_entry() -> None:
+    (match,) = GLOSSARY.find("ice cream")
+    assert match.targets == ("Eiscreme", "Speiseeis")
+    assert not match.once
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({"": "a"}, "a source term is empty"),
+        ({" ": "a"}, "a source term is empty"),
+        ({"a": ""}, "a target term of 'a' is empty"),
+        ({"a": []}, "needs 1 to 8 target terms, got 0"),
+        ({"a": ["b"] * 9}, "needs 1 to 8 target terms, got 9"),
+        ({"a": 1}, "needs a target term or a list of them, got int"),
+        ({"a": b"b"}, "needs a target term or a list of them, got bytes"),
+        ({"a": [1]}, "a target term of 'a' must be a string, got int"),
+        ({1: "a"}, "a source term must be a string, got int"),
+        ({"Dog": "a", "dog": "b"}, "two entries match 'dog'"),
+        ({"ice  cream": "a", "ice cream": "b"}, "two entries match 'ice cream'"),
+        ({"a\tb": "c"}, "has a tab"),
+        ({"a": "b\tc"}, "has a tab"),
+        ({"a": "b\nc"}, "has a tab, a line break"),
+        ({"a": "\ud800"}, "unusable character"),
+        ({"a" * 257: "b"}, "has 257 characters, at most 256"),
+        ({"a": "b" * 257}, "has 257 characters, at most 256"),
+    ],
+)
+def test_entries_that_are_refused(entries: dict[str, object], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message) as error:
+        Glossary(entries)  # type: ignore[arg-type]
+    assert error.value.field == "glossary"
+
+
+def test_many_entries() -> None:
+    """The most, and one more, which is refused."""
+    entries = {f"word{number} of {number % 7}": f"Wort{number}" for number in range(MAX_ENTRIES)}
+    glossary = Glossary(entries)
+    assert len(glossary) == MAX_ENTRIES
+    (match,) = glossary.find("this is word777 of 0 and " + "word5 of the " * 100)
+    assert match.targets == ("Wort777",)
+    with pytest.raises(InvalidArgumentError, match="at most 100000 entries, got 100001"):
+        Glossary({**entries, "one more": "a"})

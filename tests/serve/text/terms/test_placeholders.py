@@ -1,0 +1,86 @@
+"""Parts of texts that are copied: kinds of placeholders, and patterns."""
+
+import pytest
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.text.terms import Glossary, Placeholders, Terminology
+from jumok_serve.text.terms.placeholders import KINDS
+
+
+def found(placeholders: Placeholders, text: str) -> list[str]:
+    return [text[match.first : match.after] for match in placeholders.find(text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("Hello {name}, {0} of {{ total }}!", ["{name}", "{0}", "{{ total }}"]),
+        ("${HOME} and {}", ["${HOME}", "{}"]),
+        ("{ not this one }", []),
+        ("%s of %d, %(count)d, %1$s, %.2f, %-5s, %ld", ["%s", "%d", "%(count)d", "%1$s", "%.2f", "%-5s", "%ld"]),
+        ("100% sure, 5 %", []),
+        ("100%sure", []),
+        ("See https://example.org/a?b=c(d).", ["https://example.org/a?b=c(d"]),
+        ("See http://example.org, www.example.org.", ["http://example.org", "www.example.org"]),
+        ("Write to a.b+c@example.co.uk.", ["a.b+c@example.co.uk"]),
+        ("Ask @anna and x@y", ["@anna"]),
+    ],
+)
+def test_kinds(text: str, parts: list[str]) -> None:
+    assert found(Placeholders(tuple(KINDS)), text) == parts
+
+
+def test_other_kinds_are_no_placeholders() -> None:
+    assert found(Placeholders(("braces",)), "%s {a} @b https://c.de") == ["{a}"]
+    assert found(Placeholders(), "%s {a}") == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "parts"),
+    [
+        ("ACME", "ACME and ACMEs, acme", ["ACME"]),
+        ("ERR-*", "ERR-17 ERR-_x, ERR-", ["ERR-17", "ERR-_x"]),
+        ("*.txt", "a b.txt.", ["b.txt"]),
+        ("$*$", "$a$ $b c$", ["$a$"]),
+        ("a.c", "abc a.c", ["a.c"]),
+        ("New York", "in New York", ["New York"]),
+        ("C++", "C++ and C", ["C++"]),
+    ],
+)
+def test_patterns(pattern: str, text: str, parts: list[str]) -> None:
+    assert found(Placeholders(patterns=(pattern,)), text) == parts
+
+
+def test_matches_are_copied_once() -> None:
+    (match,) = Placeholders(("braces",)).find("a {b} c")
+    assert match == (2, 5, ("{b}",), True)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "patterns", "message"),
+    [
+        (("tags",), (), "unknown kind 'tags': choose of"),
+        ((), ("",), "matches any word"),
+        ((), ("*",), "matches any word"),
+        ((), ("a" * 257,), "at most 256 characters"),
+        ((), ("a",) * 65, "at most 64 patterns"),
+        ((), (1,), "must be a string, got int"),
+    ],
+)
+def test_what_is_refused(kinds: tuple[str, ...], patterns: tuple[str, ...], message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message) as error:
+        Placeholders(kinds, patterns)
+    assert error.value.field == "do_not_translate"
+
+
+@pytest.mark.parametrize("text", ["{" * 20000, "%(" * 20000, "a." * 20000 + "@", "http://" + "." * 20000, "@" * 20000])
+def test_hostile_texts_are_searched_in_linear_time(text: str) -> None:
+    """Backtracking over them would take hours."""
+    placeholders = Placeholders(tuple(KINDS), ("a*b*c*d", "*x*y"))
+    assert len(placeholders.find(text)) <= len(text)
+
+
+def test_placeholders_come_before_entries() -> None:
+    terminology = Terminology(Glossary({"name": "Name", "user": "Nutzer"}), Placeholders(("braces",)))
+    assert [match.targets for match in terminology.find("name {name} user")] == [("Name",), ("{name}",), ("Nutzer",)]
+    assert Terminology().find("name") == []
