@@ -18,7 +18,6 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextResponse,
 )
 from jumok_serve.http.apis.languages import language_name, only_source, spelled_by
-from jumok_serve.http.apis.markup import are_plain, escape
 from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Direction, Sender
 from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
 from jumok_serve.http.requests import text_field, texts_field
@@ -77,7 +76,6 @@ async def _translate(incoming: Incoming) -> Response:
     markup = _choice(fields, "tag_handling", TAG_HANDLING, "")
     rules = MarkupRules(**_tag_lists(fields))
     _refuse_unknown(fields)
-    plain = are_plain(texts)
     if fields.get("split_sentences") == "nonewlines":
         texts = [text.replace("\n", " ") for text in texts]
     request = TranslateTextRequest(
@@ -85,8 +83,9 @@ async def _translate(incoming: Incoming) -> Response:
         source_language_code=source,
         target_language_code=target,
         split_sentences=split,
-        markup=MARKUP_UNSPECIFIED if plain else markup,
-        markup_rules=rules if markup and not plain else None,
+        markup=markup,
+        markup_rules=rules if markup else None,
+        copy_unreadable=split,
     )
     with renamed_fields(FIELDS):
         response = await incoming.site.backend.call(TRANSLATE, request, _sender(incoming), TranslateTextResponse)
@@ -95,11 +94,10 @@ async def _translate(incoming: Incoming) -> Response:
             "translations": [
                 {
                     "detected_source_language": (translation.source_language_code or source).upper(),
-                    "text": escape(best) if markup and plain else best,
+                    "text": translation.hypotheses[0].text,
                     "billed_characters": len(text),
                 }
                 for text, translation in zip(texts, response.translations, strict=True)
-                for best in (translation.hypotheses[0].text,)
             ]
         }
     )

@@ -10,7 +10,6 @@ from starlette.routing import Route
 from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.v1.translation_pb2 import MARKUP_HTML, MARKUP_UNSPECIFIED, TranslateTextRequest, TranslateTextResponse
 from jumok_serve.http.apis.languages import language_name, only_source
-from jumok_serve.http.apis.markup import are_plain, escape
 from jumok_serve.http.backend import TRANSLATE, Direction
 from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
 from jumok_serve.http.requests import number_field, text_field, texts_field
@@ -66,7 +65,6 @@ async def _translate(incoming: Incoming) -> Response:
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
     if (form := text_field(fields, "format", "text")) not in FORMATS:
         raise InvalidArgumentError(f"format must be {' or '.join(FORMATS)}, got {form!r}", field="format")
-    markup, plain = FORMATS[form], are_plain(texts)
     with renamed_fields(FIELDS):
         detected = only_source(await _directions(incoming), target) if source == AUTO else None
     request = TranslateTextRequest(
@@ -74,7 +72,8 @@ async def _translate(incoming: Incoming) -> Response:
         source_language_code=detected or source,
         target_language_code=target,
         split_sentences=not alternatives,
-        markup=MARKUP_UNSPECIFIED if plain else markup,
+        markup=FORMATS[form],
+        copy_unreadable=not alternatives,
     )
     if alternatives:
         request.options.num_hypotheses = alternatives + 1
@@ -83,8 +82,7 @@ async def _translate(incoming: Incoming) -> Response:
         response = await incoming.site.backend.call(
             TRANSLATE, request, incoming.sender(_key(incoming)), TranslateTextResponse
         )
-    write = escape if markup and plain else str
-    hypotheses = [[write(one.text) for one in translation.hypotheses] for translation in response.translations]
+    hypotheses = [[one.text for one in translation.hypotheses] for translation in response.translations]
     content: dict[str, Any] = {"translatedText": [best for best, *_ in hypotheses]}
     if alternatives:
         content["alternatives"] = [others for _, *others in hypotheses]
