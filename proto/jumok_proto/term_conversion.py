@@ -7,7 +7,7 @@ from typing import Final
 from jumok_proto.results import AppliedTerm, TextSpan
 from jumok_proto.v1 import translation_pb2
 
-PLACEHOLDER_KINDS: Final[Mapping[str, translation_pb2.PlaceholderKind]] = MappingProxyType(
+PLACEHOLDER_KINDS: Final[Mapping[str, translation_pb2.PlaceholderKind.ValueType]] = MappingProxyType(
     {
         "braces": translation_pb2.PLACEHOLDER_KIND_BRACES,
         "double_braces": translation_pb2.PLACEHOLDER_KIND_DOUBLE_BRACES,
@@ -45,7 +45,7 @@ def kinds_from_proto(kinds: Iterable[int]) -> list[str]:
     Raises:
         ValueError: a kind does not exist.
     """
-    names = {int(number): name for name, number in PLACEHOLDER_KINDS.items()}
+    names: dict[int, str] = {number: name for name, number in PLACEHOLDER_KINDS.items()}
     found = []
     for kind in kinds:
         if kind not in names:

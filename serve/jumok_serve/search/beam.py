@@ -46,7 +46,7 @@ class BeamSearch:
         self.parents: Sequence[int] = [0] * self.beam_size
         self.scores: Sequence[float] = [0.0] + [DEAD_SCORE] * (self.beam_size - 1)
         self._sums: Sequence[float] = self.scores  # of token scores, by row
-        self._merits = self._sums  # what hypotheses are ranked by, before normalization; never rises
+        self._merits: Sequence[float] = self._sums  # what hypotheses are ranked by, before normalization; never rises
         self.position = 0
         self.num_candidates = 1
         self.constraints = self.boosts = NO_CONSTRAINTS
@@ -99,7 +99,8 @@ class BeamSearch:
     def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
         self._steps.extend(zip(tokens.tolist(), scores.tolist(), rows.tolist(), strict=True))
         self.tokens, self.scores, self.parents = self._steps[-1]
-        self._merits = self._sums = self.scores
+        self._sums = self.scores
+        self._merits = self._sums
         self.position += len(tokens)
 
     def _forced_continuations(self, forced: Sequence[int]) -> tuple[list[int], list[float], list[int]]:

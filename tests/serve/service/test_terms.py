@@ -98,7 +98,16 @@ def test_the_command_line(served: tuple[str, Translator], tiny_bundle: Path, tmp
     address, translator = served
     glossary = tmp_path / "terms.tsv"
     glossary.write_text("# our terms\nold woman\talte Frau\tFrau\n\n", encoding="utf-8")
-    options = ["--term", "dog=Hund", "--glossary", glossary, "--do-not-translate", "par*", "--placeholder", "braces"]
+    options = [
+        "--term",
+        "dog=Hund",
+        "--glossary",
+        str(glossary),
+        "--do-not-translate",
+        "par*",
+        "--placeholder",
+        "braces",
+    ]
     options += ["--beam-size", "3", "--max-length", "20", "--json"]
     expected = translator.translate(TEXT, **TERMS, **SHORT)
     for place in (("--server", address), ("--bundle", tiny_bundle, "--precision", "fp32")):

@@ -43,6 +43,7 @@ def test_terms_of_a_glossary_appear(translator: Translator, beam_size: int) -> N
     assert [term.source for term in hypothesis.terms] == ["old woman", "dog", "park"]
     for term in hypothesis.terms:
         assert term.satisfied
+        assert term.source_span is not None
         assert TEXT[slice(*term.source_span)] == term.source
         assert term.target_span is not None
         assert hypothesis.text[slice(*term.target_span)] in term.targets
@@ -74,6 +75,7 @@ def test_terms_of_sentences_have_their_places_in_the_whole_text(translator: Tran
     hypothesis = translate(translator, text, Terminology(GLOSSARY), split=True, max_length=20).hypotheses[0]
     assert [term.source for term in hypothesis.terms if term.satisfied] == ["dog", "old woman", "dog"]
     for term in hypothesis.terms:
+        assert term.source_span is not None
         assert text[slice(*term.source_span)] == term.source
         if term.target_span is not None:
             assert hypothesis.text[slice(*term.target_span)] in term.targets
