@@ -11,19 +11,19 @@ from torch import nn
 
 from benchmarks.pypi_models.package import Answer, Mapped, Package, below, fill
 from jumok_export.models.foreign_cells import load_onnx, load_pytorch
-from jumok_export.models.recurrent import RecurrentSizes, make_recurrent
+from jumok_export.models.recurrent import Recurrent, RecurrentSizes, make_recurrent
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.tokenizers.word_list import WordListTokenizer
 
 PAD, START, END, UNKNOWN = range(4)
 LONGEST = 32
+RESOURCES = Path("arabic_name_romanizer", "resources")
 
 
-def mapped(folder: Path) -> Mapped:
-    """Map the package's model."""
-    files = folder / "arabic_name_romanizer" / "resources"
-    characters = json.loads((files / "vocab.json").read_text(encoding="utf-8"))["tokens"]
+def model_of(folder: Path) -> Recurrent:
+    """Map the package's weights."""
+    files = folder / RESOURCES
     encoder, decoder = (onnx.load(files / f"{side}.onnx").graph for side in ("encoder", "decoder"))
     tensors = [*encoder.initializer, *decoder.initializer]
     weights = {each.name.removeprefix("m."): torch.from_numpy(to_array(each).copy()) for each in tensors}
@@ -45,10 +45,16 @@ def mapped(folder: Path) -> Mapped:
     parts = {"bridges.mean": "bridge.", "output": "out.", "source_embedding": "emb.", "target_embedding": "emb."}
     for part, prefix in parts.items():
         fill(model, part, weights, prefix)
+    return model
+
+
+def mapped(folder: Path) -> Mapped:
+    """Map the package's model."""
+    characters = json.loads((folder / RESOURCES / "vocab.json").read_text(encoding="utf-8"))["tokens"]
     others = [token for token in characters if len(token) > 1]
     roles = tuple(characters.index(token) for token in ("<UNK_COUNTRY>", "<ROLE_UNKNOWN>"))
     return Mapped(
-        model=model,
+        model=model_of(folder),
         tokenizer=WordListTokenizer("character", characters, unknown=characters[UNKNOWN], special_tokens=others),
         special_tokens=SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN, suppress=(PAD,)),
         languages=Languages.of_pair("ar", "ar-Latn", prefix=roles, suffix=(END,)),
@@ -63,7 +69,7 @@ def answer(folder: Path) -> Answer:
     One name at a time: the package's encoder reads the padding of a batch.
     """
     package = import_module("arabic_name_romanizer.inference")
-    model = package.OnnxModel(folder / "arabic_name_romanizer" / "resources", beam_width=1)
+    model = package.OnnxModel(folder / RESOURCES, beam_width=1)
     return lambda text: str(model.transliterate_units([text], None, 1)[0][0][0])
 
 

@@ -5,6 +5,7 @@ import os
 import pickle
 import sys
 import zipfile
+from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,21 +43,22 @@ class Projected(nn.Module):
         return self.projection(states), last
 
 
-def mapped(folder: Path) -> Mapped:
-    """Map the package's model."""
+def read_weights(folder: Path) -> Callable[[str], list[Tensor]]:
+    """Read the weights of a Keras file; returns those of a layer by its name."""
     with zipfile.ZipFile(folder / FOLDER / "bi_gru_attention_khmer_transliterator.keras") as file:
         stored = import_module("h5py").File(io.BytesIO(file.read("model.weights.h5")))["layers"]
+    return lambda name: [torch.from_numpy(stored[name]["vars"][number][:]) for number in sorted(stored[name]["vars"])]
 
-    def weights(name: str) -> list[Tensor]:
-        return [torch.from_numpy(stored[name]["vars"][number][:]) for number in sorted(stored[name]["vars"])]
 
+def model_of(folder: Path, length: int) -> ReadsPadding:
+    """Map the package's weights to a model of sources padded to a length."""
+    weights = read_weights(folder)
     english, khmer, scale = (weights(name)[0] for name in ("embedding", "embedding_1", "additive_attention"))
     sizes = RecurrentSizes(
         source_vocabulary=len(english), target_vocabulary=len(khmer), cell="gru", attention="concat", readout="direct",
         first_state="zero", embedding=english.shape[1], width=len(scale), bidirectional=False,
     )  # fmt: skip
-    assets = read_assets(folder)
-    model = ReadsPadding(sizes, length=assets["max_eng_len"], pad=PAD)
+    model = ReadsPadding(sizes, length=length, pad=PAD)
     encoder = RecurrentEncoder("gru", sizes.embedding, 2 * sizes.width, layers=1, bidirectional=True)
     model.encoder = Projected(encoder, nn.Linear(2 * sizes.width, sizes.width))  # type: ignore[assignment]  # returns the same
     cells = [module for module in (*encoder.modules(), *model.decoder.modules()) if isinstance(module, Cell)]
@@ -69,11 +71,17 @@ def mapped(folder: Path) -> Mapped:
     fill(model, "output", {"weight": kernel.roll(sizes.width, 0).T, "bias": bias})  # here the context comes first
     fill(model, "source_embedding", {"weight": english})
     fill(model, "target_embedding", {"weight": khmer})
+    return model
+
+
+def mapped(folder: Path) -> Mapped:
+    """Map the package's model."""
+    assets = read_assets(folder)
     lists = [["<pad>", *assets[f"{side}_tokenizer"].word_index] for side in ("eng", "khm")]
     start, end = lists[1].index("\t"), lists[1].index("\n")
     lists[1][start], lists[1][end] = "<s>", "</s>"
     return Mapped(
-        model=model,
+        model=model_of(folder, assets["max_eng_len"]),
         tokenizer=WordListTokenizer("character", *lists, unknown="<unk>", special_tokens=["<pad>", "<s>", "</s>"]),
         special_tokens=SpecialTokens(pad=PAD, start=start, eos=(end,), unk=1),
         languages=Languages.of_pair("en", "km", suffix=()),

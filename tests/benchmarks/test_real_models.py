@@ -1,5 +1,6 @@
 """Trained models of PyPI packages: their texts, their installation, and the comparison of one of them."""
 
+import inspect
 import json
 import subprocess
 import sys
@@ -12,6 +13,8 @@ from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
 FASTEST = "tg2fa-translit"
+MOST_LINES = 25
+"""Of the function that maps a package's weights."""
 
 
 @pytest.mark.parametrize("name", PACKAGES)
@@ -21,6 +24,14 @@ def test_texts_are_the_same_for_a_seed_and_differ(name: str) -> None:
     assert texts == package.texts(1, 400)
     assert len(set(texts)) == 400
     assert set(texts[:50]) != set(package.texts(2, 50))
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_mappings_are_short(name: str) -> None:
+    module = sys.modules[PACKAGES[name].mapped.__module__]
+    for function in (module.mapped, getattr(module, "model_of", module.mapped)):
+        head = 2  # signature and docstring
+        assert len(inspect.getsource(function).splitlines()) - head <= MOST_LINES, function
 
 
 @pytest.mark.slow
