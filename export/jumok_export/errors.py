@@ -11,7 +11,11 @@ class ExportError(JumokError):
 
 
 _HINTS = (
-    ("scorer", "`score` must be 0 after a target's end: mask it by target_lengths"),
+    (
+        "scorer",
+        "`score` must be 0 after a target's end: mask it by target_lengths, as in "
+        "scores.masked_fill(torch.arange(target_ids.shape[1]) >= target_lengths[:, None], 0.0)",
+    ),
     (
         "batch invariance",
         "a row must depend neither on other rows nor on padding after source_lengths: mask attention, and give the "
@@ -37,7 +41,9 @@ class VerificationError(ExportError):
         # Other precisions are made from the fp32 graphs after these passed.
         advice = f"\nfp32 passed: leave {precision} out of the precisions to export the rest"
         remedy = _hints(checks) if precision == "fp32" else advice
-        override = "\n--unverified writes the bundle nevertheless, and records these checks in it"
+        override = (
+            "\n--unverified (unverified=True in Python) writes the bundle nevertheless, and records these checks in it"
+        )
         super().__init__(f"verification failed in {precision}; no bundle was written:{failed}{remedy}{override}")
         self.checks = tuple(checks)
 

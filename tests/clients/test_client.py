@@ -230,7 +230,8 @@ def test_an_error_of_the_server_arrives_as_it_was_raised(
     assert (error.retryable, error.retry_after_s) == (retryable, raised.retry_after_s)
     assert error.request_id == "id-1"
     assert error.details.resource == raised.details.resource
-    assert isinstance(error.__cause__, grpc.RpcError)
+    assert error.__suppress_context__
+    assert isinstance(error.__context__, grpc.RpcError)
 
 
 @both

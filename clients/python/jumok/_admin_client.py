@@ -64,7 +64,7 @@ class AdminClient:
         try:
             response = self._link().admin.ListBundles(ListBundlesRequest(), timeout=self._limit(timeout_s))
         except grpc.RpcError as error:
-            raise call_error(error, self._server, tls=self._opener.tls) from error
+            raise call_error(error, self._server, tls=self._opener.tls) from None
         return [bundle_from_proto(bundle) for bundle in response.bundles]
 
     def load_model(self, bundle: str, *, timeout_s: float | None = None) -> LoadResult:
@@ -83,7 +83,7 @@ class AdminClient:
         try:
             response = self._link().admin.LoadModel(request, timeout=self._limit(timeout_s))
         except grpc.RpcError as error:
-            raise call_error(error, self._server, tls=self._opener.tls) from error
+            raise call_error(error, self._server, tls=self._opener.tls) from None
         return loaded_from_proto(response)
 
     def unload_model(self, name: str, *, timeout_s: float | None = None) -> Model:
@@ -96,7 +96,7 @@ class AdminClient:
         try:
             response = self._link().admin.UnloadModel(request, timeout=self._limit(timeout_s))
         except grpc.RpcError as error:
-            raise call_error(error, self._server, tls=self._opener.tls) from error
+            raise call_error(error, self._server, tls=self._opener.tls) from None
         return model_from_proto(response.model)
 
     def close(self) -> None:

@@ -63,7 +63,7 @@ class AsyncAdminClient:
         try:
             response = await self._link().admin.ListBundles(ListBundlesRequest(), timeout=self._limit(timeout_s))
         except grpc.RpcError as error:
-            raise call_error(error, self._server, tls=self._opener.tls) from error
+            raise call_error(error, self._server, tls=self._opener.tls) from None
         return [bundle_from_proto(bundle) for bundle in response.bundles]
 
     async def load_model(self, bundle: str, *, timeout_s: float | None = None) -> LoadResult:
@@ -82,7 +82,7 @@ class AsyncAdminClient:
         try:
             response = await self._link().admin.LoadModel(request, timeout=self._limit(timeout_s))
         except grpc.RpcError as error:
-            raise call_error(error, self._server, tls=self._opener.tls) from error
+            raise call_error(error, self._server, tls=self._opener.tls) from None
         return loaded_from_proto(response)
 
     async def unload_model(self, name: str, *, timeout_s: float | None = None) -> Model:
@@ -95,7 +95,7 @@ class AsyncAdminClient:
         try:
             response = await self._link().admin.UnloadModel(request, timeout=self._limit(timeout_s))
         except grpc.RpcError as error:
-            raise call_error(error, self._server, tls=self._opener.tls) from error
+            raise call_error(error, self._server, tls=self._opener.tls) from None
         return model_from_proto(response.model)
 
     async def close(self) -> None:

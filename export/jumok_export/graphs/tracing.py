@@ -17,12 +17,22 @@ from torch.export import Dim
 
 from jumok_export.graphs.exporter import quick_exporter
 from jumok_export.graphs.graph import OPSET, Graph, declare, drop_unread
+from jumok_export.graphs.method_outputs import (
+    check_attention,
+    check_empty_state,
+    check_encoded,
+    check_scores,
+    check_step,
+    shapes_noted,
+)
 from jumok_export.graphs.scan import ATTENTION
 from jumok_export.graphs.storage import SMALLEST_EXTERNAL, WeightsFile
 from jumok_export.graphs.translations import TRANSLATIONS
 from jumok_export.graphs.weights import TURNED, convert
 from jumok_export.models.seq2seq import Tensors
 from jumok_serve.manifest.manifest import TensorSpec
+
+logger = logging.getLogger(__name__)
 
 BOTH = "score_and_align"
 """Method whose graph has the outputs of scorer and aligner."""
@@ -83,12 +93,24 @@ class _View(nn.Module):
         self.model = model
         self.method = method
 
-    def forward(self, *inputs: Any) -> Any:
+    def forward(self, *inputs: Any) -> tuple[Tensor, ...]:
         """Call the method; returns its outputs as a flat tuple."""
-        outputs = getattr(self.model, self.method)(*inputs)
+        return self.flat(getattr(self.model, self.method)(*inputs), inputs)
+
+    def run(self, example: "_GraphExample") -> tuple[Tensor, ...]:
+        """Call the method at one set of sizes and check its outputs; returns these as a flat tuple."""
+        with torch.no_grad(), shapes_noted(self.method, example.inputs):
+            outputs = getattr(self.model, self.method)(*example.arguments)
+        example.check(outputs)
+        return self.flat(outputs, example.arguments)
+
+    @staticmethod
+    def flat(outputs: Any, inputs: tuple[Any, ...]) -> tuple[Tensor, ...]:
+        """Put outputs into one tuple, the next state in the order of the given one."""
         flat: list[Tensor] = []
         for output in outputs if isinstance(outputs, tuple) else (outputs,):
-            flat += output.values() if isinstance(output, dict) else [output]
+            names = inputs[-1] if isinstance(inputs[-1], dict) else output
+            flat += [output[name] for name in names] if isinstance(output, dict) else [output]
         return tuple(flat)
 
 
@@ -111,8 +133,8 @@ def export_graphs(
 
     Raises:
         TypeError: a method is missing.
-        ValueError: an axis varies with something other than the contract's sizes, or PyTorch's exporter refuses a
-            method.
+        ValueError: a method returns something else than its contract says, an axis varies with something other than
+            the contract's sizes, or PyTorch's exporter refuses a method.
     """
     if not isinstance(model, TranslationModel):
         needed = [name for name in ("encode", "empty_state", "step", "score") if not hasattr(model, name)]
@@ -124,7 +146,6 @@ def export_graphs(
     views = {"encoder": "encode", "decoder": _step_of(model), "scorer": "score", "aligner": "align"}
     if getattr(model, "scores_by_steps", False):
         del views["scorer"], views["aligner"]
-        _check_carried(model.empty_state(), small.encoder.output_names)
     elif _scores_while_aligning(model):
         views = {"encoder": "encode", "decoder": _step_of(model), BOTH: BOTH}
     graphs = {}
@@ -156,17 +177,6 @@ def _part(graph: Graph, outputs: tuple[TensorSpec, ...]) -> Graph:
     return declare(model, tuple(spec for spec in graph.inputs if spec.name in read), outputs)
 
 
-def _check_carried(state: Tensors, encoded: tuple[str, ...]) -> None:
-    """Raise ValueError if a state cannot be carried through a loop over the target."""
-    for name, row in state.items():
-        if f"state.{name}" not in encoded:
-            raise ValueError(
-                f"a model that scores by steps needs a first state {name!r} from `encode`, which gives none"
-            )
-        if 0 in row.shape:
-            raise ValueError(f"a model that scores by steps has a state of one size, and {name!r} grows with time")
-
-
 def _step_of(model: TranslationModel) -> str:
     """The name of the method that becomes the decoder."""
     return next(method for method in ("step_in_place", "attending_step", "step") if hasattr(model, method))
@@ -180,6 +190,8 @@ class _GraphExample:
     inputs: dict[str, Tensor]
     output_names: tuple[str, ...]
     sizes: dict[str, int]
+    check: Callable[[Any], None] = lambda _: None
+    """Raises ValueError for outputs of a wrong shape."""
 
 
 class _Example:
@@ -192,14 +204,11 @@ class _Example:
             "source_ids": torch.randint(source_vocabulary, (b, s), generator=generator),
             "source_lengths": torch.full((b,), s),
         }
+        with torch.no_grad(), shapes_noted("encode", source):
+            memory, first_state = check_encoded(model.encode(*source.values()), b)
         with torch.no_grad():
-            memory, first_state = model.encode(*source.values())
             empty = model.empty_state()
-        if first_state and first_state.keys() != empty.keys():
-            raise ValueError(
-                f"`encode` gives first states {sorted(first_state)} and `empty_state` has {sorted(empty)}: "
-                "there must be one for each, or none"
-            )
+        empty = check_empty_state(empty, first_state, carried=getattr(model, "scores_by_steps", False))
         self.encoder = _GraphExample(
             tuple(source.values()),
             source,
@@ -240,6 +249,7 @@ class _Example:
                 *([ATTENTION] if _step_of(model) == "attending_step" else []),
             ),
             {name: sizes[name] for name in symbols},
+            lambda outputs: check_step(_step_of(model), outputs, r, b if in_place else r, empty),
         )
         targets = {
             **source,
@@ -250,8 +260,8 @@ class _Example:
         pair = {name: sizes[name] for name in "BST"}
         scores, attention = ("log_probabilities",), ("cross_attention", "encoder_attention", "decoder_attention")
         given = tuple(targets.values())
-        self.scorer = _GraphExample(given, targets, scores, pair)
-        self.aligner = _GraphExample(given, targets, attention, pair)
+        self.scorer = _GraphExample(given, targets, scores, pair, lambda outputs: check_scores(outputs, b, t))
+        self.aligner = _GraphExample(given, targets, attention, pair, lambda outputs: check_attention(outputs, b))
         self.score_and_align = _GraphExample(given, targets, (*scores, *attention), pair)
 
 
@@ -265,8 +275,7 @@ def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> T
 
 
 def _export(view: _View, small: _GraphExample, large: _GraphExample, weights: WeightsFile | None) -> Graph:
-    with torch.no_grad():
-        outputs = [view(*example.arguments) for example in (small, large)]
+    outputs = [view.run(example) for example in (small, large)]
     sizes = (small.sizes, large.sizes)
     inputs = tuple(_spec(name, (value, large.inputs[name]), sizes, view.method) for name, value in small.inputs.items())
     results = tuple(
@@ -339,8 +348,9 @@ def _refusal(method: str, error: Exception) -> str:
     reason = (
         " ".join(reasons[:2]) if reasons and reasons[0].endswith(":") else next(iter(reasons), type(error).__name__)
     )
-    line = re.search(r"The following call raised this error:\n\s*File (.+)\n\s*(.+)", str(causes[-1]))
-    where = f" at {line[1]}: `{line[2].strip()}`" if line else ""
+    line = re.search(r"The following call raised this error:\n\s*File (.+)(?:\n[ \t]+(\S.*))?", str(causes[-1]))
+    code = f": `{line[2].strip()}`" if line and line[2] else ""  # none in a notebook
+    where = f" at {line[1]}{code}" if line else ""
     return (
         f"PyTorch's exporter refuses `{method}`{where}: {reason}\nhint: no Python loop, condition or size may depend "
         "on the number of tokens or on values of tensors; use layers of whole sequences such as nn.GRU, and masks"
@@ -354,8 +364,6 @@ def _spec(
     axes: list[int | str] = []
     for axis, pair in enumerate(zip(values[0].shape, values[1].shape, strict=True)):
         symbols = [symbol for symbol in sizes[0] if (sizes[0][symbol], sizes[1][symbol]) == pair]
-        if axis == 0 and not symbols:
-            raise ValueError(f"axis 0 of {name!r} in `{method}` must be the batch or the row, it has size {pair[0]}")
         if pair[0] == pair[1]:
             axes.append(pair[0])
         elif symbols:
@@ -372,11 +380,15 @@ def _spec(
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
+    """Keep PyTorch's messages off the terminal; its prints, such as graphs that failed, go to the log."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
+    printed = io.StringIO()
     try:
-        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        with warnings.catch_warnings(), contextlib.redirect_stdout(printed), contextlib.redirect_stderr(printed):
             warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(level)
+        if printed.getvalue().strip():
+            logger.debug("PyTorch's exporter printed:\n%s", printed.getvalue())

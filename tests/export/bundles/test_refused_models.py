@@ -1,5 +1,6 @@
 """Models of one's own that cannot be exported: each refusal says what helps."""
 
+import logging
 from pathlib import Path
 
 import pytest
@@ -137,6 +138,17 @@ def test_methods_that_cannot_be_traced_are_named(kind: type[nn.Module], line: st
     assert line in message
     assert "hint: no Python loop, condition or size may depend on the number of tokens" in message
     assert len(message) < 900
+
+
+def test_graphs_that_pytorch_prints_go_to_the_log(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.DEBUG, "jumok_export"), pytest.raises(ExportError, match="refuses `encode`"):
+        export(made(Deciding), tmp_path / "bundle")
+    printed = [record for record in caplog.records if "def forward(self" in record.getMessage()]
+    assert printed
+    assert {record.levelno for record in printed} == {logging.DEBUG}
+    assert capfd.readouterr() == ("", "")
 
 
 def test_values_that_are_no_numbers_are_named_by_tensor(tmp_path: Path) -> None:

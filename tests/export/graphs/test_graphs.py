@@ -177,7 +177,10 @@ class Doubled(Bag):
     [
         (Wordless(), "Wordless cannot be exported: Wordless has no empty_state, step, score"),
         (Mismatched(90, 110), r"gives first states \['hidden'\] and `empty_state` has \[\]"),
-        (Sideways(90, 110), "axis 0 of 'memory.mean' in `encode` must be the batch or the row, it has size 8"),
+        (
+            Sideways(90, 110),
+            r"memory 'mean' of `encode` has shape \[8, 2\], expected \[2, ...\] for 2 sentences: axis 0 must be",
+        ),
         (Doubled(90, 110), "axis 1 of 'memory.twice' in `encode` has size 10 and 22 where the sizes are"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",

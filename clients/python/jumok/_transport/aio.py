@@ -146,7 +146,7 @@ class AsyncConnection:
                 check_complete(update)
             except (grpc.RpcError, UnavailableError) as error:
                 if update is not None:  # an update must not come twice
-                    raise self._failure(attempts.endpoint, error) from error
+                    raise self._failure(attempts.endpoint, error) from None
                 await self._wait_to_retry(attempts, error)
 
     def _attempts(self, timeout_s: float | None) -> Attempts:
@@ -162,5 +162,5 @@ class AsyncConnection:
         try:
             delay_s = attempts.failed(self._failure(attempts.endpoint, error), time.monotonic())
         except JumokError as failure:
-            raise failure from error
+            raise failure.with_traceback(None) from None
         await self._closing.sleep(delay_s)

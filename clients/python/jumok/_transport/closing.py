@@ -53,10 +53,10 @@ class AsyncClosing:
         """Enclose a call; the end of the connection raises CallCancelledError."""
         try:
             yield
-        except asyncio.CancelledError as error:
+        except asyncio.CancelledError:
             task = asyncio.current_task()
             if self.closed and task is not None and not task.cancelling():
-                raise CallCancelledError("the client was closed") from error
+                raise CallCancelledError("the client was closed") from None
             raise
 
 

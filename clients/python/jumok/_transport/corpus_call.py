@@ -81,12 +81,12 @@ class AsyncCorpusCall:
                     yield response
         except grpc.aio.AioRpcError as error:
             if error.details() == OVERTAKEN:
-                raise UnavailableError("the server ended the call while a request was being sent") from error
-            raise self._describe(error) from error
-        except asyncio.CancelledError as error:
+                raise UnavailableError("the server ended the call while a request was being sent") from None
+            raise self._describe(error) from None
+        except asyncio.CancelledError:
             task = asyncio.current_task()
             if task is not None and not task.cancelling():  # the call was cancelled with its client, not this task
-                raise CallCancelledError("the client was closed") from error
+                raise CallCancelledError("the client was closed") from None
             raise
         finally:
             self._call.cancel()

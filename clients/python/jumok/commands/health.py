@@ -51,8 +51,8 @@ def _check(opener: Opener, server: str, model: str | None, subject: str, timeout
             status = HealthStub(channel).Check(request, timeout=timeout_s).status
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
-                raise click.ClickException(f"{subject} is not known there{_available(channel, timeout_s)}") from error
-            raise call_error(error, server, tls=opener.tls) from error
+                raise click.ClickException(f"{subject} is not known there{_available(channel, timeout_s)}") from None
+            raise call_error(error, server, tls=opener.tls) from None
     if status != HealthCheckResponse.SERVING:
         raise click.ClickException(f"{subject} is not serving: {HealthCheckResponse.ServingStatus.Name(status)}")
 
