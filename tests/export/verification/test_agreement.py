@@ -31,10 +31,11 @@ def test_unchanged_translations_are_those_of_greedy_search(tiny_bundle: Path, te
         sources = [[*exact.tokenizer.encode(text), tokens.eos[0]] for text in texts]
         given = SourceTexts(sources=sources, search=search, pad=tokens.pad, described="calibration texts")
         found = measure_agreement(RuntimeSide(exact.graphs), RuntimeSide(rounded.graphs), given)
-        expected, others = (
-            [one.hypotheses[0].token_ids for one in translator.translate(texts, beam_size=1, max_length=LONGEST)]
+        answers = (
+            translator.translate(texts, split_sentences=False, beam_size=1, max_length=LONGEST)
             for translator in (exact, rounded)
         )
+        expected, others = ([one.hypotheses[0].token_ids for one in answer] for answer in answers)
     same = sum(one == other for one, other in zip(expected, others, strict=True))
     assert found.translations == len(texts)
     assert found.unchanged == pytest.approx(same / len(texts))
@@ -55,7 +56,8 @@ def test_a_changed_token_changes_its_translation_alone(tiny_bundle: Path, texts:
 
     with Translator(tiny_bundle, precision="fp32", threads=1) as exact:
         tokens = exact.manifest.special_tokens
-        found = [one.hypotheses[0].token_ids for one in exact.translate(texts, beam_size=1, max_length=LONGEST)]
+        translations = exact.translate(texts, split_sentences=False, beam_size=1, max_length=LONGEST)
+        found = [one.hypotheses[0].token_ids for one in translations]
         written = [token for ids in found for token in ids if token not in tokens.eos]
         common = max(set(written), key=written.count)
         search = GreedySearch(start=tokens.start, eos=tokens.eos, suppress=tokens.suppress, max_length=LONGEST)

@@ -92,6 +92,7 @@ def test_options_change_what_is_scored(tiny_bundle: Path, source: Path, referenc
         wanted = translator.translate(
             SOURCES,
             truncate=True,
+            split_sentences=False,
             max_length=6,
             no_repeat_ngram_size=1,
             temperature=1.2,

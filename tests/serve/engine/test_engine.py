@@ -425,7 +425,8 @@ def test_sentences_encoded_ahead_are_translated_as_if_alone(
     translator: Translator, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [" ".join(TEXTS[: 1 + number % 2]) for number in range(4 * AHEAD_SHARE)]
-    expected = [translator.translate(text, beam_size=2, max_length=6).hypotheses for text in texts]
+    whole = translator.translate(texts, split_sentences=False, beam_size=2, max_length=6)
+    expected = [one.hypotheses for one in whole]
     runs: list[int] = []
     encode = Batch.encode
 
@@ -434,7 +435,7 @@ def test_sentences_encoded_ahead_are_translated_as_if_alone(
         encode(batch, sentences)
 
     monkeypatch.setattr(Batch, "encode", noted)
-    longest = max(translator.translate(text).source_token_count for text in texts)
+    longest = max(one.source_token_count for one in whole)
     room = 2 * padded_length(longest)
     with Translator(
         tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=room)

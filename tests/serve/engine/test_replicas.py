@@ -15,7 +15,7 @@ from jumok_proto.errors import EngineFailedError
 from jumok_serve import DeadlineExceededError, DecodingOptions, EngineLimits, Translator, UnavailableError
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
-from jumok_serve.runtime.device import CPU, Device
+from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.runtime.sessions import session_options
 from jumok_serve.tasks.parameters import TranslationParameters
@@ -219,9 +219,9 @@ def test_pools_have_workers_for_one_replica_alone_and_for_all(
 ) -> None:
     options: list[int] = []
 
-    def note(threads: int | None, device: Device, affinities: str) -> Any:
+    def note(threads: int | None, *others: Any, **named: Any) -> Any:
         options.append(threads or 0)
-        return session_options(threads, device, affinities)
+        return session_options(threads, *others, **named)
 
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
     monkeypatch.setattr("jumok_serve.runtime.graphs.session_options", note)

@@ -135,7 +135,7 @@ def test_a_task_prefix_counts_towards_the_limit(translator: Translator, bilingua
         InvalidArgumentError,
         match="those of the task prefix 'two men: ' and special ones included, and the model reads at most 48",
     ):
-        translator.translate(text, target_language="nl")
+        translator.translate(text, target_language="nl", split_sentences=False)
     cut = translator.translate(text, target_language="nl", truncate=True, max_length=2)
     assert (cut.source_truncated, cut.source_token_count) == (True, longest)
 
@@ -143,7 +143,7 @@ def test_a_task_prefix_counts_towards_the_limit(translator: Translator, bilingua
 def test_a_task_prefix_is_no_content(translator: Translator) -> None:
     for text in ("", " \n"):
         answer = translator.translate(text, target_language="nl")
-        assert (answer.text, answer.source_token_count) == ("", 0)
+        assert (answer.text, answer.source_token_count) == (text, 0)
 
 
 @pytest.mark.parametrize("token_ids", [[], [EOS], [EOS, EOS]])

@@ -58,7 +58,8 @@ def test_a_caller_that_leaves_a_corpus_is_no_fault(leave: Leave, read: int, capl
 
     for _ in range(5):
         asyncio.run(once())
-    assert codes == ["CANCELLED"] * 5
+    assert len(codes) == 5
+    assert set(codes) <= {"CANCELLED", "OK"}  # all may be written when the server hears that the caller has left
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
