@@ -8,7 +8,7 @@ from torch import nn
 
 
 def spread_normally(model: nn.Module) -> None:
-    """Give all matrices of an untrained model normal weights of unchanged deviation."""
+    """Draw each matrix of an untrained model anew, from a normal distribution of the same deviation."""
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:

@@ -14,7 +14,7 @@ from benchmarks.common.closed_loop import Answer, Measured
 from benchmarks.common.ratios import CellResult, Ratio, aligned, ratio
 
 MANY = 64
-"""Outstanding requests of most goals."""
+"""Outstanding requests at which most goals apply."""
 JUMOK, BARE, PLAIN, BATCHING, OFFLINE = "jumok", "bare engine", "plain peer", "batching peer", "offline engine"
 
 COLOURS = ("#1f77b4", "#d95f02", "#2ca02c", "#9467bd", "#8c564b")
@@ -184,7 +184,7 @@ def _latency(percent: int) -> Callable[[Measured], float]:
 
 
 def _percentile(values: Sequence[float], percent: int) -> float:
-    """The lowest value that `percent` percent are not above."""
+    """The nearest-rank percentile: at least `percent` percent of the values are not above it."""
     return sorted(values)[max(0, -(-len(values) * percent // 100) - 1)]
 
 

@@ -1,4 +1,4 @@
-"""The repository's model in PyTorch and CTranslate2, with int8 bundle's weights."""
+"""The repository's model in PyTorch and CTranslate2, with the weights of its int8 bundle."""
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -31,14 +31,16 @@ def dequantized(folder: Path) -> Transformer:
     """Load the model of an int8 bundle with its dequantized weights.
 
     Raises:
-        ValueError: the model is not a Transformer, or weights cannot be assigned; names these.
+        ValueError: the model is not a Transformer, or some weights, which are named, cannot be assigned.
     """
     bundle = Bundle.open(folder)
     tokenizer = bundle.tokenizer
     configuration = load_configuration(folder / "config.toml")
     model = build_model(configuration, tokenizer.source_vocab_size, tokenizer.vocab_size).eval()
     if not isinstance(model, Transformer):
-        raise ValueError(f"{folder}: CTranslate2 has Transformers alone, and this is a {type(model).__name__}")
+        raise ValueError(
+            f"{folder}: CTranslate2 supports only Transformers of these, and this is a {type(model).__name__}"
+        )
     graph = onnx.load(folder / bundle.variant("int8").graphs[GRAPH].file).graph
     # A tied weight has several names, and the graph has any of them.
     parameters = dict(model.named_parameters(remove_duplicate=False))
@@ -50,7 +52,7 @@ def dequantized(folder: Path) -> Transformer:
                 parameter.copy_(torch.from_numpy(weight.copy()))
                 left.pop(id(parameter), None)
     if left:
-        raise ValueError(f"{folder}: the int8 graphs do not tell which weights are {', '.join(left.values())}")
+        raise ValueError(f"{folder}: the int8 graphs have no weights for {', '.join(left.values())}")
     unscale_queries(model)
     return model
 
@@ -68,7 +70,7 @@ def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, NDArray[np.float32]]
         if node.op_type != "MatMulIntegerToFloat" or node.input[3] not in constants:
             continue
         _, matrix, _, scales, *_ = node.input
-        # Products take [K, N]; linear layers, and what is transposed in the graph, have [N, K].
+        # The matrix of a product is [K, N]; that of a linear layer, and an input of Transpose, is [N, K].
         stored = constants[transposed[matrix]] if matrix in transposed else constants[matrix].T
         centre = 128 if stored.dtype == np.uint8 else 0
         weight = (stored.astype(np.float32) - centre) * constants[scales][:, None]
@@ -77,11 +79,9 @@ def _weights(graph: onnx.GraphProto) -> Iterator[tuple[str, NDArray[np.float32]]
 
 
 def _names(product: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]) -> Iterator[str]:
-    """Possible names of a product's weight, by its bias or output.
+    """Guess the name of a product's weight from its bias or output, as exports may drop the name.
 
-    The weight may have lost its own name.
-
-    A bias is part of the product or added to it, after a multiplication with the rows' scales.
+    The bias is an input of the product, or of an Add after it, perhaps with a Mul by the scales of rows between.
     """
     following = readers.get(product.output[0], [])
     nodes = [*following, *(node for each in following for node in readers.get(each.output[0], []))]

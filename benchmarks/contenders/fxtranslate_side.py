@@ -34,7 +34,7 @@ def translate(text: str) -> str:
 
 
 def main() -> None:
-    """Translate tasks, texts one after another in each process."""
+    """Run tasks. Each process translates one text at a time."""
     parser = argparse.ArgumentParser(description="fxtranslate's side of a benchmark.")
     parser.add_argument("package", help="folder in which it is installed")
     parser.add_argument("model")

@@ -22,7 +22,7 @@ END = "</s>"
 
 @dataclass(frozen=True, kw_only=True)
 class Translated:
-    """Pieces of a translation, without end token, and decoding's start.
+    """The pieces of a translation without its end token, and the start of its decoding.
 
     The start is in ``time.monotonic()`` seconds.
     """

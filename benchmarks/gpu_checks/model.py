@@ -140,7 +140,7 @@ def decode(
 def step_times(graphs: Graphs, model: Model, *, rows: tuple[int, int], source: int, steps: int) -> Iterator[float]:
     """Seconds per step in the middle of a decode.
 
-    `rows` is B sentences with K rows each.
+    `rows` is the number of sentences, and of rows for each.
     """
     sentences, beam_size = rows
     running = Batch(graphs, beam_size, model.pad)

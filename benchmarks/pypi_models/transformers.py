@@ -18,7 +18,7 @@ NORMS = {
 def post_norm(
     vocabularies: tuple[int, int], feed_forward: int, tables: tuple[Tensor, Tensor], *, heads: int, layers: int
 ) -> Transformer:
-    """A Transformer as most tutorials have it: norms after the sums, separate embeddings, a bias of the logits.
+    """A Transformer as most tutorials have it: post-norm, separate embeddings, a bias of the logits.
 
     Args:
         vocabularies: source and target tokens.
@@ -43,7 +43,7 @@ def post_norm(
 
 
 def load_pytorch(model: Transformer, weights: Mapping[str, Tensor]) -> None:
-    """Load the weights of `nn.Transformer` into a model with norms after the sums.
+    """Load the weights of `nn.Transformer` into a post-norm model.
 
     Args:
         weights: state dict of PyTorch's module, with names such as `encoder.layers.0.self_attn.in_proj_weight`.

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import OrtValue
 
 from jumok_export.graphs.graph import OPSET
-from jumok_export.graphs.int8_matrix import quantize_weight
+from jumok_export.graphs.quantize_matrix import quantize_weight
 from jumok_export.native.operators import DOMAIN, VERSION
 from jumok_serve.native import library
 

@@ -40,7 +40,8 @@ class Alignment:
         if (found := by_kind.get(kind)) is None:
             available = ", ".join(name for name, weights in by_kind.items() if weights is not None)
             raise ValueError(
-                f"the result has no attention of kind {kind!r}, only {available}: request the kind with kinds"
+                f"the result has no attention of kind {kind!r}, only {available or 'none'}: request it with the "
+                "argument kinds"
             )
         return found
 
@@ -94,9 +95,9 @@ class Alignment:
     def words(self) -> "Alignment":
         """Join tokens to words, which spaces separate; punctuation belongs to its word.
 
-        The column of a word is the sum of its tokens' columns, its row the mean of their rows, so a row still sums to
-        1. The spelling of tokens marks words, see `jumok_proto.words`. In scripts without spaces, such as Chinese,
-        Japanese and Thai, each token is a word. Special tokens stay separate.
+        The columns of a word's tokens are added, and their rows are averaged. Each row still sums to 1. The spelling of
+        tokens marks words, see `jumok_proto.words`. In scripts without spaces, such as Chinese, Japanese and Thai, each
+        token is a word. Special tokens stay separate.
         """
         kind = spelling(token.text for token in (*self.source_tokens, *self.target_tokens) if not token.special)
         source, target = _Words(self.source_tokens, kind), _Words(self.target_tokens, kind)

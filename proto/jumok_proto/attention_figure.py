@@ -31,7 +31,7 @@ AXES: dict[AttentionKind, tuple[str, str]] = {
 """Labels of columns and rows, by kind."""
 BAR_LABEL = "attention weight"
 UNKNOWN_COLOUR = "tab:red"
-"""Colour of labels that the vocabulary lacks."""
+"""Colour of the labels of unknown tokens."""
 
 DOTS_PER_INCH = 150.0
 MIN_DOTS_PER_INCH = 60.0
@@ -64,9 +64,7 @@ class Drawing:
 
 
 def draw(model: str, kind: AttentionKind, weights: AttentionWeights, *, unit: str = "token") -> Drawing:
-    """Draw attention of one kind, of each head if available.
-
-    Otherwise the mean is drawn.
+    """Draw attention of one kind: each head if available, else the mean.
 
     Rows attend to columns, as in Bahdanau, Cho and Bengio (2015), figure 3. All panels share one colour scale, from 0
     to the largest weight. Labels of unknown tokens are red.

@@ -13,9 +13,9 @@ DOMAIN = "jumok"
 _CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, JumokError)]
 
 ERRORS: dict[tuple[grpc.StatusCode, str], type[JumokError]] = {(each.code, each.reason): each for each in _CLASSES}
-"""Classes by status code and reason; an empty reason belongs to a class with subclasses."""
+"""Error classes by status code and reason. A class with subclasses has an empty reason."""
 
-# The first class with a code is the most general; statuses of gRPC itself and of newer servers become this one.
+# The first class of each code is the most general: for statuses of gRPC itself, and for reasons of newer servers.
 _GENERAL: dict[grpc.StatusCode, type[JumokError]] = {each.code: each for each in reversed(_CLASSES)}
 
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}

@@ -19,7 +19,7 @@ COLOURED = frozenset({b"CBDT", b"COLR", b"SVG ", b"sbix"})
 def families_for(texts: Iterable[str]) -> tuple[list[str], set[str]]:
     """Choose fonts for texts, and return the characters that no installed font has.
 
-    Each next font has most of the missing characters; among equals, the first by name.
+    Each added font has most of the characters that are still missing. Of equal fonts the first by name counts.
     """
     left = {character for text in texts for character in text} - _characters(findfont(FontProperties(family=[DEFAULT])))
     families = [DEFAULT]

@@ -35,7 +35,7 @@ from benchmarks.common.trained import dequantized, specification
 from benchmarks.common.trained_checkpoint import save_checkpoint
 from benchmarks.contenders.shortlists import MadeUpLexicon, save_vocabulary_map
 from benchmarks.contenders.worker import Task, Turn, take_turn
-from jumok_export.graphs.int8_matrix import MAX_WEIGHT
+from jumok_export.graphs.quantize_matrix import MAX_WEIGHT
 from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.training.corpus import pad
 from jumok_export.training.greedy import greedy_decode
@@ -261,7 +261,7 @@ def test_the_weights_of_a_bundle_come_back(
     export_tiny(folder, calibration=sentences[0] if calibrated else None)
     configuration = (ROOT / "tests/data/tiny.toml").read_text(encoding="utf-8")
     (folder / "config.toml").write_text(configuration, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"do not tell which weights are target_embedding\.weight, encoder"):
+    with pytest.raises(ValueError, match=r"have no weights for target_embedding\.weight, encoder"):
         dequantized(folder)
     sizes = configuration.replace("width = 16", "width = 32").replace("feed_forward = 16", "feed_forward = 64")
     (folder / "config.toml").write_text(sizes, encoding="utf-8")

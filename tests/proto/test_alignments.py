@@ -100,7 +100,9 @@ def test_attention_that_was_not_requested_is_refused() -> None:
     alone = replace(ALIGNMENT, cross=None, encoder=None)
     assert alone.words().cross is None
     assert alone.attention("decoder") == ALIGNMENT.decoder
-    with pytest.raises(ValueError, match="no attention of kind 'cross', only decoder: request the kind with kinds"):
+    with pytest.raises(
+        ValueError, match="no attention of kind 'cross', only decoder: request it with the argument kinds"
+    ):
         alone.pairs()
 
 

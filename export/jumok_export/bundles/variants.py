@@ -17,8 +17,8 @@ from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.storage import WeightsFile
 from jumok_export.quantization.calibration import Calibration
+from jumok_export.quantization.find_matrices import quantized_matrices, rectified_keys
 from jumok_export.quantization.int8_graphs import Scales, quantize_graph
-from jumok_export.quantization.matrices import quantized_matrices, rectified_keys
 from jumok_export.verification.agreement import SourceTexts, measure_agreement
 from jumok_export.verification.fp16 import verify_fp16
 from jumok_export.verification.fp32 import verify_device, verify_fp32, verify_sources

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from onnx import ModelProto, TensorProto, helper, numpy_helper
 from onnxruntime.transformers.float16 import convert_np_to_float16
 
-from jumok_export.graphs.int8_matrix import parts, quantize_weight
+from jumok_export.graphs.quantize_matrix import parts, quantize_weight
 
 HALF, VALUES, SCALES, TURNED = "half", "values", "scales", "turned"
 """Forms of an fp32 weight: fp16, quantized values, their scales along an axis, or transposed."""

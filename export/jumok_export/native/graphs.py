@@ -13,7 +13,7 @@ from jumok_export.native.embedding import embedding, rows_of
 from jumok_export.native.int8_cache import entries_spec
 from jumok_export.native.operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSION, native
 from jumok_export.native.products import float_product, fuse_norms, fuse_threes, product
-from jumok_export.quantization.matrices import Matrices
+from jumok_export.quantization.find_matrices import Matrices
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import LOGIT_ROWS, SLOTS
 

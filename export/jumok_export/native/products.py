@@ -9,7 +9,7 @@ from onnx import NodeProto, TensorProto
 from jumok_export.graphs.graph import reads
 from jumok_export.graphs.matching import Found, attributes
 from jumok_export.native.operators import QUANTIZED, native
-from jumok_export.quantization.matrices import Matrices
+from jumok_export.quantization.find_matrices import Matrices
 
 NOTHING, SILU, GELU, RELU = 0, 1, 2, 3
 """Numbers of the activations in the operators."""

@@ -1,1 +1,1 @@
-"""int8 quantization and calibration."""
+"""int8 graphs and calibration; `graphs.quantize_matrix` quantizes one matrix."""

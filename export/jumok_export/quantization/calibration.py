@@ -15,8 +15,15 @@ from torch import nn
 
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.weights import name_weights_alone
+from jumok_export.quantization.find_matrices import (
+    RECTIFIED,
+    SIGNED,
+    Matrices,
+    QuantizedRange,
+    rectified_keys,
+    weight_key,
+)
 from jumok_export.quantization.int8_graphs import Scales
-from jumok_export.quantization.matrices import RECTIFIED, SIGNED, Matrices, QuantizedRange, rectified_keys, weight_key
 from jumok_proto.errors import JumokError
 from jumok_serve.evaluation.parallel_text import CorpusError, read_lines
 from jumok_serve.manifest.languages import Direction

@@ -11,15 +11,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
-from jumok_export.graphs.int8_matrix import quantize_weight
-from jumok_export.quantization.int8_graphs import Scales
-from jumok_export.quantization.matrices import (
+from jumok_export.graphs.quantize_matrix import quantize_weight
+from jumok_export.quantization.find_matrices import (
     EMBEDDING_ROWS,
     RECTIFIED,
     SIGNED,
     QuantizedRange,
     weight_key,
 )
+from jumok_export.quantization.int8_graphs import Scales
 
 MOST_KEPT = 2**28
 """Bytes of rounded weights that are kept in fp32; others are kept in int8, and made fp32 for each product."""

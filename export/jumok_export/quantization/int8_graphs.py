@@ -22,7 +22,7 @@ from onnx import helper, numpy_helper
 
 from jumok_export.graphs.graph import Graph, drop_unread
 from jumok_export.graphs.weights import SCALES, VALUES, convert
-from jumok_export.quantization.matrices import Matrices, Product, QuantizedRange
+from jumok_export.quantization.find_matrices import Matrices, Product, QuantizedRange
 
 Scales = Mapping[str, float]
 """Activation scales by the `weight_key` of the matrix that the activation is multiplied with."""

@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from jumok_export.graphs.graph import Graph
-from jumok_export.graphs.int8_matrix import AT_ONCE, quantize_weight
+from jumok_export.graphs.quantize_matrix import AT_ONCE, quantize_weight
 from jumok_export.graphs.storage import SMALLEST_EXTERNAL, WeightsFile, write_graphs
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.graphs.weights import HALF, SCALES, TURNED, VALUES, convert, is_external, place_of, refer, values

@@ -19,8 +19,8 @@ from jumok_export.errors import ExportError
 from jumok_export.graphs.graph import Graph
 from jumok_export.native.graphs import native_graph
 from jumok_export.native.operators import DOMAIN
+from jumok_export.quantization.find_matrices import Matrices
 from jumok_export.quantization.int8_graphs import quantize_graph
-from jumok_export.quantization.matrices import Matrices
 from jumok_export.verification.native import verify_native
 from jumok_export.verification.runtime_side import RuntimeSide
 from jumok_export.verification.samples import InputBounds

@@ -30,8 +30,8 @@ from jumok_export.quantization.calibration import (
     calibrate,
     read_calibration,
 )
+from jumok_export.quantization.find_matrices import SIGNED, weight_key
 from jumok_export.quantization.int8_graphs import Scales, quantize_graph
-from jumok_export.quantization.matrices import SIGNED, weight_key
 from jumok_export.training.greedy import greedy_decode
 from jumok_export.training.vocabulary import END, START, Vocabulary
 from jumok_serve import Translator

@@ -15,15 +15,15 @@ from torch import nn
 
 from jumok_export.bundles.recipe import write_variant
 from jumok_export.graphs.graph import Graph
-from jumok_export.graphs.int8_matrix import MAX_WEIGHT, quantize_weight
+from jumok_export.graphs.quantize_matrix import MAX_WEIGHT, quantize_weight
 from jumok_export.quantization.fake_quantization import Int8Arithmetic
-from jumok_export.quantization.int8_graphs import Scales, quantize_graph
-from jumok_export.quantization.matrices import (
+from jumok_export.quantization.find_matrices import (
     EMBEDDING_ROWS,
     quantized_matrices,
     rectified_keys,
     weight_key,
 )
+from jumok_export.quantization.int8_graphs import Scales, quantize_graph
 
 Array = NDArray[Any]
 

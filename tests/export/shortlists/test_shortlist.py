@@ -17,8 +17,8 @@ from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.shortlist_decoder import split_projection
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.models.recurrent import Recurrent
+from jumok_export.quantization.find_matrices import weight_key
 from jumok_export.quantization.int8_graphs import Scales, quantize_graph
-from jumok_export.quantization.matrices import weight_key
 from jumok_export.shortlists.lexicon import Lexicon
 from jumok_export.shortlists.sources import LexicalTable, ParallelText, ShortlistError, ShortlistPlan
 from jumok_export.training.vocabulary import END, Vocabulary

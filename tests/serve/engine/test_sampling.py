@@ -29,7 +29,9 @@ from tests.support.hang import HANG_S
 from tests.support.reference_search import START, Scores
 from tests.support.search_cases import make_options
 
-transformers = pytest.importorskip("transformers", reason="the oracle is what Hugging Face leaves of the logits")
+transformers = pytest.importorskip(
+    "transformers", reason="expected distributions come from the logits processors of transformers"
+)
 
 VOCABULARY, EOS = 8, 1
 TABLE = np.random.default_rng(3).normal(scale=1.5, size=(VOCABULARY, VOCABULARY)).astype(np.float32)
@@ -240,7 +242,7 @@ def test_forced_last_tokens_are_drawn_from_too(engine: Engine) -> None:
     drawn = [hypothesis for text in decode(engine, options, many(30)) for hypothesis in text]
     assert_follows(Counter(h.token_ids for h in drawn), {(5,): 1 / 3, (2,): 1 / 3, (6,): 1 / 3})
     assert all(h.token_scores == pytest.approx((-math.log(3),)) for h in drawn)
-    # Two of three equally likely tokens reach a half.
+    # With top_p 0.5, two of three equally likely tokens are kept.
     half = replace(options, sampling=replace(PLAIN, top_p=0.5))
     drawn = [hypothesis for text in decode(engine, half, many(10)) for hypothesis in text]
     assert len({h.token_ids for h in drawn}) == 2

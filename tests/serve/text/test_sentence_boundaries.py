@@ -53,7 +53,7 @@ LENGTHS = (12_500, 100_000)
 
 @pytest.fixture
 def work(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Lengths of the pieces that the library was called with; checks their stops."""
+    """Record the length of each piece that the library splits, and check its number of stops."""
     lengths: list[int] = []
     segment = sentencex.segment
 
@@ -92,7 +92,7 @@ def test_time_grows_in_proportion_to_a_text() -> None:
         list(sentence_spans(text, "en"))
         return time.thread_time() - started
 
-    # In proportion it is 16 times as long and a little more, with squares 256 times.
+    # Linear time is a little over 16 times as long, quadratic time 256 times.
     assert took_s(16 * MAX_PIECE) < 100 * min(took_s(MAX_PIECE) for _ in range(5))
 
 

@@ -1,1 +1,1 @@
-"""Files of other projects: checkpoints, folders and packages, random or trained here, and a hub."""
+"""Checkpoints in the formats of other projects, and a local hub."""

@@ -77,7 +77,7 @@ class Answer:
             future.cancel()
 
     def by_text(self) -> "list[Answer]":
-        """Answers of each text alone, which the futures of this one complete."""
+        """Return one answer for each text; each has its future of this one."""
         parts = [Answer([text]) for text in self.texts]
         for part, future in zip(parts, self.futures, strict=True):
             part.futures = (future,)

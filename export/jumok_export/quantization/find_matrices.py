@@ -9,7 +9,7 @@ import onnx
 from numpy.typing import NDArray
 
 from jumok_export.graphs.graph import Graph, reads
-from jumok_export.graphs.int8_matrix import parts
+from jumok_export.graphs.quantize_matrix import parts
 from jumok_export.graphs.weights import values
 
 EMBEDDING_ROWS = 64

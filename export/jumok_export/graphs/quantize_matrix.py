@@ -1,4 +1,4 @@
-"""int8 quantization of one weight matrix."""
+"""Quantization of one weight matrix to int8."""
 
 from collections.abc import Iterator
 

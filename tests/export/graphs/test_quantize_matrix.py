@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from jumok_export.graphs.int8_matrix import MAX_GIVEN_WEIGHT, MAX_WEIGHT, quantize_weight
+from jumok_export.graphs.quantize_matrix import MAX_GIVEN_WEIGHT, MAX_WEIGHT, quantize_weight
 
 
 def values(seed: int = 0) -> NDArray[np.int8]:
