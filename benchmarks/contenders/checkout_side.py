@@ -21,6 +21,7 @@ def main() -> None:
             def run() -> list[list[str]]:
                 translations = translator.translate(
                     task.texts,
+                    split_sentences=False,  # older checkouts do not split by default
                     beam_size=task.beam_size,
                     length_penalty=1.0,
                     min_length=task.min_length,

@@ -19,7 +19,7 @@ def test_mutated_bundles_are_used_or_refused(tiny_bundle: Path) -> None:
 
 def test_every_kind_of_mutation_can_be_made(tiny_bundle: Path, tmp_path: Path) -> None:
     made = []
-    for number in range(300):
+    for number in range(600):
         folder = tmp_path / str(number)
         made.append(mutate(tiny_bundle, folder, random.Random(number)))
         shutil.rmtree(folder)

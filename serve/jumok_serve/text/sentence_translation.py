@@ -102,7 +102,9 @@ class PendingParts:
         return [[next(translations) for _ in text.sources] for text in self.texts]
 
     def join(self, text: TextParts, parts: Sequence[Translation]) -> Translation:
-        """Make a text's translation of those of its parts."""
+        """Make a text's translation of those of its parts; a text that is one part has the part's."""
+        if len(parts) == 1 and not text.cut and not any(text.kept):
+            return parts[0]
         joined = _join(text, [part.text for part in parts]) + text.kept[-1]
         translation = join_translations(
             parts, joined, length_penalty=self.length_penalty, terms=_joined_terms(text, parts)
