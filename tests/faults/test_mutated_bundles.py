@@ -3,6 +3,7 @@
 import random
 import shutil
 from pathlib import Path
+from typing import Any
 
 from tests.faults.scenarios.mutated_bundles import mutate, try_mutated
 
@@ -24,3 +25,17 @@ def test_every_kind_of_mutation_can_be_made(tiny_bundle: Path, tmp_path: Path) -
         made.append(mutate(tiny_bundle, folder, random.Random(number)))
         shutil.rmtree(folder)
     assert {what.partition(":")[0] for what in made} == {"bytes", "graph", "field", "files"}
+
+
+class ChangesFiles(random.Random):
+    """Chooses to change the whole field of files."""
+
+    def choice(self, seq: Any) -> Any:
+        return next((one for one in seq if one == "files" or getattr(one, "__name__", "") == "_field"), seq[0])
+
+    def random(self) -> float:
+        return 0.9
+
+
+def test_the_list_of_files_can_be_changed(tiny_bundle: Path, tmp_path: Path) -> None:
+    assert mutate(tiny_bundle, tmp_path / "mutated", ChangesFiles()) == "field: files"

@@ -49,7 +49,7 @@ def test_a_caller_that_leaves_a_corpus_is_no_fault(leave: Leave, read: int, capl
             call = stub_of(channel).TranslateCorpus()
             await call.write(opening(*[LONG] * 100, window=128))
             answers = [await model.submitted.get() for _ in range(100)]
-            for answer in answers:
+            for answer in answers[:-1]:  # without the last the corpus cannot end before the server hears of it
                 answer.complete()
             for _ in range(read):
                 await call.read()
@@ -58,8 +58,7 @@ def test_a_caller_that_leaves_a_corpus_is_no_fault(leave: Leave, read: int, capl
 
     for _ in range(5):
         asyncio.run(once())
-    assert len(codes) == 5
-    assert set(codes) <= {"CANCELLED", "OK"}  # all may be written when the server hears that the caller has left
+    assert codes == ["CANCELLED"] * 5
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
