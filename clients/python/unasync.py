@@ -13,6 +13,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent / "jumok"
 FILES = {
     "_async_client.py": "_client.py",
+    "_async_glossaries.py": "_glossaries.py",
     "_async_admin_client.py": "_admin_client.py",
     "_transport/aio.py": "_transport/sync.py",
 }
@@ -36,6 +37,8 @@ PHRASES = {
     "contextlib.aclosing": "contextlib.closing",
     "import grpc.aio\n": "",
     "grpc.aio.": "grpc.",
+    "jumok._async_glossaries": "jumok._glossaries",
+    "await client.glossaries": "client.glossaries",
     "jumok._corpus.aio": "jumok._corpus.sync",
     "jumok._transport.aio": "jumok._transport.sync",
 }

@@ -5,11 +5,13 @@ JumokError
 ├── NotFoundError (LookupError)
 │   ├── ModelNotFoundError
 │   ├── BundleNotFoundError
+│   ├── GlossaryNotFoundError
 │   └── LanguageNotFoundError
 ├── FailedPreconditionError
 │   ├── AttentionUnavailableError
 │   ├── ScoringUnavailableError
 │   ├── SamplingUnavailableError
+│   ├── GlossariesUnavailableError
 │   └── BundleNotLoadedError
 ├── ResourceExhaustedError           also a message that is too large
 │   ├── OverloadedError
@@ -131,7 +133,7 @@ class InvalidArgumentError(JumokError, ValueError):
 
 
 class NotFoundError(JumokError, LookupError):
-    """The model, bundle or language does not exist; ``details.resource`` lists those available."""
+    """The model, bundle, glossary or language does not exist; ``details.resource`` lists those available."""
 
     code = grpc.StatusCode.NOT_FOUND
 
@@ -163,6 +165,17 @@ class BundleNotFoundError(NotFoundError):
     def of(cls, name: str, available: Sequence[str]) -> Self:
         """Make the error from a name and the model root's bundle names."""
         return cls._missing(f"the model root has no bundle {name!r}", "jumok.v1.BundleSummary", name, available)
+
+
+class GlossaryNotFoundError(NotFoundError):
+    """The caller has no such stored glossary."""
+
+    reason = "GLOSSARY_NOT_FOUND"
+
+    @classmethod
+    def of(cls, name: str, available: Sequence[str]) -> Self:
+        """Make the error from an id or a name, and the names of the caller's glossaries."""
+        return cls._missing(f"no glossary {name!r} is stored", "jumok.v1.StoredGlossary", name, available)
 
 
 class LanguageNotFoundError(NotFoundError):
@@ -212,6 +225,17 @@ class SamplingUnavailableError(FailedPreconditionError):
     def of(cls, model: str) -> Self:
         """Make the error for a model without a sampler."""
         return cls(f"model {model!r} was exported without a sampler, the graph that draws tokens; search instead")
+
+
+class GlossariesUnavailableError(FailedPreconditionError):
+    """The server or translator keeps no glossaries."""
+
+    reason = "GLOSSARIES_UNAVAILABLE"
+
+    @classmethod
+    def of_server(cls) -> Self:
+        """Make the error of a server without a folder of glossaries."""
+        return cls("this server keeps no glossaries: start it with --glossaries FOLDER")
 
 
 class BundleNotLoadedError(FailedPreconditionError):

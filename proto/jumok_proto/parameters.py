@@ -9,6 +9,7 @@ _PARAMETERS = {
     "contents": "texts",
     "content": "text",
     "target_prefixes": "target_prefix",
+    "glossary.stored": "stored_glossary",
     "source_language_code": "source_language",
     "target_language_code": "target_language",
 }

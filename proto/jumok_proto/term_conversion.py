@@ -20,10 +20,11 @@ PLACEHOLDER_KINDS: Final[Mapping[str, translation_pb2.PlaceholderKind.ValueType]
 """Kinds of placeholders by name."""
 
 
-def glossary_to_proto(entries: Mapping[str, Sequence[str]]) -> translation_pb2.Glossary:
-    """Make the message of a glossary."""
+def glossary_to_proto(entries: Mapping[str, Sequence[str]], stored: str = "") -> translation_pb2.Glossary:
+    """Make the message of a glossary; ``stored``: id or name of a stored one."""
     return translation_pb2.Glossary(
-        entries=[translation_pb2.GlossaryEntry(source=source, targets=targets) for source, targets in entries.items()]
+        entries=[translation_pb2.GlossaryEntry(source=source, targets=targets) for source, targets in entries.items()],
+        stored=stored,
     )
 
 

@@ -12,6 +12,8 @@ class TermOptions(TypedDict, total=False):
 
     glossary: Mapping[str, str | Sequence[str]] | None
     """Target terms by source term. Where a text has a source term, its translation contains a target term."""
+    stored_glossary: str | None
+    """Id or name of a stored glossary, whose terms count besides those of ``glossary``."""
     do_not_translate: Sequence[str] | None
     """Texts that are copied into translations; ``*`` stands for one or more letters, digits or ``_``."""
     placeholders: Sequence[str] | None

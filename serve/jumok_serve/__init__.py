@@ -14,6 +14,7 @@ try:
         ScoringUnavailableError,
         UnavailableError,
     )
+    from jumok_proto.glossaries.stored import GlossaryEntries
     from jumok_proto.options import Options
     from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
     from jumok_serve.engine.limits import EngineLimits
@@ -21,6 +22,7 @@ try:
     from jumok_serve.search.options import DecodingOptions
     from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
     from jumok_serve.tasks.translation import Pending
+    from jumok_serve.text.terms import GlossaryStore
     from jumok_serve.translator import Translator
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] in {"jumok_proto", "jumok_serve"}:
@@ -42,6 +44,8 @@ __all__ = [
     "DeviceError",
     "EngineLimits",
     "FinishReason",
+    "GlossaryEntries",
+    "GlossaryStore",
     "Hypothesis",
     "InvalidArgumentError",
     "JumokError",

@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from typing import Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment
@@ -18,7 +17,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.statistics import EngineCounters, Load
-from jumok_serve.engine.warm_up import WARM_UP_SHAPES, WarmUp
+from jumok_serve.engine.warm_up import WarmUp
 from jumok_serve.errors import BundleError
 from jumok_serve.forks import ForkGuard, check_not_inherited
 from jumok_serve.manifest.manifest import Manifest
@@ -33,7 +32,8 @@ from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, Tran
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.tasks.warm_up_sentences import warm_up_sentence
-from jumok_serve.text.submission import submit_function, translation_parameters
+from jumok_serve.text.submission import find_stored, submit_function, translation_parameters
+from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.tokenizers.input_processor import check_texts
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
@@ -58,6 +58,7 @@ class Translator:
             replica has work, it has the threads of all, except with small models.
         shortlist: restrict translations in the shortlist's direction to its tokens: faster, and a few change.
         limits: bounds of batches and queue.
+        glossaries: stored glossaries, for the option `stored_glossary`.
 
     Attributes:
         name: the model's name.
@@ -82,6 +83,7 @@ class Translator:
         threads: int | None = None,
         shortlist: bool = False,
         limits: EngineLimits = EngineLimits(),  # noqa: B008 - frozen
+        glossaries: GlossaryStore | None = None,
     ) -> None:
         for name, number in (("replicas", replicas), ("threads", threads)):
             if number is not None and number < 1:
@@ -89,6 +91,7 @@ class Translator:
         check_not_inherited()
         devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)
+        self._glossaries = glossaries
         self._shortlist = self._bundle.shortlist() if shortlist else None
         loaded = load_graphs(self._bundle, precision, devices, replicas=replicas, threads=threads, listed=shortlist)
         self._graphs, self._shared = loaded.graphs, loaded.shared
@@ -202,6 +205,7 @@ class Translator:
                 attention=attention,
                 truncate=truncate,
                 split_sentences=split_sentences,
+                find_stored=partial(find_stored, self._glossaries, self.manifest.languages),
                 deadline=deadline_after(timeout_s),
             ),
             target_prefixes=cast("Sequence[str | None] | None", prefixes),  # other types are refused there
@@ -400,10 +404,8 @@ class Translator:
     def warm_up(self) -> None:
         """Decode made-up sentences with every session; BundleError if that fails."""
         started = time.monotonic()
-        shapes = [shape for shape in WARM_UP_SHAPES if not shape.sample or self._model.can_sample]
         try:
-            for graphs, shape in product(dict.fromkeys((self._graphs, self._shared)), shapes):
-                self._warm_up.run(graphs, shape)
+            self._warm_up.run_all((self._graphs, self._shared), sample=self._model.can_sample)
         except Exception as error:
             raise BundleError(self._bundle.path, [f"decoding with it fails: {error or repr(error)}"]) from error
         logger.info("warmed up %s %s in %.2f s", self.name, self.manifest.version, time.monotonic() - started)

@@ -24,6 +24,8 @@ from jumok_proto.errors import (
     EngineFailedError,
     FailedPreconditionError,
     FieldViolation,
+    GlossariesUnavailableError,
+    GlossaryNotFoundError,
     InternalError,
     InvalidArgumentError,
     JumokError,
@@ -41,6 +43,7 @@ from jumok_proto.errors import (
     UnavailableError,
     UnimplementedError,
 )
+from jumok_proto.glossaries.stored import GlossaryDictionary, StoredGlossary
 from jumok_proto.markup import MarkupRules
 from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (
@@ -87,6 +90,9 @@ __all__ = [
     "FailedPreconditionError",
     "FieldViolation",
     "FinishReason",
+    "GlossariesUnavailableError",
+    "GlossaryDictionary",
+    "GlossaryNotFoundError",
     "Hypothesis",
     "InternalError",
     "InvalidArgumentError",
@@ -110,6 +116,7 @@ __all__ = [
     "SamplingUnavailableError",
     "Score",
     "ScoringUnavailableError",
+    "StoredGlossary",
     "TextResult",
     "TextSpan",
     "Timings",

@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
 from types import TracebackType
 from typing import Self, Unpack, overload
 
+from jumok._async_glossaries import AsyncGlossaries
 from jumok._corpus.aio import AsyncCorpusRun
 from jumok._corpus.state import DEFAULT_WINDOW, make_corpus
 from jumok._requests import align_request, get_model_request, score_request, stream_request, translate_request
@@ -47,6 +48,9 @@ class AsyncClient:
         max_attempts: attempts within the timeout, if no server can be reached, the queue is full, or a rate limit is
             exceeded. The wait between two attempts grows, and lasts at least as long as the server asks for.
 
+    Attributes:
+        glossaries: the caller's glossaries on the server.
+
     Raises:
         JumokError: a subclass for each failure of a call; see ``jumok_proto.errors``.
         ValueError: a token without TLS.
@@ -62,6 +66,7 @@ class AsyncClient:
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self._connection = AsyncConnection(server, tls=tls, token=token, timeout_s=timeout_s, max_attempts=max_attempts)
+        self.glossaries = AsyncGlossaries(self._connection)
 
     @overload
     async def translate(  # type: ignore[overload-overlap]  # a str is a sequence of str too

@@ -8,6 +8,7 @@ from typing import Self, Unpack, overload
 
 from jumok._corpus.state import DEFAULT_WINDOW, make_corpus
 from jumok._corpus.sync import CorpusRun
+from jumok._glossaries import Glossaries
 from jumok._requests import align_request, get_model_request, score_request, stream_request, translate_request
 from jumok._responses import (
     read_alignments,
@@ -47,6 +48,9 @@ class Client:
         max_attempts: attempts within the timeout, if no server can be reached, the queue is full, or a rate limit is
             exceeded. The wait between two attempts grows, and lasts at least as long as the server asks for.
 
+    Attributes:
+        glossaries: the caller's glossaries on the server.
+
     Raises:
         JumokError: a subclass for each failure of a call; see ``jumok_proto.errors``.
         ValueError: a token without TLS.
@@ -62,6 +66,7 @@ class Client:
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
         self._connection = Connection(server, tls=tls, token=token, timeout_s=timeout_s, max_attempts=max_attempts)
+        self.glossaries = Glossaries(self._connection)
 
     @overload
     def translate(  # type: ignore[overload-overlap]  # a str is a sequence of str too

@@ -129,8 +129,10 @@ def _text_fields(options: TextOptions) -> dict[str, Any]:
         fields["markup"] = check_markup(markup)
     if rules := options.get("markup_rules"):
         fields["markup_rules"] = check_rules(rules)
-    if glossary := options.get("glossary"):
-        fields["glossary"] = glossary_to_proto(check_glossary(glossary))
+    glossary, stored = options.get("glossary"), options.get("stored_glossary")
+    if glossary or stored:
+        entries = check_glossary(glossary or {})
+        fields["glossary"] = glossary_to_proto(entries, check_text("glossary.stored", stored or ""))
     patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
     if patterns or kinds:
         texts = check_texts("do_not_translate", [*patterns] if not isinstance(patterns, str) else [patterns])

@@ -244,6 +244,9 @@ class Glossary(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ENTRIES_FIELD_NUMBER: builtins.int
+    STORED_FIELD_NUMBER: builtins.int
+    stored: builtins.str
+    """Id or name of a stored glossary, which counts besides the entries; empty: none. Entries come first where both match."""
     @property
     def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___GlossaryEntry]:
         """The entries. Each matches whole words in any case; at each place of a text the longest counts."""
@@ -252,8 +255,9 @@ class Glossary(google.protobuf.message.Message):
         self,
         *,
         entries: collections.abc.Iterable[Global___GlossaryEntry] | None = ...,
+        stored: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["entries", b"entries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entries", b"entries", "stored", b"stored"]) -> None: ...
 
 Global___Glossary: typing_extensions.TypeAlias = Glossary
 

@@ -32,6 +32,7 @@ from jumok_serve.service.server import Front
 from jumok_serve.service.stop_signals import ending_at_second_signal
 from jumok_serve.service.telemetry.logs import CallLog, logging_to_stderr
 from jumok_serve.service.telemetry.metrics_port import MetricsPort
+from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 
 SWITCH_INTERVAL_S = 0.001
@@ -118,6 +119,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         tokens = None if settings.tokens is None else TokenFile(settings.tokens)
         tls = _tls(settings)
         make_front = _front(settings)
+        glossaries = _glossaries(settings)
         _check_addresses(settings)
         bundles = [bundle for source in settings.bundles for bundle in bundles_of(source)]
         models: list[Translator] = []
@@ -133,6 +135,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
                 observers=observers,
                 administration=_administration(settings, checker),
                 pivot="" if settings.pivot == NO_PIVOT else settings.pivot,
+                glossaries=glossaries,
                 make_front=make_front,
             )
             models.clear()  # another reference would keep an unloaded model in memory
@@ -171,6 +174,17 @@ def _front(settings: Configuration) -> Callable[[Server], Front] | None:
         timeout_s=settings.http_timeout_s,
         origins=[origin.strip() for origin in (settings.http_origins or "").split(",") if origin.strip()],
     )
+
+
+def _glossaries(settings: Configuration) -> GlossaryStore | None:
+    if settings.glossaries is None:
+        return None
+    try:
+        return GlossaryStore(settings.glossaries)
+    except OSError as error:
+        raise click.UsageError(
+            f"{flag('glossaries')}: the folder {settings.glossaries} cannot be used: {error.strerror}; choose another"
+        ) from error
 
 
 def _checker(settings: Configuration) -> BundleChecker:

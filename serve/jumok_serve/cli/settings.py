@@ -14,19 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    DirectoryPath,
-    Field,
-    FilePath,
-    PlainSerializer,
-    PlainValidator,
-    ValidationError,
-)
+from pydantic import BaseModel, ConfigDict, DirectoryPath, Field, FilePath, ValidationError
 
-from jumok_serve.cache import CACHE_VARIABLE, EXAMPLE, HubName, parse_hub_name
+from jumok_serve.cache import CACHE_VARIABLE, EXAMPLE
+from jumok_serve.cli.setting_types import BundleSource, Number, Port, Positive, Seconds
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import ConfigurationError
 from jumok_serve.service.limits import ServiceLimits
@@ -47,33 +38,6 @@ _WEB = "^https?://"
 
 _ENGINE = EngineLimits()
 _SERVICE = ServiceLimits()
-
-
-def _no_boolean(value: object) -> object:
-    """Refuse true and false for a number; Python takes them for 1 and 0."""
-    if isinstance(value, bool):
-        raise ValueError("should be a number")
-    return value
-
-
-def _bundle(value: object) -> HubName | Path:
-    """Read the folder of a bundle, or the name of a model on the hub."""
-    if isinstance(value, str | Path) and Path(value).is_dir():
-        return Path(value)
-    name = parse_hub_name(value) if isinstance(value, str) else None
-    if name is None:
-        raise ValueError(f"is neither the folder of a bundle nor the name of a model, such as {EXAMPLE}")
-    return name
-
-
-BundleSource = Annotated[HubName | Path, PlainValidator(_bundle), PlainSerializer(str)]
-Whole = Annotated[int, BeforeValidator(_no_boolean)]
-Positive = Annotated[Whole, Field(ge=1)]
-Port = Annotated[Whole, Field(ge=0, le=65535)]
-Number = Annotated[float, BeforeValidator(_no_boolean), Field(allow_inf_nan=False)]
-
-Seconds = Annotated[Number, Field(gt=0, le=1_000_000)]
-"""A time; gRPC counts milliseconds in 32 bits."""
 
 
 class Configuration(BaseModel):
@@ -127,6 +91,11 @@ class Configuration(BaseModel):
         "en",
         pattern=_TAG,
         description=f"Language over which two models translate a pair that no model has; {NO_PIVOT}: refuse it.",
+    )
+
+    glossaries: Path | None = Field(
+        None,
+        description="Folder that callers' stored glossaries are kept in; made if it does not exist.  [default: none]",
     )
 
     private_copies: bool = Field(

@@ -1,7 +1,8 @@
 """Warm-up: decode made-up sentences with all sessions before real ones."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import NamedTuple
 
 from jumok_serve.engine.batch import Batch
@@ -37,6 +38,12 @@ class WarmUp:
     make_sentence: Callable[[int, Shape], Sentence]
     pad: int
     read: Callable[[Sequence[int]], object]
+
+    def run_all(self, graphs: Iterable[Graphs], *, sample: bool) -> None:
+        """Decode a batch of each shape with each of these graphs; ``sample``: draw tokens too. Raises as `run`."""
+        shapes = [shape for shape in WARM_UP_SHAPES if sample or not shape.sample]
+        for one, shape in product(dict.fromkeys(graphs), shapes):
+            self.run(one, shape)
 
     def run(self, graphs: Graphs, shape: Shape = SMALLEST) -> None:
         """Decode a batch of some shape.

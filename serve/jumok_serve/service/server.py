@@ -12,7 +12,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
 from jumok_proto.results import ModelState
-from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
+from jumok_proto.v1 import admin_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.errors import ListenError
 from jumok_serve.service.address import check_address, format_address
@@ -20,6 +20,7 @@ from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.connections import channel_arguments
 from jumok_serve.service.handlers.admin_service import AdminService
+from jumok_serve.service.handlers.glossary_service import GlossaryService
 from jumok_serve.service.handlers.health import Health
 from jumok_serve.service.handlers.model_service import ModelService
 from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES, reflection_servicers
@@ -35,8 +36,10 @@ from jumok_serve.service.rpc.error_boundary import guarded_handlers
 from jumok_serve.service.rpc.interceptor import Interceptor
 from jumok_serve.service.rpc.request_reader import make_intake
 from jumok_serve.service.stop_signals import Stoppable, received_signals, serve_until_stopped
+from jumok_serve.text.terms import GlossaryStore
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
+GLOSSARY_SERVICE = glossary_pb2.DESCRIPTOR.services_by_name["GlossaryService"]
 MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
 ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
@@ -89,6 +92,7 @@ class Server:
         tls: certificate files; None: no TLS.
         administration: configuration of AdminService; None: no AdminService.
         pivot: language over which two models translate a pair that no model has; empty: none.
+        glossaries: glossaries of callers; None: the server keeps none.
         make_front: makes the port of another protocol, with its calls through ``gate`` to ``services``.
 
     Attributes:
@@ -116,6 +120,7 @@ class Server:
         observers: Sequence[CallObserver] = (),
         administration: Administration | None = None,
         pivot: str = "en",
+        glossaries: GlossaryStore | None = None,
         make_front: "Callable[[Server], Front] | None" = None,
     ) -> None:
         self.models = ModelRegistry(models, pivot)
@@ -128,10 +133,12 @@ class Server:
         )
         self.intake, self._health_intake = make_intake(limits), make_intake(limits, HEALTH_READS)
         self._health = Health()
-        self._translation = TranslationService(self.models, limits)
+        self._keeps_glossaries = glossaries is not None
+        self._translation = TranslationService(self.models, limits, glossaries)
         self._loop = asyncio.get_running_loop()
         services: dict[ServiceDescriptor, object] = {
             TRANSLATION_SERVICE: self._translation,
+            GLOSSARY_SERVICE: GlossaryService(glossaries),
             MODEL_SERVICE: ModelService(self.models),
         }
         self._lifecycle: Lifecycle | None = None
@@ -189,6 +196,8 @@ class Server:
             if not entry.draining
         }
         services = {TRANSLATION_SERVICE.full_name: any(states.values()), MODEL_SERVICE.full_name: True}
+        if self._keeps_glossaries:
+            services[GLOSSARY_SERVICE.full_name] = True
         if self._lifecycle is not None:
             services[ADMIN_SERVICE.full_name] = True
         self._health.set(services | states)

@@ -122,9 +122,10 @@ def test_the_command_line(served: tuple[str, Translator], tiny_bundle: Path, tmp
 @pytest.mark.parametrize(
     ("content", "option", "message"),
     [
-        ("a\tb\nc\n", None, "terms.tsv:2: a line needs a source term, a tab and a target term"),
-        ("a\t\n", None, "terms.tsv:1: a line needs"),
-        ("\tb\n", None, "terms.tsv:1: a line needs"),
+        ("a\tb\nc\n", None, "terms.tsv: line 2 needs a source term, a tab and a target term"),
+        ("a\t\n", None, "terms.tsv: line 1 has an empty term"),
+        ("\tb\n", None, "terms.tsv: line 1 has an empty term"),
+        ("a\tb\nA\tc\n", None, "terms.tsv: line 2 has the source term of line 1, 'A'"),
         ("a\tb\n", "dog", "--term 'dog' needs a term, = and its translation"),
         ("a\tb\n", "=dog", "--term '=dog' needs"),
         ("\udcff", None, "cannot be read as UTF-8"),

@@ -83,7 +83,7 @@ def test_terms_of_sentences_have_their_places_in_the_whole_text(translator: Tran
 
 
 def test_words_are_copied(translator: Translator) -> None:
-    copied = Terminology(None, Placeholders(patterns=("Hund", "Mann")))
+    copied = Terminology(Placeholders(patterns=("Hund", "Mann")))
     hypothesis = translate(translator, "A Mann and a Hund.", copied, max_length=16).hypotheses[0]
     assert [term.targets for term in hypothesis.terms] == [("Mann",), ("Hund",)]
     for word in ("Mann", "Hund"):

@@ -21,6 +21,7 @@ from jumok._transport.retry import Attempts, Endpoints
 from jumok._transport.watch import Watch
 from jumok._validation import LONGEST_TIMEOUT_S, check_count, check_open, check_timeout
 from jumok_proto.errors import JumokError, UnavailableError
+from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import StreamTranslateTextRequest, TranslateCorpusRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
@@ -35,6 +36,7 @@ class Stubs:
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
         self.translation = TranslationServiceStub(channel)
+        self.glossaries = GlossaryServiceStub(channel)
         self.models = ModelServiceStub(channel)
 
 

@@ -1,12 +1,12 @@
 """Options for terms: a glossary, and parts of texts that are copied."""
 
-import csv
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from jumok_proto.glossaries.tsv import read_tsv
 from jumok_proto.term_conversion import PLACEHOLDER_KINDS
 from jumok_proto.text_options import TextOptions
 
@@ -25,8 +25,9 @@ def term_options(command: Command) -> Command:
         ),
         click.option(
             "--glossary",
-            type=click.Path(exists=True, dir_okay=False, path_type=Path),
-            help="File of terms: source term, tab, target term in each line.",
+            metavar="FILE|NAME",
+            help="File of terms, with a source term, a tab and a target term in each line; or the name of a glossary "
+            "that the server keeps.",
         ),
         click.option(
             "--do-not-translate",
@@ -49,50 +50,45 @@ def term_options(command: Command) -> Command:
 
 
 def text_options(
-    terms: Sequence[str], glossary: Path | None, copied: Sequence[str], placeholders: Sequence[str]
+    terms: Sequence[str], glossary: str | None, copied: Sequence[str], placeholders: Sequence[str], *, local: bool
 ) -> TextOptions:
     """Return the options for texts.
+
+    Args:
+        glossary: a file, or the name of a stored glossary.
+        local: True without a server, which keeps glossaries.
 
     Raises:
         click.UsageError: a term or the glossary cannot be read.
     """
     entries = dict[str, tuple[str, ...]]()
-    if glossary is not None:
-        try:
-            lines = glossary.read_text(encoding="utf-8-sig").split("\n")
-        except (OSError, UnicodeDecodeError) as error:
-            raise click.UsageError(f"--glossary {glossary} cannot be read as UTF-8: {error}") from error
-        entries = read_tsv(lines, str(glossary))
+    stored = None
+    if glossary is not None and Path(glossary).is_file():
+        entries = _read(Path(glossary))
+    elif glossary is not None and (local or glossary != Path(glossary).name):
+        raise click.UsageError(f"--glossary {glossary}: no such file; servers alone keep glossaries by name")
+    else:
+        stored = glossary
     for term in terms:
-        source, equals, target = term.partition("=")
-        if not equals or not source.strip() or not target.strip():
+        source, equals, target = map(str.strip, term.partition("="))
+        if not equals or not source or not target:
             raise click.UsageError(f"--term {term!r} needs a term, = and its translation")
-        _add(entries, source, [target])
-    given: dict[str, Any] = {"glossary": entries, "do_not_translate": copied, "placeholders": placeholders}
+        entries[source] = tuple(dict.fromkeys((*entries.get(source, ()), target)))
+    given: dict[str, Any] = {
+        "glossary": entries,
+        "stored_glossary": stored,
+        "do_not_translate": copied,
+        "placeholders": placeholders,
+    }
     found: TextOptions = {}
     found.update({name: value for name, value in given.items() if value})  # type: ignore[typeddict-item]
     return found
 
 
-def read_tsv(lines: Sequence[str], name: str) -> dict[str, tuple[str, ...]]:
-    """Read entries of a glossary: source term, tab, target term; more target terms follow after tabs.
-
-    Empty lines, and lines that begin with #, are left out. Lines with one source term become one entry.
-
-    Raises:
-        click.UsageError: a line has no target term, or an empty one.
-    """
-    entries = dict[str, tuple[str, ...]]()
-    rows = csv.reader((line.rstrip("\r\n") for line in lines), delimiter="\t", quoting=csv.QUOTE_NONE)
-    for number, row in enumerate(rows, start=1):
-        if not any(map(str.strip, row)) or row[0].startswith("#"):
-            continue
-        if len(row) < 2 or not all(map(str.strip, row)):
-            raise click.UsageError(f"{name}:{number}: a line needs a source term, a tab and a target term")
-        _add(entries, row[0], row[1:])
-    return entries
-
-
-def _add(entries: dict[str, tuple[str, ...]], source: str, targets: Sequence[str]) -> None:
-    known = entries.get(source.strip(), ())
-    entries[source.strip()] = tuple(dict.fromkeys((*known, *map(str.strip, targets))))
+def _read(file: Path) -> dict[str, tuple[str, ...]]:
+    try:
+        return {line.source: line.targets for line in read_tsv(file.read_text(encoding="utf-8"))}
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"--glossary {file} cannot be read as UTF-8: {error}") from error
+    except ValueError as error:
+        raise click.UsageError(f"--glossary {file}: {error}") from error

@@ -89,7 +89,7 @@ def translate(
     markup: MarkupKind | None,
     rules: MarkupRules,
     terms: tuple[str, ...],
-    glossary: Path | None,
+    glossary: str | None,
     copied: tuple[str, ...],
     placeholders: tuple[str, ...],
     target_prefix: str | None,
@@ -123,7 +123,7 @@ def translate(
         "markup": markup,
         "markup_rules": rules if markup else None,
         "timeout_s": timeout_s,
-        **text_options(terms, glossary, copied, placeholders),
+        **text_options(terms, glossary, copied, placeholders, local=bundle is not None),
     }
     several = (options.get("num_hypotheses") or 1) > 1
     warnings = Warnings()

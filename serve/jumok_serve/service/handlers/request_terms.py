@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.term_conversion import kinds_from_proto
 from jumok_proto.v1 import translation_pb2
-from jumok_serve.tasks.terms import TermMatch
+from jumok_serve.tasks.terms import TermFinder, TermMatch
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
 
 MAX_REQUEST_ENTRIES: Final = 1000
@@ -26,9 +26,14 @@ class RequestTerms(NamedTuple):
 
 
 def request_terms(
-    glossary: translation_pb2.Glossary, do_not_translate: translation_pb2.DoNotTranslate
-) -> RequestTerms | None:
+    glossary: translation_pb2.Glossary,
+    do_not_translate: translation_pb2.DoNotTranslate,
+    stored: TermFinder | None = None,
+) -> TermFinder | None:
     """Return the terms of a request, or None without any.
+
+    Args:
+        stored: the stored glossary that the request names.
 
     Raises:
         InvalidArgumentError: too many entries.
@@ -40,8 +45,11 @@ def request_terms(
             field="glossary",
         )
     if not glossary.entries and not do_not_translate.kinds and not do_not_translate.patterns:
-        return None
-    return RequestTerms(glossary.SerializeToString(), do_not_translate.SerializeToString())
+        return stored
+    terms = RequestTerms(
+        translation_pb2.Glossary(entries=glossary.entries).SerializeToString(), do_not_translate.SerializeToString()
+    )
+    return terms if stored is None else Terminology(terms, stored)
 
 
 @lru_cache(MAX_CACHED)
@@ -59,4 +67,4 @@ def _terminology(terms: RequestTerms) -> Terminology:
         kinds = kinds_from_proto(copied.kinds)
     except ValueError as error:
         raise InvalidArgumentError(str(error), field="do_not_translate") from error
-    return Terminology(Glossary(entries), Placeholders(kinds, copied.patterns))
+    return Terminology(Placeholders(kinds, copied.patterns), Glossary(entries))

@@ -20,6 +20,7 @@ from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.terms import TermFinder
 
 MAX_LISTED_TOKENS = 256
 """Most tokens of a list option; every step reads the list for every row."""
@@ -49,8 +50,10 @@ class ParsedRequest(NamedTuple):
     max_tokens: int
 
 
-def parse_request(model: LoadedModel, request: TranslationMessage, remaining_s: float | None) -> ParsedRequest:
-    """Parse a request whose deadline is ``remaining_s`` seconds away.
+def parse_request(
+    model: LoadedModel, request: TranslationMessage, remaining_s: float | None, stored: TermFinder | None = None
+) -> ParsedRequest:
+    """Parse a request whose deadline is ``remaining_s`` seconds away; ``stored``: the glossary that it names.
 
     Raises:
         InvalidArgumentError: invalid options.
@@ -67,7 +70,7 @@ def parse_request(model: LoadedModel, request: TranslationMessage, remaining_s: 
         cut_long_sentences=request.cut_long_sentences if request.HasField("cut_long_sentences") else None,
         copy_unreadable=request.copy_unreadable,
         **_parse_markup(request),
-        terms=request_terms(request.glossary, request.do_not_translate),
+        terms=request_terms(request.glossary, request.do_not_translate, stored),
         deadline=deadline_after(remaining_s),
         caller=current_caller(),
     )

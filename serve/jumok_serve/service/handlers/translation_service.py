@@ -32,6 +32,7 @@ from jumok_proto.v1.translation_pb2 import (
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.handlers.corpus import Corpus
+from jumok_serve.service.handlers.glossary_service import stored_terms
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.pivot import submit_over_pivot
 from jumok_serve.service.handlers.requests import (
@@ -56,6 +57,7 @@ from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.translation import Pending, PendingTexts
 from jumok_serve.text.sentence_boundaries import possible_ends
+from jumok_serve.text.terms import GlossaryStore
 
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
@@ -95,8 +97,14 @@ Result = TypeVar("Result")
 class TranslationService(TranslationServiceServicer):
     """Translates, scores and aligns with the models of a registry."""
 
-    def __init__(self, models: ModelRegistry, limits: ServiceLimits = ServiceLimits()) -> None:  # noqa: B008 - frozen
+    def __init__(
+        self,
+        models: ModelRegistry,
+        limits: ServiceLimits = ServiceLimits(),  # noqa: B008 - frozen
+        glossaries: GlossaryStore | None = None,
+    ) -> None:
         self._models = models
+        self._glossaries = glossaries
         self._limits = limits
         self._wakeups = LoopWakeups()
         # Long work runs in threads, so that other calls and health checks go on.
@@ -115,7 +123,7 @@ class TranslationService(TranslationServiceServicer):
         """Translate all texts, or fail; cancellation frees the rows."""
         reject_unknown_fields(request)
         with self._use(request) as chosen:
-            parsed = parse_request(chosen.last, request, context.time_remaining())
+            parsed = await self._parse(chosen, request, context)
             self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
             self._limits.check_hypotheses(len(request.contents), parsed.beam_size, parsed.num_hypotheses)
@@ -141,7 +149,7 @@ class TranslationService(TranslationServiceServicer):
         """Translate a text, and write its growing stable prefix, skipping old states."""
         reject_unknown_fields(request)
         with self._use(request) as chosen:
-            parsed = parse_request(chosen.last, request, context.time_remaining())
+            parsed = await self._parse(chosen, request, context)
             self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
             progress = asyncio.Event()
             prefixes = [request.target_prefix] if request.target_prefix else None
@@ -202,7 +210,7 @@ class TranslationService(TranslationServiceServicer):
         if settings.order not in CORPUS_ORDERS:
             raise InvalidArgumentError(f"order has the unknown value {settings.order}", field="order")
         with self._use(settings) as chosen:
-            parsed = parse_request(chosen.last, settings, context.time_remaining())
+            parsed = await self._parse(chosen, settings, context)
         self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
 
         async def submit(item: CorpusItem) -> Pending:
@@ -292,6 +300,11 @@ class TranslationService(TranslationServiceServicer):
     ) -> AbstractContextManager[ChosenModels]:
         """Keep the models of a request open."""
         return self._models.use(request.model, request.source_language_code, request.target_language_code)
+
+    async def _parse(self, chosen: ChosenModels, request: TranslationMessage, context: Context) -> ParsedRequest:
+        """Parse a request, and read the stored glossary that it names."""
+        stored = await stored_terms(self._glossaries, chosen, request)
+        return parse_request(chosen.last, request, context.time_remaining(), stored)
 
     async def _submit(
         self,

@@ -143,6 +143,12 @@ def current_caller() -> str:
     return "" if call is None else call.account
 
 
+def current_owner() -> str:
+    """Owner of the current call's glossaries: name of its token; empty without tokens."""
+    call = CALL.get(None)
+    return "" if call is None else call.caller
+
+
 def record_items() -> CorpusRecord:
     """Start the record of the items of the current call."""
     record = CorpusRecord()

@@ -1,9 +1,11 @@
 """Glossaries: source terms with the target terms that translate them."""
 
+import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, Self
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.glossaries.tsv import read_tsv
 from jumok_serve.tasks.terms import TermMatch
 from jumok_serve.text.terms.words import Word, words
 
@@ -13,6 +15,8 @@ MAX_CHARACTERS: Final = 256
 """Most characters of a term."""
 MAX_TARGETS: Final = 8
 """Most target terms of an entry."""
+_PREFIX: Final = "glossary: "
+_UNUSABLE: Final = re.compile("[\t\r\n\0\ud800-\udfff]")
 
 
 class Glossary:
@@ -28,19 +32,46 @@ class Glossary:
     """
 
     def __init__(self, entries: Mapping[str, str | Sequence[str]]) -> None:
-        if len(entries) > MAX_ENTRIES:
-            raise _refused(f"a glossary takes at most {MAX_ENTRIES} entries, got {len(entries)}: leave some out")
         self._targets: dict[tuple[str, ...], tuple[str, ...]] = {}  # by the words of the source term
         self._lengths: dict[str, list[int]] = {}  # numbers of words, longest first, by the first word
+        if len(entries) > MAX_ENTRIES:
+            raise _refused(f"a glossary takes at most {MAX_ENTRIES} entries, got {len(entries)}: leave some out")
         for source, targets in entries.items():
-            key = _key(source)
-            if key in self._targets:
-                raise _refused(f"two entries match {source!r}: put all target terms into one entry")
-            self._targets[key] = _checked_targets(source, [targets] if isinstance(targets, str) else targets)
-            lengths = self._lengths.setdefault(key[0], [])
-            if len(key) not in lengths:
-                lengths.append(len(key))
-                lengths.sort(reverse=True)
+            self._add(source, [targets] if isinstance(targets, str) else targets)
+
+    @classmethod
+    def from_tsv(cls, text: str) -> Self:
+        """Make a glossary of lines; see `jumok_proto.glossaries.tsv.read_tsv`.
+
+        Raises:
+            InvalidArgumentError: too many entries, or a line that cannot be used; names the line.
+        """
+        glossary = cls({})
+        try:
+            for line in read_tsv(text):
+                if len(glossary) == MAX_ENTRIES:
+                    raise _refused(
+                        f"line {line.number} is one too many: a glossary takes at most {MAX_ENTRIES} entries"
+                    )
+                try:
+                    glossary._add(line.source, line.targets)
+                except InvalidArgumentError as error:
+                    raise _refused(f"line {line.number}: {str(error).removeprefix(_PREFIX)}") from error
+        except InvalidArgumentError:
+            raise
+        except ValueError as error:
+            raise _refused(str(error)) from error
+        return glossary
+
+    def _add(self, source: str, targets: object) -> None:
+        key = _key(source)
+        if key in self._targets:
+            raise _refused(f"two entries match {source!r}: put all target terms into one entry")
+        self._targets[key] = _checked_targets(source, targets)
+        lengths = self._lengths.setdefault(key[0], [])
+        if len(key) not in lengths:
+            lengths.append(len(key))
+            lengths.sort(reverse=True)
 
     def __len__(self) -> int:
         """Return the number of entries."""
@@ -93,11 +124,9 @@ def _check_term(term: object, name: str) -> None:
         raise _refused(f"{name} is empty: write it, or leave the entry out")
     if len(term) > MAX_CHARACTERS:
         raise _refused(f"{name} has {len(term)} characters, at most {MAX_CHARACTERS} are possible: {term[:40]!r}...")
-    if any(character in term for character in "\t\r\n\0") or any(
-        "\ud800" <= character <= "\udfff" for character in term
-    ):
+    if _UNUSABLE.search(term):
         raise _refused(f"{name} has a tab, a line break or an unusable character: {term!r}")
 
 
 def _refused(message: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"glossary: {message}", field="glossary")
+    return InvalidArgumentError(f"{_PREFIX}{message}", field="glossary")

@@ -26,6 +26,7 @@ from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2 import (
     CorpusItem,
     CorpusSettings,
+    Glossary,
     ScoreTextRequest,
     TranslateCorpusRequest,
     TranslateTextRequest,
@@ -35,6 +36,7 @@ from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.error_table import EXPECTED, to_ending, to_status
+from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.support.models.variants import edited, without
 from tests.support.servers.fake_model import Failure, FakeModel, fail, failure
@@ -55,6 +57,7 @@ class Provoked:
         field: that is blamed; empty: none is.
         resource: that was not found.
         retry: whether it says when to come back.
+        glossaries: whether the server keeps glossaries.
     """
 
     code: grpc.StatusCode
@@ -65,6 +68,7 @@ class Provoked:
     field: str = ""
     resource: str = ""
     retry: bool = False
+    glossaries: bool = False
 
 
 def translate(request: TranslateTextRequest = ONE) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
@@ -108,6 +112,16 @@ ERRORS = {
         code=CODES.NOT_FOUND,
         ask=translate(TranslateTextRequest(contents=["a"], source_language_code="xx")),
         field="source_language_code",
+    ),
+    "GLOSSARY_NOT_FOUND": Provoked(
+        code=CODES.NOT_FOUND,
+        ask=translate(TranslateTextRequest(contents=["a"], glossary=Glossary(stored="nothing"))),
+        glossaries=True,
+        resource="nothing",
+    ),
+    "GLOSSARIES_UNAVAILABLE": Provoked(
+        code=CODES.FAILED_PRECONDITION,
+        ask=translate(TranslateTextRequest(contents=["a"], glossary=Glossary(stored="nothing"))),
     ),
     "BUNDLE_UNUSABLE": Provoked(code=CODES.FAILED_PRECONDITION, ask=load("empty")),
     "ATTENTION_UNAVAILABLE": Provoked(
@@ -206,6 +220,8 @@ async def serving(provoked: Provoked, model: Any, root: Path, tokens: Path) -> A
         settings["tokens"] = TokenFile(tokens)
         if provoked.tokens:
             interceptors.append(Bearer(secret))
+    if provoked.glossaries:
+        settings["glossaries"] = GlossaryStore(tokens.with_name("glossaries"))
     administration = Administration(root=root, load=Translator)
     server = Server([model], port=0, administration=administration, **settings)
     await server.start()

@@ -81,6 +81,6 @@ def test_hostile_texts_are_searched_in_linear_time(text: str) -> None:
 
 
 def test_placeholders_come_before_entries() -> None:
-    terminology = Terminology(Glossary({"name": "Name", "user": "Nutzer"}), Placeholders(("braces",)))
+    terminology = Terminology(Placeholders(("braces",)), Glossary({"name": "Name", "user": "Nutzer"}))
     assert [match.targets for match in terminology.find("name {name} user")] == [("Name",), ("{name}",), ("Nutzer",)]
     assert Terminology().find("name") == []

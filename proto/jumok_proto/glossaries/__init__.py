@@ -1,0 +1,1 @@
+"""Stored glossaries, and the text of their entries."""

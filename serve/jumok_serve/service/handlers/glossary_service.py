@@ -1,0 +1,110 @@
+"""GlossaryService: keeps the glossaries of callers."""
+
+import asyncio
+from collections.abc import Callable
+from typing import TypeVar
+
+from jumok_proto.errors import GlossariesUnavailableError
+from jumok_proto.glossaries.stored import entries_from_proto, entries_to_proto, stored_to_proto
+from jumok_proto.v1.glossary_pb2 import (
+    CreateGlossaryRequest,
+    CreateGlossaryResponse,
+    DeleteGlossaryRequest,
+    DeleteGlossaryResponse,
+    GetGlossaryEntriesRequest,
+    GetGlossaryEntriesResponse,
+    GetGlossaryRequest,
+    GetGlossaryResponse,
+    ListGlossariesRequest,
+    ListGlossariesResponse,
+    UpdateGlossaryRequest,
+    UpdateGlossaryResponse,
+)
+from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceServicer
+from jumok_serve.service.handlers.requests import Context, TranslationMessage, reject_unknown_fields
+from jumok_serve.service.models.chosen import ChosenModels
+from jumok_serve.service.rpc.call import current_owner
+from jumok_serve.text.terms import Glossary, GlossaryStore
+
+Result = TypeVar("Result")
+
+
+class GlossaryService(GlossaryServiceServicer):
+    """Keeps the glossaries of callers in a store; work with files runs in threads.
+
+    Args:
+        store: the store; None: all methods raise GlossariesUnavailableError.
+    """
+
+    def __init__(self, store: GlossaryStore | None) -> None:
+        self._store = store
+
+    async def CreateGlossary(self, request: CreateGlossaryRequest, context: Context) -> CreateGlossaryResponse:  # noqa: N802
+        """Store a glossary."""
+        reject_unknown_fields(request)
+        entries = [entries_from_proto(one) for one in request.dictionaries]
+        created = await self._in_thread(lambda store, owner: store.create(owner, request.name, entries))
+        return CreateGlossaryResponse(glossary=stored_to_proto(created))
+
+    async def ListGlossaries(self, request: ListGlossariesRequest, context: Context) -> ListGlossariesResponse:  # noqa: N802
+        """List the caller's glossaries."""
+        reject_unknown_fields(request)
+        return ListGlossariesResponse(glossaries=map(stored_to_proto, await self._in_thread(GlossaryStore.list)))
+
+    async def GetGlossary(self, request: GetGlossaryRequest, context: Context) -> GetGlossaryResponse:  # noqa: N802
+        """Describe a glossary."""
+        reject_unknown_fields(request)
+        found = await self._in_thread(lambda store, owner: store.get(owner, request.glossary))
+        return GetGlossaryResponse(glossary=stored_to_proto(found))
+
+    async def GetGlossaryEntries(  # noqa: N802
+        self, request: GetGlossaryEntriesRequest, context: Context
+    ) -> GetGlossaryEntriesResponse:
+        """Return the entries of a glossary."""
+        reject_unknown_fields(request)
+        languages = (request.source_language_code, request.target_language_code)
+        entries = await self._in_thread(lambda store, owner: store.entries(owner, request.glossary, *languages))
+        return GetGlossaryEntriesResponse(entries=entries_to_proto(entries))
+
+    async def UpdateGlossary(self, request: UpdateGlossaryRequest, context: Context) -> UpdateGlossaryResponse:  # noqa: N802
+        """Replace entries of a glossary, or its name."""
+        reject_unknown_fields(request)
+        entries = [entries_from_proto(one) for one in request.dictionaries]
+        changed = await self._in_thread(
+            lambda store, owner: store.update(owner, request.glossary, name=request.name, dictionaries=entries)
+        )
+        return UpdateGlossaryResponse(glossary=stored_to_proto(changed))
+
+    async def DeleteGlossary(self, request: DeleteGlossaryRequest, context: Context) -> DeleteGlossaryResponse:  # noqa: N802
+        """Delete a glossary."""
+        reject_unknown_fields(request)
+        deleted = await self._in_thread(lambda store, owner: store.delete(owner, request.glossary))
+        return DeleteGlossaryResponse(glossary=stored_to_proto(deleted))
+
+    async def _in_thread(self, work: Callable[[GlossaryStore, str], Result]) -> Result:
+        return await _in_thread(self._store, work)
+
+
+async def stored_terms(
+    store: GlossaryStore | None, chosen: ChosenModels, request: TranslationMessage
+) -> Glossary | None:
+    """Return the stored glossary that a request names, or None.
+
+    Raises:
+        GlossaryNotFoundError: the caller has no such glossary.
+        InvalidArgumentError: the glossary has no entries for the languages, or two models translate.
+        GlossariesUnavailableError: the server keeps no glossaries.
+    """
+    name = request.glossary.stored
+    if not name:
+        return None
+    languages = chosen.only("a glossary").manifest.languages
+    direction = languages.direction(request.source_language_code or None, request.target_language_code or None)
+    return await _in_thread(store, lambda known, owner: known.terms(owner, name, direction.source, direction.target))
+
+
+async def _in_thread(store: GlossaryStore | None, work: Callable[[GlossaryStore, str], Result]) -> Result:
+    """Work with the glossaries of the current call's owner."""
+    if store is None:
+        raise GlossariesUnavailableError.of_server()
+    return await asyncio.to_thread(work, store, current_owner())

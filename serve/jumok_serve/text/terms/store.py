@@ -1,0 +1,283 @@
+"""Stored glossaries: one file each, in a folder of their owner."""
+
+import logging
+import os
+import threading
+import time
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+from urllib.parse import quote
+
+from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError
+from jumok_proto.glossaries.stored import GlossaryDictionary, GlossaryEntries, StoredGlossary
+from jumok_serve.text.terms.dictionaries import choose, of_pair
+from jumok_serve.text.terms.glossary import MAX_ENTRIES, Glossary
+from jumok_serve.text.terms.glossary_file import SUFFIX, GlossaryFile, UnusableGlossaryError, encode, pack
+
+logger = logging.getLogger(__name__)
+
+MAX_GLOSSARIES: Final = 1000
+"""Most glossaries of an owner."""
+MAX_BYTES: Final = 256 * 2**20
+"""Most bytes of the entries of an owner."""
+MAX_NAME: Final = 128
+"""Most characters of a name."""
+SETTLED_NS: Final = 100_000_000
+"""Age of a folder's last change from which its time tells a later change; clocks of file systems tick in steps."""
+
+
+class _Index(NamedTuple):
+    """Glossaries of an owner by id, and the time of the folder's last change."""
+
+    changed_ns: int
+    files: dict[str, GlossaryFile]
+
+
+class GlossaryStore:
+    """Glossaries in a folder; a change replaces one file.
+
+    Several processes may share the folder. Any thread may call the methods, which read and write files.
+
+    An owner is the name of a token; empty without tokens.
+
+    Args:
+        folder: the folder; made if it does not exist.
+
+    Raises:
+        OSError: the folder cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+        self._lock = threading.Lock()
+        self._indexes: dict[str, _Index] = {}
+        self._loading = threading.Lock()
+        self._loaded: OrderedDict[tuple[str, int], Glossary] = OrderedDict()  # by revision and number of dictionary
+
+    def create(self, owner: str, name: str, dictionaries: Sequence[GlossaryEntries]) -> StoredGlossary:
+        """Store a glossary; returns the one of the name if its entries are equal.
+
+        Raises:
+            InvalidArgumentError: the name is used or unusable, entries are unusable, or the owner has too many.
+        """
+        _check_name(name)
+        if not dictionaries:
+            raise InvalidArgumentError("a glossary needs entries: give a dictionary", field="dictionaries")
+        described, contents = _checked(dictionaries)
+        glossary = StoredGlossary(
+            id=str(uuid.uuid4()), name=name, dictionaries=tuple(described), created=datetime.now(UTC)
+        )
+        with self._lock:
+            files = self._files(owner)
+            known = _named(files, name)
+            if known is not None:
+                if known.glossary.dictionaries == glossary.dictionaries and known.contents() == contents:
+                    return known.glossary
+                raise _name_is_used(name)
+            if len(files) >= MAX_GLOSSARIES:
+                raise InvalidArgumentError(
+                    f"at most {MAX_GLOSSARIES} glossaries can be stored: delete some", field="name"
+                )
+            self._write(owner, glossary, contents, files)
+        return glossary
+
+    def update(
+        self, owner: str, glossary: str, *, name: str = "", dictionaries: Sequence[GlossaryEntries] = ()
+    ) -> StoredGlossary:
+        """Replace a glossary's name, or its dictionaries of these languages; without entries they are deleted.
+
+        Raises:
+            GlossaryNotFoundError: the owner has no such glossary.
+            InvalidArgumentError: as of `create`, or no dictionary would be left.
+        """
+        described, contents = _checked(dictionaries)
+        with self._lock:
+            files = self._files(owner)
+            file = self._find(files, glossary)
+            if name and name != file.glossary.name:
+                _check_name(name)
+                if _named(files, name) is not None:
+                    raise _name_is_used(name)
+            parts = dict(zip(file.glossary.dictionaries, file.contents(), strict=True))
+            for dictionary, content in zip(described, contents, strict=True):
+                for known in [known for known in parts if of_pair(known) == of_pair(dictionary)]:
+                    del parts[known]
+                if dictionary.entry_count:
+                    parts[dictionary] = content
+            if not parts:
+                raise InvalidArgumentError(
+                    "a glossary needs entries: delete it, or leave a dictionary", field="dictionaries"
+                )
+            changed = replace(file.glossary, name=name or file.glossary.name, dictionaries=tuple(parts))
+            self._write(owner, changed, list(parts.values()), files)
+        return changed
+
+    def list(self, owner: str) -> Sequence[StoredGlossary]:
+        """Return the glossaries of an owner, sorted by name."""
+        with self._lock:
+            files = self._files(owner)
+        return sorted((file.glossary for file in files.values()), key=lambda one: (one.name, one.id))
+
+    def get(self, owner: str, glossary: str) -> StoredGlossary:
+        """Describe a glossary, which its id or name gives.
+
+        Raises:
+            GlossaryNotFoundError: the owner has no such glossary.
+        """
+        with self._lock:
+            return self._find(self._files(owner), glossary).glossary
+
+    def entries(
+        self, owner: str, glossary: str, source_language: str = "", target_language: str = ""
+    ) -> GlossaryEntries:
+        """Return the entries of a dictionary; without languages, of the only one.
+
+        Raises:
+            GlossaryNotFoundError: the owner has no such glossary.
+            InvalidArgumentError: the glossary has no such dictionary.
+        """
+        with self._lock:
+            file = self._find(self._files(owner), glossary)
+            number = choose(file.glossary, source_language, target_language)
+            dictionary = file.glossary.dictionaries[number]
+            return GlossaryEntries(
+                tsv=file.contents()[number].decode(),
+                source_language=dictionary.source_language,
+                target_language=dictionary.target_language,
+            )
+
+    def delete(self, owner: str, glossary: str) -> StoredGlossary:
+        """Delete a glossary.
+
+        Raises:
+            GlossaryNotFoundError: the owner has no such glossary.
+        """
+        with self._lock:
+            file = self._find(self._files(owner), glossary)
+            file.path.unlink(missing_ok=True)
+            self._indexes.pop(owner, None)
+        return file.glossary
+
+    def terms(self, owner: str, glossary: str, source_language: str, target_language: str) -> Glossary:
+        """Return the terms of a glossary for a pair of languages; the last ones are kept in memory.
+
+        Raises:
+            GlossaryNotFoundError: the owner has no such glossary.
+            InvalidArgumentError: the glossary has no entries for these languages.
+        """
+        with self._lock:
+            file = self._find(self._files(owner), glossary)
+        key = (file.revision, choose(file.glossary, source_language, target_language))
+        with self._loading:
+            if key not in self._loaded:
+                self._loaded[key] = Glossary.from_tsv(file.contents()[key[1]].decode())
+            self._loaded.move_to_end(key)
+            while len(self._loaded) > 1 and sum(map(len, self._loaded.values())) > MAX_ENTRIES:
+                self._loaded.popitem(last=False)
+            return self._loaded[key]
+
+    def _write(
+        self, owner: str, glossary: StoredGlossary, contents: Sequence[bytes], files: dict[str, GlossaryFile]
+    ) -> None:
+        size = sum(file.size for file in files.values() if file.glossary.id != glossary.id) + sum(map(len, contents))
+        if size > MAX_BYTES:
+            raise InvalidArgumentError(
+                f"all glossaries may have {MAX_BYTES} bytes of entries, and would have {size}: delete some",
+                field="dictionaries",
+            )
+        folder = self._folder_of(owner)
+        folder.mkdir(exist_ok=True)
+        written = folder / f".{uuid.uuid4()}"
+        try:
+            with written.open("xb") as stream:
+                stream.write(pack(glossary, contents))
+                stream.flush()
+                os.fsync(stream.fileno())
+            written.replace(folder / f"{glossary.id}{SUFFIX}")
+        finally:
+            written.unlink(missing_ok=True)
+            self._indexes.pop(owner, None)
+
+    def _files(self, owner: str) -> dict[str, GlossaryFile]:
+        """Return the glossaries of an owner by id; reads their first lines if the folder has changed."""
+        folder = self._folder_of(owner)
+        try:
+            changed_ns = folder.stat().st_mtime_ns
+        except FileNotFoundError:
+            return {}
+        index = self._indexes.get(owner)
+        if index is None or index.changed_ns != changed_ns:
+            settled = time.time_ns() - changed_ns > SETTLED_NS
+            index = _Index(changed_ns, _read_folder(folder))
+            self._indexes.pop(owner, None)
+            if settled:
+                self._indexes[owner] = index
+        return index.files
+
+    def _find(self, files: dict[str, GlossaryFile], glossary: str) -> GlossaryFile:
+        found = files.get(glossary) or _named(files, glossary)
+        if found is None:
+            raise GlossaryNotFoundError.of(glossary, sorted(file.glossary.name for file in files.values()))
+        return found
+
+    def _folder_of(self, owner: str) -> Path:
+        return self._folder / (f"token-{quote(owner, safe='')}" if owner else "shared")
+
+
+def _read_folder(folder: Path) -> dict[str, GlossaryFile]:
+    files = dict[str, GlossaryFile]()
+    for path in folder.glob(f"*{SUFFIX}"):
+        try:
+            file = GlossaryFile.open(path)
+        except (OSError, UnusableGlossaryError) as error:
+            logger.warning("glossary %s is left out: %s; restore the file, or delete it", path, error)
+            continue
+        files[file.glossary.id] = file
+    return files
+
+
+def _named(files: dict[str, GlossaryFile], name: str) -> GlossaryFile | None:
+    """Return the oldest glossary of a name; two processes may have made one each."""
+    found = [file for file in files.values() if file.glossary.name == name]
+    return min(found, key=lambda file: (file.glossary.created, file.glossary.id), default=None)
+
+
+def _checked(dictionaries: Sequence[GlossaryEntries]) -> tuple[list[GlossaryDictionary], list[bytes]]:
+    """Describe dictionaries, and return their entries in one spelling."""
+    described, contents = list[GlossaryDictionary](), list[bytes]()
+    for index, entries in enumerate(dictionaries):
+        field = f"dictionaries[{index}]"
+        try:
+            count = len(Glossary.from_tsv(entries.tsv))
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{field}.tsv: {error}", field=f"{field}.tsv") from error
+        dictionary = GlossaryDictionary(
+            source_language=entries.source_language, target_language=entries.target_language, entry_count=count
+        )
+        if any(of_pair(dictionary) == of_pair(other) for other in described):
+            raise InvalidArgumentError(
+                f"{field}: an earlier dictionary has these languages; put all entries into one", field=field
+            )
+        described.append(dictionary)
+        contents.append(encode(entries.tsv))
+    return described, contents
+
+
+def _check_name(name: str) -> None:
+    if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
+        raise InvalidArgumentError(
+            f"name: needs 1 to {MAX_NAME} printable characters without space at its ends, got {name[:MAX_NAME]!r}",
+            field="name",
+        )
+
+
+def _name_is_used(name: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"name: a glossary {name!r} is stored already: update or delete it, or choose another name", field="name"
+    )

@@ -1,0 +1,216 @@
+"""Stored glossaries over gRPC: SDK, command line, tokens, and requests that name one."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jumok
+from jumok_proto.v1.glossary_pb2 import ListGlossariesRequest
+from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
+from jumok_proto.v1.translation_pb2 import Glossary, TranslateTextRequest
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve import GlossaryEntries, GlossaryStore, Translator
+from jumok_serve.service.auth.tokens import TokenFile, make_token
+from tests.support.command import run, serve
+from tests.support.servers.fake_model import FakeModel, failure
+from tests.support.servers.fake_model import serving as serving_fake
+from tests.support.servers.in_process_server import check_idle, serving
+
+TEXT = "The old woman and the dog in the park."
+TERMS = {"dog": "Hund", "old woman": ["alte Frau", "Frau"]}
+SHORT: dict[str, Any] = {"beam_size": 3, "max_length": 20}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> GlossaryStore:
+    return GlossaryStore(tmp_path_factory.mktemp("glossaries"))
+
+
+@pytest.fixture(scope="module")
+def served(tiny_bundle: Path, store: GlossaryStore) -> Iterator[tuple[str, Translator]]:
+    with ExitStack() as stack:
+        translator = stack.enter_context(Translator(tiny_bundle, precision="fp32", threads=1, glossaries=store))
+        yield stack.enter_context(serving(translator, glossaries=store)), translator
+
+
+def test_a_stored_glossary_equals_its_entries_in_all_calls(served: tuple[str, Translator]) -> None:
+    address, translator = served
+    expected = translator.translate(TEXT, glossary=TERMS, **SHORT)
+    with jumok.Client(address) as client:
+        made = client.glossaries.create("people", TERMS)
+        assert made.dictionaries[0].entry_count == 2
+        for name in ("people", made.id):
+            assert client.translate(TEXT, stored_glossary=name, **SHORT) == expected
+        *_, last = client.translate_stream(TEXT, stored_glossary="people", **SHORT)
+        assert last.translation == expected
+        results = client.translate_iter([TEXT, TEXT], stored_glossary="people", **SHORT)
+        assert [result.translation for result in results] == [expected, expected]
+        assert translator.translate(TEXT, stored_glossary="people", **SHORT) == expected
+        client.glossaries.delete("people")
+    check_idle(translator)
+
+
+def test_entries_of_a_request_come_before_stored_ones(served: tuple[str, Translator]) -> None:
+    with jumok.Client(served[0]) as client:
+        client.glossaries.create("both", TERMS)
+        terms = (
+            client.translate(TEXT, glossary={"the dog": "Vieh"}, stored_glossary="both", **SHORT).hypotheses[0].terms
+        )
+        assert [(term.source, term.targets) for term in terms] == [
+            ("old woman", ("alte Frau", "Frau")),
+            ("the dog", ("Vieh",)),
+        ]
+        client.glossaries.delete("both")
+
+
+def test_the_sdk_keeps_glossaries(served: tuple[str, Translator]) -> None:
+    with jumok.Client(served[0]) as client:
+        made = client.glossaries.create("pets", "# ours\ndog\tHund\n", source_language="en", target_language="de")
+        assert client.glossaries.list() == [made] == [client.glossaries.get("pets")]
+        assert client.glossaries.entries(made.id) == {"dog": ("Hund",)}
+        changed = client.glossaries.update("pets", {"#1": "Nr. 1"}, source_language="en", target_language="de")
+        assert (changed.id, changed.created) == (made.id, made.created)
+        assert client.glossaries.entries("pets", source_language="en-GB") == {"#1": ("Nr. 1",)}
+        with pytest.raises(jumok.InvalidArgumentError, match="'pets' is stored already") as used:
+            client.glossaries.create("pets", {"a": "b"})
+        assert used.value.field == "name"
+        assert client.glossaries.delete(made.id) == changed
+        assert client.glossaries.list() == []
+        with pytest.raises(jumok.GlossaryNotFoundError, match="no glossary 'pets' is stored; available: none"):
+            client.glossaries.get("pets")
+
+
+def test_the_asynchronous_sdk_keeps_glossaries(served: tuple[str, Translator]) -> None:
+    async def scenario() -> None:
+        async with jumok.AsyncClient(served[0]) as client:
+            made = await client.glossaries.create("async", {"dog": "Hund"})
+            assert await client.glossaries.entries("async") == {"dog": ("Hund",)}
+            assert (await client.glossaries.update("async", {"cat": "Katze"})).id == made.id
+            assert (await client.glossaries.get("async")).id == made.id
+            assert [one.id for one in await client.glossaries.list()] == [made.id]
+            assert (await client.glossaries.delete("async")).id == made.id
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ("a\tb\nc\n", "line 2 needs a source term"),
+        ("dog\tHund\nDog\tKöter\n", "line 2 has the source term of line 1"),
+        ({"a": ""}, "line 1 has an empty term"),
+        ({"a": []}, "line 1 needs a source term"),
+        ({"a": "b\tc"}, "entries: the term 'b.tc' has a tab"),
+        ({1: "b"}, "must be a str, got int"),
+        (["a"], "entries: must map source terms to target terms, got list"),
+        ("\udcff\ta", "lone surrogate"),
+    ],
+)
+def test_entries_that_are_refused(served: tuple[str, Translator], entries: Any, message: str) -> None:
+    with jumok.Client(served[0]) as client:
+        with pytest.raises(jumok.InvalidArgumentError, match=message):
+            client.glossaries.create("wrong", entries)
+        assert client.glossaries.list() == []
+
+
+def test_requests_whose_glossary_does_not_fit(served: tuple[str, Translator], store: GlossaryStore) -> None:
+    store.create("", "french", [GlossaryEntries(tsv="dog\tchien", source_language="en", target_language="fr")])
+    with jumok.Client(served[0]) as client:
+        with pytest.raises(jumok.InvalidArgumentError, match="'french' has no entries from en to de; it has en to fr"):
+            client.translate(TEXT, stored_glossary="french")
+        with pytest.raises(jumok.GlossaryNotFoundError, match="no glossary 'unknown' is stored; available: french"):
+            list(client.translate_iter([TEXT], stored_glossary="unknown"))
+        with pytest.raises(jumok.InvalidArgumentError, match="stored_glossary: must be a str, got int"):
+            client.translate(TEXT, stored_glossary=1)  # type: ignore[call-overload]
+    with pytest.raises(jumok.GlossaryNotFoundError):
+        served[1].translate(TEXT, stored_glossary="unknown")
+    store.delete("", "french")
+    check_idle(served[1])
+
+
+def test_servers_and_translators_without_a_folder(tiny_bundle: Path) -> None:
+    with Translator(tiny_bundle, precision="fp32", threads=1) as translator, serving(translator) as address:
+        with jumok.Client(address) as client:
+            for refused in (client.glossaries.list, lambda: client.translate("a", stored_glossary="b")):
+                with pytest.raises(jumok.GlossariesUnavailableError, match="start it with --glossaries FOLDER"):
+                    refused()
+        with pytest.raises(jumok.GlossariesUnavailableError, match="give it the parameter glossaries"):
+            translator.translate("a", stored_glossary="b")
+
+
+def test_each_token_has_its_own_glossaries(tmp_path: Path) -> None:
+    secrets = {}
+    with (tmp_path / "tokens").open("w") as file:
+        for name, scope in (("one", "translate"), ("two", "translate"), ("operator", "admin")):
+            secret, token = make_token(name, [scope])
+            secrets[name] = (("authorization", f"Bearer {secret}"),)
+            file.write(f"{token.line()}\n")
+    store = GlossaryStore(tmp_path / "glossaries")
+    store.create("one", "pets", [GlossaryEntries(tsv="a\tb")])
+    request = TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets"))
+
+    async def scenario() -> None:
+        async with serving_fake(FakeModel(), tokens=TokenFile(tmp_path / "tokens"), glossaries=store) as (_, channel):
+            stub, translation = GlossaryServiceStub(channel), TranslationServiceStub(channel)
+            one = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["one"])
+            assert [glossary.name for glossary in one.glossaries] == ["pets"]
+            two = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["two"])
+            assert list(two.glossaries) == []
+            assert await translation.TranslateText(request, metadata=secrets["one"])
+            refused = await failure(translation.TranslateText(request, metadata=secrets["two"]))
+            assert refused.info.reason == "GLOSSARY_NOT_FOUND"
+            refused = await failure(stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["operator"]))
+            assert refused.info.reason == "NOT_ALLOWED"
+
+    asyncio.run(scenario())
+
+
+def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
+    terms = tmp_path / "pets.tsv"
+    terms.write_text("dog\tHund\n\ncat\tKatze\tKater\n", encoding="utf-8")
+    with serve(tiny_bundle, "--precision", "fp32", "--glossaries", tmp_path / "kept") as (_, address):
+        at = ("--server", address)
+        languages = ("--source-language", "en", "--target-language", "de")
+        made = run("glossary", "create", "pets", terms, *languages, *at)
+        assert made.stdout.decode().startswith("pets\t")
+        assert made.stdout.decode().endswith("\ten to de: 2\n")
+        assert run("glossary", "list", *at).stdout == made.stdout
+        assert run("glossary", "show", "pets", *at).stdout.decode() == "dog\tHund\ncat\tKatze\tKater\n"
+        again = run("glossary", "create", "pets", "-", *languages, *at, given=b"dog\tDogge\n")
+        assert (again.returncode, b"'pets' is stored already" in again.stderr) == (1, True)
+        replaced = run("glossary", "create", "pets", "-", "--replace", *languages, *at, given=b"dog\tDogge\n")
+        assert replaced.stdout.split(b"\t")[1] == made.stdout.split(b"\t")[1]
+        answer = run("translate", *at, "--glossary", "pets", "--term", "man=Mann", "--json", "A dog and a man.")
+        assert answer.returncode == 0, answer.stderr
+        assert b'"Dogge"' in answer.stdout
+        assert b'"Mann"' in answer.stdout
+        missing = run("translate", *at, "--glossary", "other", "A dog.")
+        assert b"no glossary 'other' is stored; available: pets" in missing.stderr
+        new = run("glossary", "create", "new", "-", "--replace", *at, given=b"dog\tDogge\n")
+        assert new.stdout.decode().endswith("\tany to any: 1\n")
+        assert run("glossary", "delete", "pets", *at).stdout == b"deleted pets\n"
+        wrong = run("glossary", "create", "wrong", "-", *at, given=b"dog\n")
+        assert (wrong.returncode, b"line 1 needs a source term" in wrong.stderr) == (1, True)
+    assert len(list((tmp_path / "kept" / "shared").iterdir())) == 1
+
+
+def test_names_that_the_command_line_refuses(tiny_bundle: Path) -> None:
+    for options in (
+        ("--bundle", tiny_bundle, "--glossary", "pets"),
+        ("--server", "localhost:1", "--glossary", "a/b.tsv"),
+    ):
+        done = run("translate", *options, "A dog.")
+        assert done.returncode == 2
+        assert b"no such file; servers alone keep glossaries by name" in done.stderr
+
+
+def test_a_folder_that_cannot_be_made(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    done = run("serve", tiny_bundle, "--port", "0", "--glossaries", tmp_path / "file" / "kept")
+    assert done.returncode == 2
+    assert b"--glossaries: the folder" in done.stderr
+    assert b"choose another" in done.stderr

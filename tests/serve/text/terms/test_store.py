@@ -1,0 +1,240 @@
+"""Stored glossaries: owners, limits, atomic changes, damaged files, and several processes."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError
+from jumok_proto.glossaries.stored import GlossaryEntries
+from jumok_serve.text.terms import GlossaryStore, glossary, store
+from jumok_serve.text.terms.glossary import MAX_ENTRIES
+
+ANIMALS = GlossaryEntries(tsv="dog\tHund\tKöter\n#\ncat\tKatze\n", source_language="en", target_language="de")
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> GlossaryStore:
+    return GlossaryStore(tmp_path / "made" / "glossaries")
+
+
+def test_a_glossary_is_kept(stored: GlossaryStore, tmp_path: Path) -> None:
+    made = stored.create("anna", "pets", [ANIMALS])
+    for one in (stored, GlossaryStore(tmp_path / "made" / "glossaries")):
+        assert one.list("anna") == [made]
+        assert one.get("anna", "pets") == one.get("anna", made.id) == made
+        assert one.entries("anna", "pets").tsv == "dog\tHund\tKöter\ncat\tKatze\n"
+        assert [match.targets for match in one.terms("anna", "pets", "en", "de").find("A dog, a Cat")] == [
+            ("Hund", "Köter"),
+            ("Katze",),
+        ]
+    assert [(one.source_language, one.target_language, one.entry_count) for one in made.dictionaries] == [
+        ("en", "de", 2)
+    ]
+
+
+def test_each_owner_has_its_own(stored: GlossaryStore) -> None:
+    owners = ("", "shared", "..", ".", "anna@example.org", "a.b")
+    made = {owner: stored.create(owner, "pets", [ANIMALS]) for owner in owners}
+    assert len({glossary.id for glossary in made.values()}) == len(owners)
+    stored.delete("..", "pets")
+    for owner in owners:
+        assert stored.list(owner) == ([] if owner == ".." else [made[owner]])
+    with pytest.raises(GlossaryNotFoundError, match=r"no glossary '.*' is stored; available: pets"):
+        stored.get("", made["anna@example.org"].id)
+    assert stored.list("other") == []
+
+
+def test_create_can_be_repeated_and_names_are_used_once(stored: GlossaryStore) -> None:
+    made = stored.create("", "pets", [ANIMALS])
+    same = GlossaryEntries(tsv="dog\tHund\tKöter\ncat\tKatze", source_language="en", target_language="de")
+    assert stored.create("", "pets", [same]) == made
+    with pytest.raises(InvalidArgumentError, match="'pets' is stored already") as error:
+        stored.create("", "pets", [GlossaryEntries(tsv="dog\tHund")])
+    assert error.value.field == "name"
+    other = stored.create("", "other", [ANIMALS])
+    with pytest.raises(InvalidArgumentError, match="'pets' is stored already"):
+        stored.update("", other.id, name="pets")
+
+
+def test_an_update_keeps_the_id_and_other_dictionaries(stored: GlossaryStore) -> None:
+    made = stored.create("", "pets", [ANIMALS, GlossaryEntries(tsv="dog\tchien", target_language="fr")])
+    changed = stored.update(
+        "",
+        "pets",
+        name="animals",
+        dictionaries=[GlossaryEntries(tsv="dog\tDogge", source_language="EN", target_language="de")],
+    )
+    assert (changed.id, changed.name, changed.created) == (made.id, "animals", made.created)
+    assert stored.entries("", "animals", "en", "de").tsv == "dog\tDogge\n"
+    assert stored.entries("", "animals", "en", "fr").tsv == "dog\tchien\n"
+    without = stored.update(
+        "", made.id, dictionaries=[GlossaryEntries(tsv="", source_language="en", target_language="de")]
+    )
+    assert [one.target_language for one in without.dictionaries] == ["fr"]
+    with pytest.raises(InvalidArgumentError, match="delete it, or leave a dictionary"):
+        stored.update("", made.id, dictionaries=[GlossaryEntries(tsv="# none\n", target_language="fr")])
+    assert stored.get("", made.id) == without
+
+
+def test_terms_follow_an_update(stored: GlossaryStore) -> None:
+    stored.create("", "pets", [ANIMALS])
+    before = stored.terms("", "pets", "en", "de")
+    assert stored.terms("", "pets", "en-GB", "de_AT") is before
+    stored.update(
+        "", "pets", dictionaries=[GlossaryEntries(tsv="dog\tDogge", source_language="en", target_language="de")]
+    )
+    assert [match.targets for match in stored.terms("", "pets", "en", "de").find("dog")] == [("Dogge",)]
+    assert [match.targets for match in before.find("dog")] == [("Hund", "Köter")]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "chosen"),
+    [
+        ("en", "de", "one"),
+        ("EN", "de_at", "two"),
+        ("en-US", "de-CH", "one"),
+        ("eng_Latn", "deu_Latn", "one"),
+        ("fr", "de", "any"),
+        ("en", "ru", None),
+        ("", "", None),
+    ],
+)
+def test_the_dictionary_of_the_languages_is_chosen(
+    stored: GlossaryStore, source: str, target: str, chosen: str | None
+) -> None:
+    stored.create(
+        "",
+        "pets",
+        [
+            GlossaryEntries(tsv="a\tone", source_language="en", target_language="de"),
+            GlossaryEntries(tsv="a\ttwo", source_language="en", target_language="de-AT"),
+            GlossaryEntries(tsv="a\tany", target_language="de"),
+        ],
+    )
+    if chosen is not None:
+        assert stored.entries("", "pets", source, target).tsv == f"a\t{chosen}\n"
+        return
+    with pytest.raises(InvalidArgumentError, match="it has en to de, en to de-AT, any to de: choose one"):
+        stored.entries("", "pets", source, target)
+
+
+@pytest.mark.parametrize(
+    ("name", "tsv", "message"),
+    [
+        ("", "a\tb", "name: needs 1 to 128 printable characters"),
+        ("x" * 129, "a\tb", "name: needs 1 to 128"),
+        ("a\nb", "a\tb", "name: needs 1 to 128"),
+        (" a", "a\tb", "name: needs 1 to 128"),
+        ("a", "a\tb\nc", r"dictionaries\[0\].tsv: glossary: line 2 needs a source term"),
+        ("a", "a\tb\n\n" + "x" * 257 + "\tc", r"line 3: a source term has 257 characters, at most 256"),
+        ("a", "a\t" + "\t".join(map(str, range(9))), "line 1: the entry 'a' needs 1 to 8 target terms, got 9"),
+        ("a", "a-b\tc\nd\te\na- b\tc\nA-B\tf", "line 4 has the source term of line 1, 'A-B'"),
+        ("a", "a\tb\rc", "line 1: a target term of 'a' has a tab, a line break"),
+    ],
+)
+def test_a_glossary_that_is_refused(stored: GlossaryStore, name: str, tsv: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        stored.create("", name, [GlossaryEntries(tsv=tsv)])
+    assert stored.list("") == []
+
+
+def test_dictionaries_that_are_refused(stored: GlossaryStore) -> None:
+    with pytest.raises(InvalidArgumentError, match="give a dictionary"):
+        stored.create("", "pets", [])
+    twice = GlossaryEntries(tsv="a\tb", source_language="EN", target_language="de")
+    with pytest.raises(InvalidArgumentError, match=r"dictionaries\[1\]: an earlier dictionary has these languages"):
+        stored.create("", "pets", [ANIMALS, twice])
+
+
+def test_many_entries(stored: GlossaryStore) -> None:
+    lines = [f"word{number}\tWort{number}" for number in range(MAX_ENTRIES)]
+    stored.create("", "many", [GlossaryEntries(tsv="\n".join(lines))])
+    found = stored.terms("", "many", "en", "de").find("word0 word99999 word100000")
+    assert [match.targets for match in found] == [("Wort0",), ("Wort99999",)]
+
+
+def test_one_entry_too_many(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(glossary, "MAX_ENTRIES", 2)
+    with pytest.raises(InvalidArgumentError, match="line 5 is one too many: a glossary takes at most 2 entries"):
+        stored.create("", "more", [GlossaryEntries(tsv="a\tb\n#\nc\td\n\ne\tf\n")])
+
+
+def test_limits_of_an_owner(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_GLOSSARIES", 2)
+    monkeypatch.setattr(store, "MAX_BYTES", 60)
+    first = stored.create("", "first", [ANIMALS])
+    with pytest.raises(InvalidArgumentError, match="may have 60 bytes of entries, and would have"):
+        stored.create("", "second", [GlossaryEntries(tsv="a\t" + "b" * 60)])
+    stored.create("", "second", [GlossaryEntries(tsv="a\tb")])
+    with pytest.raises(InvalidArgumentError, match="at most 2 glossaries can be stored: delete some"):
+        stored.create("", "third", [GlossaryEntries(tsv="a\tb")])
+    stored.create("other", "third", [ANIMALS])
+    stored.delete("", first.id)
+    assert stored.create("", "third", [GlossaryEntries(tsv="a\tb")]).name == "third"
+
+
+def test_a_failed_write_changes_nothing(stored: GlossaryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = stored.create("", "pets", [ANIMALS])
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        stored.update(
+            "", "pets", dictionaries=[GlossaryEntries(tsv="x\ty", source_language="en", target_language="de")]
+        )
+    monkeypatch.undo()
+    assert stored.list("") == [made]
+    assert stored.entries("", "pets").tsv.startswith("dog\tHund")
+    assert [path.name for path in (tmp_path / "made" / "glossaries" / "shared").iterdir()] == [f"{made.id}.glossary"]
+
+
+@pytest.mark.parametrize("damage", [b"", b"no json\n", b"{}\n", b"[1]\n", b'{"name": 1}\n'])
+def test_a_damaged_file_is_left_out(
+    stored: GlossaryStore, tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, other = stored.create("", "pets", [ANIMALS]), stored.create("", "other", [ANIMALS])
+    path = tmp_path / "made" / "glossaries" / "shared" / f"{made.id}.glossary"
+    path.write_bytes(damage)
+    assert GlossaryStore(tmp_path / "made" / "glossaries").list("") == [other]
+    assert f"{made.id}.glossary is left out" in caplog.text
+
+
+def test_a_file_cut_off_is_left_out(stored: GlossaryStore, tmp_path: Path) -> None:
+    made = stored.create("", "pets", [ANIMALS])
+    path = tmp_path / "made" / "glossaries" / "shared" / f"{made.id}.glossary"
+    path.write_bytes(path.read_bytes()[:-3])
+    assert GlossaryStore(tmp_path / "made" / "glossaries").list("") == []
+
+
+def test_another_process_is_seen(stored: GlossaryStore, tmp_path: Path) -> None:
+    other = GlossaryStore(tmp_path / "made" / "glossaries")
+    stored.create("", "first", [ANIMALS])
+    assert [one.name for one in other.list("")] == ["first"]
+    for number in range(20):
+        other.create("", f"name {number}", [ANIMALS])
+        assert stored.get("", f"name {number}").name == f"name {number}"
+        other.delete("", f"name {number}")
+        with pytest.raises(GlossaryNotFoundError):
+            stored.terms("", f"name {number}", "en", "de")
+
+
+def test_threads_make_a_name_once(stored: GlossaryStore) -> None:
+    refused = []
+
+    def make(number: int) -> None:
+        try:
+            stored.create("", "pets", [GlossaryEntries(tsv=f"dog\tHund {number}")])
+        except InvalidArgumentError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=make, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 7
+    assert len(stored.list("")) == 1
