@@ -41,6 +41,12 @@ class CrossAttending(Seq2Seq):
     def logits(self, decoded: Tensor) -> Tensor:
         """Compute logits [..., V] from the decoder's output [..., width]."""
 
+    @abstractmethod
+    def attending(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """Compute the logits of `forward`, and each layer's cross-attention weights [B, heads, T, S]."""
+
     def encoder_position_biases(self, positions: Tensor) -> Sequence[Tensor | None]:
         """Biases of each encoder layer's attention scores at positions [S]: [heads, S, S] or None."""
         return [None] * len(self.encoder)
@@ -113,10 +119,16 @@ class EncoderDecoder(CrossAttending):
 
     def forward(self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor) -> Tensor:
         """See `Seq2Seq`."""
+        return self.attending(source_ids, source_lengths, start_ids, target_ids)[0]
+
+    def attending(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """See `CrossAttending`."""
         source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
         memory, _ = self.run_encoder(source_ids, source_mask)
-        x, _, _ = self.run_decoder(memory, source_mask, self.shift(start_ids, target_ids))
-        return self.logits(x)
+        x, _, cross = self.run_decoder(memory, source_mask, self.shift(start_ids, target_ids))
+        return self.logits(x), cross
 
     def empty_state(self) -> Tensors:
         """See `Seq2Seq`: `key.<layer>` and `value.<layer>` of self-attention, [1, heads, 0, D]."""

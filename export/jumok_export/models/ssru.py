@@ -142,7 +142,14 @@ class SSRUTransformer(TransformerParts):
 
     def forward(self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor) -> Tensor:
         """See `Seq2Seq`."""
-        return self.logits(self._follow(source_ids, source_lengths, start_ids, target_ids)[0])
+        return self.attending(source_ids, source_lengths, start_ids, target_ids)[0]
+
+    def attending(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """See `CrossAttending`."""
+        decoded, weights = self._follow(source_ids, source_lengths, start_ids, target_ids)
+        return self.logits(decoded), weights
 
     def _follow(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor

@@ -91,12 +91,17 @@ class Record(Checkpoint):
             "seconds": round(time.monotonic() - self._started, 1),
         }
         line = f"epoch {row['epoch']}/{trainer.max_epochs}: training loss {row['train_loss']:.3f}"
+        guided = ("alignment_loss",) if "alignment_loss" in metrics else ()
+        for name in guided:
+            row[name] = metrics[name]
+            line += f", alignment loss {row[name]:.3f}"
         if self._validated:
             row |= {name: metrics[name] for name in ("validation_loss", self._score)}
             line += f", validation loss {row['validation_loss']:.3f}, {SCORES[self._score]} {row[self._score]:.2f}"
         earlier = [other for other in read_metrics(self._run) if int(other["epoch"]) < row["epoch"]]
         with (self._run / METRICS).open("w", newline="", encoding="utf-8") as file:
-            columns = ("epoch", "step", "learning_rate", "train_loss", "validation_loss", self._score, "seconds")
+            losses = ("train_loss", *guided, "validation_loss")
+            columns = ("epoch", "step", "learning_rate", *losses, self._score, "seconds")
             writer = csv.DictWriter(file, columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows([*earlier, row])

@@ -2,8 +2,9 @@
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset, Sampler
 
+from jumok_export.training.alignment import Alignment
 from jumok_export.training.vocabulary import PAD, Vocabulary
 from jumok_serve.evaluation.parallel_text import read_parallel
 
@@ -26,6 +28,27 @@ def read_files(sources: Sequence[Path], targets: Sequence[Path]) -> tuple[list[s
 
 
 @dataclass(frozen=True)
+class BatchLinks:
+    """Links of a batch's target tokens to source tokens.
+
+    Attributes:
+        sentences, targets, sources: indices of each link into attention [B, T, S], [N] each.
+        weights: share of each link among those of its target token, [N].
+    """
+
+    sentences: Tensor
+    targets: Tensor
+    sources: Tensor
+    weights: Tensor
+
+    def to(self, device: torch.device) -> "BatchLinks":
+        """Copy the links to another device."""
+        return BatchLinks(
+            self.sentences.to(device), self.targets.to(device), self.sources.to(device), self.weights.to(device)
+        )
+
+
+@dataclass(frozen=True)
 class Batch:
     """Padded sentence pairs.
 
@@ -35,6 +58,7 @@ class Batch:
         target_ids: [B, T], each ending with the end token.
         target_lengths: [B].
         references: target texts, for validation scores.
+        links: links of tokens, for guided alignment; None without.
     """
 
     source_ids: Tensor
@@ -42,6 +66,7 @@ class Batch:
     target_ids: Tensor
     target_lengths: Tensor
     references: tuple[str, ...] = ()
+    links: BatchLinks | None = None
 
     def to(self, device: torch.device) -> "Batch":
         """Copy the batch to another device."""
@@ -51,7 +76,24 @@ class Batch:
             self.target_ids.to(device),
             self.target_lengths.to(device),
             self.references,
+            None if self.links is None else self.links.to(device),
         )
+
+
+class Example(NamedTuple):
+    """A sentence pair.
+
+    Attributes:
+        source_ids: token ids, [S].
+        target_ids: token ids, [T].
+        text: the target.
+        links: target token, source token and weight of each link, [N, 3]; None without guided alignment.
+    """
+
+    source_ids: Tensor
+    target_ids: Tensor
+    text: str
+    links: Tensor | None = None
 
 
 def pad(sequences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
@@ -60,12 +102,13 @@ def pad(sequences: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     return pad_sequence(list(sequences), batch_first=True, padding_value=PAD).long(), lengths
 
 
-class ParallelCorpus(Dataset[tuple[Tensor, Tensor, str]]):
-    """Sentence pairs as token ids; an index gives (source ids, target ids, target text).
+class ParallelCorpus(Dataset[Example]):
+    """Sentence pairs as token ids.
 
     Args:
         sampling_alpha: smoothing of random segmentations (Kudo, 2018), smaller is more even; 0: the most likely ones.
         max_length: most tokens of a sentence; longer pairs are left out; None keeps all.
+        alignment: alignment of all pairs, for guided alignment; None without.
     """
 
     def __init__(
@@ -78,26 +121,34 @@ class ParallelCorpus(Dataset[tuple[Tensor, Tensor, str]]):
         sampling_alpha: float = 0.0,
         seed: int = 0,
         max_length: int | None = None,
+        alignment: Alignment | None = None,
     ) -> None:
         source_ids = source_vocabulary.encode_all(sources, sampling_alpha, seed)
         target_ids = target_vocabulary.encode_all(targets, sampling_alpha, seed + 1)
         lengths = np.array([(len(source), len(target)) for source, target in zip(source_ids, target_ids, strict=True)])
         kept = [index for index, longer in enumerate(lengths.max(axis=1)) if max_length is None or longer <= max_length]
-        self.pairs = [(source_ids[index], target_ids[index], targets[index]) for index in kept]
+        links = [None] * len(sources) if alignment is None else alignment.of_tokens(source_ids, target_ids)
+        self.pairs = [Example(source_ids[index], target_ids[index], targets[index], links[index]) for index in kept]
         self.lengths = lengths[kept]  # [N, 2]
         self.left_out = len(sources) - len(self.pairs)
 
     def __len__(self) -> int:
         return len(self.pairs)
 
-    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, str]:
+    def __getitem__(self, index: int) -> Example:
         return self.pairs[index]
 
     @staticmethod
-    def collate(pairs: Sequence[tuple[Tensor, Tensor, str]]) -> Batch:
+    def collate(pairs: Sequence[Example]) -> Batch:
         """Pad some pairs to a batch."""
-        sources, targets, texts = zip(*pairs, strict=True)
-        return Batch(*pad(sources), *pad(targets), references=tuple(texts))
+        sources, targets, texts, links = zip(*pairs, strict=True)
+        batch = Batch(*pad(sources), *pad(targets), references=tuple(texts))
+        present = [of_pair for of_pair in links if of_pair is not None]
+        if not present:
+            return batch
+        sentences = torch.repeat_interleave(torch.tensor([len(of_pair) for of_pair in present]))
+        target_tokens, source_tokens, weights = torch.cat(present).unbind(dim=1)
+        return replace(batch, links=BatchLinks(sentences, target_tokens.long(), source_tokens.long(), weights))
 
 
 class TokenBudgetSampler(Sampler[list[int]]):

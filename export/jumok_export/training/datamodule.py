@@ -4,6 +4,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from torch.utils.data import DataLoader
 
+from jumok_export.training.alignment import Alignment
 from jumok_export.training.configuration import Configuration
 from jumok_export.training.corpus import Batch, ParallelCorpus, TokenBudgetSampler, read_files
 from jumok_export.training.vocabulary import Vocabulary, train_vocabulary
@@ -19,21 +21,26 @@ from jumok_serve.evaluation.parallel_text import CorpusError
 
 VOCABULARIES = ("shared", "source", "target")
 """Names of vocabulary files, without ending."""
-VOCABULARY_TIMEOUT_S = 3600.0
-"""Longest wait of a process for the vocabulary that the first process trains."""
+ALIGNMENT = "alignment.npz"
+"""File name of the training pairs' alignment, with guided alignment."""
+TIMEOUT_S = 3600.0
+"""Longest wait of a process for a file that the first process makes."""
 
 
 class TranslationData(pl.LightningDataModule):
     """The training and validation batches of a configuration, and the vocabularies trained on them.
 
     Args:
-        out: the run's folder, for the vocabularies.
+        out: the run's folder, for the vocabularies and the alignment.
+        progress: function that is called with messages.
 
     Raises:
         CorpusError: an invalid file, or a corpus too small for its vocabulary.
     """
 
-    def __init__(self, configuration: Configuration, folder: Path, out: Path) -> None:
+    def __init__(
+        self, configuration: Configuration, folder: Path, out: Path, progress: Callable[[str], None] = lambda _: None
+    ) -> None:
         super().__init__()
         self._configuration = configuration
         data = configuration.data
@@ -42,8 +49,11 @@ class TranslationData(pl.LightningDataModule):
         )
         validation = read_files([folder / data.validation_source], [folder / data.validation_target])
         self.vocabularies = self._load_vocabularies(out)
+        self._alignment = None if configuration.guided_head is None else self._load_alignment(out, progress)
         self._validation = ParallelCorpus(*validation, *self.vocabularies)
         self.files = corpus_files(configuration, folder)
+        self._thread = ThreadPoolExecutor(1)
+        self._prepared: tuple[int, Future[ParallelCorpus]] | None = None
 
     @property
     def description(self) -> str:
@@ -55,21 +65,42 @@ class TranslationData(pl.LightningDataModule):
         )
 
     def train_dataloader(self) -> DataLoader[Batch]:
-        """Make this epoch's batches: newly segmented and shuffled, within the token budget."""
+        """Make this epoch's batches: newly segmented and shuffled, within the token budget.
+
+        A thread segments the next epoch meanwhile.
+        """
         assert self.trainer is not None
+        epoch = self.trainer.current_epoch
+        if self._prepared is not None and self._prepared[0] == epoch:
+            corpus = self._prepared[1].result()
+        else:
+            corpus = self._segmented(epoch)
+        self._prepared = None
+        if epoch + 1 < self._configuration.training.max_epochs:
+            self._prepared = epoch + 1, self._thread.submit(self._segmented, epoch + 1)
+        return self._loader(corpus, self._seed(epoch), shuffle=True)
+
+    def teardown(self, stage: str) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
+
+    def _seed(self, epoch: int) -> int:
+        return self._configuration.training.seed + 2 * epoch
+
+    def _segmented(self, epoch: int) -> ParallelCorpus:
         longest = self._configuration.data.max_length
-        seed = self._configuration.training.seed + 2 * self.trainer.current_epoch
         corpus = ParallelCorpus(
             self._sources,
             self._targets,
             *self.vocabularies,
             sampling_alpha=self._configuration.tokenizer.sampling_alpha,
-            seed=seed,
+            seed=self._seed(epoch),
             max_length=longest,
+            alignment=self._alignment,
         )
         if not len(corpus):
             raise CorpusError(f"every sentence pair is longer than data.max_length = {longest}")
-        return self._loader(corpus, seed, shuffle=True)
+        return corpus
 
     def val_dataloader(self) -> DataLoader[Batch]:
         """Make validation batches in order of length."""
@@ -110,6 +141,7 @@ class TranslationData(pl.LightningDataModule):
                     kind=section.kind,
                     character_coverage=section.character_coverage,
                     seed=self._configuration.training.seed,
+                    symbols=section.symbols,
                 )
             except ValueError as error:
                 raise CorpusError(str(error)) from error
@@ -118,8 +150,17 @@ class TranslationData(pl.LightningDataModule):
             _made_by_first_process(out / f"{name}.model", lambda lines=lines: trained(lines))  # type: ignore[misc]
             for name, lines in texts.items()
         ]
-        vocabularies = [Vocabulary(model) for model in models]
+        vocabularies = [Vocabulary(model, section.symbols) for model in models]
         return vocabularies[0], vocabularies[-1]
+
+    def _load_alignment(self, out: Path, progress: Callable[[str], None]) -> Alignment:
+        def made() -> bytes:
+            longest = self._configuration.data.max_length
+            return Alignment.of_texts(
+                self._sources, self._targets, *self.vocabularies, max_length=longest, progress=progress
+            ).to_bytes()
+
+        return Alignment.from_bytes(_made_by_first_process(out / ALIGNMENT, made))
 
 
 def corpus_files(configuration: Configuration, folder: Path) -> dict[str, str]:
@@ -144,10 +185,10 @@ def is_first_process() -> bool:
     return not getattr(rank_zero_only, "rank", 0)
 
 
-def remove_vocabularies(out: Path) -> None:
-    """Remove the vocabularies of a run's folder, if any."""
-    for name in VOCABULARIES:
-        (out / f"{name}.model").unlink(missing_ok=True)
+def remove_made_files(out: Path) -> None:
+    """Remove the vocabularies and the alignment of a run's folder, if any."""
+    for name in (*(f"{name}.model" for name in VOCABULARIES), ALIGNMENT):
+        (out / name).unlink(missing_ok=True)
 
 
 def _made_by_first_process(path: Path, make: Callable[[], bytes]) -> bytes:
@@ -156,9 +197,9 @@ def _made_by_first_process(path: Path, make: Callable[[], bytes]) -> bytes:
         partial = path.with_suffix(".partial")
         partial.write_bytes(make())
         os.replace(partial, path)
-    deadline = time.monotonic() + VOCABULARY_TIMEOUT_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not path.exists():
         if time.monotonic() > deadline:
-            raise CorpusError(f"{path} was not made within {VOCABULARY_TIMEOUT_S:.0f} s by the first process")
+            raise CorpusError(f"{path} was not made within {TIMEOUT_S:.0f} s by the first process")
         time.sleep(0.1)
     return path.read_bytes()

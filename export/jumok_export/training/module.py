@@ -12,11 +12,15 @@ from sacrebleu.metrics.chrf import CHRF
 from torch import Tensor
 from torch.nn import functional as F
 
+from jumok_export.models.encoder_decoder import CrossAttending
 from jumok_export.training.checkpoint import build_model, checkpoint_entry
 from jumok_export.training.configuration import Configuration, TrainingSection
-from jumok_export.training.corpus import Batch
+from jumok_export.training.corpus import Batch, BatchLinks
 from jumok_export.training.greedy import greedy_decode
 from jumok_export.training.vocabulary import PAD, START, Vocabulary
+
+LEAST_WEIGHT = 1e-30
+"""Attention weights below are taken for it, as their logarithm may be infinite."""
 
 
 def learning_rate_factor(step: int, training: TrainingSection, total_steps: int) -> float:
@@ -32,6 +36,24 @@ def learning_rate_factor(step: int, training: TrainingSection, total_steps: int)
         return math.sqrt(warmup / (step + 1))
     progress = min(1.0, (step - warmup) / max(1, total_steps - warmup))
     return 0.5 * (1 + math.cos(math.pi * progress))
+
+
+def _cross_entropy(logits: Tensor, batch: Batch, smoothing: float) -> Tensor:
+    return F.cross_entropy(
+        logits.flatten(0, 1), batch.target_ids.flatten(), ignore_index=PAD, label_smoothing=smoothing
+    )
+
+
+def alignment_loss(attention: Tensor, links: BatchLinks | None) -> Tensor:
+    """Compute the mean cross-entropy of a head with the links of target tokens, in nats; 0 without links.
+
+    Args:
+        attention: weights of one head, [B, T, S].
+    """
+    if links is None or not len(links.weights):
+        return attention.new_zeros((), dtype=torch.float32)
+    linked = attention[links.sentences, links.targets, links.sources].float().clamp_min(LEAST_WEIGHT)
+    return -(links.weights * linked.log()).sum() / links.weights.sum()
 
 
 class TranslationTraining(pl.LightningModule):
@@ -64,9 +86,16 @@ class TranslationTraining(pl.LightningModule):
         start_ids = torch.full_like(batch.source_lengths, START)
         sampling = {} if forced_share == 1.0 else {"forced_share": forced_share}
         logits = self.model(batch.source_ids, batch.source_lengths, start_ids, batch.target_ids, **sampling)
-        return F.cross_entropy(
-            logits.flatten(0, 1), batch.target_ids.flatten(), ignore_index=PAD, label_smoothing=smoothing
-        )
+        return _cross_entropy(logits, batch, smoothing)
+
+    def guided_losses(self, batch: Batch, smoothing: float) -> tuple[Tensor, Tensor]:
+        """Compute the mean cross-entropy of target tokens, and that of the guided head with their links, in nats."""
+        assert isinstance(self.model, CrossAttending)
+        assert self.configuration.guided_head is not None
+        layer, head = self.configuration.guided_head
+        start_ids = torch.full_like(batch.source_lengths, START)
+        logits, attention = self.model.attending(batch.source_ids, batch.source_lengths, start_ids, batch.target_ids)
+        return _cross_entropy(logits, batch, smoothing), alignment_loss(attention[layer][:, head], batch.links)
 
     def on_train_epoch_start(self) -> None:
         """Seed dropout by the epoch, so that a resumed run equals an uninterrupted one."""
@@ -76,11 +105,20 @@ class TranslationTraining(pl.LightningModule):
     def training_step(self, batch: Batch, _: int) -> Tensor:
         """Compute the loss of one batch."""
         training = self.configuration.training
-        share = training.feeding.forced_share(self.global_step, self.current_epoch, training.max_epochs)
-        loss = self.loss(batch, training.label_smoothing, share)
         tokens = int((batch.target_ids != PAD).sum())
-        self.log("train_loss", loss, prog_bar=True, on_step=False, on_epoch=True, batch_size=tokens, sync_dist=True)
-        return loss
+
+        def log(name: str, value: Tensor) -> None:
+            self.log(name, value, prog_bar=True, on_step=False, on_epoch=True, batch_size=tokens, sync_dist=True)
+
+        if training.guided_alignment is None:
+            share = training.feeding.forced_share(self.global_step, self.current_epoch, training.max_epochs)
+            loss = self.loss(batch, training.label_smoothing, share)
+            log("train_loss", loss)
+            return loss
+        loss, guided = self.guided_losses(batch, training.label_smoothing)
+        log("train_loss", loss)
+        log("alignment_loss", guided)
+        return loss + training.guided_alignment.weight * guided
 
     def validation_step(self, batch: Batch, _: int) -> None:
         """Compute the loss without smoothing, and greedy translations for the epoch's score."""

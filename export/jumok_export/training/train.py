@@ -20,7 +20,7 @@ from jumok_export.training.configuration import (
     load_configuration,
     parse_configuration,
 )
-from jumok_export.training.datamodule import TranslationData, is_first_process, remove_vocabularies
+from jumok_export.training.datamodule import TranslationData, is_first_process, remove_made_files
 from jumok_export.training.module import TranslationTraining
 from jumok_serve.evaluation.bleu_tokenizers import described_score
 
@@ -52,12 +52,12 @@ def train(
     if is_first_process():
         out.mkdir(parents=True, exist_ok=True)
         if not (out / LAST).exists():
-            remove_vocabularies(out)  # those of a failed start may be of another configuration
+            remove_made_files(out)  # those of a failed start may be of another configuration
         (out / CONFIGURATION).write_bytes(configuration_path.read_bytes())
     pl.seed_everything(configuration.training.seed, verbose=False)
     say = progress if is_first_process() else lambda _: None
     say("reading the corpus and making the vocabulary")
-    corpus = TranslationData(configuration, data or configuration_path.parent, out)
+    corpus = TranslationData(configuration, data or configuration_path.parent, out, say)
     module = TranslationTraining(configuration, *corpus.vocabularies, corpus.files)
     last = out / LAST
     say(corpus.description)

@@ -1,10 +1,12 @@
 """Training data: invalid files, pairs, and batches within their budget."""
 
 import gzip
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from jumok_export.training.corpus import ParallelCorpus, TokenBudgetSampler, read_files
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
@@ -54,13 +56,14 @@ def test_pairs_end_with_the_end_token_and_long_ones_are_left_out(
     assert 0 < len(short) < len(whole)
     assert short.left_out == len(whole) - len(short)
     assert short.lengths.max() <= 20
-    for source, target, text in short.pairs:
+    for source, target, text, links in short.pairs:
+        assert links is None
         assert source[-1] == target[-1] == END
         assert vocabulary.decode(target.tolist()) == text
     batch = ParallelCorpus.collate(short.pairs[:5])
     assert batch.source_ids.shape == (5, int(batch.source_lengths.max()))
     assert (batch.target_ids == PAD).sum() == (batch.target_lengths.max() - batch.target_lengths).sum()
-    assert batch.references == tuple(text for *_, text in short.pairs[:5])
+    assert batch.references == tuple(example.text for example in short.pairs[:5])
 
 
 def test_segmentations_are_sampled_by_seed_and_mean_the_same(
@@ -127,3 +130,22 @@ def test_special_tokens_are_where_they_should_be(vocabulary: Vocabulary) -> None
     assert vocabulary.decode([START, *vocabulary.encode("The cat"), *vocabulary.encode("sleeps")]) == "The cat"
     with pytest.raises(ValueError, match="could not train a vocabulary of 5000 tokens"):
         train_vocabulary(["a b c"], size=5000, kind="unigram", character_coverage=1.0, seed=1)
+
+
+def test_symbols_are_one_token_in_every_segmentation(sentences: tuple[list[str], list[str]]) -> None:
+    symbols = ("%1", "$(ARG1)", "_")
+    lines = [f"{line} 1 % (AGR) $ %1 of $(ARG1)_x" for line in sentences[0]]
+    model = train_vocabulary(lines, size=150, kind="unigram", character_coverage=1.0, seed=1, symbols=symbols)
+    vocabulary, plain = Vocabulary(model, symbols), Vocabulary(model)
+    expected = [sum(line.count(symbol) for symbol in symbols) for line in lines]
+    ids = [vocabulary.encode(symbol)[-2] for symbol in symbols]
+
+    def counts(segmented: list[torch.Tensor]) -> list[int]:
+        return [int(np.isin(tokens.numpy(), ids).sum()) for tokens in segmented]
+
+    sampled = vocabulary.encode_all(lines, 0.1, 1)
+    assert counts(sampled) == expected
+    assert [vocabulary.decode(tokens.tolist()) for tokens in sampled] == lines
+    assert any(not torch.equal(a, b) for a, b in zip(sampled, vocabulary.encode_all(lines, 0.0, 1), strict=True))
+    assert counts(plain.encode_all(lines, 0.1, 1)) != expected
+    assert (pickle.loads(pickle.dumps(vocabulary)).encode_all(lines, 0.1, 1)[0] == sampled[0]).all()

@@ -1,0 +1,222 @@
+"""Guided alignment: mapping to segmentations, a planted order that one head learns, resumption, invalid settings."""
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from jumok_export.models.encoder_decoder import CrossAttending
+from jumok_export.training.alignment import Alignment
+from jumok_export.training.callbacks import read_metrics
+from jumok_export.training.checkpoint import Checkpoint, load_checkpoint
+from jumok_export.training.configuration import ConfigurationError, parse_configuration
+from jumok_export.training.corpus import ParallelCorpus
+from jumok_export.training.datamodule import ALIGNMENT
+from jumok_export.training.module import alignment_loss
+from jumok_export.training.train import train
+from jumok_export.training.vocabulary import START, Vocabulary
+from tests.export.training.test_training import CONFIGURATION, DATA, weights
+
+GUIDED = """
+[training.guided_alignment]
+weight = 1.0
+head = 1
+"""
+
+NOUNS = [f"{first}{last}" for first in "bdfgklmnpt" for last in ("a", "ei")]
+
+
+def write(path: Path, *, guided: str = GUIDED, **changes: str) -> Path:
+    """Write the tests' configuration with guided alignment and changes."""
+    text = CONFIGURATION
+    for key, value in changes.items():
+        (line,) = (line for line in text.splitlines() if line.startswith(f"{key} = "))
+        text = text.replace(line, f"{key} = {value}")
+    path.write_text(text.replace("[bundle]", f"{guided}\n[bundle]"), encoding="utf-8")
+    return path
+
+
+def reversed_text(folder: Path, count: int) -> None:
+    """Write sentences of words, and the words in capitals in the reverse order."""
+    chosen = random.Random(3)
+    sources = [chosen.sample(NOUNS, 4) for _ in range(count)]
+    (folder / "train.en").write_text("".join(f"{' '.join(words)}\n" for words in sources))
+    (folder / "train.de").write_text("".join(f"{' '.join(words[::-1]).upper()}\n" for words in sources))
+
+
+def head_follows_order(checkpoint: Checkpoint, layer: int, head: int, text: str) -> float:
+    """Share of target words whose first token attends most to its source word."""
+    source, target = checkpoint.source_vocabulary, checkpoint.target_vocabulary
+    words = text.split()
+    source_ids, target_ids = source.encode(text), target.encode(" ".join(words[::-1]).upper())
+    assert isinstance(checkpoint.model, CrossAttending)
+    with torch.no_grad():
+        ids, lengths = torch.tensor([source_ids]), torch.tensor([len(source_ids)])
+        _, attention = checkpoint.model.attending(ids, lengths, torch.tensor([START]), torch.tensor([target_ids]))
+    best = attention[layer][0, head].argmax(dim=-1).tolist()
+    of_source = word_of_tokens(source, words)
+    of_target = word_of_tokens(target, [word.upper() for word in words[::-1]])
+    hits = [
+        of_source[best[token]] == len(words) - 1 - word
+        for token, word in enumerate(of_target[:-1])
+        if token == 0 or of_target[token - 1] != word
+    ]
+    return sum(hits) / len(hits)
+
+
+def word_of_tokens(vocabulary: Vocabulary, words: list[str]) -> list[int]:
+    """Index of the word that each token belongs to; -1 of the end token."""
+    ids = vocabulary.encode(" ".join(words))
+    ends = np.cumsum(vocabulary.piece_lengths[ids])
+    ends_of_words = np.cumsum([len(word) + 1 for word in words])
+    return [*np.searchsorted(ends_of_words, ends[:-1]).tolist(), -1]
+
+
+@pytest.fixture(scope="module")
+def reversing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run on reversed sentences, with a guided head."""
+    folder = tmp_path_factory.mktemp("reversing")
+    reversed_text(folder, 400)
+    changes = {
+        "vocabulary_size": "64",
+        "decoder_layers": "2",
+        "max_epochs": "30",
+        "learning_rate": "1e-2",
+        "width": "32",
+        "dropout": "0.0",
+        "ema_decay": "0.0",
+        "batch_tokens": "800",
+    }
+    path = write(folder / "config.toml", **changes)
+    path.write_text(path.read_text().replace("max_epochs = 30", "max_epochs = 30\nvalidate_every_epochs = 30"))
+    train(path, folder / "run", data=folder)
+    return folder / "run"
+
+
+def test_the_guided_head_learns_the_planted_order(reversing: Path) -> None:
+    checkpoint = load_checkpoint(reversing)
+    assert checkpoint.configuration.guided_head == (0, 1)
+    text = " ".join(random.Random(9).sample(NOUNS, 4))
+    assert head_follows_order(checkpoint, 0, 1, text) == 1.0
+    losses = [float(row["alignment_loss"]) for row in read_metrics(reversing)]
+    assert losses[-1] < 0.2 * losses[0]
+
+
+def test_a_resumed_guided_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    train(write(path, max_epochs="1"), tmp_path / "resumed", data=DATA)
+    kept = (tmp_path / "resumed" / ALIGNMENT).stat().st_mtime_ns
+    train(write(path), tmp_path / "resumed", data=DATA)
+    assert (tmp_path / "resumed" / ALIGNMENT).stat().st_mtime_ns == kept
+    train(path, tmp_path / "straight", data=DATA)
+    for name, expected in weights(tmp_path / "straight").items():
+        torch.testing.assert_close(weights(tmp_path / "resumed")[name], expected, rtol=0, atol=0)
+
+
+def test_links_follow_the_characters_in_every_segmentation(
+    sentences: tuple[list[str], list[str]], vocabulary: Vocabulary
+) -> None:
+    alignment = Alignment.of_texts(*sentences, vocabulary, vocabulary, max_length=100)
+    again = Alignment.from_bytes(alignment.to_bytes())
+    likely = spelled_links(again, sentences, vocabulary, 0.0)
+    sampled = spelled_links(again, sentences, vocabulary, 0.2)
+    assert sum(map(len, likely)) > len(likely)
+    assert likely != sampled
+    # Each pair of characters that sampled tokens join is of a likely link, or of tokens that reach over its ends.
+    for mine, others in zip(likely, sampled, strict=True):
+        assert bool(mine) == bool(others)
+        for target, source in mine:
+            assert any(target & others_target and source & others_source for others_target, others_source in others)
+
+
+def spelled_links(
+    alignment: Alignment, sentences: tuple[list[str], list[str]], vocabulary: Vocabulary, alpha: float
+) -> list[list[tuple[frozenset[int], frozenset[int]]]]:
+    """Characters of both tokens of every link, by pair."""
+    ids = [vocabulary.encode_all(side, alpha, 5 + index) for index, side in enumerate(sentences)]
+    found = []
+    for source, target, links in zip(*ids, alignment.of_tokens(*ids), strict=True):
+        of_source, of_target = characters(vocabulary, source), characters(vocabulary, target)
+        sums = torch.zeros(len(target)).index_add(0, links[:, 0].long(), links[:, 2])
+        torch.testing.assert_close(sums, (sums > 0).float())
+        found.append([(of_target[int(t)], of_source[int(s)]) for t, s, _ in links.tolist()])
+    return found
+
+
+def characters(vocabulary: Vocabulary, ids: Tensor) -> list[frozenset[int]]:
+    lengths = vocabulary.piece_lengths[ids.numpy()]
+    ends = np.cumsum(lengths)
+    return [frozenset(range(end - length, end)) for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
+
+
+def test_pairs_that_are_long_empty_or_unknown_have_no_links(
+    sentences: tuple[list[str], list[str]], vocabulary: Vocabulary
+) -> None:
+    texts = ["", "☃ ☃", *sentences[0]], [*sentences[1][:2], *sentences[1]]
+    alignment = Alignment.of_texts(*texts, vocabulary, vocabulary, max_length=20)
+    corpus = ParallelCorpus(*texts, vocabulary, vocabulary, alignment=alignment)
+    links = [-1 if example.links is None else len(example.links) for example in corpus.pairs]
+    assert links[:2] == [0, 0]
+    assert all(count == 0 for count, longest in zip(links, corpus.lengths.max(axis=1), strict=True) if longest > 20)
+    assert sum(links) > 0
+    nothing = Alignment.of_texts([""], ["a"], vocabulary, vocabulary, max_length=20)
+    (none,) = nothing.of_tokens([torch.tensor([3])], [torch.tensor([5, 3])])
+    assert none.shape == (0, 3)
+
+
+def test_the_loss_is_the_cross_entropy_by_hand(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -> None:
+    alignment = Alignment.of_texts(*sentences, vocabulary, vocabulary, max_length=100)
+    corpus = ParallelCorpus(*sentences, vocabulary, vocabulary, alignment=alignment)
+    examples = [corpus[index] for index in (3, 0, 7)]
+    batch = ParallelCorpus.collate(examples)
+    shape = (*batch.target_ids.shape, batch.source_ids.shape[1])
+    attention = torch.rand(shape, generator=torch.Generator().manual_seed(1)).softmax(dim=-1)
+    terms, tokens = 0.0, set()
+    for sentence, example in enumerate(examples):
+        assert example.links is not None
+        for target, source, weight in example.links.tolist():
+            terms -= weight * attention[sentence, int(target), int(source)].log().item()
+            tokens.add((sentence, int(target)))
+    assert alignment_loss(attention, batch.links).item() == pytest.approx(terms / len(tokens), rel=1e-5)
+    assert alignment_loss(attention, None).item() == 0.0
+    zeros = alignment_loss(torch.zeros(shape, requires_grad=True), batch.links)
+    assert torch.isfinite(zeros)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        ("head = 1", "head = 2", r"training\.guided_alignment\.head must be less than 2, the number of heads, got 2"),
+        ("head = 1", "layer = 1", r"guided_alignment\.layer must be less than 1, the number of decoder layers, got 1"),
+        (
+            "weight = 1.0",
+            "weight = 0.0",
+            r"training\.guided_alignment\.weight: Input should be greater than 0, got 0.0",
+        ),
+        ("weight = 1.0", "wieght = 1.0", r"training\.guided_alignment\.wieght: unknown key; did you mean weight\?"),
+    ],
+)
+def test_invalid_settings_are_named(old: str, new: str, problem: str, tmp_path: Path) -> None:
+    text = write(tmp_path / "config.toml").read_text().replace(old, new)
+    with pytest.raises(ConfigurationError, match=problem):
+        parse_configuration(text, "config.toml")
+
+
+def test_a_recurrent_model_has_no_head_to_guide(tmp_path: Path) -> None:
+    text = write(tmp_path / "config.toml").read_text()
+    model = text[text.index("[model]") : text.index("[training]")]
+    with pytest.raises(ConfigurationError, match="guided_alignment is for models of family 'transformer'"):
+        parse_configuration(text.replace(model, '[model]\nfamily = "recurrent"\n\n'), "config.toml")
+
+
+@pytest.mark.parametrize("decoder", ["attention", "ssru"])
+def test_mixed_precision_and_both_decoders_are_guided(decoder: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "config.toml", max_epochs="1")
+    text = path.read_text().replace("decoder_layers = 1", f'decoder_layers = 1\ndecoder = "{decoder}"')
+    path.write_text(text.replace("max_epochs = 1", 'max_epochs = 1\nprecision = "bf16-mixed"'))
+    train(path, tmp_path / "run", data=DATA)
+    (row,) = read_metrics(tmp_path / "run")
+    assert 0 < float(row["alignment_loss"]) < 10
