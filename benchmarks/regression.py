@@ -1,6 +1,7 @@
 """Compare the speed of this checkout with another checkout.
 
-The other is usually the one before a change.
+The other is usually the one before a change. With `--before-bundle` it translates with another bundle, and may be this
+checkout.
 
 Both sides translate the same texts with the same bundle, in separate processes that take turns; the other process
 is stopped meanwhile. Each round gives one ratio per cell: the other checkout's time over this one's, so 1.10 means ten
@@ -75,11 +76,17 @@ def path_of(checkout: Path) -> str:
 
 
 def compare_offline(
-    bundle: Path, precision: str, before: Path, *, texts: Sequence[str], cells: Sequence[tuple[int, int]], rounds: int
+    bundles: Sequence[Path],
+    precision: str,
+    before: Path,
+    *,
+    texts: Sequence[str],
+    cells: Sequence[tuple[int, int]],
+    rounds: int,
 ) -> list[Ratio]:
     """Time translations of two lengths, and derive the step time.
 
-    Both checkouts are measured.
+    Both checkouts are measured, each with its own one of the bundles.
     """
     sides = [
         Program(
@@ -88,7 +95,7 @@ def compare_offline(
             arguments=(str(bundle), precision),
             environment={"PYTHONPATH": path_of(checkout)},
         )
-        for name, checkout in (("before", before), ("after", ROOT))
+        for name, checkout, bundle in zip(("before", "after"), (before, ROOT), bundles, strict=True)
     ]
     found: list[Ratio] = []
     with ExitStack() as stack:
@@ -122,13 +129,19 @@ def compare_offline(
 
 
 async def compare_serving(
-    bundle: Path, precision: str, before: Path, *, texts: Sequence[str], outstanding: Sequence[int], rounds: int
+    bundles: Sequence[Path],
+    precision: str,
+    before: Path,
+    *,
+    texts: Sequence[str],
+    outstanding: Sequence[int],
+    rounds: int,
 ) -> list[Ratio]:
     """Time the same number of requests against the servers of both checkouts."""
     found: list[Ratio] = []
     async with AsyncExitStack() as stack:
         servers = []
-        for checkout in (before, ROOT):
+        for checkout, bundle in zip((before, ROOT), bundles, strict=True):
             command = ("jumok", "serve", bundle, "--port", "0", "--precision", precision)
             servers.append(
                 await stack.enter_async_context(
@@ -175,6 +188,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Compare the speed of this checkout with another one.")
     parser.add_argument("before", type=Path, help="root of the other checkout, its native kernels compiled")
     parser.add_argument("--bundle", type=Path, default=ROOT / "models/multi30k-en-de-transformer")
+    parser.add_argument("--before-bundle", type=Path, help="of the other checkout; default: the same")
     parser.add_argument("--precision", default="int8", help="of the bundle; default: %(default)s")
     parser.add_argument("--texts", type=Path, help="a file of sentences; default: a few built in")
     parser.add_argument("--rounds", type=int, default=9, help="rounds that count; default: %(default)s")
@@ -186,7 +200,9 @@ def main() -> int:
         parser.error(f"before: {arguments.before} is no checkout of jumok")
     if not Path(python_of(arguments.before.resolve())).exists():
         parser.error(f"before: {arguments.before} has no .venv; run `make .venv/installed-serve` there")
-    Bundle.open(arguments.bundle)
+    bundles = (arguments.before_bundle or arguments.bundle, arguments.bundle)
+    for bundle in bundles:
+        Bundle.open(bundle)
     rounds = 2 if arguments.quick else arguments.rounds
     texts = read_lines(arguments.texts) if arguments.texts else list(SENTENCES)
     where = described(len(os.sched_getaffinity(0)))
@@ -194,15 +210,13 @@ def main() -> int:
     before = arguments.before.resolve()
     if arguments.only != "serving":
         cells = CELLS[:2] if arguments.quick else CELLS
-        found += compare_offline(arguments.bundle, arguments.precision, before, texts=texts, cells=cells, rounds=rounds)
+        found += compare_offline(bundles, arguments.precision, before, texts=texts, cells=cells, rounds=rounds)
     if arguments.only != "offline":
         outstanding = OUTSTANDING[:1] if arguments.quick else OUTSTANDING
         found += asyncio.run(
-            compare_serving(
-                arguments.bundle, arguments.precision, before, texts=texts, outstanding=outstanding, rounds=rounds
-            )
+            compare_serving(bundles, arguments.precision, before, texts=texts, outstanding=outstanding, rounds=rounds)
         )
-    setup = f"{arguments.bundle.name}, {arguments.precision}; {rounds} rounds"
+    setup = f"{' and '.join(dict.fromkeys(bundle.name for bundle in bundles))}, {arguments.precision}; {rounds} rounds"
     print(f"{where['cores']} cores of {where['processor']}; {setup}")
     if arguments.quick:
         print("A quick run shows that the comparison works; its ratios say nothing")

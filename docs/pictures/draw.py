@@ -143,7 +143,7 @@ def packages() -> Picture:
     picture.arrow((360, 467), (360, 486))
     picture.frame((575, 20, 315, 365), "jumok_export")
     export = (
-        "cli: train, export, import, add-native",
+        "cli: train, export, import, ensemble, add-native",
         "importers, training: to a checkpoint",
         "bundles: export to a verified bundle",
         "verification: against PyTorch",

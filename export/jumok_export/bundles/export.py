@@ -19,7 +19,8 @@ from typing import Literal
 import torch
 from torch import nn
 
-from jumok_export.bundles.resources import Progress, check_memory
+from jumok_export.bundles.resources import Progress, check_memory, useful_threads
+from jumok_export.bundles.source_texts import greedy_search, never_written, random_texts, some_direction
 from jumok_export.bundles.variants import write_variants
 from jumok_export.errors import ExportError, listed
 from jumok_export.graphs.graph import Graph
@@ -27,15 +28,16 @@ from jumok_export.graphs.storage import WeightsFile
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.graphs.weights import all_finite
 from jumok_export.models.attention import scaled_queries
-from jumok_export.quantization.calibration import Calibration, GreedySearch, calibrate, encode_texts, given_calibration
+from jumok_export.quantization.calibration import Calibration, calibrate, encode_texts, given_calibration
 from jumok_export.shortlists.sources import ShortlistPlan
-from jumok_export.verification.agreement import SENTENCES, TOGETHER, SourceTexts, random_sources
+from jumok_export.verification.agreement import SENTENCES, TOGETHER, SourceTexts
 from jumok_export.verification.samples import InputBounds
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle, write_bundle
 from jumok_serve.manifest.languages import Direction, Languages
 from jumok_serve.manifest.manifest import (
     Architecture,
+    EnsemblePart,
     GenerationDefaults,
     Limits,
     ManifestDraft,
@@ -54,8 +56,6 @@ logger = logging.getLogger(__name__)
 PRECISIONS = ("fp32", "fp16", "int8")
 """Precisions of a bundle: fp16 is for CUDA, int8 for the CPU, fp32 for both."""
 DEFAULT_PRECISIONS = ("fp32", "int8")
-SMALL_PARAMETERS = 5_000_000
-"""Parameters up to which a second thread of a product takes longer than its work: threads would wait for each other."""
 USUAL_PARAMETERS = 100_000_000
 """Parameters up to which verification tries all of its inputs; it tries fewer with larger models."""
 SHORTLIST_FILE = "shortlist.npz"
@@ -149,20 +149,14 @@ def export_bundle(
         share=min(1.0, USUAL_PARAMETERS / max(1, parameters)),
     )
 
-    direction = _default_direction(languages, "calibration") if calibration is not None else _some_direction(languages)
-    search = GreedySearch(
-        start=special_tokens.start if direction.start is None else direction.start,
-        forced_first=generation.forced_first_token if direction.forced_first is None else direction.forced_first,
-        eos=special_tokens.eos,
-        suppress=_never_written(special_tokens, generation),
-        max_length=limits.max_target_length,
-    )
+    direction = _default_direction(languages, "calibration") if calibration is not None else some_direction(languages)
+    search = greedy_search(direction, special_tokens, generation, limits)
     calibrator: Callable[[Mapping[str, Graph]], Calibration] | None = None
     if calibration is not None:
         sources = encode_texts(calibration, tokenizer, direction, limits.max_source_length)
         calibrator = partial(calibrate, sources=sources, search=search, progress=progress)
     else:
-        sources = _random_texts(tokenizer, special_tokens, direction, limits)
+        sources = random_texts(tokenizer, special_tokens, direction, limits)
     if activation_scales:
         calibrator = partial(given_calibration, model, activation_scales, search.start)
     described_texts: Literal["calibration texts", "random tokens"] = (
@@ -180,7 +174,7 @@ def export_bundle(
 
     def build(folder: Path) -> ManifestDraft:
         if shortlist is not None:
-            never = _never_written(special_tokens, generation)
+            never = never_written(special_tokens, generation)
             lists = shortlist.lexicon.lexicon(tokenizer, progress).shortlist(
                 tokenizer,
                 best=shortlist.best,
@@ -193,7 +187,7 @@ def export_bundle(
             _fp32_weights(folder, precisions, kept) as weights,
             _evaluating(model),
             scaled_queries(model),
-            _useful_threads(parameters),
+            useful_threads(parameters),
         ):
             graphs = _export(model, bounds, weights, stage)
             written = write_variants(
@@ -262,6 +256,7 @@ def describe_provenance(
     checkpoint: SourceCheckpoint | None = None,
     configuration: str = "",
     notes: str = "",
+    parts: tuple[EnsemblePart, ...] = (),
 ) -> Provenance:
     """The manifest's entry for a bundle's origin: the time, this command, the installed packages."""
     return Provenance(
@@ -272,6 +267,7 @@ def describe_provenance(
         checkpoint=checkpoint,
         configuration=configuration,
         notes=notes,
+        parts=parts,
     )
 
 
@@ -280,26 +276,6 @@ def _default_direction(languages: Languages, what: str) -> Direction:
         return languages.direction()
     except InvalidArgumentError as error:
         raise ExportError(f"{what} needs a default language: {error}") from error
-
-
-def _some_direction(languages: Languages) -> Direction:
-    """The default direction, else the first."""
-    try:
-        return languages.direction()
-    except InvalidArgumentError:
-        return languages.direction(*next(iter(languages.all_pairs)))
-
-
-def _random_texts(
-    tokenizer: Tokenizer, special_tokens: SpecialTokens, direction: Direction, limits: Limits
-) -> list[list[int]]:
-    prefix = [*direction.source_prefix, *(tokenizer.encode(direction.task_prefix) if direction.task_prefix else ())]
-    suffix = direction.source_suffix
-    ids = (special_tokens.pad, special_tokens.start, special_tokens.unk, *special_tokens.eos, *special_tokens.suppress)
-    left_out = [token for token in ids if token is not None]
-    longest = limits.max_source_length - len(prefix) - len(suffix)
-    drawn = random_sources(tokenizer.source_vocab_size, left_out, max(1, longest))
-    return [[*prefix, *tokens, *suffix] for tokens in drawn]
 
 
 def _describe(shortlist: ShortlistPlan, direction: Direction) -> ShortlistDescription:
@@ -322,15 +298,6 @@ def _always_listed(
     return (*special_tokens.eos, *(token for token in others if token is not None and token not in never))
 
 
-def _never_written(special_tokens: SpecialTokens, generation: GenerationDefaults) -> tuple[int, ...]:
-    """Suppressed tokens and one-token bad words, except for end tokens.
-
-    No translation has them by default.
-    """
-    words = (word[0] for word in generation.bad_words if len(word) == 1)
-    return (*special_tokens.suppress, *(token for token in words if token not in special_tokens.eos))
-
-
 @contextmanager
 def _evaluating(model: nn.Module) -> Iterator[None]:
     misplaced = [
@@ -346,17 +313,6 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         model.train(training)
-
-
-@contextmanager
-def _useful_threads(parameters: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    if parameters <= SMALL_PARAMETERS:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @contextmanager

@@ -1,9 +1,12 @@
 """Memory and time of an export: estimates, and a check of the memory before it starts."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+import torch
 
 from jumok_export.errors import ExportError
 
@@ -27,6 +30,8 @@ _STAGES = {
 """Estimated seconds of each stage for each million parameters, on two cores."""
 _LONG_S = 4.0
 """Seconds from which a stage is said with an estimate."""
+SMALL_PARAMETERS = 5_000_000
+"""Parameters up to which a second thread of a product takes longer than its work: threads would wait for each other."""
 _CGROUP = Path("/sys/fs/cgroup")
 
 
@@ -120,3 +125,15 @@ def _left_in_group() -> list[int]:
         return []
     reclaimable = sum(int(size) for size in re.findall(r"^(?:in)?active_file (\d+)$", counts, re.MULTILINE))
     return [limit - used + reclaimable]
+
+
+@contextmanager
+def useful_threads(parameters: int) -> Iterator[None]:
+    """Use one thread of PyTorch for small models within this context."""
+    before = torch.get_num_threads()
+    if parameters <= SMALL_PARAMETERS:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

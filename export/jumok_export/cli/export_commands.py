@@ -1,4 +1,4 @@
-"""Commands that make bundles of one's own models: `jumok train`, `export` and `add-native`."""
+"""Commands that make bundles of one's own models: `jumok train`, `export`, `ensemble` and `add-native`."""
 
 import ctypes
 import sys
@@ -129,6 +129,27 @@ def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
     from jumok_export.bundles.add_native import add_native_graphs  # noqa: PLC0415
 
     say(written(out, add_native_graphs(bundle, out, overwrite=overwrite, progress=say)))
+
+
+@click.command()
+@click.argument("bundles", metavar="BUNDLE BUNDLE...", nargs=-1, required=True, type=FOLDER)
+@out_option
+@click.option("--name", help="Name of the model.  [default: the folder's]")
+@click.option("--model-version", metavar="VERSION", default="1", show_default=True, help="Version of the model.")
+@overwrite_option
+def ensemble(*, bundles: Sequence[Path], out: Path, name: str | None, model_version: str, overwrite: bool) -> None:
+    """Make one bundle of two or more BUNDLEs, which averages the log-probabilities of their models.
+
+    The bundles have one tokenizer, the same special tokens and the same languages: train them with one configuration,
+    and change the seed. Nothing is written if the new graphs compute anything else than the mean of the bundles.
+    """
+    from jumok_serve.bundle.bundle import check_target  # noqa: PLC0415
+
+    check_target(out, overwrite=overwrite)  # before the imports, which take seconds
+    from jumok_export.bundles.ensemble import make_ensemble  # noqa: PLC0415
+
+    made = make_ensemble(bundles, out, name=name, version=model_version, overwrite=overwrite, progress=say)
+    say(written(out, made))
 
 
 def _reuse_freed_memory() -> None:

@@ -52,7 +52,7 @@ class _Plain:
         settings = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
         heads, scale = settings["num_heads"], float(settings["scale"])
         out, make = node.output[0], helper.make_node
-        split = self._constant("split", np.array([0, 0, heads, -1]))  # 0 keeps a size
+        split = self._constant(f"split.{heads}", np.array([0, 0, heads, -1]))  # 0 keeps a size
         nodes = [
             make("Reshape", [query, split], [f"{out}.queries.split"]),
             make("Transpose", [f"{out}.queries.split"], [f"{out}.queries"], perm=[0, 2, 1, 3]),

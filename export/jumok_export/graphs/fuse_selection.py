@@ -2,7 +2,7 @@
 
 from onnx import NodeProto, helper
 
-from jumok_export.graphs.graph import Graph, declare, rename
+from jumok_export.graphs.graph import Graph, declare, drop_unread, reads, rename
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import LOGIT_ROWS
 
@@ -47,6 +47,29 @@ def fuse_selection(decoder: Graph, select: Graph) -> Graph:
     graph = declare(model, inputs, outputs)
     model.graph.value_info.extend(select.model.graph.value_info)  # tells ONNX Runtime what it may overwrite
     return graph
+
+
+def remove_selection(decoder: Graph) -> Graph:
+    """Return the decoder that `fuse_selection` was given, with logits of all rows.
+
+    Raises:
+        ValueError: `fuse_selection` did not make the decoder.
+    """
+    model = decoder.copy_model()
+    if all(DECODED_LOGITS not in node.output for node in model.graph.node):
+        raise ValueError(f"its decoder has no tensor {DECODED_LOGITS!r}: export the model again with this jumok")
+    names = {"logits": f"{_PREFIX}logits", DECODED_LOGITS: "logits"}
+    rename(model.graph, lambda name: names.get(name, name))
+    outputs = tuple(
+        spec.model_copy(update={"axes": ("R", spec.axes[-1])}) if spec.name == "logits" else spec
+        for spec in decoder.outputs
+        if spec.name == "logits" or spec.name.startswith("next_state.")
+    )
+    declare(model, decoder.inputs, outputs)
+    drop_unread(model.graph)
+    read = {name for node in model.graph.node for name in reads(node)}
+    inputs = tuple(spec for spec in decoder.inputs if spec.name in read or spec.name.startswith(("memory.", "state.")))
+    return declare(model, inputs, outputs)
 
 
 def _requested_logits() -> list[NodeProto]:

@@ -38,7 +38,7 @@ def verify_fp16(
     """
     trial = _Trial(model, graphs, bounds)
     if calibration is not None and calibration.sources:
-        trial.samples = SentenceSamples(bounds, trial.torch, calibration)
+        trial.samples = SentenceSamples(bounds, trial.expected, calibration)
     return report(trial.encoder, trial.one_pass, trial.select, trial.sampler, trial.longest, trial.decode)
 
 
@@ -46,7 +46,7 @@ class _Trial(Trial):
     def encoder(self) -> list[Check]:
         error = RelativeError("encoder", HALF_ERROR)
         for inputs in self.samples.sources():
-            for expected, found in zip(self.torch.encode(*inputs), self.runtime.encode(*inputs), strict=True):
+            for expected, found in zip(self.expected.encode(*inputs), self.runtime.encode(*inputs), strict=True):
                 for name, value in expected.items():
                     error.compare(value, found[name])
         return [error.check("root mean square error of every tensor of the memory and the first state")]
@@ -54,9 +54,9 @@ class _Trial(Trial):
     def one_pass(self) -> list[Check]:
         scores, weights = RelativeError("scorer", HALF_ERROR), RelativeError("aligner", HALF_ERROR)
         for inputs in self.samples.pairs():
-            scores.compare(self.torch.score(inputs), self.runtime.score(inputs))
+            scores.compare(self.expected.score(inputs), self.runtime.score(inputs))
             for expected, found in (
-                zip(self.torch.align(inputs), self.runtime.align(inputs), strict=True) if self.aligns else ()
+                zip(self.expected.align(inputs), self.runtime.align(inputs), strict=True) if self.aligns else ()
             ):
                 weights.compare(expected, found)
         return [
@@ -67,8 +67,8 @@ class _Trial(Trial):
     def longest(self) -> list[Check]:
         error = RelativeError("maximum lengths", HALF_ERROR)
         pair, step = self.samples.longest()
-        error.compare(self.torch.score(pair), self.runtime.score(pair))
-        error.compare(centre(self.torch.step(step)[0]), centre(self.runtime.step(step)[0]))
+        error.compare(self.expected.score(pair), self.runtime.score(pair))
+        error.compare(centre(self.expected.step(step)[0]), centre(self.runtime.step(step)[0]))
         described = self.longest_described(pair, step)
         return [error.check(f"nothing infinite, and the root mean square error of {described}")]
 
@@ -76,7 +76,7 @@ class _Trial(Trial):
         rollout = self.samples.rollout(sentences=40, beam_size=2)
         error, together, exact = RelativeError("decode", HALF_ERROR), RowScores(rollout), RowScores(rollout)
         rows = others = 0
-        for expected, found in zip(self.play(rollout, self.torch), self.play(rollout, self.runtime), strict=True):
+        for expected, found in zip(self.play(rollout, self.expected), self.play(rollout, self.runtime), strict=True):
             error.compare(centre(expected), centre(found))
             together.add(found)
             exact.add(expected)

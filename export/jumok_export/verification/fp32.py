@@ -9,15 +9,15 @@ from torch import nn
 from jumok_export.verification.comparison import Differences, likely
 from jumok_export.verification.rollout import RowScores
 from jumok_export.verification.samples import InputBounds
-from jumok_export.verification.sides import Arrays
+from jumok_export.verification.sides import Arrays, PartsSide
 from jumok_export.verification.trial import AGREEMENT, INVARIANCE, AnySide, Trial, describe, report
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
 
 
-def verify_fp32(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> VerificationReport:
+def verify_fp32(model: nn.Module | PartsSide, graphs: Graphs, bounds: InputBounds) -> VerificationReport:
     """Compare fp32 graphs with their model."""
-    trial = _Trial(model, graphs, bounds)
+    trial = Fp32Trial(model, graphs, bounds)
     return report(
         trial.encoder,
         trial.step,
@@ -36,24 +36,28 @@ def verify_sources(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> Ver
 
     Selection and sampler, which are the same in other precisions, are checked there.
     """
-    trial = _Trial(model, graphs, bounds)
+    trial = Fp32Trial(model, graphs, bounds)
     return report(trial.encoder, trial.step, trial.scorer, trial.aligner, trial.longest, trial.beams)
 
 
-def verify_device(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> tuple[Check, ...]:
+def verify_device(model: nn.Module | PartsSide, graphs: Graphs, bounds: InputBounds) -> tuple[Check, ...]:
     """Compare fp32 device graphs with the model.
 
     The graphs run on the CPU, bound as on a device.
 
     Scorer and aligner, which the CPU shares, are not compared again.
     """
-    trial = _Trial(model, graphs, bounds)
+    trial = Fp32Trial(model, graphs, bounds)
     outcome = report(trial.encoder, trial.step, trial.select, trial.sampler, trial.beams)
     return tuple(check.model_copy(update={"name": f"device: {check.name}"}) for check in outcome.checks)
 
 
-class _Trial(Trial):
+class Fp32Trial(Trial):
+    """Checks within fp32's tolerance."""
+
     def encoder(self) -> list[Check]:
+        """Compare memory and first state."""
+
         def measure(expected: AnySide, found: AnySide) -> list[Differences]:
             differences = Differences("encoder")
             for inputs in self.samples.sources():
@@ -64,6 +68,8 @@ class _Trial(Trial):
         return self.close(measure, "every tensor of the memory and the first state; B and S from 1")
 
     def step(self) -> list[Check]:
+        """Compare logits and state of single steps."""
+
         def measure(expected: AnySide, found: AnySide) -> list[Differences]:
             logits, state = Differences("step logits"), Differences("step state")
             for inputs in self.samples.steps():
@@ -78,6 +84,8 @@ class _Trial(Trial):
         return self.close(measure, detail, detail)
 
     def scorer(self) -> list[Check]:
+        """Compare log-probabilities of given targets."""
+
         def measure(expected: AnySide, found: AnySide) -> list[Differences]:
             differences = Differences("scorer")
             for inputs in self.samples.pairs():
@@ -87,6 +95,8 @@ class _Trial(Trial):
         return self.close(measure, "log-probabilities of all target tokens; B, S and T from 1")
 
     def aligner(self) -> list[Check]:
+        """Compare attention weights."""
+
         def measure(expected: AnySide, found: AnySide) -> list[Differences]:
             differences = Differences("aligner")
             for inputs in self.samples.pairs():
@@ -99,6 +109,7 @@ class _Trial(Trial):
         return checks
 
     def longest(self) -> list[Check]:
+        """Compare the longest source and target."""
         pair, step = self.samples.longest()
 
         def measure(expected: AnySide, found: AnySide) -> list[Differences]:
@@ -110,9 +121,11 @@ class _Trial(Trial):
         return self.close(measure, self.longest_described(pair, step))
 
     def beams(self) -> list[Check]:
+        """Compare decodes with beams."""
         return self._decode(beam_size=3)
 
     def greedy(self) -> list[Check]:
+        """Compare decodes of one row a sentence."""
         return self._decode(beam_size=1)
 
     def _decode(self, beam_size: int) -> list[Check]:

@@ -71,7 +71,7 @@ def verify_int8(
     if calibration is not None:
         trial.arithmetic = Int8Arithmetic(calibration.scales, rectified)
         if calibration.sources:
-            trial.samples = SentenceSamples(bounds, trial.torch, calibration)
+            trial.samples = SentenceSamples(bounds, trial.expected, calibration)
         if calibration.scales:
             of_texts = f"calibrated on {len(calibration.sources)} sentences"
             trial.activations = "scales that came with the model" if calibration.given else of_texts
@@ -88,6 +88,7 @@ class _Trial(Trial):
         arithmetic: Int8Arithmetic,
     ) -> None:
         super().__init__(model, graphs, bounds)
+        self.model = model
         self.weights = weights
         self.arithmetic = arithmetic
         self.activations = "one scale per row"
@@ -117,9 +118,9 @@ class _Trial(Trial):
 
     def _accurate(self, measure: Callable[[AnySide, AnySide], RelativeError], detail: str) -> Check:
         """Compare int8 with fp32; a larger error passes if the same arithmetic in PyTorch makes it."""
-        error = measure(self.torch, self.runtime)
+        error = measure(self.expected, self.runtime)
         if error.over:
-            emulated = measure(self.torch, TorchSide(self.model, self.arithmetic))
+            emulated = measure(self.expected, TorchSide(self.model, self.arithmetic))
             error.allow(emulated, EXCESS_ERROR, "the error of this rounding in PyTorch")
         return error.check(detail)
 
@@ -127,7 +128,7 @@ class _Trial(Trial):
         rollout = self.samples.rollout(sentences=100, beam_size=2)
         logits, rounding = RelativeError("decode", QUANTIZATION_ERROR), RelativeError("rounding", QUANTIZATION_ERROR)
         together, exact = RowScores(rollout), RowScores(rollout)
-        sides = (self.torch, self.runtime, TorchSide(self.model, self.arithmetic))
+        sides = (self.expected, self.runtime, TorchSide(self.model, self.arithmetic))
         for expected, found, rounded in zip(*(self.play(rollout, side) for side in sides), strict=True):
             logits.compare(centre(expected), centre(found))
             rounding.compare(centre(expected), centre(rounded))

@@ -1,6 +1,6 @@
-"""The interface of both sides of a verification, and PyTorch's."""
+"""The interface of both sides of a verification; PyTorch's side, and that of an ensemble's parts."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any, NamedTuple, Protocol
 
@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from jumok_export.graphs.ensemble import part_name
 from jumok_export.graphs.tracing import TranslationModel
+from jumok_export.verification.comparison import log_sum
 from jumok_serve.runtime.graphs import Floats, Integers, Pairs
 
 Arrays = dict[str, NDArray[Any]]
@@ -42,6 +44,16 @@ class Side(Protocol):
 
     def step(self, inputs: StepInputs) -> tuple[Floats, Arrays]:
         """Logits [R, V] and the next state [R, ...]."""
+
+
+class TargetSide(Side, Protocol):
+    """A side that also reads given targets."""
+
+    def score(self, pair: Pairs) -> Floats:
+        """Log-probability [B, T] of every target token."""
+
+    def align(self, pair: Pairs) -> tuple[Floats, ...]:
+        """Attention weights."""
 
 
 class TorchSide:
@@ -92,9 +104,82 @@ class TorchSide:
             return tuple(weights.numpy() for weights in self._align(*map(torch.from_numpy, pair)))
 
 
+class PartsSide:
+    """Models of an ensemble, each run by its own graphs, and averaged in NumPy.
+
+    Args:
+        parts: a side of each model.
+        aligns: True if all have aligners.
+    """
+
+    def __init__(self, parts: Sequence[TargetSide], *, aligns: bool) -> None:
+        self._parts = parts
+        self.aligns = aligns
+
+    def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
+        """See `Side`."""
+        encoded = [part.encode(source_ids, source_lengths) for part in self._parts]
+        return _joined([memory for memory, _ in encoded]), _joined([state for _, state in encoded])
+
+    def empty_state(self) -> Arrays:
+        """See `Side`."""
+        return _joined([part.empty_state() for part in self._parts])
+
+    def step(self, inputs: StepInputs) -> tuple[Floats, Arrays]:
+        """See `Side`."""
+        found = [
+            part.step(inputs._replace(memory=_own(inputs.memory, number), state=_own(inputs.state, number)))
+            for number, part in enumerate(self._parts)
+        ]
+        return _mean([logits for logits, _ in found]), _joined([state for _, state in found])
+
+    def score(self, pair: Pairs) -> Floats:
+        """Log-probability [B, T] of every target token, by one step for each."""
+        rows = np.arange(len(pair.target_ids))
+        memory, first_state = self.encode(pair.source_ids, pair.source_lengths)
+        state = {name: np.repeat(value, len(rows), axis=0) for name, value in self.empty_state().items()} | first_state
+        tokens = np.concatenate((pair.start_ids[:, None], pair.target_ids), axis=1)
+        scores: Floats = np.zeros_like(pair.target_ids, np.float32)
+        for position in range(scores.shape[1]):
+            places = np.full(len(rows), position)
+            inputs = StepInputs(tokens[:, position], places, rows, pair.source_lengths, memory, state)
+            logits, state = self.step(inputs)
+            exact = logits.astype(np.float64)
+            scores[:, position] = exact[rows, tokens[:, position + 1]] - log_sum(exact)
+        scores[np.arange(scores.shape[1]) >= pair.target_lengths[:, None]] = 0.0
+        return scores
+
+    def align(self, pair: Pairs) -> tuple[Floats, ...]:
+        """Attention weights: means of those kinds that all models have."""
+        found = [part.align(pair) for part in self._parts]
+        kinds = (list(kind) for kind in zip(*found, strict=False))  # a recurrent model has only the first
+        return tuple(_mean_attention(weights) for weights in kinds if all(each.size for each in weights))
+
+
 def _with_prefix(prefix: str, tensors: Mapping[str, Tensor]) -> Arrays:
     return {f"{prefix}.{name}": tensor.numpy() for name, tensor in tensors.items()}
 
 
 def _without_prefix(arrays: Arrays) -> dict[str, Tensor]:
     return {name.partition(".")[2]: torch.from_numpy(np.ascontiguousarray(array)) for name, array in arrays.items()}
+
+
+def _joined(parts: Sequence[Arrays]) -> Arrays:
+    return {part_name(name, number): value for number, part in enumerate(parts) for name, value in part.items()}
+
+
+def _own(joined: Arrays, number: int) -> Arrays:
+    """A part's memory or state, by its own names."""
+    split = {name: name.split(".", 2) for name in joined}
+    return {f"{kind}.{own}": joined[name] for name, (kind, part, own) in split.items() if part == str(number)}
+
+
+def _mean(values: Sequence[Floats]) -> Floats:
+    mean: Floats = np.mean(np.stack(values), axis=0, dtype=np.float32)
+    return mean
+
+
+def _mean_attention(weights: Sequence[Floats]) -> Floats:
+    if len({each.shape for each in weights}) > 1:
+        weights = [each.mean(axis=(1, 2), keepdims=True, dtype=np.float32) for each in weights]
+    return _mean(weights)

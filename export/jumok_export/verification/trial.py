@@ -13,7 +13,7 @@ from jumok_export.verification.rollout import Rollout, RowScores, alone, pad, pl
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.selection_cases import drawings, selections
-from jumok_export.verification.sides import Side, StepInputs, TorchSide
+from jumok_export.verification.sides import PartsSide, Side, StepInputs, TorchSide
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Floats, Graphs, Pairs
 
@@ -29,7 +29,7 @@ SCORED_AT_ONCE = 2**24
 INVARIANCE = "scores of a sentence decoded in a batch and alone, with and without padding"
 AGREEMENT = "scores of a sentence summed step by step and computed by the one-pass scorer"
 
-AnySide: TypeAlias = TorchSide | RuntimeSide
+AnySide: TypeAlias = TorchSide | RuntimeSide | PartsSide
 Measure: TypeAlias = Callable[[AnySide, AnySide], Sequence[Differences]]
 """Compares two sides, the expected one first."""
 
@@ -58,16 +58,20 @@ def int8_reference(model: nn.Module) -> Reference:
 
 
 class Trial:
-    """A model, its graphs, and the checks that every precision makes."""
+    """A model, its graphs, and the checks that every precision makes.
 
-    def __init__(self, model: nn.Module, graphs: Graphs, bounds: InputBounds) -> None:
-        self.model = model
-        self.torch = TorchSide(model)
+    Args:
+        model: the model in PyTorch, or the parts of an ensemble.
+    """
+
+    def __init__(self, model: nn.Module | PartsSide, graphs: Graphs, bounds: InputBounds) -> None:
+        self._model = None if isinstance(model, PartsSide) else model
+        self.expected = model if isinstance(model, PartsSide) else TorchSide(model)
         self.runtime = RuntimeSide(graphs)
-        self.samples = Samples(bounds, self.torch)
+        self.samples = Samples(bounds, self.expected)
         self.graphs = graphs
         self.bounds = bounds
-        self.aligns = self.torch.aligns
+        self.aligns = self.expected.aligns
 
     def close(self, measure: Measure, *details: str, rounding: Measure | None = None) -> list[Check]:
         """Compare the graphs with the model, and if they are too far apart, the model with itself in fp64.
@@ -76,10 +80,10 @@ class Trial:
             measure: compares two sides, the expected one first; one result a detail.
             rounding: measures the rounding of the second side otherwise than by `measure`.
         """
-        found = measure(self.torch, self.runtime)
-        if any(differences.over for differences in found):
-            exact, multiple, of = fp32_reference(self.model)
-            for differences, rounded in zip(found, (rounding or measure)(exact, self.torch), strict=True):
+        found = measure(self.expected, self.runtime)
+        if self._model is not None and any(differences.over for differences in found):
+            exact, multiple, of = fp32_reference(self._model)
+            for differences, rounded in zip(found, (rounding or measure)(exact, self.expected), strict=True):
                 if differences.over:
                     differences.allow(rounded, multiple, of)
         return [differences.check(detail) for differences, detail in zip(found, details, strict=True)]

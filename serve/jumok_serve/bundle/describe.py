@@ -62,6 +62,7 @@ def _overview(bundle: Bundle) -> str:
     rows = [
         ("languages", _languages(manifest.languages)),
         ("architecture", f"{architecture.family}{': ' if sizes else ''}{sizes}"),
+        *_parts(manifest),
         ("parameters", "not stated" if architecture.parameters is None else f"{architecture.parameters:,}"),
         ("tokenizer", f"{tokenizer.kind}, {vocabulary}"),
         ("limits", f"source {limits.max_source_length} tokens, target {limits.max_target_length} tokens"),
@@ -70,6 +71,12 @@ def _overview(bundle: Bundle) -> str:
         ("path", str(bundle.path)),
     ]
     return f"{manifest.name} {manifest.version}\n" + "\n".join(_pairs(rows))
+
+
+def _parts(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    """Yield a row for each part of an ensemble."""
+    for part in manifest.provenance.parts:
+        yield "part", f"{part.name} {part.version} (manifest of SHA-256 {part.manifest_sha256[:16]})"
 
 
 def _shortlist(described: ShortlistDescription) -> str:

@@ -274,8 +274,19 @@ class SourceCheckpoint(Part):
     commit: str | None = None
 
 
+class EnsemblePart(Part):
+    """One of the bundles of an ensemble; ``manifest_sha256`` is the SHA-256 of its manifest."""
+
+    name: Name
+    version: Name
+    manifest_sha256: Sha256
+
+
 class Provenance(Part):
-    """Origin of the bundle: time, command, package versions, data and configuration."""
+    """Origin of the bundle: time, command, package versions, data and configuration.
+
+    ``parts`` are the bundles of an ensemble; other bundles have none.
+    """
 
     created: AwareDatetime
     command: str
@@ -284,6 +295,7 @@ class Provenance(Part):
     checkpoint: SourceCheckpoint | None = None
     configuration: str = ""
     notes: str = ""
+    parts: tuple[EnsemblePart, ...] = ()
 
 
 class FileEntry(Part):

@@ -1,0 +1,343 @@
+"""Ensembles: one bundle that averages the models of several."""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from jumok_export.bundles import ensemble
+from jumok_export.bundles.ensemble import make_ensemble
+from jumok_export.errors import ExportError, VerificationError
+from jumok_export.graphs.ensemble import join_models
+from jumok_export.graphs.graph import Graph
+from jumok_export.graphs.tracing import export_graphs
+from jumok_export.models.attention import scaled_queries
+from jumok_export.models.seq2seq import Seq2Seq
+from jumok_export.models.transformer import Transformer, TransformerSizes
+from jumok_export.training.vocabulary import START, Vocabulary, train_vocabulary
+from jumok_serve import Translator
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.bundle.describe import as_json, describe
+from jumok_serve.errors import BundleError
+from jumok_serve.native import library
+from jumok_serve.search.options import DecodingOptions
+from tests.conftest import Made, learnt
+from tests.support.generate_oracle import Generated, GivenModel
+from tests.support.models.variants import edited, without
+from tests.support.reference_search import Scores
+
+Exporter = Callable[..., Bundle]
+
+
+@pytest.fixture(scope="session")
+def other_model(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -> Transformer:
+    """A model of other sizes, which has learnt less."""
+    sizes = TransformerSizes(
+        source_vocabulary=len(vocabulary),
+        target_vocabulary=len(vocabulary),
+        width=24,
+        heads=3,
+        feed_forward=32,
+        encoder_layers=1,
+        decoder_layers=2,
+        max_positions=64,
+        dropout=0.0,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return learnt(Transformer(sizes), sentences, vocabulary, updates=60)
+
+
+@pytest.fixture(scope="session")
+def other_bundle(export_tiny: Exporter, other_model: Transformer, vocabulary: Vocabulary, made_once: Made) -> Path:
+    """Its bundle, in fp32 only; not to be changed."""
+
+    def export(folder: Path) -> None:
+        with scaled_queries(other_model):
+            graphs = export_graphs(other_model, len(vocabulary), len(vocabulary))
+        export_tiny(folder / "other", graphs=graphs, model=other_model, name="other", precisions=("fp32",))
+
+    return made_once("other-bundle", export) / "other"
+
+
+@pytest.fixture(scope="session")
+def pair(tiny_bundle: Path, other_bundle: Path, made_once: Made) -> Path:
+    """The ensemble of both, not to be changed."""
+    return made_once("pair", lambda folder: make_ensemble([tiny_bundle, other_bundle], folder / "pair")) / "pair"
+
+
+@pytest.fixture(scope="session")
+def twice(tiny_bundle: Path, made_once: Made) -> Path:
+    """The ensemble of the tiny model with itself, not to be changed."""
+    return made_once("twice", lambda folder: make_ensemble([tiny_bundle] * 2, folder / "twice")) / "twice"
+
+
+def averaging(models: Sequence[Seq2Seq], source: Sequence[int]) -> Callable[[tuple[int, ...]], Scores]:
+    """A step function that averages the log-probabilities of PyTorch models."""
+    source_ids, lengths = torch.tensor([source]), torch.tensor([len(source)])
+
+    def step(prefix: tuple[int, ...]) -> Scores:
+        targets = torch.tensor([[*prefix[1:], 0]])  # the last token is not read
+        with torch.no_grad():
+            logits = [model(source_ids, lengths, torch.tensor([START]), targets)[0, -1] for model in models]
+        mean: Scores = torch.stack(logits).double().log_softmax(dim=-1).mean(dim=0).numpy()
+        return mean
+
+    return step
+
+
+def expected_of(
+    models: Sequence[Seq2Seq], bundle: Bundle, texts: Sequence[str], options: DecodingOptions
+) -> list[list[Generated]]:
+    """The hypotheses of Hugging Face's `generate` with the models' average."""
+    manifest = bundle.manifest
+    resolved = options.resolve(
+        manifest.generation, manifest.special_tokens, manifest.limits, vocabulary=manifest.tokenizer.target_vocab_size
+    )
+    sources = [[*bundle.tokenizer.encode(text), *manifest.languages.sources["en"].suffix] for text in texts]
+    return [GivenModel(averaging(models, source)).hypotheses(resolved) for source in sources]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 1},
+        {"beam_size": 4, "num_hypotheses": 4},
+        {"beam_size": 4, "no_repeat_ngram_size": 2, "min_length": 6, "early_stopping": True},
+    ],
+    ids=["greedy", "beam", "constrained"],
+)
+def test_hypotheses_are_those_of_a_loop_that_averages(
+    pair: Path,
+    tiny_model: Transformer,
+    other_model: Transformer,
+    sentences: tuple[list[str], list[str]],
+    options: Mapping[str, Any],
+) -> None:
+    texts = [*sentences[0][:5], "A dog two men .", "Men"]
+    bundle = Bundle.open(pair)
+    expected = expected_of([tiny_model, other_model], bundle, texts, DecodingOptions(**options))
+    with Translator(pair, precision="fp32") as translator:
+        found = translator.translate(texts, **options)
+    for translation, hypotheses in zip(found, expected, strict=True):
+        assert [each.token_ids for each in translation.hypotheses] == [each.token_ids for each in hypotheses]
+        for one, other in zip(translation.hypotheses, hypotheses, strict=True):
+            assert one.score == pytest.approx(other.score, rel=1e-5, abs=1e-4)
+
+
+def test_parts_disagree(pair: Path, tiny_bundle: Path, other_bundle: Path, sentences: tuple[list[str], ...]) -> None:
+    texts = []
+    for path in (pair, tiny_bundle, other_bundle):
+        with Translator(path, precision="fp32") as translator:
+            texts.append([each.text for each in translator.translate(sentences[0], beam_size=1)])
+    together, first, second = texts
+    assert together not in (first, second)
+
+
+def test_scores_and_attention_are_means(
+    pair: Path, tiny_model: Transformer, other_model: Transformer, sentences: tuple[list[str], ...]
+) -> None:
+    text = sentences[0][3]
+    with Translator(pair, precision="fp32") as translator:
+        found = translator.translate(text, beam_size=1, min_length=4)
+        score = translator.score(text, found.text)
+        attention = translator.align(text, found.text, kinds=("cross", "encoder"))
+        bundle = Bundle.open(pair)
+    source = [*bundle.tokenizer.encode(text), 3]
+    target = [*bundle.tokenizer.encode(found.text), 3]
+    step = averaging([tiny_model, other_model], source)
+    logs = [torch.from_numpy(step((START, *target[:place]))).log_softmax(dim=-1) for place in range(len(target))]
+    expected = [float(log[token]) for log, token in zip(logs, target, strict=True)]
+    assert score.token_scores == pytest.approx(expected, rel=1e-5, abs=1e-4)
+    given = (torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([START]))
+    with torch.no_grad():
+        aligned = [
+            model.align(*given, torch.tensor([target]), torch.tensor([len(target)]))
+            for model in (tiny_model, other_model)
+        ]
+    assert attention.cross is not None
+    assert attention.encoder is not None
+    for weights, index in ((attention.cross, 0), (attention.encoder, 1)):
+        mean = torch.stack([each[index].mean(dim=(1, 2)) for each in aligned]).mean(dim=0)[0]
+        np.testing.assert_allclose(weights.mean, mean, atol=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_model_with_itself_is_the_model(
+    twice: Path, tiny_bundle: Path, sentences: tuple[list[str], list[str]], precision: str
+) -> None:
+    texts = sentences[0][:12]
+    markup = [f"<p>{texts[0]} <b>{texts[1]}</b></p>", f"<i>{texts[2]}</i>"]
+    answers = []
+    for path in (tiny_bundle, twice):
+        with Translator(path, precision=precision) as translator:
+            greedy = translator.translate(texts, beam_size=1, repetition_penalty=1.3)
+            beams = translator.translate(texts, beam_size=3, num_hypotheses=3)
+            drawn = translator.translate(texts, sample=True, beam_size=1, seed=5, top_p=0.9)
+            scored = translator.score(texts, sentences[1][:12])
+            aligned = translator.align(texts[0], sentences[1][0], each_head=True)
+            tagged = translator.translate(markup, markup="html")
+            with_terms = translator.translate(texts[:3], beam_size=3, glossary={"man": "Hund", "two": "drei"})
+            results = [
+                [(each.text, each.token_ids) for answer in found for each in answer.hypotheses]
+                for found in (greedy, beams, drawn, with_terms)
+            ]
+            answers.append((results, [each.text for each in tagged], [each.score for each in scored], aligned))
+    (texts_of_one, tagged_of_one, scores_of_one, attention_of_one), (both, tagged_of_both, scores, attention) = answers
+    assert both == texts_of_one
+    assert tagged_of_both == tagged_of_one
+    assert scores == pytest.approx(scores_of_one, abs=1e-4)
+    one, other = (np.array(each.cross and each.cross.by_head, np.float32) for each in (attention, attention_of_one))
+    assert one.ndim == 4
+    np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+def test_a_text_is_translated_as_alone(pair: Path, sentences: tuple[list[str], list[str]]) -> None:
+    texts = sentences[0][:16]
+    with Translator(pair, precision="fp32") as translator:
+        together = translator.translate(texts, beam_size=4)
+        alone = [translator.translate(text, beam_size=4) for text in texts]
+    for one, other in zip(together, alone, strict=True):
+        assert one.hypotheses[0].token_ids == other.hypotheses[0].token_ids
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@pytest.mark.slow
+def test_three_parts_of_a_recurrent_model(
+    recurrent_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]]
+) -> None:
+    made = make_ensemble([recurrent_bundle] * 3, tmp_path / "three", name="three")
+    assert made.manifest.architecture.sizes == {"parts": 3}
+    answers = []
+    for path in (recurrent_bundle, made.path):
+        with Translator(path, precision="fp32") as translator:
+            found = translator.translate(sentences[0][:8], beam_size=3)
+            scores = [each.score for each in translator.score(sentences[0][:4], sentences[1][:4])]
+            answers.append(([each.hypotheses[0].token_ids for each in found], scores))
+    assert answers[0][0] == answers[1][0]
+    assert answers[0][1] == pytest.approx(answers[1][1], abs=1e-4)
+
+
+def test_manifest_records_the_parts(pair: Path, twice: Path, tiny_bundle: Path, other_bundle: Path) -> None:
+    bundle = Bundle.open(pair)
+    manifest = bundle.manifest
+    parts = manifest.provenance.parts
+    digests = [
+        hashlib.sha256((path / "manifest.json").read_bytes()).hexdigest() for path in (tiny_bundle, other_bundle)
+    ]
+    assert [(part.name, part.version, part.manifest_sha256) for part in parts] == [
+        ("tiny-en-de", "1", digests[0]),
+        ("other", "1", digests[1]),
+    ]
+    assert manifest.name == "pair"
+    assert [*manifest.precisions] == ["fp32"]  # the other has no int8
+    assert {*Bundle.open(twice).manifest.precisions} == {"fp32", "int8"}
+    assert manifest.verification["fp32"].passed
+    graphs = manifest.precisions["fp32"].graphs
+    assert {"scorer", "aligner", "sampler", "decoder_device"} <= graphs.keys()
+    assert ("decoder_native" in graphs) == (library() is not None)
+    assert f"other 1 (manifest of SHA-256 {digests[1][:16]})" in describe(bundle, whole=False)
+    assert as_json(bundle)["provenance"]["parts"][1]["name"] == "other"
+
+
+def test_other_vocabularies_are_refused(
+    tiny_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]]
+) -> None:
+    def other_tokens(manifest: dict[str, Any]) -> None:
+        manifest["special_tokens"]["suppress"] = [0]
+        manifest["languages"]["sources"]["nl"] = manifest["languages"]["sources"].pop("en")
+        manifest["languages"]["default"]["source"] = "nl"
+
+    other = edited(tiny_bundle, tmp_path / "other", other_tokens)
+    with pytest.raises(ExportError, match="cannot be one ensemble") as refused:
+        make_ensemble([tiny_bundle, other], tmp_path / "out")
+    assert "special_tokens.suppress: [0, 1, 2] and [0]" in str(refused.value)
+    assert "languages.sources: {'en':" in str(refused.value)
+    assert "tokenizer" not in str(refused.value)
+
+    model = train_vocabulary(sentences[1], size=180, kind="unigram", character_coverage=1.0, seed=1)
+
+    def other_tokenizer(manifest: dict[str, Any]) -> None:
+        digest = hashlib.sha256(model).hexdigest()
+        manifest["files"]["tokenizer.model"] = {"size": len(model), "sha256": digest}
+
+    other = edited(tiny_bundle, tmp_path / "retrained", other_tokenizer)
+    (other / "tokenizer.model").write_bytes(model)
+    with pytest.raises(ExportError, match=r"tokenizer.source_model: a file of SHA-256 .* and a file of SHA-256"):
+        make_ensemble([tiny_bundle, other], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_bundles_that_do_not_fit_are_refused(
+    tiny_bundle: Path, other_bundle: Path, recurrent_bundle: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ExportError, match="two bundles or more, got 1"):
+        make_ensemble([tiny_bundle], tmp_path / "out")
+    with pytest.raises(ExportError, match="state in different ways"):
+        make_ensemble([tiny_bundle, recurrent_bundle], tmp_path / "out")
+
+    def only_int8(manifest: dict[str, Any]) -> None:
+        for name in ("precisions", "verification"):
+            del manifest[name]["fp32"]
+        for file in [file for file in manifest["files"] if file.startswith("fp32/")]:
+            del manifest["files"][file]
+
+    int8 = edited(tiny_bundle, tmp_path / "int8", only_int8)
+    shutil.rmtree(int8 / "fp32")
+    with pytest.raises(ExportError, match=r"no precision in common: .*int8 has int8; .*other has fp32"):
+        make_ensemble([int8, other_bundle], tmp_path / "out")
+
+
+def test_damaged_parts_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    shutil.copytree(tiny_bundle, damaged)
+    weights = damaged / "fp32/weights.bin"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    with pytest.raises(BundleError, match=r"fp32/weights.bin"):
+        make_ensemble([tiny_bundle, damaged], tmp_path / "out")
+
+    decoder = Bundle.open(tiny_bundle).manifest.precisions["fp32"].graphs["decoder"].file
+    content = (tiny_bundle / decoder).read_bytes().replace(b"decoded_logits", b"computed_logit")
+
+    def foreign(manifest: dict[str, Any]) -> None:
+        manifest["files"][decoder] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+
+    other = edited(tiny_bundle, tmp_path / "foreign", foreign)
+    (other / decoder).write_bytes(content)
+    with pytest.raises(ExportError, match="cannot be one ensemble in fp32: its decoder has no tensor 'decoded_logits'"):
+        make_ensemble([other, other], tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["damaged", "foreign"]  # nothing half written
+
+
+def test_wrong_graphs_fail_verification(
+    tiny_bundle: Path, other_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def swapped(models: Sequence[Mapping[str, Graph]]) -> dict[str, Graph]:
+        joined = join_models(models)
+        for node in joined["decoder"].model.graph.node:
+            if node.op_type == "Sum":
+                node.input[1] = node.input[0]  # the first model counts twice
+        return joined
+
+    monkeypatch.setattr(ensemble, "join_models", swapped)
+    with pytest.raises(VerificationError, match="step logits"):
+        make_ensemble([tiny_bundle, other_bundle], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_parts_need_a_scorer(tiny_bundle: Path, tmp_path: Path) -> None:
+    plain = edited(tiny_bundle, tmp_path / "plain", without("scorer", "aligner"))
+    manifest = json.loads((plain / "manifest.json").read_text())
+    for name in ("scorer", "aligner"):
+        for precision in ("fp32", "int8"):
+            del manifest["files"][f"{precision}/{name}.onnx"]
+            (plain / f"{precision}/{name}.onnx").unlink()
+    (plain / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ExportError, match="a bundle has no scorer"):
+        make_ensemble([tiny_bundle, plain], tmp_path / "out")
