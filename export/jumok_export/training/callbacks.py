@@ -1,4 +1,4 @@
-"""Records of a training run: progress bar, metrics and curves."""
+"""Callbacks of a training run: averaged weights, progress bar, metrics and curves."""
 
 import contextlib
 import csv
@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from lightning.pytorch.callbacks import Checkpoint, TQDMProgressBar
+from lightning.pytorch.callbacks import Checkpoint, TQDMProgressBar, WeightAveraging
 from lightning.pytorch.callbacks.progress.tqdm_progress import Tqdm
 from matplotlib.figure import Figure
+from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from jumok_export.training.configuration import SCORES
 
@@ -18,6 +19,21 @@ METRICS = "metrics.csv"
 CURVES = "curves.png"
 LINE_EVERY_S = 30.0
 """Time between lines on an epoch's progress, off a terminal."""
+
+
+class MovingAverage(WeightAveraging):
+    """Validate and keep an exponential moving average of the weights.
+
+    The first update takes the weights as they are; the average of random initial weights would be a poor start.
+    """
+
+    def __init__(self, decay: float) -> None:
+        super().__init__(use_buffers=False, multi_avg_fn=get_ema_multi_avg_fn(decay))  # type: ignore[no-untyped-call]
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Keep the average on the device that the model is going to be moved to."""
+        self._device = trainer.strategy.root_device
+        super().setup(trainer, pl_module, stage)
 
 
 class Bar(TQDMProgressBar):

@@ -10,9 +10,9 @@ from typing import Any
 
 import lightning.pytorch as pl
 from lightning.fabric.utilities.warnings import PossibleUserWarning
-from lightning.pytorch.callbacks import EMAWeightAveraging, ModelCheckpoint
+from lightning.pytorch.callbacks import ModelCheckpoint
 
-from jumok_export.training.callbacks import Bar, Record
+from jumok_export.training.callbacks import Bar, MovingAverage, Record
 from jumok_export.training.checkpoint import BEST, LAST
 from jumok_export.training.configuration import (
     Configuration,
@@ -110,8 +110,7 @@ def _trainer(configuration: Configuration, out: Path) -> pl.Trainer:
         Bar(),
     ]
     if training.ema_decay:
-        # The first update takes the weights as they are; the average of random initial weights would be a poor start.
-        callbacks.insert(0, EMAWeightAveraging(decay=training.ema_decay, use_buffers=False))
+        callbacks.insert(0, MovingAverage(training.ema_decay))
     return pl.Trainer(
         accelerator=training.accelerator,
         devices=training.devices,

@@ -64,7 +64,7 @@ def head_follows_order(checkpoint: Checkpoint, layer: int, head: int, text: str)
         for token, word in enumerate(of_target[:-1])
         if token == 0 or of_target[token - 1] != word
     ]
-    return sum(hits) / len(hits)
+    return hits.count(True) / len(hits)
 
 
 def word_of_tokens(vocabulary: Vocabulary, words: list[str]) -> list[int]:
