@@ -164,6 +164,8 @@ def test_the_wheel_holds_the_four_rooms_and_nothing_else(wheel: Path) -> None:
     assert packages == {"jumok_proto", "jumok", "jumok_serve", "jumok_export"}
     assert {f"{package}/py.typed" for package in packages} <= set(names)
     assert "jumok_proto/v1/translation.proto" in names
+    page = ROOT / "serve/jumok_serve/http/playground/static"
+    assert {f"jumok_serve/http/playground/static/{path.name}" for path in page.iterdir()} <= set(names)
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 

@@ -35,6 +35,7 @@ PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--http-port", default=8080, show_default=True, help="Port to listen on; 0: any free port.")
 @click.option("--http-timeout", default=300.0, show_default=True, help="Seconds for the response to a request.")
 @click.option("--http-origins", default="", help="Web pages that may call, separated by commas; *: all.")
+@click.option("--http-playground/--no-http-playground", default=True, show_default=True, help="Serve a web page at /.")
 @click.option("--tls-certificate", type=PEM, help="PEM file of the certificate chain of this port.")
 @click.option("--tls-key", type=PEM, help="PEM file of the certificate's private key.")
 @click.option("--grace", default=30.0, show_default=True, help="Seconds for running requests after SIGTERM or Ctrl-C.")
@@ -48,6 +49,7 @@ def gateway(
     http_port: int,
     http_timeout: float,
     http_origins: str,
+    http_playground: bool,
     tls_certificate: Path | None,
     tls_key: Path | None,
     grace: float,
@@ -74,9 +76,8 @@ def gateway(
         channels = [_channel(address, credentials) for address in _split(servers)]
         async with StubBackend(channels, token=token, needs_token=needs_token) as backend:
             site = Site(backend=backend, limits=limits, intake=make_intake(limits), timeout_s=http_timeout)
-            port = HttpPort(
-                Application(site, _split(http_origins)), host=http_host, port=http_port, limits=limits, tls=tls
-            )
+            application = Application(site, _split(http_origins), playground=http_playground)
+            port = HttpPort(application, host=http_host, port=http_port, limits=limits, tls=tls)
 
             @contextmanager
             def announced() -> Iterator[None]:

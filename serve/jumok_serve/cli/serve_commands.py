@@ -57,7 +57,9 @@ def _setting(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     help_text = field.description or ""
     if field.annotation is bool:
         spelled = f"{flag(name)}/--no-{flag(name).removeprefix('--')}"
-        return click.option(spelled, name, default=None, help=f"{help_text}  [default: no]")
+        return click.option(
+            spelled, name, default=None, help=f"{help_text}  [default: {'yes' if field.default else 'no'}]"
+        )
     if field.default is not None:
         help_text += f"  [default: {field.default}]"
     return click.option(flag(name), name, metavar=_metavar(field.annotation), help=help_text)
@@ -173,6 +175,7 @@ def _front(settings: Configuration) -> Callable[[Server], Front] | None:
         port=settings.http_port,
         timeout_s=settings.http_timeout_s,
         origins=[origin.strip() for origin in (settings.http_origins or "").split(",") if origin.strip()],
+        playground=settings.http_playground,
     )
 
 

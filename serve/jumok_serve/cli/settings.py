@@ -234,6 +234,7 @@ class Configuration(BaseModel):
         description="Web pages that may call over HTTP: origins such as https://example.org, separated by commas; "
         "*: all.  [default: none]",
     )
+    http_playground: bool = Field(True, description="Serve a web page to translate in at / of the HTTP port.")
 
     metrics_port: Port | None = Field(
         None, description="Port for Prometheus to scrape; 0: any free port.  [default: no metrics]"

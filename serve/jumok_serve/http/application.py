@@ -15,6 +15,7 @@ from starlette.types import Message, Receive, Scope, Send
 from jumok_serve.http.apis.deepl import deepl_routes
 from jumok_serve.http.apis.libretranslate import libretranslate_routes
 from jumok_serve.http.apis.own_json import own_routes
+from jumok_serve.http.playground.page import playground_routes
 from jumok_serve.http.site import REQUEST_ID, Site
 from jumok_serve.service.rpc.call import REQUEST_ID as REQUEST_ID_HEADER
 from jumok_serve.service.rpc.call import request_id_from
@@ -27,12 +28,13 @@ class Application:
 
     Args:
         origins: web pages that may call, as ``https://example.org``; ``*``: all.
+        playground: True if there is a page to translate in.
 
     Attributes:
         stopping: True if each response closes its connection.
     """
 
-    def __init__(self, site: Site, origins: Sequence[str] = ()) -> None:
+    def __init__(self, site: Site, origins: Sequence[str] = (), *, playground: bool = True) -> None:
         self.site = site
         self.stopping = False
         cors = Middleware(
@@ -43,8 +45,9 @@ class Application:
             expose_headers=[REQUEST_ID_HEADER, "retry-after"],
             max_age=CORS_AGE_S,
         )
+        page = playground_routes(site) if playground else []
         self._application = Starlette(
-            routes=[*libretranslate_routes(site), *deepl_routes(site), *own_routes(site)],
+            routes=[*libretranslate_routes(site), *deepl_routes(site), *own_routes(site), *page],
             middleware=[cors] if origins else [],
             exception_handlers={HTTPException: _refused},
         )

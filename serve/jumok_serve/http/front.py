@@ -10,7 +10,13 @@ from jumok_serve.service.server import Server
 
 
 def make_http_front(
-    server: Server, *, host: str = "127.0.0.1", port: int = 8080, timeout_s: float = 300.0, origins: Sequence[str] = ()
+    server: Server,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8080,
+    timeout_s: float = 300.0,
+    origins: Sequence[str] = (),
+    playground: bool = True,
 ) -> HttpPort:
     """Make the HTTP port of a server.
 
@@ -18,6 +24,8 @@ def make_http_front(
         port: port; 0: any free one.
         timeout_s: time from a request's arrival to its response, in seconds.
         origins: web pages that may call; ``*``: all.
+        playground: True if there is a page to translate in.
     """
     site = Site(backend=EngineBackend(server), limits=server.limits, intake=server.intake, timeout_s=timeout_s)
-    return HttpPort(Application(site, origins), host=host, port=port, limits=server.limits, tls=server.tls)
+    application = Application(site, origins, playground=playground)
+    return HttpPort(application, host=host, port=port, limits=server.limits, tls=server.tls)

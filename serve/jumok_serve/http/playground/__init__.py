@@ -1,0 +1,1 @@
+"""The playground: a web page that translates over the JSON API."""
