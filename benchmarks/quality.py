@@ -1,7 +1,9 @@
 """Train models that differ in attention, and measure their quality and their attention.
 
-Trains every model of a plan, or resumes its training. Each is exported to a bundle, which translates the test set of
-Multi30k. A page with tables and plots covers all finished models.
+Trains every run of a plan, or resumes its training. Each is exported to a bundle, which translates the test set of
+Multi30k. A page with tables and plots covers all finished runs.
+
+Several processes may train different runs of one plan side by side, each with `--only NAME --train-only`.
 """
 
 import argparse
@@ -14,10 +16,11 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.quality_measures.figures import measure
+from benchmarks.quality_measures.figures import measure, read_tests
 from benchmarks.quality_measures.page import page
 from benchmarks.quality_measures.plots import save_plots
-from benchmarks.quality_measures.runs import Run, planned_runs
+from benchmarks.quality_measures.runs import DEVICE, Run, collect, planned_comparisons, planned_runs
+from benchmarks.quality_measures.translations import translate
 from jumok_export.training.train import train
 from jumok_proto.errors import JumokError
 
@@ -44,6 +47,10 @@ def train_missing(runs: Sequence[Run], data: Path) -> None:
         configuration.parent.mkdir(parents=True, exist_ok=True)
         configuration.write_text(run.text, encoding="utf-8")
         train(configuration, run.folder, data=data, progress=progress)
+        on_gpu = run.configuration.training.accelerator != "cpu" and torch.cuda.is_available()
+        device = torch.cuda.get_device_name() if on_gpu else f"{os.cpu_count()} CPU cores"
+        record = {"device": f"{device}, {run.configuration.training.precision}", "torch": torch.__version__}
+        (run.folder / DEVICE).write_text(json.dumps(record), encoding="utf-8")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,21 +65,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--plan", type=Path, default=PLAN, help="the models to train; default: %(default)s")
     parser.add_argument("--runs", type=Path, default=RUNS, help="where runs are kept; default: %(default)s")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="of the plan, only these models")
-    parser.add_argument("--report", action="store_true", help="train nothing: the page of what is finished")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="of the plan, only these runs, such as lstm-seed2")
+    parser.add_argument("--accelerator", choices=("auto", "cpu", "gpu"), help="where to train; default: the plan's")
+    parser.add_argument("--precision", choices=("32-true", "bf16-mixed", "16-mixed"), help="default: the plan's")
+    does = parser.add_mutually_exclusive_group()
+    does.add_argument("--list", action="store_true", help="print the names of the runs, and whether they are finished")
+    does.add_argument("--report", action="store_true", help="train nothing: the page of what is finished")
+    does.add_argument("--train-only", action="store_true", help="train, without a page")
+    does.add_argument(
+        "--collect",
+        type=Path,
+        metavar="FOLDER",
+        help="train nothing: copy what a report needs of finished runs, weights in half precision, and translate with "
+        "the copies, without a page",
+    )
     parser.add_argument(
         "--page", type=Path, default=PAGE, help="the page; its plots are in a folder beside it; default: %(default)s"
     )
     options = parser.parse_args(arguments)
-    if options.data is None:
+    if options.data is None and not options.list:
         parser.error("name the folder of Multi30k: --data, or the variable JUMOK_MULTI30K")
+    training = {key: value for key in ("accelerator", "precision") if (value := getattr(options, key))}
     try:
-        runs = planned_runs(options.plan, options.runs)
+        runs = planned_runs(options.plan, options.runs, training)
+        comparisons = planned_comparisons(options.plan)
         if unknown := set(options.only or ()) - {run.name for run in runs}:
             names = ", ".join(run.name for run in runs)
             parser.error(f"--only {' '.join(sorted(unknown))}: {options.plan} has {names}")
         chosen = [run for run in runs if options.only is None or run.name in options.only]
-        if not options.report:
+        if options.list:
+            print("\n".join(f"{run.name}{' finished' * run.finished}" for run in chosen))
+            return 0
+        if not (options.report or options.collect):
             train_missing(chosen, options.data)
         finished = [run for run in chosen if run.finished]
         for run in chosen:
@@ -81,11 +105,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     f"{run.name} is missing: {run.folder} has {run.epochs} of "
                     f"{run.configuration.training.max_epochs} epochs"
                 )
-        if not finished:
-            progress("Error: no model is finished, so there is nothing to report")
+        if options.train_only:
+            return 0
+        if not any(run.first for run in finished) and not options.collect:
+            progress("Error: the first seed of no model is finished, so there is nothing to report")
             return 1
         torch.set_num_threads(1)  # the products are so small that threads would only wait for each other
-        figures = measure(finished, options.data, progress=progress)
+        if options.collect:
+            for run in [collect(run, options.collect) for run in finished]:
+                translate(run, read_tests(run.configuration, options.data), progress=progress)
+            return 0
+        figures = measure(finished, comparisons, options.data, progress=progress)
     except JumokError as error:
         progress(f"Error: {error}")
         return 1

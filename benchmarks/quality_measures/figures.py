@@ -6,21 +6,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
 from benchmarks.quality_measures.entropies import WIDTHS, attention_entropy, random_scores, without_division
 from benchmarks.quality_measures.gradients import mean_gradients
-from benchmarks.quality_measures.runs import Run
+from benchmarks.quality_measures.runs import Comparison, Run
+from benchmarks.quality_measures.seeds import (
+    Counts,
+    SeedScores,
+    Spread,
+    bleu_counts,
+    difference,
+    score_seeds,
+    spread,
+)
 from benchmarks.quality_measures.translations import (
     BEAMS,
     BEST_SETTING,
+    SETTINGS,
     Progress,
     Scores,
     TestSet,
+    by_length,
     differing,
     score,
-    score_bins,
     signatures,
     translate,
 )
@@ -31,6 +42,8 @@ from jumok_export.training.corpus import Batch, ParallelCorpus
 from jumok_serve.evaluation.parallel_text import read_parallel
 
 TEST = "test_2016_flickr"
+ALL = "all"
+"""Name of the bin of all lengths."""
 BAND = (12, 16)
 """Minimum and maximum of source tokens, end token included, of sentences whose gradients are compared."""
 BATCH_SENTENCES = 64
@@ -40,34 +53,42 @@ COMPARED_ATTENTION = ("none", "general")
 
 @dataclass(frozen=True, kw_only=True)
 class ModelFigures:
-    """Measurements of one model.
+    """Measurements of one model: of its first seed, but for BLEU and chrF of all seeds.
 
     Attributes:
         description: description.
+        seeds: number of seeds.
         family: "recurrent" or "transformer".
         attention: kind of attention; "multi_head" for a Transformer.
         reversed: True if it reads sources backwards.
+        bidirectional: True if its encoder reads in both directions, as a Transformer's does.
         parameters: number of parameters.
         epochs: training epochs.
         best_epoch: epoch of the best checkpoint on the validation set, which is scored.
         updates: weight updates.
         seconds: seconds of training and validation, or None.
+        device: device of the training; "" if unknown.
         scores: scores on the test set by setting.
-        bins: scores by source length, in `BEST_SETTING`.
+        mean_scores: means over seeds of BLEU and chrF by setting in fp32.
+        spreads: BLEU of all seeds by source length, and of `ALL`, in `BEST_SETTING`.
         int8_differs: sentences whose int8 translation differs from fp32, by beam size.
     """
 
     description: str
+    seeds: int
     family: str
     attention: str
     reversed: bool
+    bidirectional: bool
     parameters: int
     epochs: int
     best_epoch: int
     updates: int
     seconds: float | None
+    device: str
     scores: dict[str, Scores]
-    bins: dict[str, Scores]
+    mean_scores: dict[str, tuple[float, float]]
+    spreads: dict[str, Spread]
     int8_differs: dict[int, int]
 
 
@@ -80,31 +101,34 @@ class Figures:
         versions: versions of libraries.
         signatures: signatures of the scores.
         models: measurements by model, in the plan's order.
+        sentences: number of test sentences by source length, and of `ALL`.
+        differences: pairs of a comparison and the difference in BLEU by source length, and of `ALL`.
         gradient_sentences: sentences of the gradient means.
         gradients: gradients by model, from a source's start to its end; see `relative_gradients`.
         random_entropies: entropies of random scores; see `random_scores`.
         entropies: entropies of models with attention; see `attention_entropy`.
         undivided_entropies: entropies of Transformers without the division by sqrt(d_k).
-        feeding: pairs of models that differ in the decoder's inputs: teacher forcing, and another way.
     """
 
     machine: str
     versions: dict[str, str]
     signatures: dict[str, str]
     models: dict[str, ModelFigures]
+    sentences: dict[str, int]
+    differences: list[tuple[Comparison, dict[str, Spread]]]
     gradient_sentences: int
     gradients: dict[str, list[float]]
     random_entropies: list[dict[str, float]]
     entropies: dict[str, float]
     undivided_entropies: dict[str, float]
-    feeding: list[tuple[str, str]]
 
 
-def measure(runs: Sequence[Run], data: Path, *, progress: Progress) -> Figures:
+def measure(runs: Sequence[Run], comparisons: Sequence[Comparison], data: Path, *, progress: Progress) -> Figures:
     """Measure finished runs.
 
     Args:
-        runs: at least one run.
+        runs: at least one run; the seeds of a model in a row.
+        comparisons: comparisons; those with a model that has no run are left out.
         data: folder of the corpus, with a test set.
         progress: receives progress messages.
 
@@ -113,19 +137,29 @@ def measure(runs: Sequence[Run], data: Path, *, progress: Progress) -> Figures:
         CheckpointError, ExportError, VerificationError, BundleError: see `translate`.
     """
     models: dict[str, ModelFigures] = {}
+    by_bin: dict[str, dict[str, SeedScores]] = {}
     gradients: dict[str, list[float]] = {}
     entropies: dict[str, float] = {}
     undivided: dict[str, float] = {}
     sentences = 0
-    for run in runs:
-        models[run.name], checkpoint = _scored(run, data, progress)
-        progress(f"{run.name}: looking at gradients and attention")
+    tests = read_tests(runs[0].configuration, data)
+    bins = {ALL: list(range(len(tests.sources))), **by_length(tests)}
+    bins = {name: inside for name, inside in bins.items() if inside}
+    for name, seeds in _by_model(runs).items():
+        run = seeds[0]
+        translations = [translate(each, tests, progress=progress) for each in seeds]
+        checkpoint = load_checkpoint(run.checkpoint)
+        counts = [bleu_counts(each[BEST_SETTING.key], tests.references) for each in translations]
+        by_bin[name] = {length: score_seeds(_inside(counts, inside)) for length, inside in bins.items()}
+        spreads = {length: spread(scores) for length, scores in by_bin[name].items()}
+        models[name] = _figures(seeds, checkpoint, tests, translations, spreads)
+        progress(f"{name}: looking at gradients and attention")
         validation = _validation(checkpoint, data)
-        if models[run.name].attention != "none":
-            entropies[run.name] = attention_entropy(checkpoint.model, _batches(validation, 2, None))
+        if models[name].attention != "none":
+            entropies[name] = attention_entropy(checkpoint.model, _batches(validation, 2, None))
         if isinstance(checkpoint.model, EncoderDecoder):
             with without_division(checkpoint.model):
-                undivided[run.name] = attention_entropy(checkpoint.model, _batches(validation, 2, None))
+                undivided[name] = attention_entropy(checkpoint.model, _batches(validation, 2, None))
         if gradients_compared(run.configuration):
             band = _batches(validation, *BAND)
             sentences = sum(len(batch.source_lengths) for batch in band)
@@ -135,37 +169,71 @@ def measure(runs: Sequence[Run], data: Path, *, progress: Progress) -> Figures:
         versions={name: metadata.version(name) for name in ("jumok", "torch", "lightning", "onnxruntime", "sacrebleu")},
         signatures=signatures(),
         models=models,
+        sentences={name: len(inside) for name, inside in bins.items()},
+        differences=[
+            (each, {length: difference(by_bin[each.model][length], by_bin[each.other][length]) for length in bins})
+            for each in comparisons
+            if {each.model, each.other} <= by_bin.keys()
+        ],
         gradient_sentences=sentences,
         gradients=gradients,
         random_entropies=[random_scores(width) for width in WIDTHS],
         entropies=entropies,
         undivided_entropies=undivided,
-        feeding=feeding_pairs(runs),
     )
 
 
-def _scored(run: Run, data: Path, progress: Progress) -> tuple[ModelFigures, Checkpoint]:
-    section, model = run.configuration.data, run.configuration.model
+def _by_model(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Runs by model; those of a model whose first seed is missing are left out."""
+    return {run.name: [each for each in runs if each.model == run.model] for run in runs if run.first}
+
+
+def _inside(counts: Sequence[Counts], inside: Sequence[int]) -> list[Counts]:
+    return [each[list(inside)] for each in counts]
+
+
+def read_tests(configuration: Configuration, data: Path) -> TestSet:
+    """Read the test set in the languages of a configuration.
+
+    Raises:
+        CorpusError: it cannot be read.
+    """
+    section = configuration.data
     languages = (section.source_language, section.target_language)
     sources, references = read_parallel(*(data / f"{TEST}.{language}.gz" for language in languages))
-    tests = TestSet(sources=sources, references=references)
-    translations = translate(run, tests, progress=progress)
-    checkpoint = load_checkpoint(run.checkpoint)
-    figures = ModelFigures(
+    return TestSet(sources=sources, references=references)
+
+
+def _figures(
+    seeds: Sequence[Run],
+    checkpoint: Checkpoint,
+    tests: TestSet,
+    translations: Sequence[dict[str, list[str]]],
+    spreads: dict[str, Spread],
+) -> ModelFigures:
+    run, model = seeds[0], seeds[0].configuration.model
+    scores = [{key: score(texts, tests.references) for key, texts in each.items()} for each in translations]
+    in_fp32 = [each.key for each in SETTINGS if each.precision == "fp32"]
+    return ModelFigures(
         description=describe(run.configuration),
+        seeds=len(seeds),
         family=model.family,
         attention=model.attention if isinstance(model, RecurrentSection) else "multi_head",
         reversed=isinstance(model, RecurrentSection) and model.reverse_source,
+        bidirectional=not isinstance(model, RecurrentSection) or model.bidirectional,
         parameters=sum(parameter.numel() for parameter in checkpoint.model.parameters()),
         epochs=run.epochs,
         best_epoch=checkpoint.epoch,
         updates=run.updates,
         seconds=run.seconds,
-        scores={key: score(texts, tests.references) for key, texts in translations.items()},
-        bins=score_bins(translations[BEST_SETTING.key], tests),
-        int8_differs={beam: differing(translations, beam) for beam in BEAMS},
+        device=run.device,
+        scores=scores[0],
+        mean_scores={
+            key: (fmean(each[key].bleu for each in scores), fmean(each[key].chrf for each in scores)) for key in in_fp32
+        },
+        spreads=spreads,
+        int8_differs={beam: differing(translations[0], beam) for beam in BEAMS},
     )
-    return figures, checkpoint
 
 
 def describe(configuration: Configuration) -> str:
@@ -195,32 +263,16 @@ def gradients_compared(configuration: Configuration) -> bool:
 
 
 def _gradients(run: Run, checkpoint: Checkpoint, band: Sequence[Batch]) -> dict[str, list[float]]:
-    """Gradients of a trained model, and of an untrained one with a unidirectional encoder."""
+    """Gradients of a trained model, and if its encoder has one direction, of the untrained one."""
     found = {run.name: mean_gradients(checkpoint.model, band)}
     model = run.configuration.model
-    if isinstance(model, RecurrentSection) and model.bidirectional and not model.reverse_source:
-        changed = run.configuration.model_copy(update={"model": model.model_copy(update={"bidirectional": False})})
+    if isinstance(model, RecurrentSection) and not model.bidirectional and not model.reverse_source:
         sizes = len(checkpoint.source_vocabulary), len(checkpoint.target_vocabulary)
         with torch.random.fork_rng():
             torch.manual_seed(run.configuration.training.seed)
-            untrained = build_model(changed, *sizes).eval()
-        found[f"{run.name}, one direction, untrained"] = mean_gradients(untrained, band)
+            untrained = build_model(run.configuration, *sizes).eval()
+        found[f"{run.name}, untrained"] = mean_gradients(untrained, band)
     return found
-
-
-def feeding_pairs(runs: Sequence[Run]) -> list[tuple[str, str]]:
-    """Runs with teacher forcing, each with one that differs only in its feeding."""
-
-    def essence(run: Run) -> object:
-        return run.configuration.model_dump(exclude={"bundle": True, "training": {"feeding"}})
-
-    modes = {run.name: run.configuration.training.feeding.mode for run in runs}
-    return [
-        (one.name, other.name)
-        for one in runs
-        for other in runs
-        if modes[one.name] == "teacher_forcing" != modes[other.name] and essence(one) == essence(other)
-    ]
 
 
 def _validation(checkpoint: Checkpoint, data: Path) -> ParallelCorpus:

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Sequence
 
 from benchmarks.quality_measures.entropies import KEYS
-from benchmarks.quality_measures.figures import BAND, TEST, Figures, ModelFigures
+from benchmarks.quality_measures.figures import ALL, BAND, TEST, Figures, ModelFigures
 from benchmarks.quality_measures.gradients import PARTS
 from benchmarks.quality_measures.plots import ENTROPIES, GRADIENTS, LENGTHS, entropy_rows
-from benchmarks.quality_measures.translations import BEAMS, BEST_SETTING, BINS, SETTINGS, Scores, Setting, bin_name
+from benchmarks.quality_measures.translations import BEAMS, BEST_SETTING, RESAMPLES, SETTINGS, Setting
 
-LONG = bin_name(BINS[-1])
 BEAM_NAMES = {beam: "greedy" if beam == 1 else f"beam {beam}" for beam in BEAMS}
+BEST_NAME = BEAM_NAMES[BEST_SETTING.beam]
 
 
 def page(figures: Figures, images: str) -> str:
@@ -23,10 +23,10 @@ def page(figures: Figures, images: str) -> str:
         _introduction(figures),
         _scores(figures),
         _int8(figures),
+        _differences(figures),
         _lengths(figures, images),
         _gradients(figures, images),
         _entropies(figures, images),
-        _feeding(figures),
         _reproduction(figures),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -38,40 +38,78 @@ def _introduction(figures: Figures) -> str:
             name,
             each.description,
             f"{each.parameters / 1e6:.1f}",
+            f"{each.seeds}",
             f"{each.epochs} ({each.best_epoch})",
             f"{each.updates:,}",
             "-" if each.seconds is None else f"{each.seconds:,.0f}",
         ]
         for name, each in figures.models.items()
     ]
+    devices = "; ".join(sorted({each.device for each in figures.models.values()} - {""}))
+    trained = f" They were trained on: {devices}." if devices else ""
     return f"""# Quality
 
 Use this page to see the effect of kinds of attention on translation quality, and to repeat the comparison. All models
 are trained on Multi30k with one vocabulary and one schedule; [quality.toml](../benchmarks/quality.toml) has every
-setting. Each model was trained once, with one seed: the scores are those of these runs, not of architectures at their
-best. The epoch in brackets had the best validation score, and its checkpoint is measured. Seconds include validation
-and depend on the load of the machine.
+setting. The scores are those of small models with one schedule, not of architectures at their best.{trained}
 
-{_table(["model", "what it is", "million parameters", "epochs", "updates", "seconds"], rows)}"""
+Seeds are runs with other initial weights, another order of batches and other dropout; epochs and seconds are of the
+first seed. The epoch in brackets had the best validation score, and its checkpoint is measured. Seconds include
+validation and depend on the load of the machine.
+
+{_table(["model", "what it is", "million parameters", "seeds", "epochs", "updates", "seconds"], rows)}"""
 
 
 def _scores(figures: Figures) -> str:
+    shown = [each for each in SETTINGS if each.precision == "fp32"]
     rows = [
-        [name, *(cell for each in SETTINGS for cell in _bleu_chrf(model.scores[each.key]))]
+        [
+            name,
+            *(f"{value:.2f}" for each in shown for value in model.mean_scores[each.key]),
+            _interval(model.spreads[ALL].over_seeds),
+            _interval(model.spreads[ALL].over_sentences),
+        ]
         for name, model in figures.models.items()
     ]
-    head = [f"{each.precision} {BEAM_NAMES[each.beam]}{metric}" for each in SETTINGS for metric in ("", ", chrF")]
-    sentences = next(iter(figures.models.values())).scores[BEST_SETTING.key].sentences
+    head = [f"{BEAM_NAMES[each.beam]}{metric}" for each in shown for metric in ("", ", chrF")]
     return f"""## Scores
 
-BLEU and chrF of the exported bundles on the {sentences:,} sentences of {TEST}. sacreBLEU's signatures:
-`{figures.signatures["BLEU"]}` and `{figures.signatures["chrF"]}`.
+BLEU and chrF of the exported bundles in fp32 on the {figures.sentences[ALL]:,} sentences of {TEST}, means over seeds.
+sacreBLEU's signatures: `{figures.signatures["BLEU"]}` and `{figures.signatures["chrF"]}`.
 
-{_table(["model", *head], rows)}"""
+The last columns are 95 % intervals of BLEU with {BEST_NAME}. "Other seeds" is the interval of the mean by Student's t;
+with three seeds it is wide. "Other sentences" is the interval of {RESAMPLES:,} bootstrap resamples of the test set with
+these seeds.
+
+{_table(["model", *head, "other seeds", "other sentences"], rows)}"""
 
 
-def _bleu_chrf(scores: Scores) -> tuple[str, str]:
-    return f"{scores.bleu:.2f}", f"{scores.chrf:.2f}"
+def _differences(figures: Figures) -> str:
+    if not figures.differences:
+        return ""
+    rows = [
+        [
+            each.title,
+            f"{each.model} - {each.other}",
+            f"{spreads[ALL].mean:+.2f}",
+            _interval(spreads[ALL].over_seeds, "+"),
+            _interval(spreads[ALL].over_sentences, "+"),
+            *(f"{spreads[bin_].mean:+.2f}" for bin_ in spreads if bin_ != ALL),
+        ]
+        for each, spreads in figures.differences
+    ]
+    lengths = [f"{name} words" for name in figures.sentences if name != ALL]
+    return f"""## Differences
+
+Difference of the mean BLEU of two models, fp32 {BEST_NAME}: a positive number says that the first model is better. The
+interval for other seeds is Welch's; the one for other sentences is of the paired bootstrap. A difference whose interval
+for other seeds contains 0 may be chance. The last columns have the difference by the number of words of the source.
+
+{_table(["with and without", "models", "BLEU", "other seeds", "other sentences", *lengths], rows)}"""
+
+
+def _interval(interval: tuple[float, float] | None, sign: str = "") -> str:
+    return "-" if interval is None else f"{interval[0]:{sign}.2f} to {interval[1]:{sign}.2f}"
 
 
 def _int8(figures: Figures) -> str:
@@ -81,30 +119,29 @@ def _int8(figures: Figures) -> str:
 
     rows = [[name, *(cell for beam in BEAMS for cell in cells(model, beam))] for name, model in figures.models.items()]
     head = [f"{BEAM_NAMES[beam]}: {what}" for beam in BEAMS for what in ("sentences that differ", "BLEU")]
-    return f"""int8 compared with fp32: number of sentences with another translation, and difference in BLEU.
+    return f"""int8 compared with fp32, first seed: sentences with another translation, and difference in BLEU.
 
 {_table(["model", *head], rows)}"""
 
 
 def _lengths(figures: Figures, images: str) -> str:
+    lengths = [name for name in figures.sentences if name != ALL]
     rows = [
-        [name, _interval(model.scores[BEST_SETTING.key]), _interval(model.bins[LONG]) if LONG in model.bins else "-"]
+        [
+            name,
+            *(f"{model.spreads[each].mean:.2f} ({_interval(model.spreads[each].over_seeds)})" for each in lengths),
+        ]
         for name, model in figures.models.items()
     ]
-    counts = {model.bins[LONG].sentences for model in figures.models.values() if LONG in model.bins}
-    head = ["model", "all", f"{LONG} words ({next(iter(counts), 0)} sentences)"]
+    head = ["model", *(f"{each} words ({figures.sentences[each]:,} sentences)" for each in lengths)]
     return f"""## Long sentences
 
-BLEU by the number of words of the source, {BEST_SETTING.key}, with 95 % intervals of sacreBLEU's bootstrap. The
-intervals cover the choice of test sentences, not other seeds.
+Mean BLEU by the number of words of the source, fp32 {BEST_NAME}, with 95 % intervals for other seeds. The plot has
+those for other sentences as well, as thin lines.
 
 ![BLEU by length of the source]({images}/{LENGTHS})
 
 {_table(head, rows)}"""
-
-
-def _interval(scores: Scores) -> str:
-    return f"{scores.bleu:.2f} ({scores.low:.2f} to {scores.high:.2f})"
 
 
 def _gradients(figures: Figures, images: str) -> str:
@@ -120,7 +157,7 @@ def _gradients(figures: Figures, images: str) -> str:
 Norm of the gradient of a sentence's loss at each embedded source token, by tenths of the sentence; 1 is the mean over
 the tokens of the sentence. The numbers are means over the {figures.gradient_sentences} validation sentences of
 {BAND[0]} to {BAND[1]} source tokens. The last token is the end token, and the decoder gets the reference. An untrained
-model has its initial weights, and an encoder in one direction.
+model has its initial weights.
 
 ![Gradient by place in the source]({images}/{GRADIENTS})
 
@@ -156,30 +193,6 @@ target tokens, layers and heads.
     return text
 
 
-def _feeding(figures: Figures) -> str:
-    if not figures.feeding:
-        return ""
-    rows = [
-        [
-            name,
-            figures.models[name].description,
-            *(
-                cell
-                for beam in BEAMS
-                for cell in _bleu_chrf(figures.models[name].scores[Setting(precision="fp32", beam=beam).key])
-            ),
-        ]
-        for pair in figures.feeding
-        for name in pair
-    ]
-    head = [f"{BEAM_NAMES[beam]}{metric}" for beam in BEAMS for metric in ("", ", chrF")]
-    return f"""## Teacher forcing and scheduled sampling
-
-Models that differ only in the decoder's inputs during training; BLEU and chrF in fp32:
-
-{_table(["model", "what it is", *head], rows)}"""
-
-
 def _reproduction(figures: Figures) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in figures.versions.items())
     return f"""## Reproduce
@@ -188,8 +201,10 @@ def _reproduction(figures: Figures) -> str:
 make quality ARGS="--data corpus"
 ```
 
-trains the missing models, measures, and writes this page; `corpus` is the folder of Multi30k. A run that was stopped is
-resumed. Measured with {versions}, on {figures.machine}."""
+trains the missing runs, measures, and writes this page; `corpus` is the folder of Multi30k. A run that was stopped is
+resumed. On two CPU cores a run takes half an hour. `--only NAME --train-only` trains one run, so several processes can
+share a GPU; `--accelerator gpu --precision 32-true` is the fastest there. Measured with {versions}, on
+{figures.machine}."""
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -5,9 +5,9 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.quality_measures.figures import Figures, ModelFigures
+from benchmarks.quality_measures.figures import ALL, Figures
 from benchmarks.quality_measures.gradients import PARTS
-from benchmarks.quality_measures.translations import BEST_SETTING, BINS, bin_name
+from benchmarks.quality_measures.translations import BEST_SETTING
 
 LENGTHS, GRADIENTS, ENTROPIES = "lengths.png", "gradients.png", "entropies.png"
 
@@ -24,42 +24,43 @@ def save_plots(figures: Figures, folder: Path) -> list[str]:
     return list(plots)
 
 
-def stressed(models: dict[str, ModelFigures]) -> set[str]:
-    """The highlighted models: those without attention, Transformers, and the best of the others."""
-    attentive = [name for name, each in models.items() if each.family == "recurrent" and each.attention != "none"]
-    best = sorted(attentive, key=lambda name: models[name].scores[BEST_SETTING.key].bleu)[-1:]
-    return {name for name in models if name not in attentive} | {*best}
+def shown(figures: Figures) -> list[str]:
+    """Models of the plot by length: those without attention or in one direction, Transformers, the best of the others.
+
+    More lines could not be told apart.
+    """
+    kept = [
+        name
+        for name, each in figures.models.items()
+        if each.family == "transformer" or each.attention == "none" or not each.bidirectional
+    ]
+    others = [name for name in figures.models if name not in kept]
+    best = sorted(others, key=lambda name: figures.models[name].spreads[ALL].mean)[-1:]
+    return [name for name in figures.models if name in kept or name in best]
 
 
 def _plot_lengths(figures: Figures) -> Figure:
     figure = Figure(figsize=(8.5, 4.6), layout="constrained")
     axes = figure.subplots()
-    bins = [bin_name(bounds) for bounds in BINS]
-    counts = {name: scores.sentences for each in figures.models.values() for name, scores in each.bins.items()}
-    chosen = stressed(figures.models)
-    for number, (name, model) in enumerate(figures.models.items()):
-        places = [index for index, each in enumerate(bins) if each in model.bins]
-        scores = [model.bins[bins[place]] for place in places]
-        if name in chosen:
-            shifted = [place + 0.04 * (number - (len(figures.models) - 1) / 2) for place in places]
-            below = [max(0.0, each.bleu - each.low) for each in scores]
-            above = [max(0.0, each.high - each.bleu) for each in scores]
-            bleu = [each.bleu for each in scores]
-            axes.errorbar(
-                shifted,
-                bleu,
-                [below, above],
-                color=f"C{number}",
-                marker="o",
-                markersize=4,
-                capsize=3,
-                lw=1.8,
-                label=name,
-            )
-        else:
-            axes.plot(places, [each.bleu for each in scores], color=f"C{number}", lw=0.8, ls="--", label=name)
-    axes.set_xticks(range(len(bins)), [f"{name}\n({counts.get(name, 0)} sentences)" for name in bins])
-    axes.set(xlabel="words of the source", ylabel=f"BLEU, {BEST_SETTING.key}", title="BLEU by length, 95 % intervals")
+    bins = [name for name in figures.sentences if name != ALL]
+    names = shown(figures)
+    for number, name in enumerate(names):
+        spreads = [figures.models[name].spreads[each] for each in bins]
+        means = [each.mean for each in spreads]
+        shifted = [place + 0.06 * (number - (len(names) - 1) / 2) for place in range(len(bins))]
+        axes.plot(shifted, means, color=f"C{number}", marker="o", markersize=4, lw=1.4, label=name)
+        for place, each in zip(shifted, spreads, strict=True):
+            axes.plot([place] * 2, each.over_sentences, color=f"C{number}", lw=0.8)
+            if each.over_seeds:
+                axes.plot([place] * 2, each.over_seeds, color=f"C{number}", lw=2.4, alpha=0.5)
+    axes.set_xticks(range(len(bins)), [f"{name}\n({figures.sentences[name]} sentences)" for name in bins])
+    axes.set(
+        xlabel="words of the source",
+        ylabel=f"BLEU, {BEST_SETTING.key}",
+        title="BLEU by length, means over seeds; 95 % intervals: thick for other seeds, thin for other sentences",
+        ylim=(0, None),
+    )
+    axes.title.set_fontsize(9)
     axes.grid(alpha=0.3)
     figure.legend(loc="outside right upper", fontsize=8)
     return figure

@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
@@ -64,42 +63,38 @@ class TestSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """BLEU with the 95 % interval of sacreBLEU's bootstrap, and chrF.
-
-    Attributes:
-        bleu: BLEU of the corpus.
-        low: lower end of the interval.
-        high: upper end.
-        chrf: chrF of the corpus.
-        sentences: number of sentences.
-    """
+    """BLEU and chrF of a corpus."""
 
     bleu: float
-    low: float
-    high: float
     chrf: float
-    sentences: int
+
+
+def settings(run: Run) -> tuple[Setting, ...]:
+    """Decoding settings of a run: int8 only for a model's first seed."""
+    return tuple(each for each in SETTINGS if run.first or each.precision == "fp32")
 
 
 def translate(run: Run, tests: TestSet, *, progress: Progress) -> dict[str, list[str]]:
     """Translate a test set in every setting; returns translations by the setting's key.
 
-    Bundle and translations are made if they are missing or older than the checkpoint.
+    Bundle and translations are made if they are missing or of another checkpoint.
 
     Raises:
         CheckpointError, ExportError, VerificationError, BundleError: see the export of a bundle.
     """
     bundle, kept = run.folder / "bundle", run.folder / "translations.json"
-    if not _is_newer(bundle / "manifest.json", run.checkpoint):
-        progress(f"{run.name}: exporting its bundle")
-        export_checkpoint(load_checkpoint(run.checkpoint), bundle, precisions=PRECISIONS, overwrite=bundle.exists())
-    if _is_newer(kept, bundle / "manifest.json"):
+    checkpoint = hashlib.sha256(run.checkpoint.read_bytes()).hexdigest()
+    origin = {"sources_sha256": tests.digest, "checkpoint_sha256": checkpoint}
+    if kept.exists():
         record = json.loads(kept.read_text(encoding="utf-8"))
-        if record["sources_sha256"] == tests.digest:
+        if origin.items() <= record.items():
             found: dict[str, list[str]] = record["translations"]
             return found
+    precisions = tuple(dict.fromkeys(each.precision for each in settings(run)))
+    progress(f"{run.name}: exporting its bundle")
+    export_checkpoint(load_checkpoint(run.checkpoint), bundle, precisions=precisions, overwrite=bundle.exists())
     translations = {}
-    for precision in PRECISIONS:
+    for precision in precisions:
         with Translator(bundle, precision=precision) as translator:
             for setting in (each for each in SETTINGS if each.precision == precision):
                 progress(f"{run.name}: translating {len(tests.sources)} sentences, {setting.key}")
@@ -110,32 +105,24 @@ def translate(run: Run, tests: TestSet, *, progress: Progress) -> dict[str, list
                     lambda _: None,
                 )
                 translations[setting.key] = [translation.text for translation in done]
-    record = {"sources_sha256": tests.digest, "translations": translations}
+    record = {**origin, "translations": translations}
     kept.write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     return translations
 
 
-def _is_newer(path: Path, than: Path) -> bool:
-    return path.exists() and path.stat().st_mtime >= than.stat().st_mtime
-
-
 def score(translations: Sequence[str], references: Sequence[str]) -> Scores:
     """Score a corpus of at least one sentence."""
-    bleu = BLEU().corpus_score(translations, [references], n_bootstrap=RESAMPLES)
     return Scores(
-        bleu=bleu.score,
-        low=bleu._mean - bleu._ci,
-        high=bleu._mean + bleu._ci,
+        bleu=BLEU().corpus_score(translations, [references]).score,
         chrf=CHRF().corpus_score(translations, [references]).score,
-        sentences=len(translations),
     )
 
 
 def signatures() -> dict[str, str]:
-    """Signatures of the scores from sacreBLEU, with the bootstrap's samples and seed."""
+    """Signatures of the scores from sacreBLEU."""
     bleu, chrf = BLEU(), CHRF()
     # What a signature has is known once something was scored.
-    bleu.corpus_score(["a"], [["a"]], n_bootstrap=RESAMPLES)
+    bleu.corpus_score(["a"], [["a"]])
     chrf.corpus_score(["a"], [["a"]])
     return {"BLEU": str(bleu.get_signature()), "chrF": str(chrf.get_signature())}
 
@@ -156,15 +143,6 @@ def by_length(tests: TestSet) -> dict[str, list[int]]:
             if bounds[0] <= count and (bounds[1] is None or count <= bounds[1])
         ]
         for bounds in BINS
-    }
-
-
-def score_bins(translations: Sequence[str], tests: TestSet) -> dict[str, Scores]:
-    """The scores of every bin that has sentences."""
-    return {
-        name: score([translations[index] for index in inside], [tests.references[index] for index in inside])
-        for name, inside in by_length(tests).items()
-        if inside
     }
 
 

@@ -5,13 +5,14 @@ operators, by which exported graphs replace whole layers.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from jumok_export.models.seq2seq import length_mask
+from jumok_export.models.seq2seq import length_mask, reverse
 
 CellKind = Literal["rnn", "lstm", "gru"]
 
@@ -109,24 +110,89 @@ class GRUCell(Cell):
 CELLS: dict[CellKind, type[Cell]] = {"rnn": RNNCell, "lstm": LSTMCell, "gru": GRUCell}
 
 
-def run_cell(cell: Cell, x: Tensor, lengths: Tensor, *, backwards: bool) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Run a cell over whole sequences, token by token, from a state of zeros.
+PYTORCH_GATES: dict[type[Cell], Sequence[int]] = {RNNCell: (0,), LSTMCell: (0, 3, 1, 2), GRUCell: (1, 0, 2)}
+"""Index of each of our gates among PyTorch's: its LSTM has i, f, g, o and its GRU r, z, n."""
+_LAYERS: dict[type[Cell], Callable[..., tuple[Tensor, ...]]] = {
+    RNNCell: torch.rnn_tanh,
+    LSTMCell: torch.lstm,
+    GRUCell: torch.gru,
+}
+
+
+def run_cell(
+    cell: Cell, x: Tensor, lengths: Tensor | None, *, backwards: bool = False, state: Sequence[Tensor] | None = None
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run a cell over whole sequences: token by token, or on a GPU as one layer of PyTorch.
 
     Args:
         x: [B, S, inputs], padded.
-        lengths: [B]; padding changes no state.
-        backwards: True to read sequences from their ends.
+        lengths: [B]; padding changes no state. None: all are S.
+        backwards: True to read sequences from their ends, which needs lengths.
+        state: the state before the first token, [B, width] each; default: zeros.
 
     Returns:
         Hidden states [B, S, width], 0 after a sequence's end, and the state after the last token, [B, width] each.
     """
-    mask = length_mask(lengths, x.shape[1])[..., None]  # [B, S, 1]
+    if state is None:
+        state = [x.new_zeros(x.shape[0], cell.width) for _ in cell.state_names]
+    run = run_layer if x.is_cuda else _run_steps
+    if not backwards:
+        return run(cell, x, lengths, state)
+    assert lengths is not None
+    hidden, last = run(cell, reverse(x, lengths), lengths, state)
+    return reverse(hidden, lengths), last
+
+
+def _run_steps(
+    cell: Cell, x: Tensor, lengths: Tensor | None, state: Sequence[Tensor]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    mask = None if lengths is None else length_mask(lengths, x.shape[1])[..., None]  # [B, S, 1]
     projected = cell.input_projection(x)  # of all tokens at once, because it needs no state
-    state = tuple(x.new_zeros(x.shape[0], cell.width) for _ in cell.state_names)
-    hidden = []
-    for time in range(x.shape[1])[:: -1 if backwards else 1]:
-        within = mask[:, time]
+    state, hidden = tuple(state), []
+    for time in range(x.shape[1]):
         new = cell.advance(projected[:, time], state)
-        state = tuple(torch.where(within, *pair) for pair in zip(new, state, strict=True))
-        hidden.append(torch.where(within, state[0], 0.0))
-    return torch.stack(hidden[:: -1 if backwards else 1], dim=1), state
+        if mask is None:
+            state = new
+            hidden.append(new[0])
+        else:
+            within = mask[:, time]
+            state = tuple(torch.where(within, *pair) for pair in zip(new, state, strict=True))
+            hidden.append(torch.where(within, state[0], 0.0))
+    return torch.stack(hidden, dim=1), state
+
+
+def run_layer(
+    cell: Cell, x: Tensor, lengths: Tensor | None, state: Sequence[Tensor]
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run a cell over whole sequences by PyTorch's layer, which is cuDNN's on a GPU; forwards, in the weights' type.
+
+    Args:
+        x: [B, S, inputs], padded.
+        lengths: [B]; None: all are S.
+        state: the state before the first token, [B, width] each.
+
+    Returns:
+        The same as `run_cell`.
+    """
+    kind, of_input, of_hidden = type(cell), cell.input_projection, cell.hidden_projection
+    order = [PYTORCH_GATES[kind].index(gate) for gate in range(cell.gates)]  # of PyTorch's gates among ours
+    weights = [
+        torch.cat([parameter.chunk(cell.gates)[gate] for gate in order])
+        for parameter in (of_input.weight, of_hidden.weight, of_input.bias, of_hidden.bias)
+    ]
+    # Mixed precision would take 16 bits for the state as well.
+    with torch.autocast(x.device.type, enabled=False):
+        first = [each.to(weights[0].dtype)[None] for each in state]  # [1, B, width]
+        x = x.to(weights[0].dtype)
+        options = True, 1, 0.0, torch.is_grad_enabled(), False  # biases, layers, dropout, training, bidirectional
+        if lengths is None:
+            hidden, *last = _LAYERS[kind](x, first if len(first) > 1 else first[0], weights, *options, True)
+            return hidden, tuple(each[0] for each in last)
+        packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
+        sorted_, back = packed.sorted_indices, packed.unsorted_indices
+        first = [each[:, sorted_] for each in first]
+        data, *last = _LAYERS[kind](
+            packed.data, packed.batch_sizes, first if len(first) > 1 else first[0], weights, *options
+        )
+        hidden, _ = pad_packed_sequence(packed._replace(data=data), batch_first=True, total_length=x.shape[1])
+        return hidden, tuple(each[0, back] for each in last)

@@ -5,10 +5,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from jumok_export.models.cells import Cell, GRUCell, LSTMCell, RNNCell
+from jumok_export.models.cells import PYTORCH_GATES, Cell, GRUCell, LSTMCell, RNNCell
 
-PYTORCH: Mapping[type[Cell], Sequence[int]] = {RNNCell: (0,), LSTMCell: (0, 3, 1, 2), GRUCell: (1, 0, 2)}
-"""Index of each of our gates among PyTorch's: its LSTM has i, f, g, o and its GRU r, z, n."""
 KERAS: Mapping[type[Cell], Sequence[int]] = {RNNCell: (0,), LSTMCell: (0, 3, 1, 2), GRUCell: (0, 1, 2)}
 """Index of each of our gates among Keras'."""
 _DIRECTIONS = ("", "_reverse")
@@ -32,7 +30,7 @@ def load_pytorch(layers: Iterable[nn.Module], weights: Mapping[str, Tensor]) -> 
                 weight, bias = (left.pop(f"{part}_{name}_l{number}{direction}", None) for part in ("weight", "bias"))
                 if weight is None:
                     raise ValueError(f"weight_{name}_l{number}{direction} is missing: give the model fewer layers")
-                _fill(linear, weight, bias, PYTORCH[type(cell)])
+                _fill(linear, weight, bias, PYTORCH_GATES[type(cell)])
     if left:
         raise ValueError(f"{', '.join(left)} were not used: give the model as many layers and directions")
 

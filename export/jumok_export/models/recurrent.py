@@ -6,13 +6,16 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 
-from jumok_export.models.cells import CELLS, Cell, CellKind
+from jumok_export.models.cells import CELLS, Cell, CellKind, run_cell
 from jumok_export.models.recurrent_attention import ATTENTION, AttentionKind, RecurrentAttention
 from jumok_export.models.recurrent_encoder import RecurrentEncoder
-from jumok_export.models.seq2seq import Seq2Seq, Tensors, length_mask
+from jumok_export.models.seq2seq import Seq2Seq, Tensors, length_mask, reverse
 
 FEED = "attentional"
 """Name of the last attentional vector in the state, with input feeding."""
+
+AT_ONCE: frozenset[AttentionKind] = frozenset({"none", "dot", "scaled_dot", "general"})
+"""Attention of whole targets at once; "concat" would need [B, T, S, D] elements, and "bahdanau" feeds the cell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -203,22 +206,29 @@ class Recurrent(Seq2Seq):
             x = values[0]
         if self.attention is not None and found is None:
             found, weights = self._attend(self.attention, x, source_mask, memory)
-        read = x if found is None else torch.cat((found, x), dim=-1)
-        if self.attentional is not None:
-            read = torch.tanh(self.attentional(read))
+        read = self._read(x, found)
         if self.sizes.input_feeding:
             new[FEED] = read
         return read, weights, new
+
+    def _read(self, x: Tensor, found: Tensor | None) -> Tensor:
+        """The input of `logits` [..., read_width], from states and contexts."""
+        read = x if found is None else torch.cat((found, x), dim=-1)
+        return read if self.attentional is None else torch.tanh(self.attentional(read))
 
     @staticmethod
     def _attend(
         attention: RecurrentAttention, query: Tensor, source_mask: Tensor, memory: Tensors
     ) -> tuple[Tensor, Tensor]:
-        """Attend with queries [R, width]; returns contexts [R, encoder_width] and weights [B, K, S]."""
+        """Attend with queries [R, width] or [B, K, width].
+
+        Returns:
+            Contexts [R, encoder_width] or [B, K, encoder_width], and weights [B, K, S].
+        """
         encoded = memory["encoded"]
         queries = query.reshape(encoded.shape[0], -1, query.shape[-1])  # the beams of a sentence side by side
         contexts, weights = attention(queries, memory.get("key", encoded), encoded, source_mask)
-        return contexts.reshape(query.shape[0], encoded.shape[-1]), weights
+        return contexts.reshape(*query.shape[:-1], encoded.shape[-1]), weights
 
     def logits(self, read: Tensor) -> Tensor:
         """Compute logits [..., V] from the output of `advance`."""
@@ -234,7 +244,7 @@ class Recurrent(Seq2Seq):
         *,
         forced_share: float = 1.0,
     ) -> Tensor:
-        """See `Seq2Seq`; computed token by token.
+        """See `Seq2Seq`; computed by `follow`.
 
         Args:
             forced_share: probability of feeding the target's token instead of the decoder's most likely one:
@@ -252,13 +262,17 @@ class Recurrent(Seq2Seq):
         *,
         forced_share: float = 1.0,
     ) -> tuple[Tensor, Tensor | None]:
-        """Decode given targets; the arguments are those of `forward`.
+        """Decode given targets, all tokens at once where no step needs what another one found.
+
+        The arguments are those of `forward`.
 
         Returns:
             The input of `logits` [B, T, read_width], and the attention weights [B, T, S] or None.
         """
         memory, state = self.encode(source_ids, source_lengths)
         mask = length_mask(source_lengths, source_ids.shape[1])[:, None]
+        if forced_share == 1.0 and self.sizes.attention in AT_ONCE and not self.sizes.input_feeding:
+            return self._follow_at_once(self.shift(start_ids, target_ids), mask, memory, state)
         reads: list[Tensor] = []
         attended = []
         for token_ids in self.shift(start_ids, target_ids).unbind(dim=1):
@@ -272,6 +286,19 @@ class Recurrent(Seq2Seq):
             reads.append(read)
             attended += [] if weights is None else [weights]
         return torch.stack(reads, dim=1), torch.cat(attended, dim=1) if attended else None
+
+    def _follow_at_once(
+        self, token_ids: Tensor, source_mask: Tensor, memory: Tensors, state: Tensors
+    ) -> tuple[Tensor, Tensor | None]:
+        """Decode inputs [B, T]; see `follow`."""
+        x = self.dropout(self.target_embedding(token_ids))
+        for number, (names, cell) in enumerate(zip(self.state_names, self.decoder, strict=True)):
+            first = [state[name] for name in names]
+            x, _ = run_cell(cast(Cell, cell), self.dropout(x) if number else x, None, state=first)
+        if self.attention is None:
+            return self._read(x, None), None
+        found, weights = self._attend(self.attention, x, source_mask, memory)
+        return self._read(x, found), weights
 
     def step(  # noqa: PLR0917 - the graph contract's inputs, in its order
         self,
@@ -334,16 +361,3 @@ def make_recurrent(sizes: RecurrentSizes) -> Recurrent:
         ValueError: the widths do not suit each other.
     """
     return Recurrent(sizes) if sizes.attention == "none" else AttentiveRecurrent(sizes)
-
-
-def reverse(sequence: Tensor, lengths: Tensor) -> Tensor:
-    """Reverse each sentence within its length; padding stays in place.
-
-    Args:
-        sequence: [B, S, ...].
-        lengths: [B].
-    """
-    positions = torch.arange(sequence.shape[1], device=sequence.device)  # [S]
-    mirrored = lengths[:, None] - 1 - positions  # [B, S]
-    index = torch.where(mirrored >= 0, mirrored, positions)
-    return sequence[torch.arange(index.shape[0], device=sequence.device)[:, None], index]

@@ -15,6 +15,19 @@ def length_mask(lengths: Tensor, longest: int) -> Tensor:
     return torch.arange(longest, device=lengths.device) < lengths[:, None]
 
 
+def reverse(sequence: Tensor, lengths: Tensor) -> Tensor:
+    """Reverse each sentence within its length; padding stays in place.
+
+    Args:
+        sequence: [B, S, ...].
+        lengths: [B].
+    """
+    positions = torch.arange(sequence.shape[1], device=sequence.device)  # [S]
+    mirrored = lengths[:, None] - 1 - positions  # [B, S]
+    index = torch.where(mirrored >= 0, mirrored, positions)
+    return sequence[torch.arange(index.shape[0], device=sequence.device)[:, None], index]
+
+
 class Seq2Seq(nn.Module, ABC):
     """An encoder and a decoder of any kind.
 

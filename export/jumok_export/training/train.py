@@ -131,7 +131,7 @@ def _trainer(configuration: Configuration, out: Path) -> pl.Trainer:
 def check_run(configuration: Configuration, out: Path) -> None:
     """Check that a run can be resumed by a configuration.
 
-    The number of epochs, the devices and the bundle's section may have changed.
+    The number of epochs, the devices, their precision and the bundle's section may have changed.
 
     Args:
         out: the run's folder; it need not exist.
@@ -145,7 +145,8 @@ def check_run(configuration: Configuration, out: Path) -> None:
         return
 
     def fixed(configuration: Configuration) -> dict[str, Any]:
-        return configuration.model_dump(exclude={"training": {"max_epochs", "devices", "accelerator"}, "bundle": True})
+        free = {"max_epochs", "devices", "accelerator", "precision"}
+        return configuration.model_dump(exclude={"training": free, "bundle": True})
 
     before = parse_configuration(kept.read_text(encoding="utf-8"), str(kept))
     if fixed(before) != fixed(configuration):
@@ -166,6 +167,8 @@ def _quiet() -> Iterator[None]:
             warnings.simplefilter("ignore", PossibleUserWarning)
             warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty", UserWarning)
             warnings.filterwarnings("ignore", ".*LeafSpec.* is deprecated")
+            # Cells keep their gates in ONNX's order, so cuDNN gets weights that were put together for each batch.
+            warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk", UserWarning)
             yield
     finally:
         for library, level in zip(libraries, levels, strict=True):

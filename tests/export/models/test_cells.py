@@ -15,7 +15,7 @@ from onnxruntime import InferenceSession
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
-from jumok_export.models.cells import CELLS, CellKind, GRUCell, run_cell
+from jumok_export.models.cells import CELLS, CellKind, GRUCell, run_cell, run_layer
 from jumok_export.models.foreign_cells import load_keras, load_onnx, load_pytorch
 from jumok_export.models.operators import recurrent_layer
 from jumok_export.models.recurrent_encoder import RecurrentEncoder
@@ -165,6 +165,28 @@ def test_the_exported_operator_computes_the_layer(kind: CellKind, backwards: boo
     torch.testing.assert_close(states, expected)
     torch.testing.assert_close(last, torch.cat(ends, dim=-1))
     assert (states[1, 2:] == 0).all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("lengths", [None, torch.tensor([2, 5, 1])], ids=["whole", "padded"])
+def test_pytorchs_layer_computes_what_the_steps_do(kind: CellKind, lengths: torch.Tensor | None) -> None:
+    torch.manual_seed(3)
+    cell = CELLS[kind](3, 4)
+    x = torch.randn(3, 5, 3, requires_grad=True)
+    state = [torch.randn(3, 4) for _ in cell.state_names]
+    given = [x, *cell.parameters()]
+
+    def flat(found: tuple[torch.Tensor, tuple[torch.Tensor, ...]]) -> list[torch.Tensor]:
+        return [found[0], *found[1]]
+
+    expected = flat(run_cell(cell, x, lengths, state=state))
+    with torch.autocast("cpu", torch.bfloat16):  # changes nothing in it
+        found = flat(run_layer(cell, x, lengths, state))
+    torch.testing.assert_close(found, expected)
+    factors = [torch.randn_like(each) for each in expected]
+    torch.testing.assert_close(
+        torch.autograd.grad(found, given, factors), torch.autograd.grad(expected, given, factors)
+    )
 
 
 def test_two_directions_need_an_even_width() -> None:

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.models.cells import Cell
-from jumok_export.models.recurrent import AttentiveRecurrent, Recurrent, RecurrentSizes, make_recurrent, reverse
+from jumok_export.models.recurrent import AttentiveRecurrent, Recurrent, RecurrentSizes, make_recurrent
+from jumok_export.models.seq2seq import reverse
 from jumok_export.training.configuration import FeedingSection
 
 VOCABULARY, START = 11, 2
