@@ -112,7 +112,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 1
         torch.set_num_threads(1)  # the products are so small that threads would only wait for each other
         if options.collect:
-            for run in [collect(run, options.collect) for run in finished]:
+            for run in [collect(run, options.collect) for run in finished if run.checkpoint.exists()]:
                 translate(run, read_tests(run.configuration, options.data), progress=progress)
             return 0
         figures = measure(finished, comparisons, options.data, progress=progress)

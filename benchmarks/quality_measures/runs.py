@@ -50,14 +50,20 @@ class Run:
         return self.folder / BEST
 
     @property
+    def translations(self) -> Path:
+        """The translations of the test set."""
+        return self.folder / "translations.json"
+
+    @property
     def epochs(self) -> int:
         """Complete epochs."""
         return max((int(row["epoch"]) for row in read_metrics(self.folder)), default=0)
 
     @property
     def finished(self) -> bool:
-        """True if all epochs are complete."""
-        return self.epochs >= self.configuration.training.max_epochs and self.checkpoint.exists()
+        """True if all epochs are complete, and the checkpoint or its translations are there."""
+        complete = self.epochs >= self.configuration.training.max_epochs
+        return complete and (self.checkpoint.exists() or self.translations.exists())
 
     @property
     def updates(self) -> int:

@@ -77,14 +77,16 @@ def settings(run: Run) -> tuple[Setting, ...]:
 def translate(run: Run, tests: TestSet, *, progress: Progress) -> dict[str, list[str]]:
     """Translate a test set in every setting; returns translations by the setting's key.
 
-    Bundle and translations are made if they are missing or of another checkpoint.
+    Bundle and translations are made if they are missing or of another checkpoint. Translations without a checkpoint, as
+    of a seed that was trained elsewhere, are taken as they are.
 
     Raises:
         CheckpointError, ExportError, VerificationError, BundleError: see the export of a bundle.
     """
-    bundle, kept = run.folder / "bundle", run.folder / "translations.json"
-    checkpoint = hashlib.sha256(run.checkpoint.read_bytes()).hexdigest()
-    origin = {"sources_sha256": tests.digest, "checkpoint_sha256": checkpoint}
+    bundle, kept = run.folder / "bundle", run.translations
+    origin = {"sources_sha256": tests.digest}
+    if run.checkpoint.exists():
+        origin["checkpoint_sha256"] = hashlib.sha256(run.checkpoint.read_bytes()).hexdigest()
     if kept.exists():
         record = json.loads(kept.read_text(encoding="utf-8"))
         if origin.items() <= record.items():
