@@ -1,6 +1,6 @@
 """Results and options as protobuf messages, and back."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import chain
 
 from google.protobuf.duration_pb2 import Duration
@@ -9,6 +9,7 @@ from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (
     DecodingDefaults,
+    DetectedLanguage,
     FinishReason,
     Hypothesis,
     LanguagePair,
@@ -357,7 +358,25 @@ def translation_to_proto(translation: Translation) -> translation_pb2.Translatio
             text=pivot.text, language_code=pivot.language, model=pivot.model, model_version=pivot.model_version
         ),
         beam_size=translation.beam_size or 0,
+        source_language_confidence=translation.source_confidence,
     )
+
+
+def detected_to_proto(results: Iterable[Iterable[DetectedLanguage]]) -> translation_pb2.DetectLanguageResponse:
+    """Make the message of the languages of texts."""
+    response = translation_pb2.DetectLanguageResponse()
+    for languages in results:
+        result = response.results.add()
+        for language, confidence in languages:
+            result.languages.add(language_code=language, confidence=confidence)
+    return response
+
+
+def detected_from_proto(response: translation_pb2.DetectLanguageResponse) -> list[list[DetectedLanguage]]:
+    """Read the languages of texts."""
+    return [
+        [DetectedLanguage(one.language_code, one.confidence) for one in result.languages] for result in response.results
+    ]
 
 
 def translation_from_proto(message: translation_pb2.Translation, timings: Timings) -> Translation:
@@ -395,6 +414,9 @@ def translation_from_proto(message: translation_pb2.Translation, timings: Timing
         if message.HasField("pivot")
         else None,
         beam_size=message.beam_size or None,
+        source_confidence=message.source_language_confidence
+        if message.HasField("source_language_confidence")
+        else None,
         timings=timings,
     )
 

@@ -82,6 +82,15 @@ class Hypothesis:
     """Terms of the text, in their order."""
 
 
+class DetectedLanguage(NamedTuple):
+    """A possible language of a text."""
+
+    language: str
+    """The language, as a model spells it."""
+    confidence: float
+    """Confidence, 0 to 1, among the languages that models have."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PivotTranslation:
     """The translation of a text into a pivot language, which a second model translated."""
@@ -116,6 +125,8 @@ class Translation:
     """Result of the first of two models; None if ``model`` translated alone."""
     beam_size: int | None = None
     """Beam size of the search if terms needed a larger one than the options have; None: that of the options."""
+    source_confidence: float | None = None
+    """Confidence that the text has its language, 0 to 1; None unless the language was detected."""
     timings: Timings | None = field(default=None, compare=False)
     """Times of the text's request; not compared."""
 

@@ -22,6 +22,7 @@ try:
     from jumok_serve.search.options import DecodingOptions
     from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
     from jumok_serve.tasks.translation import Pending
+    from jumok_serve.text.detection import rank_languages
     from jumok_serve.text.terms import GlossaryStore
     from jumok_serve.translator import Translator
 except ModuleNotFoundError as error:
@@ -62,4 +63,5 @@ __all__ = [
     "TranslationParameters",
     "Translator",
     "UnavailableError",
+    "rank_languages",
 ]

@@ -32,7 +32,7 @@ from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, Tran
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.tasks.warm_up_sentences import warm_up_sentence
-from jumok_serve.text.submission import find_stored, submit_function, translation_parameters
+from jumok_serve.text.submission import submit_function, translate_texts
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.tokenizers.input_processor import check_texts
 from jumok_serve.tokenizers.tokenizer import Tokenizer
@@ -175,7 +175,8 @@ class Translator:
 
         Args:
             texts: a text or a sequence of texts; one without content has an empty translation.
-            source_language: language of the texts, in any case, with `-` or `_`; None: the bundle's default.
+            source_language: language of the texts, in any case, with `-` or `_`; None: the bundle's default; "auto":
+                that of each text is detected.
             target_language: language of the translations; None: the bundle's default.
             target_prefix: beginning of each translation, or None; part of a hypothesis' `text`, not of its tokens.
             attention: add cross-attention to every hypothesis, and `source_tokens` to every translation.
@@ -195,21 +196,21 @@ class Translator:
         """
         alone = isinstance(texts, str)
         prefixes = [target_prefix] if alone and target_prefix is not None else target_prefix
-        translations = self.submit(
+        translations = translate_texts(
+            self.submit,
+            self.manifest.languages,
             [texts] if isinstance(texts, str) else texts,
-            translation_parameters(
-                options,
-                source_language=source_language,
-                target_language=target_language,
-                target_prefix=target_prefix,
-                attention=attention,
-                truncate=truncate,
-                split_sentences=split_sentences,
-                find_stored=partial(find_stored, self._glossaries, self.manifest.languages),
-                deadline=deadline_after(timeout_s),
-            ),
-            target_prefixes=cast("Sequence[str | None] | None", prefixes),  # other types are refused there
-        ).collect()
+            cast("Sequence[str | None] | None", prefixes),  # other types are refused there
+            options,
+            glossaries=self._glossaries,
+            source_language=source_language,
+            target_language=target_language,
+            target_prefix=target_prefix,
+            attention=attention,
+            truncate=truncate,
+            split_sentences=split_sentences,
+            deadline=deadline_after(timeout_s),
+        )
         return translations[0] if alone else translations
 
     @overload

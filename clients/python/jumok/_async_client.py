@@ -7,9 +7,17 @@ from typing import Self, Unpack, overload
 from jumok._async_glossaries import AsyncGlossaries
 from jumok._corpus.aio import AsyncCorpusRun
 from jumok._corpus.state import DEFAULT_WINDOW, make_corpus
-from jumok._requests import align_request, get_model_request, score_request, stream_request, translate_request
+from jumok._requests import (
+    align_request,
+    detect_request,
+    get_model_request,
+    score_request,
+    stream_request,
+    translate_request,
+)
 from jumok._responses import (
     read_alignments,
+    read_languages,
     read_model,
     read_models,
     read_routes,
@@ -22,7 +30,7 @@ from jumok._transport.channel import Tls
 from jumok._transport.retry import MAX_ATTEMPTS
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
-from jumok_proto.results import Model, Route, Score, Translation
+from jumok_proto.results import DetectedLanguage, Model, Route, Score, Translation
 from jumok_proto.text_options import TranslateOptions
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 
@@ -119,7 +127,7 @@ class AsyncClient:
         Args:
             texts: a text, or a sequence of texts.
             source_language: language of the texts, as the model spells it, in any case and with ``_`` or ``-``.
-                None: the model's default.
+                None: the model's default; ``"auto"``: that of each text is detected.
             target_language: language to translate into; None: the model's default.
             target_prefix: beginning of the translation; for several texts a sequence, with None for no prefix. The
                 ``text`` of a hypothesis includes the prefix, its tokens and scores do not.
@@ -389,6 +397,28 @@ class AsyncClient:
         )
         self._connection.check_open()
         return AsyncCorpusRun(corpus, lines, start, self._connection.open_corpus, self._connection.is_open).results()
+
+    @overload
+    async def detect_language(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+        self, texts: str, *, timeout_s: float | None = None
+    ) -> list[DetectedLanguage]: ...
+
+    @overload
+    async def detect_language(
+        self, texts: Sequence[str], *, timeout_s: float | None = None
+    ) -> list[list[DetectedLanguage]]: ...
+
+    async def detect_language(
+        self, texts: str | Sequence[str], *, timeout_s: float | None = None
+    ) -> list[DetectedLanguage] | list[list[DetectedLanguage]]:
+        """Detect the language of one text, or of several in one request, among those of the server's models.
+
+        Returns the possible languages of each text, best first; none of a text without letters.
+        """
+        request = detect_request(texts)
+        response = await self._connection.call(lambda stubs: stubs.translation.DetectLanguage, request, timeout_s)
+        languages = read_languages(response, len(request.contents))
+        return languages[0] if isinstance(texts, str) else languages
 
     async def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""

@@ -195,6 +195,11 @@ def align_request(
     )
 
 
+def detect_request(texts: str | Sequence[str]) -> translation_pb2.DetectLanguageRequest:
+    """Make a DetectLanguage request."""
+    return translation_pb2.DetectLanguageRequest(contents=check_texts("contents", texts))
+
+
 def get_model_request(name: str) -> model_pb2.GetModelRequest:
     """Make a GetModel request."""
     return model_pb2.GetModelRequest(name=check_text("name", name))

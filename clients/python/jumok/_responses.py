@@ -8,6 +8,7 @@ from jumok._results import TranslationUpdate
 from jumok_proto.alignment_conversion import alignments_from_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.conversion import (
+    detected_from_proto,
     model_from_proto,
     response_from_proto,
     route_from_proto,
@@ -16,7 +17,7 @@ from jumok_proto.conversion import (
     translation_from_proto,
 )
 from jumok_proto.errors import InternalError, JumokError
-from jumok_proto.results import Model, Route, Score, Translation
+from jumok_proto.results import DetectedLanguage, Model, Route, Score, Translation
 from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
 
 
@@ -67,6 +68,13 @@ def read_alignments(response: alignment_pb2.AlignTextResponse, count: int) -> li
         raise InternalError(f"the server answered {count} texts with {len(response.alignments)} alignments")
     with _readable():
         return alignments_from_proto(response)
+
+
+def read_languages(response: translation_pb2.DetectLanguageResponse, count: int) -> list[list[DetectedLanguage]]:
+    """Read the languages of ``count`` texts."""
+    if len(response.results) != count:
+        raise InternalError(f"the server answered {count} texts with {len(response.results)} results")
+    return detected_from_proto(response)
 
 
 def read_models(response: model_pb2.ListModelsResponse) -> list[Model]:

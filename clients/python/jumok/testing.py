@@ -22,6 +22,7 @@ from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionWeights
 from jumok_proto.conversion import (
+    detected_to_proto,
     model_to_proto,
     response_to_proto,
     scores_to_proto,
@@ -32,6 +33,7 @@ from jumok_proto.error_conversion import status_to_proto
 from jumok_proto.errors import FieldViolation, JumokError, ModelNotFoundError
 from jumok_proto.results import (
     DecodingDefaults,
+    DetectedLanguage,
     FinishReason,
     Hypothesis,
     LanguagePair,
@@ -148,7 +150,11 @@ class FakeServer:
         found: list[str] = []
         for request in list(self.requests):
             match request:
-                case translation_pb2.TranslateTextRequest() | translation_pb2.ScoreTextRequest():
+                case (
+                    translation_pb2.TranslateTextRequest()
+                    | translation_pb2.ScoreTextRequest()
+                    | translation_pb2.DetectLanguageRequest()
+                ):
                     found += request.contents
                 case alignment_pb2.AlignTextRequest():
                     found += request.contents
@@ -210,6 +216,13 @@ class _Translations(TranslationServiceServicer):
             return response_to_proto([self._server._answer(text) for text in request.contents], TIMINGS)
         except JumokError as error:
             _abort(context, error)
+
+    def DetectLanguage(  # noqa: N802
+        self, request: translation_pb2.DetectLanguageRequest, context: grpc.ServicerContext
+    ) -> translation_pb2.DetectLanguageResponse:
+        """Find the only source language in each text."""
+        self._begin(request, context)
+        return detected_to_proto([[DetectedLanguage(FAKE_MODEL.source_languages[0], 1.0)] for _ in request.contents])
 
     def StreamTranslateText(  # noqa: N802
         self, request: translation_pb2.StreamTranslateTextRequest, context: grpc.ServicerContext

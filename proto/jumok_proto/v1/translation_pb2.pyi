@@ -163,7 +163,7 @@ class TranslateTextRequest(google.protobuf.message.Message):
     """True: a text that is too long for the model is truncated, not refused; its translation says so."""
     source_language_code: builtins.str
     """Language of the texts, as the model's description spells it, in any case and with hyphen or underscore; empty: the
-    model's default.
+    model's default; `auto`: the language of each text is detected, and a model that has it translates the text.
     """
     target_language_code: builtins.str
     """Language to translate into, spelled in the same way; empty: the model's default."""
@@ -400,7 +400,7 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     truncate: builtins.bool
     """True: a text that is too long for the model is truncated, not refused."""
     source_language_code: builtins.str
-    """Language of the text; empty: the model's default."""
+    """Language of the text; empty: the model's default; `auto`: it is detected."""
     target_language_code: builtins.str
     """Language to translate into; empty: the model's default."""
     target_prefix: builtins.str
@@ -543,7 +543,7 @@ class CorpusSettings(google.protobuf.message.Message):
     truncate: builtins.bool
     """True: texts that are too long for the model are truncated, not refused."""
     source_language_code: builtins.str
-    """Language of the texts; empty: the model's default."""
+    """Language of the texts; empty: the model's default; `auto`: that of each text is detected."""
     target_language_code: builtins.str
     """Language to translate into; empty: the model's default."""
     attention: builtins.bool
@@ -713,6 +713,7 @@ class Translation(google.protobuf.message.Message):
     CUT_SENTENCES_FIELD_NUMBER: builtins.int
     PREFIX_UNKNOWN_COUNT_FIELD_NUMBER: builtins.int
     BEAM_SIZE_FIELD_NUMBER: builtins.int
+    SOURCE_LANGUAGE_CONFIDENCE_FIELD_NUMBER: builtins.int
     source_token_count: builtins.int
     """Number of tokens of the text, after truncation."""
     output_token_count: builtins.int
@@ -733,6 +734,8 @@ class Translation(google.protobuf.message.Message):
     """Number of tokens of the target prefix that the model's vocabulary lacks."""
     beam_size: builtins.int
     """Beam size of the search if terms needed a larger one than the options have; otherwise 0."""
+    source_language_confidence: builtins.float
+    """Confidence that the text has its language, 0 to 1; set if the language was detected."""
     @property
     def hypotheses(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Hypothesis]:
         """Hypotheses, best first, or samples in the order of drawing; at least one."""
@@ -766,9 +769,11 @@ class Translation(google.protobuf.message.Message):
         cut_sentences: collections.abc.Iterable[builtins.str] | None = ...,
         prefix_unknown_count: builtins.int = ...,
         beam_size: builtins.int = ...,
+        source_language_confidence: builtins.float | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["pivot", b"pivot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["beam_size", b"beam_size", "cut_sentences", b"cut_sentences", "hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "pivot", b"pivot", "prefix_unknown_count", b"prefix_unknown_count", "source_language_code", b"source_language_code", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_source_language_confidence", b"_source_language_confidence", "pivot", b"pivot", "source_language_confidence", b"source_language_confidence"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_source_language_confidence", b"_source_language_confidence", "beam_size", b"beam_size", "cut_sentences", b"cut_sentences", "hypotheses", b"hypotheses", "model", b"model", "model_version", b"model_version", "output_token_count", b"output_token_count", "pivot", b"pivot", "prefix_unknown_count", b"prefix_unknown_count", "source_language_code", b"source_language_code", "source_language_confidence", b"source_language_confidence", "source_token_count", b"source_token_count", "source_tokens", b"source_tokens", "source_truncated", b"source_truncated", "source_unknown_count", b"source_unknown_count", "target_language_code", b"target_language_code"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_source_language_confidence", b"_source_language_confidence"]) -> typing.Literal["source_language_confidence"] | None: ...
 
 Global___Translation: typing_extensions.TypeAlias = Translation
 
@@ -995,6 +1000,88 @@ class ScoreTextRequest(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_length_penalty", b"_length_penalty"]) -> typing.Literal["length_penalty"] | None: ...
 
 Global___ScoreTextRequest: typing_extensions.TypeAlias = ScoreTextRequest
+
+@typing.final
+class DetectLanguageRequest(google.protobuf.message.Message):
+    """Texts with unknown languages."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONTENTS_FIELD_NUMBER: builtins.int
+    @property
+    def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The texts, at least one."""
+
+    def __init__(
+        self,
+        *,
+        contents: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["contents", b"contents"]) -> None: ...
+
+Global___DetectLanguageRequest: typing_extensions.TypeAlias = DetectLanguageRequest
+
+@typing.final
+class DetectLanguageResponse(google.protobuf.message.Message):
+    """The languages of the texts of a request."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESULTS_FIELD_NUMBER: builtins.int
+    @property
+    def results(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DetectedLanguages]:
+        """One for each text, in the order of the request."""
+
+    def __init__(
+        self,
+        *,
+        results: collections.abc.Iterable[Global___DetectedLanguages] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["results", b"results"]) -> None: ...
+
+Global___DetectLanguageResponse: typing_extensions.TypeAlias = DetectLanguageResponse
+
+@typing.final
+class DetectedLanguages(google.protobuf.message.Message):
+    """The possible languages of a text."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LANGUAGES_FIELD_NUMBER: builtins.int
+    @property
+    def languages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___DetectedLanguage]:
+        """Languages with a confidence of at least 0.01, best first; none of a text without letters."""
+
+    def __init__(
+        self,
+        *,
+        languages: collections.abc.Iterable[Global___DetectedLanguage] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["languages", b"languages"]) -> None: ...
+
+Global___DetectedLanguages: typing_extensions.TypeAlias = DetectedLanguages
+
+@typing.final
+class DetectedLanguage(google.protobuf.message.Message):
+    """A possible language of a text."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    CONFIDENCE_FIELD_NUMBER: builtins.int
+    language_code: builtins.str
+    """The language, as a model's description spells it."""
+    confidence: builtins.float
+    """Confidence, 0 to 1, among the languages of the server's models."""
+    def __init__(
+        self,
+        *,
+        language_code: builtins.str = ...,
+        confidence: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["confidence", b"confidence", "language_code", b"language_code"]) -> None: ...
+
+Global___DetectedLanguage: typing_extensions.TypeAlias = DetectedLanguage
 
 @typing.final
 class ScoreTextResponse(google.protobuf.message.Message):

@@ -61,6 +61,11 @@ class TranslationServiceStub(object):
                 request_serializer=jumok__proto_dot_v1_dot_alignment__pb2.AlignTextRequest.SerializeToString,
                 response_deserializer=jumok__proto_dot_v1_dot_alignment__pb2.AlignTextResponse.FromString,
                 _registered_method=True)
+        self.DetectLanguage = channel.unary_unary(
+                '/jumok.v1.TranslationService/DetectLanguage',
+                request_serializer=jumok__proto_dot_v1_dot_translation__pb2.DetectLanguageRequest.SerializeToString,
+                response_deserializer=jumok__proto_dot_v1_dot_translation__pb2.DetectLanguageResponse.FromString,
+                _registered_method=True)
 
 
 class TranslationServiceServicer(object):
@@ -108,6 +113,13 @@ class TranslationServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DetectLanguage(self, request, context):
+        """Detects the languages of a list of texts, among those of the server's models.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_TranslationServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -135,6 +147,11 @@ def add_TranslationServiceServicer_to_server(servicer, server):
                     servicer.AlignText,
                     request_deserializer=jumok__proto_dot_v1_dot_alignment__pb2.AlignTextRequest.FromString,
                     response_serializer=jumok__proto_dot_v1_dot_alignment__pb2.AlignTextResponse.SerializeToString,
+            ),
+            'DetectLanguage': grpc.unary_unary_rpc_method_handler(
+                    servicer.DetectLanguage,
+                    request_deserializer=jumok__proto_dot_v1_dot_translation__pb2.DetectLanguageRequest.FromString,
+                    response_serializer=jumok__proto_dot_v1_dot_translation__pb2.DetectLanguageResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -273,6 +290,33 @@ class TranslationService(object):
             '/jumok.v1.TranslationService/AlignText',
             jumok__proto_dot_v1_dot_alignment__pb2.AlignTextRequest.SerializeToString,
             jumok__proto_dot_v1_dot_alignment__pb2.AlignTextResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DetectLanguage(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/jumok.v1.TranslationService/DetectLanguage',
+            jumok__proto_dot_v1_dot_translation__pb2.DetectLanguageRequest.SerializeToString,
+            jumok__proto_dot_v1_dot_translation__pb2.DetectLanguageResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -106,7 +106,23 @@ _TranslationServiceAlignTextType = typing_extensions.TypeVar(
     ],
 )
 
-class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType, _TranslationServiceStreamTranslateTextType, _TranslationServiceTranslateCorpusType, _TranslationServiceScoreTextType, _TranslationServiceAlignTextType]):
+_TranslationServiceDetectLanguageType = typing_extensions.TypeVar(
+    '_TranslationServiceDetectLanguageType',
+    grpc.UnaryUnaryMultiCallable[
+        jumok_proto.v1.translation_pb2.DetectLanguageRequest,
+        jumok_proto.v1.translation_pb2.DetectLanguageResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        jumok_proto.v1.translation_pb2.DetectLanguageRequest,
+        jumok_proto.v1.translation_pb2.DetectLanguageResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        jumok_proto.v1.translation_pb2.DetectLanguageRequest,
+        jumok_proto.v1.translation_pb2.DetectLanguageResponse,
+    ],
+)
+
+class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType, _TranslationServiceStreamTranslateTextType, _TranslationServiceTranslateCorpusType, _TranslationServiceScoreTextType, _TranslationServiceAlignTextType, _TranslationServiceDetectLanguageType]):
     """Translates texts."""
 
     @typing.overload
@@ -131,6 +147,10 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
             jumok_proto.v1.alignment_pb2.AlignTextRequest,
             jumok_proto.v1.alignment_pb2.AlignTextResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            jumok_proto.v1.translation_pb2.DetectLanguageRequest,
+            jumok_proto.v1.translation_pb2.DetectLanguageResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -154,6 +174,10 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
         grpc.aio.UnaryUnaryMultiCallable[
             jumok_proto.v1.alignment_pb2.AlignTextRequest,
             jumok_proto.v1.alignment_pb2.AlignTextResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            jumok_proto.v1.translation_pb2.DetectLanguageRequest,
+            jumok_proto.v1.translation_pb2.DetectLanguageResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -180,6 +204,9 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
     AlignText: _TranslationServiceAlignTextType
     """Returns the attention of a list of texts and their translations with one model: of all, or none."""
 
+    DetectLanguage: _TranslationServiceDetectLanguageType
+    """Detects the languages of a list of texts, among those of the server's models."""
+
 TranslationServiceAsyncStub: typing_extensions.TypeAlias = TranslationServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         jumok_proto.v1.translation_pb2.TranslateTextRequest,
@@ -200,6 +227,10 @@ TranslationServiceAsyncStub: typing_extensions.TypeAlias = TranslationServiceStu
     grpc.aio.UnaryUnaryMultiCallable[
         jumok_proto.v1.alignment_pb2.AlignTextRequest,
         jumok_proto.v1.alignment_pb2.AlignTextResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        jumok_proto.v1.translation_pb2.DetectLanguageRequest,
+        jumok_proto.v1.translation_pb2.DetectLanguageResponse,
     ],
 ]
 
@@ -253,5 +284,13 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.alignment_pb2.AlignTextResponse, collections.abc.Awaitable[jumok_proto.v1.alignment_pb2.AlignTextResponse]]:
         """Returns the attention of a list of texts and their translations with one model: of all, or none."""
+
+    @abc.abstractmethod
+    def DetectLanguage(
+        self,
+        request: jumok_proto.v1.translation_pb2.DetectLanguageRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[jumok_proto.v1.translation_pb2.DetectLanguageResponse, collections.abc.Awaitable[jumok_proto.v1.translation_pb2.DetectLanguageResponse]]:
+        """Detects the languages of a list of texts, among those of the server's models."""
 
 def add_TranslationServiceServicer_to_server(servicer: TranslationServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -8,6 +8,7 @@ from typing import NamedTuple, Protocol, TypeVar
 from google.protobuf.message import Message
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
+DETECT = "/jumok.v1.TranslationService/DetectLanguage"
 STREAM = "/jumok.v1.TranslationService/StreamTranslateText"
 LIST_MODELS = "/jumok.v1.ModelService/ListModels"
 

@@ -1,10 +1,10 @@
 """Translation of texts sentence by sentence, and the translations joined."""
 
 import math
-import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import accumulate, pairwise
 
 from jumok_proto.errors import InvalidArgumentError
@@ -20,6 +20,7 @@ from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.translation import PendingTranslations, check_parameters, submit_sources
+from jumok_serve.text.blame import blamed_texts, text_of_part
 from jumok_serve.text.long_sentences import cut, joint
 from jumok_serve.text.sentence_splitting import MAX_SENTENCES, SplitText, sentence_space, split, too_many_sentences
 from jumok_serve.tokenizers.input_processor import EMPTY_SOURCE, InputProcessor, Source, check_count
@@ -192,12 +193,12 @@ def submit_sentences(
     split_texts = _split_all(texts, direction, parameters)
     with_content = sum(_is_text(one) and bool(one.strip()) for text in split_texts for one in text.sentences)
     engine.check_room(with_content, parameters.caller)
-    with BlamedTexts([len(text.sentences) for text in split_texts]):
+    with blamed_texts(partial(text_of_part, [len(text.sentences) for text in split_texts])):
         parts = read_parts(model.inputs, split_texts, direction, parameters)
     sources = [source for text in parts for source in text.sources]
     if len(sources) > MAX_SENTENCES:
         raise too_many_sentences()
-    with BlamedTexts([len(text.sources) for text in parts]):
+    with blamed_texts(partial(text_of_part, [len(text.sources) for text in parts])):
         pending = submit_sources(
             model,
             engine,
@@ -320,23 +321,3 @@ def _first_part_prefixes(prefixes: Sequence[str | None] | None, texts: Sequence[
         for prefix, text in zip(prefixes, texts, strict=True)
         for number in range(len(text.sources))
     ]
-
-
-class BlamedTexts:
-    """Context that gives errors of a part the field of its text; ``counts`` are the parts of each text."""
-
-    def __init__(self, counts: Sequence[int]) -> None:
-        self._counts = counts
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if not isinstance(error, InvalidArgumentError):
-            return
-        blamed = re.fullmatch(r"(contents|target_prefixes)\[(\d+)\]", error.field)
-        if blamed is None:
-            return
-        numbers = [index for index, count in enumerate(self._counts) for _ in range(count)]
-        field = f"{blamed[1]}[{numbers[int(blamed[2])]}]"
-        raise InvalidArgumentError(str(error).replace(error.field, field), field=field) from error

@@ -9,6 +9,7 @@ from deep_translator import LibreTranslator
 from deep_translator.exceptions import AuthorizationException
 from libretranslatepy import LibreTranslateAPI
 
+from jumok_serve import rank_languages
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
@@ -64,13 +65,21 @@ def test_alternatives_are_further_hypotheses(served: Served, translator: Transla
     assert [len(one) for one in several.content["alternatives"]] == [1, 1, 1]
 
 
-def test_auto_is_the_only_source_language(served: Served, expected: list[str]) -> None:
-    detected = {"confidence": 100, "language": "en"}
+def test_languages_are_detected(served: Served, expected: list[str]) -> None:
+    ranked = [rank_languages(text, ["en", "de"])[0] for text in TEXTS]
+    detected = [{"confidence": round(100 * one.confidence), "language": "en"} for one in ranked]
+    assert {one.language for one in ranked} == {"en"}
     one = call(f"{served.url}/translate", request(TEXTS[0], source="auto"))
-    assert one.content == {"translatedText": expected[0], "detectedLanguage": detected}
+    assert one.content == {"translatedText": expected[0], "detectedLanguage": detected[0]}
     several = call(f"{served.url}/translate", request(TEXTS, source="auto"))
-    assert several.content == {"translatedText": expected, "detectedLanguage": [detected] * 3}
-    assert call(f"{served.url}/detect", form={"q": TEXTS[0]}).content == [detected]
+    assert several.content == {"translatedText": expected, "detectedLanguage": detected}
+    found = call(f"{served.url}/detect", form={"q": TEXTS[0]}).content
+    assert found[0] == detected[0]
+    german = call(f"{served.url}/detect", {"q": "Der alte Mann und das Meer"}).content
+    assert german[0]["language"] == "de"
+    assert call(f"{served.url}/detect", {"q": "***"}).content == []
+    refused = call(f"{served.url}/detect", {"q": "a" * 100_001})
+    assert (refused.status, "at most 100000 characters" in refused.content["error"]) == (400, True)
 
 
 def test_the_server_describes_itself(served: Served) -> None:
@@ -100,7 +109,7 @@ def test_the_server_describes_itself(served: Served) -> None:
         (request("a", target=None), "the field target is missing"),
         (request("a", target="xx"), "the model has no target language 'xx'; it has de"),
         (request("a", source="xx"), "the model has no source language 'xx'"),
-        (request("a", source="auto", target="xx"), "name the source language"),
+        (request("a", source="auto", target="xx"), "the model has no target language 'xx'; it has de"),
         (request("a", format="pdf"), "format must be"),
         (request("a", format=True), "format must be a string"),
         (request("a", alternatives=11), "alternatives must be a number from 0 to 10"),

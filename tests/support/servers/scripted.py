@@ -9,8 +9,8 @@ import grpc
 from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionWeights
-from jumok_proto.conversion import response_to_proto, scores_to_proto
-from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
+from jumok_proto.conversion import detected_to_proto, response_to_proto, scores_to_proto
+from jumok_proto.results import DetectedLanguage, FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.service.rpc.error_table import to_status
@@ -108,6 +108,12 @@ class Scripted(TranslationServiceServicer):
     ) -> translation_pb2.ScoreTextResponse:
         self.score_requests.append(request)
         return scores_to_proto([] if self.drop_answers else [length(target) for target in request.targets])
+
+    def DetectLanguage(
+        self, request: translation_pb2.DetectLanguageRequest, context: grpc.ServicerContext
+    ) -> translation_pb2.DetectLanguageResponse:
+        results = [] if self.drop_answers else [[DetectedLanguage("en", 1.0)] for _ in request.contents]
+        return detected_to_proto(results)
 
     def AlignText(
         self, request: alignment_pb2.AlignTextRequest, context: grpc.ServicerContext

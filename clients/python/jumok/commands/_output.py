@@ -16,6 +16,9 @@ import click
 from jumok.commands._line_requests import InputError, Line
 from jumok_proto.results import Hypothesis, Translation
 
+CLEAR = 0.5
+"""Least confidence in a detected language without a warning."""
+
 
 class Warnings:
     """Warnings on standard error, the first of each kind."""
@@ -40,6 +43,16 @@ class Warnings:
         if unknown:
             self.once("source", f"{name}: {unknown} of {tokens} tokens are unknown to the model, which guesses there")
 
+    def unclear_language(self, name: str, translation: Translation) -> None:
+        """Warn of a language that was detected with little confidence."""
+        confidence = translation.source_confidence
+        if confidence is not None and confidence < CLEAR:
+            self.once(
+                "language",
+                f"{name} was taken for {translation.source_language} with confidence {confidence:.2f}: give "
+                "--source-language",
+            )
+
 
 def plain(translation: Translation) -> str:
     """Format the best hypothesis on one line."""
@@ -61,6 +74,7 @@ def as_json(translation: Translation, source: str) -> str:
         "text": translation.text,
         "score": translation.score,
         "source_language": translation.source_language,
+        "source_confidence": translation.source_confidence,
         "target_language": translation.target_language,
         "source_token_count": translation.source_token_count,
         "output_token_count": translation.output_token_count,

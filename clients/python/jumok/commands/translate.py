@@ -104,7 +104,8 @@ def translate(
     Writes one line for each text, in order and as soon as possible. A text that cannot be translated gives an empty
     line, a reason on standard error and exit code 1. With --num-hypotheses above 1, writes one line for each
     translation: number of the text, rank, score and translation, separated by tabs. With --markup, a file or standard
-    input is one document. Other options default to the model's.
+    input is one document. With --source-language auto, the language of each text is detected. Other options default to
+    the model's.
     """
     if attention and not json_lines:
         raise click.UsageError("--attention needs --json: plain lines cannot hold it")
@@ -175,6 +176,7 @@ def _warn(warnings: Warnings, line: Line, translation: Translation, *, prefix: s
     """
     warnings.unknown_source(line.name, translation.source_unknown_count, translation.source_token_count)
     warnings.missing_terms(line.name, translation)
+    warnings.unclear_language(line.name, translation)
     if translation.prefix_unknown_count:
         tokens = translation.prefix_unknown_count
         warnings.once(

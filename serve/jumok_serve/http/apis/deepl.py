@@ -17,11 +17,12 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.http.apis.languages import language_name, only_source, spelled_by
+from jumok_serve.http.apis.languages import language_name, spelled_by
 from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Direction, Sender
 from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
 from jumok_serve.http.requests import text_field, texts_field
 from jumok_serve.http.site import Answer, Incoming, Site, route
+from jumok_serve.text.detection import AUTO
 
 KEY_SCHEME = "DeepL-Auth-Key "
 UNLIMITED = 10**12
@@ -106,9 +107,7 @@ async def _translate(incoming: Incoming) -> Response:
 def _pair(fields: Mapping[str, Any], directions: tuple[Direction, ...]) -> tuple[str, str]:
     """Return source and target language in the models' spelling."""
     target = spelled_by([one.target for one in directions], text_field(fields, "target_lang"))
-    given = text_field(fields, "source_lang", "")
-    with renamed_fields(FIELDS):
-        source = given or only_source(directions, target)
+    source = text_field(fields, "source_lang", "") or AUTO
     return spelled_by([one.source for one in directions], source), target
 
 

@@ -2,9 +2,6 @@
 
 from collections.abc import Iterable
 
-from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.http.backend import Direction
-
 # ISO 639-1, and some codes of three letters.
 _NAMES = """
 af Afrikaans|am Amharic|ar Arabic|as Assamese|ast Asturian|az Azerbaijani|ba Bashkir|be Belarusian|bg Bulgarian
@@ -33,21 +30,6 @@ def language_name(tag: str) -> str:
     if name is None:
         return tag
     return f"{name} ({rest})" if rest else name
-
-
-def only_source(directions: Iterable[Direction], target: str = "") -> str:
-    """Return the only source language, of those with a target if it is given.
-
-    Raises:
-        InvalidArgumentError: there are several or none.
-    """
-    sources = {one.source for one in directions if not target or _key(one.target) == _key(target)}
-    if len(sources) == 1:
-        return sources.pop()
-    raise InvalidArgumentError(
-        f"this server detects no languages: name the source language, one of {', '.join(sorted(sources)) or 'none'}",
-        field="source_language_code",
-    )
 
 
 def spelled_by(tags: Iterable[str], tag: str) -> str:

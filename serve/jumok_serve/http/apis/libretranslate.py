@@ -8,20 +8,25 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
-from jumok_proto.v1.translation_pb2 import MARKUP_HTML, MARKUP_UNSPECIFIED, TranslateTextRequest, TranslateTextResponse
-from jumok_serve.http.apis.languages import language_name, only_source
-from jumok_serve.http.backend import TRANSLATE, Direction
+from jumok_proto.v1.translation_pb2 import (
+    MARKUP_HTML,
+    MARKUP_UNSPECIFIED,
+    DetectLanguageRequest,
+    DetectLanguageResponse,
+    TranslateTextRequest,
+    TranslateTextResponse,
+)
+from jumok_serve.http.apis.languages import language_name
+from jumok_serve.http.backend import DETECT, TRANSLATE, Direction
 from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
 from jumok_serve.http.requests import number_field, text_field, texts_field
 from jumok_serve.http.site import Incoming, Site, route
+from jumok_serve.text.detection import is_auto
 
-AUTO = "auto"
 FORMATS = {"text": MARKUP_UNSPECIFIED, "html": MARKUP_HTML}
 MAX_ALTERNATIVES = 10
 MIN_BEAM_SIZE = 5
 """Beam size of a request for alternatives, if they are fewer."""
-CERTAIN = 100
-"""Confidence in the only possible language."""
 STATUSES = {401: 403, 404: 400}
 """Statuses that this API has in place of others."""
 FIELDS = {
@@ -65,11 +70,9 @@ async def _translate(incoming: Incoming) -> Response:
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
     if (form := text_field(fields, "format", "text")) not in FORMATS:
         raise InvalidArgumentError(f"format must be {' or '.join(FORMATS)}, got {form!r}", field="format")
-    with renamed_fields(FIELDS):
-        detected = only_source(await _directions(incoming), target) if source == AUTO else None
     request = TranslateTextRequest(
         contents=texts,
-        source_language_code=detected or source,
+        source_language_code=source,
         target_language_code=target,
         split_sentences=not alternatives,
         markup=FORMATS[form],
@@ -86,21 +89,28 @@ async def _translate(incoming: Incoming) -> Response:
     content: dict[str, Any] = {"translatedText": [best for best, *_ in hypotheses]}
     if alternatives:
         content["alternatives"] = [others for _, *others in hypotheses]
-    if detected is not None:
-        content["detectedLanguage"] = [_detected(detected) for _ in texts]
+    if is_auto(source):
+        content["detectedLanguage"] = [
+            _detected(translation.source_language_code, translation.source_language_confidence)
+            for translation in response.translations
+        ]
     if not isinstance(fields["q"], list):
         content = {name: values[0] for name, values in content.items()}
     return JSONResponse(content)
 
 
-def _detected(language: str) -> dict[str, object]:
-    return {"confidence": CERTAIN, "language": language}
+def _detected(language: str, confidence: float) -> dict[str, object]:
+    return {"confidence": round(100 * confidence), "language": language}
 
 
 async def _detect(incoming: Incoming) -> Response:
-    text_field(incoming.fields, "q")
-    with renamed_fields({"source_language_code": "q"}):
-        return JSONResponse([_detected(only_source(await _directions(incoming)))])
+    request = DetectLanguageRequest(contents=[text_field(incoming.fields, "q")])
+    with renamed_fields(FIELDS):
+        response = await incoming.site.backend.call(
+            DETECT, request, incoming.sender(_key(incoming)), DetectLanguageResponse
+        )
+    (result,) = response.results
+    return JSONResponse([_detected(one.language_code, one.confidence) for one in result.languages])
 
 
 async def _languages(incoming: Incoming) -> Response:

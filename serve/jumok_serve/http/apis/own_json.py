@@ -54,6 +54,13 @@ METHODS = (
     ),
     Method(
         "POST",
+        "/v1/text:detectLanguage",
+        f"{_TEXTS}/DetectLanguage",
+        translation_pb2.DetectLanguageRequest,
+        translation_pb2.DetectLanguageResponse,
+    ),
+    Method(
+        "POST",
         "/v1/text:score",
         f"{_TEXTS}/ScoreText",
         translation_pb2.ScoreTextRequest,

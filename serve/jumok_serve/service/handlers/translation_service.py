@@ -10,6 +10,7 @@ from typing import Protocol, TypeVar, cast
 
 from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.conversion import (
+    detected_to_proto,
     response_to_proto,
     scores_to_proto,
     timings_to_proto,
@@ -21,6 +22,8 @@ from jumok_proto.v1.translation_pb2 import (
     CORPUS_ORDER_COMPLETION,
     CorpusItem,
     CorpusOrder,
+    DetectLanguageRequest,
+    DetectLanguageResponse,
     ScoreTextRequest,
     ScoreTextResponse,
     StreamTranslateTextRequest,
@@ -32,6 +35,12 @@ from jumok_proto.v1.translation_pb2 import (
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.handlers.corpus import Corpus
+from jumok_serve.service.handlers.detection import (
+    LanguageDetection,
+    detects,
+    translate_by_language,
+    with_confidence,
+)
 from jumok_serve.service.handlers.glossary_service import stored_terms
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.pivot import submit_over_pivot
@@ -117,11 +126,20 @@ class TranslationService(TranslationServiceServicer):
         self._attention_requests = OpenCalls(
             "requests for attention", MAX_ATTENTION_REQUESTS, MAX_ATTENTION_REQUESTS // 2
         )
+        self._detection = LanguageDetection(models, self._tokenizing)
         self._stopping = asyncio.Event()
 
     async def TranslateText(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:  # noqa: N802
         """Translate all texts, or fail; cancellation frees the rows."""
         reject_unknown_fields(request)
+        if not detects(request):
+            return await self._translate(request, context)
+        self._limits.check_num_texts(len(request.contents))
+        detected = await self._detection.of_request(request, request.contents)
+        return await translate_by_language(request, detected, lambda group: self._translate(group, context))
+
+    async def _translate(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:
+        """Translate texts of one language."""
         with self._use(request) as chosen:
             parsed = await self._parse(chosen, request, context)
             self._limits.check_num_texts(len(request.contents))
@@ -148,6 +166,7 @@ class TranslationService(TranslationServiceServicer):
     ) -> None:
         """Translate a text, and write its growing stable prefix, skipping old states."""
         reject_unknown_fields(request)
+        request, detected = await self._detection.resolve(request, request.content)
         with self._use(request) as chosen:
             parsed = await self._parse(chosen, request, context)
             self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
@@ -166,7 +185,7 @@ class TranslationService(TranslationServiceServicer):
                     await self._write_progress(pending, progress, context)
 
                     def make_response() -> StreamTranslateTextResponse:
-                        (translation,) = pending.collect()
+                        (translation,) = with_confidence(pending, detected).collect()
                         return StreamTranslateTextResponse(
                             stable_text=translation.text,
                             translation=translation_to_proto(translation),
@@ -209,21 +228,24 @@ class TranslationService(TranslationServiceServicer):
             )
         if settings.order not in CORPUS_ORDERS:
             raise InvalidArgumentError(f"order has the unknown value {settings.order}", field="order")
-        with self._use(settings) as chosen:
-            parsed = await self._parse(chosen, settings, context)
+        example = self._detection.example(settings)
+        with self._use(example) as chosen:
+            parsed = await self._parse(chosen, example, context)
         self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
 
         async def submit(item: CorpusItem) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
+            own, detected = await self._detection.resolve(settings, item.content)
             # After a model was replaced, later items go to the new one.
             with ExitStack() as used:
-                chosen = used.enter_context(self._use(settings))
-                pending = await self._submit(chosen, [item.content], parsed.parameters, prefixes, spare=True)
+                chosen = used.enter_context(self._use(own))
+                of_item = parsed if detected is None else await self._parse(chosen, own, context)
+                pending = await self._submit(chosen, [item.content], of_item.parameters, prefixes, spare=True)
                 if len(chosen.models) > 1:  # a text between two models is in no engine, which would finish it
                     release = used.pop_all().close
                     pending.futures[0].add_done_callback(lambda _: self._wakeups.call_soon(release))
-                return pending
+                return with_confidence(pending, detected)
 
         corpus = Corpus(
             requests=requests,
@@ -242,6 +264,13 @@ class TranslationService(TranslationServiceServicer):
     def stop(self) -> None:
         """Read no further corpus items, and end calls after pending results."""
         self._stopping.set()
+
+    async def DetectLanguage(self, request: DetectLanguageRequest, context: Context) -> DetectLanguageResponse:  # noqa: N802
+        """Detect the languages of all texts."""
+        reject_unknown_fields(request)
+        self._limits.check_num_texts(len(request.contents))
+        self._limits.check_lengths(contents=request.contents)
+        return detected_to_proto(await self._detection.rank(request.contents))
 
     async def ScoreText(self, request: ScoreTextRequest, context: Context) -> ScoreTextResponse:  # noqa: N802
         """Score all targets, or fail; a cancelled call stops between two batches."""

@@ -12,7 +12,8 @@ from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import DuplicateModelError
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel
-from jumok_serve.service.models.routes import Routes
+from jumok_serve.service.models.routes import Routes, same_language
+from jumok_serve.text.detection import sources_into
 
 
 class ModelEntry:
@@ -134,6 +135,30 @@ class ModelRegistry:
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """All pairs that a request without a model may name, sorted."""
         return self._models.routes.pairs
+
+    def languages(self) -> set[str]:
+        """All languages of the models that take requests."""
+        return {tag for model in self for tag in (*model.manifest.languages.sources, *model.manifest.languages.targets)}
+
+    def sources_into(self, name: str, target: str) -> list[str]:
+        """Return the source languages of requests with a model's name, or none, and a target language, or none.
+
+        Languages that take two models come last.
+
+        Raises:
+            ModelNotFoundError: no model has the name, or there are no models.
+            LanguageNotFoundError: no model translates into the target language.
+            InvalidArgumentError: neither a name nor a target among several models.
+        """
+        over_pivot = {(route.source, route.target) for route in self.routes()}
+        pairs = sorted(self.pairs(), key=over_pivot.__contains__)  # those of one model first
+        sources = [one for one, other in pairs if target and same_language(other, target)]
+        if not name and sources:
+            return list(dict.fromkeys(sources))
+        if not name and len(self._models.serving) > 1:
+            self._choose("auto" if target else "", target)  # raises
+        only = self.find(name or next(iter(self._models.serving), "")).model
+        return sources_into(only.manifest.languages, target or None)
 
     @contextmanager
     def use(self, name: str, source: str = "", target: str = "") -> Iterator[ChosenModels]:

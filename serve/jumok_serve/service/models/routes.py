@@ -65,5 +65,10 @@ class Routes:
         )
 
 
+def same_language(tag: str, other: str) -> bool:
+    """True if two tags differ in case, hyphens and underscores at most."""
+    return _key(tag) == _key(other)
+
+
 def _key(tag: str) -> str:
     return tag.replace("_", "-").casefold()

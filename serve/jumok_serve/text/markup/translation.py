@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 
 import numpy as np
@@ -16,12 +17,12 @@ from jumok_serve.tasks.best_attention import Attended
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
+from jumok_serve.text.blame import blamed_texts, text_of_part
 from jumok_serve.text.markup.alignment import Place, align_words, token_places, words
 from jumok_serve.text.markup.document import Block, Document
 from jumok_serve.text.markup.parser import parse
 from jumok_serve.text.markup.transfer import Word, transfer, write_spans
 from jumok_serve.text.sentence_translation import (
-    BlamedTexts,
     PendingParts,
     TextParts,
     join_translations,
@@ -193,7 +194,7 @@ def submit_documents(
     ):
         raise AttentionUnavailableError.of(model.manifest.name)
     contents = [[block.text for block in document.blocks] or [""] for document in documents]
-    with BlamedTexts([len(of_one) for of_one in contents]):
+    with blamed_texts(partial(text_of_part, [len(of_one) for of_one in contents])):
         pending = submit_sentences(
             model,
             engine,

@@ -1,10 +1,11 @@
 """Parsing of HTML and XML: every character kept, blocks and spans found, hostile input in linear time."""
 
+import re
 import time
 
 import lxml.html
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
@@ -125,13 +126,16 @@ FRAGMENTS = (
 
 @given(st.lists(st.sampled_from(FRAGMENTS), max_size=30).map("".join))
 @settings(max_examples=150, deadline=None)
+@example("<one<p>")
 def test_any_html_is_parsed_and_nothing_is_lost(text: str) -> None:
     assert "".join(token.written for token in scan(text, html=True)) == text
     document = parse(text, "html")
     written = document.written(shown)
-    # Only white space and the place of end tags may differ.
+    # Only white space and the place of end tags may differ. A name as in `<one<p>` is in the end tag too.
+    named = re.findall("<one[^ \n/>]*", text)
     for fragment in ("one", "three", "<img", "<br>", "<x/>", "<p>", "<b>", "<li>"):
-        assert written.count(fragment) == text.count(fragment)
+        assert written.count(fragment) - text.count(fragment) <= sum(name.count(fragment) for name in named)
+        assert written.count(fragment) >= text.count(fragment)
 
 
 @given(st.recursive(st.sampled_from(["one", "two &amp; three"]), lambda inner: st.lists(inner, max_size=4)))

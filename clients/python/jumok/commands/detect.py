@@ -1,0 +1,64 @@
+"""``jumok detect``: detect the languages of texts."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+
+from jumok import Client
+from jumok._transport.address import addresses
+from jumok.commands._line_requests import InputError, Line, answer_lines, open_lines
+from jumok.commands._options import access, await_server, file_options, server_options, timeout_option
+from jumok.commands._output import open_output, progress, write_line
+
+UNKNOWN = "und"
+"""Language of a text without letters, as BCP 47 has it."""
+
+
+@click.command()
+@click.argument("texts", metavar="[TEXT]...", nargs=-1)
+@file_options
+@server_options
+@timeout_option(60.0, "Seconds that one request may take; long input is sent in many.")
+@click.pass_context
+def detect(
+    context: click.Context,
+    *,
+    texts: tuple[str, ...],
+    source: Path | None,
+    output: Path | None,
+    server: str,
+    timeout_s: float,
+) -> None:
+    """Detect the languages of TEXTs, or of the lines of a file or of standard input, in UTF-8.
+
+    Writes one line for each text: the language, a tab, and the confidence among the languages of the server's models,
+    0 to 1. A text without letters has the language und.
+    """
+    if texts and source is not None:
+        raise click.UsageError(f"give texts, or --input {source}, not both")
+    tls, token = access(context)
+    await_server(context, addresses(server))
+    descriptor: int | None = None
+    lines: Iterator[Line] = (Line(text, f"text {number}", len(text)) for number, text in enumerate(texts, start=1))
+    if not texts:
+        descriptor, lines = open_lines(source)
+
+    with (
+        Client(server, tls=tls, token=token, timeout_s=timeout_s) as client,
+        open_output(output) as out,
+        progress(descriptor, "detecting", out) as advance,
+    ):
+        for batch in answer_lines(_readable(lines), client.detect_language, retry_s=timeout_s):
+            for languages in batch.answers:
+                language, confidence = languages[0] if languages else (UNKNOWN, 0.0)
+                write_line(f"{language}\t{confidence:.2f}", out)
+            out.flush()
+            advance(batch.lines)
+
+
+def _readable(lines: Iterator[Line]) -> Iterator[Line]:
+    for line in lines:
+        if line.problem:
+            raise InputError(f"{line.name}: {line.problem}")
+        yield line

@@ -1,0 +1,147 @@
+"""Detection of languages, among those of models."""
+
+import copy
+import re
+import threading
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final
+
+from jumok_proto.errors import LanguageNotFoundError
+from jumok_proto.results import DetectedLanguage, Translation
+from jumok_serve.manifest.language_codes import primary_language
+from jumok_serve.manifest.languages import Languages
+
+if TYPE_CHECKING:
+    from py3langid.langid import LanguageIdentifier
+
+AUTO: Final = "auto"
+"""Source language of texts whose language is detected."""
+MAX_CHARACTERS: Final = 2000
+"""Characters of a text that are looked at; 1 ms."""
+LEAST_CONFIDENCE: Final = 0.01
+"""Least confidence of a language that is listed."""
+_OTHER_NAMES: Final = {"nb": "no", "fil": "tl", "iw": "he", "prs": "fa", "in": "id"}
+"""Names that the identifier has for languages, by their primary subtags."""
+_TAG: Final = re.compile(r"<[^<>]*>")
+_loading = threading.Lock()
+_LETTER: Final = re.compile(r"[^\W\d_]")
+
+
+def is_auto(language: str | None) -> bool:
+    """True if the language of texts shall be detected."""
+    return language is not None and language.casefold() == AUTO
+
+
+def rank_languages(text: str, tags: Iterable[str]) -> list[DetectedLanguage]:
+    """Return the possible languages of a text, best first; none of a text without letters.
+
+    Of several tags of one language, as of two scripts, the shortest stands for all.
+    """
+    ranked = _ranked(text, tags)
+    return [one for one in ranked if one is ranked[0] or one.confidence >= LEAST_CONFIDENCE]
+
+
+def detect_source(text: str, tags: Collection[str], sources: Sequence[str]) -> DetectedLanguage:
+    """Return the most probable of some source languages.
+
+    Args:
+        tags: languages among which confidence is shared.
+        sources: possible languages; the first stands for texts without letters, with confidence 0.
+    """
+    for one in _ranked(text, {*tags, *sources}):
+        for source in sources:
+            if _name(source) == _name(one.language):
+                return DetectedLanguage(source, one.confidence)
+    return DetectedLanguage(sources[0], 0.0)
+
+
+def sources_into(languages: Languages, target: str | None) -> list[str]:
+    """Return the source languages of a model with a target, or its default target; the default source first.
+
+    Raises:
+        LanguageNotFoundError: there are none.
+        InvalidArgumentError: no target is named, and the model has no default.
+    """
+    default = languages.default
+    first = [default.source] if default is not None else []
+    usable, problem = [], LanguageNotFoundError("the model has no source language")
+    for source in dict.fromkeys((*first, *languages.sources)):
+        try:
+            languages.direction(source, target)
+        except LanguageNotFoundError as error:
+            problem = error
+        else:
+            usable.append(source)
+    if not usable:
+        raise problem
+    return usable
+
+
+def translate_detected(
+    texts: Sequence[str],
+    languages: Languages,
+    target: str | None,
+    translate: Callable[[str, list[int]], list[Translation]],
+) -> list[Translation]:
+    """Translate texts from their own languages, with one model.
+
+    Args:
+        translate: translates from a language the texts of the given indices.
+    """
+    sources = sources_into(languages, target)
+    detected = [detect_source(text, {*languages.sources, *languages.targets}, sources) for text in texts]
+    translations: dict[int, Translation] = {}
+    for language, indices in group_by_language(detected).items():
+        for index, translation in zip(indices, translate(language, indices), strict=True):
+            translations[index] = replace(translation, source_confidence=detected[index].confidence)
+    return [translations[index] for index in range(len(texts))]
+
+
+def group_by_language(detected: Sequence[DetectedLanguage]) -> dict[str, list[int]]:
+    """Return the indices of texts by language."""
+    groups: dict[str, list[int]] = {}
+    for index, one in enumerate(detected):
+        groups.setdefault(one.language, []).append(index)
+    return groups
+
+
+def _ranked(text: str, tags: Iterable[str]) -> list[DetectedLanguage]:
+    by_name: dict[str, str] = {}
+    for tag in sorted(tags, key=lambda tag: (len(tag), tag)):
+        by_name.setdefault(_name(tag), tag)
+    known = _known_names().intersection(by_name)
+    beginning = _TAG.sub(" ", text[:MAX_CHARACTERS])
+    if not known or _LETTER.search(beginning) is None:
+        return []
+    ranked = _identifier(frozenset(known)).rank(beginning)
+    return [DetectedLanguage(by_name[name], confidence) for name, confidence in ranked]
+
+
+def _name(tag: str) -> str:
+    """Return the identifier's name of a language."""
+    language = primary_language(tag)
+    return _OTHER_NAMES.get(language, language)
+
+
+@lru_cache(maxsize=1)
+def _known_names() -> frozenset[str]:
+    with _loading:  # two threads would load the model twice
+        return frozenset(_model().labels)
+
+
+@lru_cache(maxsize=1)
+def _model() -> "LanguageIdentifier":
+    """Load the identifier of all its languages: 1 s, 120 MB."""
+    from py3langid.langid import MODEL_FILE, LanguageIdentifier  # noqa: PLC0415 - imported when it is needed
+
+    return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+
+
+@lru_cache(maxsize=16)
+def _identifier(names: frozenset[str]) -> "LanguageIdentifier":
+    """Return an identifier of some languages; it shares most of its memory with the whole one."""
+    identifier = copy.copy(_model())
+    identifier.set_languages(sorted(names))
+    return identifier

@@ -1,0 +1,178 @@
+"""Detected languages over gRPC: routing to models and over pivots, in all calls, SDK and command line."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jumok
+from jumok_serve import Translator, rank_languages
+from tests.support.command import run
+from tests.support.models.variants import directed, edited
+from tests.support.servers.in_process_server import check_idle, serving
+
+GERMAN = "Ein Mann und eine alte Frau sitzen auf der Straße."
+ENGLISH = "A man and an old woman are sitting in the street."
+TEXTS = [GERMAN, ENGLISH, "***", "Zwei junge Männer mit einem Hund.", "Two young men with a dog."]
+LANGUAGES = ["de", "en", "en", "de", "en"]
+SHORT: dict[str, Any] = {"beam_size": 2, "max_length": 8}
+
+
+@pytest.fixture(scope="module")
+def models(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Translator]]:
+    folder = tmp_path_factory.mktemp("bundles")
+    with ExitStack() as stack:
+        yield [
+            stack.enter_context(
+                Translator(
+                    edited(tiny_bundle, folder / f"{one}-{other}", directed(one, other)), precision="fp32", threads=1
+                )
+            )
+            for one, other in (("de", "en"), ("en", "fr"), ("en", "de"))
+        ]
+
+
+@pytest.fixture(scope="module")
+def address(models: list[Translator]) -> Iterator[str]:
+    with serving(*models) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Iterator[jumok.Client]:
+    with jumok.Client(address) as connected:
+        yield connected
+
+
+def expected(client: jumok.Client, **options: Any) -> list[jumok.Translation]:
+    """Translations into French with the languages given."""
+    return [
+        client.translate(text, source_language=language, target_language="fr", **options, **SHORT)
+        for text, language in zip(TEXTS, LANGUAGES, strict=True)
+    ]
+
+
+def compare(found: list[jumok.Translation], wanted: list[jumok.Translation]) -> None:
+    assert [(one.text, one.model, one.source_language) for one in found] == [
+        (one.text, one.model, one.source_language) for one in wanted
+    ]
+    assert [one.pivot for one in found] == [one.pivot for one in wanted]
+    ranked = [rank_languages(text, ["de", "en", "fr"]) for text in TEXTS]
+    assert [one.source_confidence for one in found] == [
+        pytest.approx(languages[0].confidence) if languages else 0.0 for languages in ranked
+    ]
+
+
+def test_texts_go_to_the_models_of_their_languages(client: jumok.Client, models: list[Translator]) -> None:
+    wanted = expected(client)
+    assert [one.pivot is not None for one in wanted] == [True, False, False, True, False]
+    auto: dict[str, Any] = {"source_language": "auto", "target_language": "fr", **SHORT}
+    compare(client.translate(TEXTS, **auto), wanted)
+    compare([client.translate(text, **auto) for text in TEXTS], wanted)
+    results = client.translate_iter(TEXTS, **auto)
+    compare([result.translation for result in results], wanted)
+    streams = [list(client.translate_stream(text, **auto))[-1].translation for text in TEXTS]
+    compare([one for one in streams if one is not None], wanted)
+    for model in models:
+        check_idle(model)
+
+
+def test_prefixes_stay_with_their_texts(client: jumok.Client) -> None:
+    prefixes = [f"{number} " for number in range(len(TEXTS))]
+    found = client.translate(TEXTS, source_language="auto", target_language="fr", target_prefix=prefixes, **SHORT)
+    wanted = [
+        client.translate(
+            text, source_language=language, target_language="fr", target_prefix=prefix, split_sentences=False, **SHORT
+        ).text
+        for text, language, prefix in zip(TEXTS, LANGUAGES, prefixes, strict=True)
+    ]
+    assert [one.text for one in found] == wanted
+
+
+def test_a_named_model_takes_its_own_languages(client: jumok.Client) -> None:
+    translation = client.translate(GERMAN, source_language="auto", model="tiny-en-fr", **SHORT)
+    assert (translation.source_language, translation.model) == ("en", "tiny-en-fr")
+    assert translation.source_confidence is not None
+    assert translation.source_confidence < 0.1
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({}, jumok.InvalidArgumentError, "name a model, or both languages"),
+        ({"target_language": "es"}, jumok.LanguageNotFoundError, "no model translates from 'auto' to 'es'"),
+        ({"target_language": "fr", "model": "x"}, jumok.ModelNotFoundError, "'x' is not loaded"),
+        ({"target_language": "fr", "beam_size": 99}, jumok.InvalidArgumentError, "beam_size"),
+        ({"target_language": "fr", "stored_glossary": "x"}, jumok.JumokError, "keeps no glossaries|takes one model"),
+    ],
+)
+def test_requests_that_are_refused(
+    client: jumok.Client, models: list[Translator], options: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        client.translate(TEXTS, source_language="auto", **options)
+    with pytest.raises(error, match=message):
+        list(client.translate_iter(TEXTS, source_language="auto", **options))
+    with pytest.raises(error, match=message):
+        list(client.translate_stream(GERMAN, source_language="auto", **options))
+    for model in models:
+        check_idle(model)
+
+
+def test_errors_name_the_text_of_the_request(client: jumok.Client, models: list[Translator]) -> None:
+    texts = [*TEXTS, "A man. " * 200]
+    with pytest.raises(jumok.InvalidArgumentError, match=r"texts\[5\]") as error:
+        client.translate(texts, source_language="auto", target_language="fr", split_sentences=False)
+    assert error.value.field == "contents[5]"
+    with pytest.raises(jumok.InvalidArgumentError, match="one for each of 2 texts"):
+        client.translate(["a", "b"], source_language="auto", target_language="fr", target_prefix=["a"])
+    results = list(client.translate_iter(texts, source_language="auto", target_language="fr", split_sentences=False))
+    assert [result.error is None for result in results] == [True] * 5 + [False]
+    for model in models:
+        check_idle(model)
+
+
+def test_detection_alone(client: jumok.Client, address: str) -> None:
+    one = client.detect_language(GERMAN)
+    assert one[0].language == "de"
+    assert (
+        one == [pytest.approx(language) for language in rank_languages(GERMAN, ["en", "de", "fr"])] or one[0][1] > 0.9
+    )
+    assert [found[0].language if found else None for found in client.detect_language(TEXTS)] == [
+        "de",
+        "en",
+        None,
+        "de",
+        "en",
+    ]
+    with pytest.raises(jumok.InvalidArgumentError, match="at most 1024 texts"):
+        client.detect_language(["a"] * 1025)
+    with pytest.raises(jumok.InvalidArgumentError, match="at most 100000 characters"):
+        client.detect_language("a" * 100_001)
+
+    async def scenario() -> None:
+        async with jumok.AsyncClient(address) as connected:
+            assert await connected.detect_language([GERMAN]) == [one]
+
+    asyncio.run(scenario())
+
+
+def test_the_command_line(address: str, client: jumok.Client) -> None:
+    at = ("--server", address)
+    detected = run("detect", *at, GERMAN, ENGLISH, "12")
+    assert [line.split("\t")[0] for line in detected.stdout.decode().splitlines()] == ["de", "en", "und"]
+    lines = run("detect", *at, given=f"{ENGLISH}\n\n{GERMAN}\n".encode())
+    assert [line.split("\t")[0] for line in lines.stdout.decode().splitlines()] == ["en", "und", "de"]
+    options = ("--source-language", "auto", "--target-language", "fr", "--max-length", "8", "--json")
+    done = run("translate", *at, *options, GERMAN, ENGLISH)
+    answers = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [answer["source_language"] for answer in answers] == ["de", "en"]
+    assert [answer["source_confidence"] > 0.9 for answer in answers] == [True, True]
+    unclear = run("translate", *at, "--model", "tiny-en-fr", *options, GERMAN)
+    assert b"text 1 was taken for en with confidence 0.0" in unclear.stderr
+    wrong = run("detect", *at, given=b"a\n\xff\n")
+    assert (wrong.returncode, b"line 2: byte 1: 0xff is not UTF-8" in wrong.stderr) == (1, True)
