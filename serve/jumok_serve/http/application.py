@@ -40,7 +40,7 @@ class Application:
         cors = Middleware(
             CORSMiddleware,
             allow_origins=list(origins),
-            allow_methods=["GET", "POST", "DELETE"],
+            allow_methods=["GET", "POST", "PUT", "PATCH", "DELETE"],
             allow_headers=["authorization", "content-type", REQUEST_ID_HEADER],
             expose_headers=[REQUEST_ID_HEADER, "retry-after"],
             max_age=CORS_AGE_S,

@@ -59,7 +59,10 @@ def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
         yield
     except (InvalidArgumentError, LanguageNotFoundError) as error:
         name, bracket, index = error.field.partition("[")
-        if name not in names:
+        if error.field in names:
+            field = names[error.field]
+        elif name in names:
+            field = names[name] + bracket + index
+        else:
             raise
-        field = names[name] + bracket + index
         raise type(error)(str(error).replace(error.field, field), field=field) from error

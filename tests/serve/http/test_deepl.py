@@ -65,11 +65,6 @@ def test_plain_texts_need_no_model_for_markup(client: deepl.DeepLClient, transla
         assert found.text == html.escape(expected, quote=False)
 
 
-def test_there_are_no_glossaries(client: deepl.DeepLClient) -> None:
-    assert client.get_glossary_languages() == []
-    assert client.list_glossaries() == []
-
-
 def test_languages(client: deepl.DeepLClient) -> None:
     assert [(one.code, one.name) for one in client.get_source_languages()] == [("EN", "English")]
     (target,) = client.get_target_languages()
@@ -84,7 +79,7 @@ def test_languages(client: deepl.DeepLClient) -> None:
         ({"formality": "more"}, "formality"),
         ({"tag_handling": "json"}, "tag_handling must be html or xml"),
         ({"split_sentences": "often"}, "split_sentences must be"),
-        ({"glossary_id": "1"}, "glossary_id"),
+        ({"glossary_id": "1"}, "keeps no glossaries"),
         ({"custom_instructions": ["rhyme"]}, "custom_instructions"),
     ],
 )

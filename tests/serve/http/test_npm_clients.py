@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from jumok_serve import GlossaryStore
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
@@ -53,8 +54,9 @@ def test_deepl_node(program: Path, translator: Translator, tmp_path: Path) -> No
     file = tmp_path / "tokens"
     file.write_text(f"{token.line()}\n", encoding="utf-8")
     file.chmod(0o600)
-    limits = ServiceLimits(requests_per_second=0.001, request_burst=10)
-    with serving_http(translator, tokens=TokenFile(file), limits=limits) as served:
+    limits = ServiceLimits(requests_per_second=0.001, request_burst=40)
+    glossaries = GlossaryStore(tmp_path / "glossaries")
+    with serving_http(translator, tokens=TokenFile(file), limits=limits, glossaries=glossaries) as served:
         found = run(program, served.url, secret)
     expected = [one.text for one in translator.translate([TEXT, "a dog"])]
     assert [one["text"] for one in found["translated"]] == expected
@@ -62,10 +64,23 @@ def test_deepl_node(program: Path, translator: Translator, tmp_path: Path) -> No
     assert [one["code"] for one in found["sources"]] == ["en"]
     assert [(one["code"], one["name"]) for one in found["targets"]] == [("de", "German")]
     assert found["usage"]["character"]["count"] == len(TEXT) + 5
+    check_glossaries(found["glossaries"])
     assert found["badLanguage"]["kind"] == "DeepLError"
     assert "target_lang" in found["badLanguage"]["message"]
     assert found["wrongKey"]["kind"] == "AuthorizationError"
     assert found["tooOften"]["kind"] == "TooManyRequestsError"
+
+
+def check_glossaries(found: dict[str, Any]) -> None:
+    assert (found["made"]["sourceLang"], found["made"]["targetLang"], found["made"]["entryCount"]) == ("en", "de", 1)
+    assert "Hemdchen" in found["used"]["text"]
+    assert found["listed"] == [found["made"]]
+    assert found["read"] == {"shirt": "Hemdchen"}
+    assert [one["entryCount"] for one in found["changed"]["dictionaries"]] == [2]
+    assert found["both"] == {"shirt": "Hemdchen", "man": "Kerl"}
+    assert found["replaced"]["entryCount"] == 1
+    assert found["missing"]["kind"] == "GlossaryNotFoundError"
+    assert found["left"] == []
 
 
 def test_libretranslate(program: Path, translator: Translator) -> None:

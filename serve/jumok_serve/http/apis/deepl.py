@@ -1,40 +1,41 @@
-"""The HTTP API of DeepL, version 2: texts, languages, usage."""
+"""The HTTP API of DeepL, version 2: texts, languages, usage; glossaries are beside it."""
 
 from collections.abc import Mapping
 from typing import Any
 
-from google.rpc.status_pb2 import Status
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from jumok_proto.errors import InvalidArgumentError, JumokError
+from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
 from jumok_proto.v1.translation_pb2 import (
     MARKUP_HTML,
     MARKUP_UNSPECIFIED,
     MARKUP_XML,
+    Glossary,
     MarkupRules,
     TranslateTextRequest,
     TranslateTextResponse,
 )
+from jumok_serve.http.apis.deepl_calls import refuse, sender_of
+from jumok_serve.http.apis.deepl_glossaries import glossary_routes
 from jumok_serve.http.apis.languages import language_name, spelled_by
-from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Direction, Sender
-from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
+from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Direction
+from jumok_serve.http.errors import renamed_fields
 from jumok_serve.http.requests import text_field, texts_field
-from jumok_serve.http.site import Answer, Incoming, Site, route
+from jumok_serve.http.site import Incoming, Site, route
 from jumok_serve.text.detection import AUTO
 
-KEY_SCHEME = "DeepL-Auth-Key "
 UNLIMITED = 10**12
 """Number of characters by which this API means no limit."""
-STATUSES = {401: 403, 404: 400}
-"""Statuses that this API has in place of others."""
 FIELDS = {
     "contents": "text",
     "source_language_code": "source_lang",
     "target_language_code": "target_lang",
     "markup": "tag_handling",
     "markup_rules": "tag_handling",
+    "glossary": "glossary_id",
+    "glossary.stored": "glossary_id",
 }
 """Names of this API for fields of requests."""
 TAG_HANDLING = {"": MARKUP_UNSPECIFIED, "html": MARKUP_HTML, "xml": MARKUP_XML}
@@ -42,7 +43,7 @@ TAG_LISTS = ("ignore_tags", "non_splitting_tags", "splitting_tags")
 SPLITTING = {"0": False, "1": True, "nonewlines": True}
 FORMALITIES = ("default", "prefer_more", "prefer_less")
 """Formalities that a model without formality may be asked for."""
-REFUSED = ("glossary_id", "glossary_ids", "style_id", "custom_instructions", "translation_memory_id")
+REFUSED = ("style_id", "custom_instructions", "translation_memory_id")
 """Fields that change translations in ways that no model here has."""
 VARIANTS = {"en": ("EN-GB", "EN-US"), "pt": ("PT-BR", "PT-PT")}
 """Target languages that clients name by region only."""
@@ -51,27 +52,17 @@ VARIANTS = {"en": ("EN-GB", "EN-US"), "pt": ("PT-BR", "PT-PT")}
 def deepl_routes(site: Site) -> list[Route]:
     """Make the endpoints."""
     return [
-        route(site, "/v2/translate", "POST", _translate, _refuse),
-        route(site, "/v2/languages", "GET POST", _languages, _refuse),
-        route(site, "/v2/usage", "GET POST", _usage, _refuse),
-        route(site, "/v2/glossaries", "GET", _none_of("glossaries"), _refuse),
-        route(site, "/v2/glossary-language-pairs", "GET", _none_of("supported_languages"), _refuse),
+        route(site, "/v2/translate", "POST", _translate, refuse),
+        route(site, "/v2/languages", "GET POST", _languages, refuse),
+        route(site, "/v2/usage", "GET POST", _usage, refuse),
+        *glossary_routes(site),
     ]
-
-
-def _refuse(error: JumokError, status: Status) -> Response:
-    code = http_status(error)
-    return JSONResponse({"message": status.message}, STATUSES.get(code, code), headers=retry_headers(error))
-
-
-def _sender(incoming: Incoming) -> Sender:
-    return incoming.sender(incoming.key(KEY_SCHEME) or incoming.key())
 
 
 async def _translate(incoming: Incoming) -> Response:
     fields = incoming.fields
     texts = texts_field(fields, "text")
-    directions = await incoming.site.backend.directions(_sender(incoming))
+    directions = await incoming.site.backend.directions(sender_of(incoming))
     source, target = _pair(fields, directions)
     split = _choice(fields, "split_sentences", SPLITTING, "1")
     markup = _choice(fields, "tag_handling", TAG_HANDLING, "")
@@ -87,9 +78,10 @@ async def _translate(incoming: Incoming) -> Response:
         markup=markup,
         markup_rules=rules if markup else None,
         copy_unreadable=split,
+        glossary=_glossary(fields),
     )
     with renamed_fields(FIELDS):
-        response = await incoming.site.backend.call(TRANSLATE, request, _sender(incoming), TranslateTextResponse)
+        response = await incoming.site.backend.call(TRANSLATE, request, sender_of(incoming), TranslateTextResponse)
     return JSONResponse(
         {
             "translations": [
@@ -121,6 +113,19 @@ def _choice(fields: Mapping[str, Any], name: str, choices: Mapping[str, Any], de
     return choices[given]
 
 
+def _glossary(fields: Mapping[str, Any]) -> Glossary | None:
+    """Return the glossary that a request names, or None."""
+    given = fields.get("glossary_id") or fields.get("glossary_ids")
+    listed = texts_field({"glossary_id": given}, "glossary_id") if given else []
+    if len(listed) > 1:
+        raise InvalidArgumentError("glossary_ids: one glossary can be used at a time", field="glossary_ids")
+    if not listed:
+        return None
+    if not fields.get("source_lang"):
+        raise InvalidArgumentError("source_lang: name it if there is a glossary", field="source_lang")
+    return Glossary(stored=listed[0])
+
+
 def _refuse_unknown(fields: Mapping[str, Any]) -> None:
     """Refuse what would change translations, and no model has."""
     formality = text_field(fields, "formality", "default")
@@ -144,8 +149,8 @@ def _tag_lists(fields: Mapping[str, Any]) -> dict[str, list[str]]:
 
 async def _languages(incoming: Incoming) -> Response:
     kind = _choice(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
-    await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), _sender(incoming), ListModelsResponse)
-    tags = sorted({getattr(one, kind) for one in await incoming.site.backend.directions(_sender(incoming))})
+    await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), sender_of(incoming), ListModelsResponse)
+    tags = sorted({getattr(one, kind) for one in await incoming.site.backend.directions(sender_of(incoming))})
     if kind == "source":
         return JSONResponse([{"language": tag.upper(), "name": language_name(tag)} for tag in tags])
     spelled = {variant: tag for tag in tags for variant in VARIANTS.get(tag.lower(), (tag.upper(),))}
@@ -157,16 +162,6 @@ async def _languages(incoming: Incoming) -> Response:
     )
 
 
-def _none_of(name: str) -> Answer:
-    """Make the endpoint of an empty list, which clients read before they translate."""
-
-    async def answer(incoming: Incoming) -> Response:
-        await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), _sender(incoming), ListModelsResponse)
-        return JSONResponse({name: []})
-
-    return answer
-
-
 async def _usage(incoming: Incoming) -> Response:
-    characters = await incoming.site.backend.usage(_sender(incoming))
+    characters = await incoming.site.backend.usage(sender_of(incoming))
     return JSONResponse({"character_count": characters, "character_limit": UNLIMITED})

@@ -11,6 +11,39 @@ async function errorOf(call) {
     }
 }
 
+// Make, use, change and delete a glossary in both versions of the API; without a store there is none.
+async function glossaries(client, text) {
+    const entries = new deepl.GlossaryEntries({ entries: { shirt: 'Hemdchen' } });
+    const made = await client.createGlossary('one', 'en', 'de', entries).catch((error) => String(error.message));
+    if (typeof made === 'string') {
+        return made;
+    }
+    const used = await client.translateText(text, 'en', 'de', { glossary: made });
+    const listed = await client.listGlossaries();
+    const read = await client.getGlossaryEntries(made);
+    await client.deleteGlossary(made);
+    const several = await client.createMultilingualGlossary('several', [
+        { sourceLangCode: 'en', targetLangCode: 'de', entries },
+    ]);
+    const more = new deepl.GlossaryEntries({ entries: { man: 'Kerl' } });
+    const dictionary = { sourceLangCode: 'en', targetLangCode: 'de', entries: more };
+    const changed = await client.updateMultilingualGlossaryDictionary(several, dictionary);
+    const both = await client.getMultilingualGlossaryDictionaryEntries(several, 'en', 'de');
+    const replaced = await client.replaceMultilingualGlossaryDictionary(several, dictionary);
+    await client.deleteMultilingualGlossary(several);
+    return {
+        made,
+        used,
+        listed,
+        read: read.entries(),
+        changed,
+        both: both.entries.entries(),
+        replaced,
+        missing: await errorOf(() => client.getGlossary(made.glossaryId)),
+        left: await client.listMultilingualGlossaries(),
+    };
+}
+
 async function main(url, key, text) {
     const client = new deepl.DeepLClient(key, { serverUrl: url, maxRetries: 0 });
     const stranger = new deepl.DeepLClient('wrong', { serverUrl: url, maxRetries: 0 });
@@ -22,6 +55,7 @@ async function main(url, key, text) {
         usage: await client.getUsage(),
         badLanguage: await errorOf(() => client.translateText(text, 'en', 'fr')),
         wrongKey: await errorOf(() => stranger.getUsage()),
+        glossaries: await glossaries(client, text),
         tooOften: null,
     };
     while (found.tooOften === null) {
