@@ -17,9 +17,12 @@ from jumok_serve.runtime.graph_checks.device_copies import find_copies, optimize
 
 logger = logging.getLogger(__name__)
 
-SLOWER_OPTIMIZERS = ["SkipLayerNormFusion"]
-"""Optimizations of ONNX Runtime that are switched off: its fused add and normalization takes nine times as long on the
-CPU as the two separate operators."""
+SLOWER_ON_CPU = ["SkipLayerNormFusion"]
+"""Optimizations of ONNX Runtime that are switched off on the CPU: its fused add and normalization takes nine times as
+long there as the two separate operators."""
+
+ERRORS_ONLY = 3
+"""Severity of ONNX Runtime's log without its warnings."""
 
 PACKING_OPTIMIZERS = ["ConstantFolding"]
 """Optimizations of ONNX Runtime that copy transposed weights."""
@@ -78,7 +81,7 @@ def session_options(threads: int | None, device: Device, affinities: str = "", *
     if not packed:
         options.add_session_config_entry("session.disable_prepacking", "1")
     options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs
-    options.log_severity_level = 3
+    options.log_severity_level = ERRORS_ONLY
     # Each session has a thread pool; a pool that spins after its run takes cores from the next session.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     if products_saturate():
@@ -97,12 +100,16 @@ def open_session(path: Path, device: Device, options: Any, *, checked: bool, pac
         DeviceError: a device that does not start, or a graph that leaves the device although copies are not allowed.
         Exception: errors of ONNX Runtime for a graph that it cannot load.
     """
+    slower = SLOWER_ON_CPU if device.name == "cpu" else []
+    if device.name == "cuda":
+        # For each ScatterND of a graph it warns of repeated indices, which ours never are.
+        onnxruntime.set_default_logger_severity(ERRORS_ONLY)
     make = partial(
         onnxruntime.InferenceSession,
         path,
         options,
         providers=device.session_providers(),
-        disabled_optimizers=SLOWER_OPTIMIZERS if packed else SLOWER_OPTIMIZERS + PACKING_OPTIMIZERS,
+        disabled_optimizers=slower if packed else slower + PACKING_OPTIMIZERS,
     )
     found: list[str] = []
     if device.own_memory and checked:
