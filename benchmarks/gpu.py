@@ -25,6 +25,7 @@ from benchmarks.gpu_checks.speed import bytes_a_second, load, peak_memory, steps
 from jumok_serve.errors import DeviceError
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device, candidate_devices
 from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.process_memory import freeze_objects
 
 SMALL = Sizes(layers=1, width=64, feed_forward=96, vocabulary=1200)
 """Sizes of the model that shows that the check itself works."""
@@ -102,6 +103,7 @@ def check(report: Report, model: Model, sizes: Sizes, where: Device, arguments: 
                     report.skip(name, "there is no GPU, and the CPU needs no copies")
         if len(graphs) < 2:
             return
+        freeze_objects()  # as a server does
         on_cpu = Graphs(model, "fp32", device=CPU)
         parity(report, model, on_cpu, graphs["fp32"], count=count, tokens=tokens, lengths=lengths)
         for precision in ("fp32", "fp16"):
@@ -124,6 +126,7 @@ def check(report: Report, model: Model, sizes: Sizes, where: Device, arguments: 
         )
         bleu(report, arguments.bundle, arguments.source, arguments.reference, where, count=1000 if on_gpu else 20)
         with peers(report, sizes, memory) as others:
+            freeze_objects()
             settings = {"source": lengths[1] - 8, "tokens": tokens}
             throughput(report, model, graphs["fp16"], "fp16", shapes=shapes, peers=others, **settings)
 
