@@ -21,7 +21,7 @@ from benchmarks.common.progress import progress
 from jumok_proto.alignments import Alignment
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve import Translator
-from jumok_serve.text.markup.alignment import Floats, Place, align_words, token_places, words
+from jumok_serve.tasks.word_alignment import Floats, Place, align_words, token_places, words
 from jumok_serve.text.markup.document import Block, Span
 from jumok_serve.text.markup.parser import parse
 from jumok_serve.text.markup.transfer import Word, transfer

@@ -110,6 +110,8 @@ def options_to_proto(options: Options) -> decoding_pb2.DecodingOptions:
         top_k=options.get("top_k"),
         top_p=options.get("top_p"),
         seed=options.get("seed"),
+        coverage_penalty=options.get("coverage_penalty"),
+        replace_unknowns=options.get("replace_unknowns"),
     )
 
 
@@ -134,6 +136,8 @@ def options_from_proto(message: decoding_pb2.DecodingOptions) -> Options:
         top_k=message.top_k if message.HasField("top_k") else None,
         top_p=message.top_p if message.HasField("top_p") else None,
         seed=message.seed if message.HasField("seed") else None,
+        coverage_penalty=message.coverage_penalty if message.HasField("coverage_penalty") else None,
+        replace_unknowns=message.replace_unknowns if message.HasField("replace_unknowns") else None,
     )
 
 

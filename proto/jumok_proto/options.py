@@ -31,6 +31,7 @@ RANGES: Final[Mapping[str, Range]] = MappingProxyType(
         "top_k": Range(0, MOST_INTEGER),
         "top_p": Range(1e-6, 1),
         "seed": Range(0, 2**63 - 1),
+        "coverage_penalty": Range(0, 100),
     }
 )
 """Range of each option that is a number, if the model or another option does not narrow it.
@@ -73,6 +74,13 @@ class Options(TypedDict, total=False):
     """Draw from the fewest most likely tokens whose probabilities sum to this; 1e-6 to 1."""
     seed: int | None
     """Seed of the random numbers: one seed draws the same tokens for the same text in any batch; None: a new seed."""
+    coverage_penalty: float | None
+    """Times the sum of log(min(attention, 1)) over source tokens is added to scores, 0 to 100; above 0, hypotheses
+    that leave out parts of the text come later. None: 0."""
+    replace_unknowns: bool | None
+    """Write the source word that an unknown token attends to most, instead of the token, into texts. None: False.
+
+    The model may then write unknown tokens, even if it never does otherwise."""
 
 
 def check_names(options: Mapping[str, object]) -> None:

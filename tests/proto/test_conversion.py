@@ -208,6 +208,8 @@ ZERO = {
     "top_k": 0,
     "top_p": 0.0,
     "seed": 0,
+    "coverage_penalty": 0.0,
+    "replace_unknowns": False,
 }
 FULL = {
     "beam_size": 4,
@@ -226,6 +228,8 @@ FULL = {
     "top_k": 10,
     "top_p": 0.9,
     "seed": 2**63 - 1,
+    "coverage_penalty": 0.25,
+    "replace_unknowns": True,
 }
 
 

@@ -123,12 +123,18 @@ def check_options(options: Options) -> Options:
         suppress_tokens=_token_ids("options.suppress_tokens", options.get("suppress_tokens")),
         end_tokens=_token_ids("options.end_tokens", options.get("end_tokens")),
         forced_first_token=check_integer("options.forced_first_token", options.get("forced_first_token")),
-        sample=None if (sample := options.get("sample")) is None else check_flag("options.sample", sample),
+        sample=_optional_flag("options.sample", options.get("sample")),
         temperature=check_number("options.temperature", options.get("temperature")),
         top_k=check_integer("options.top_k", options.get("top_k")),
         top_p=check_number("options.top_p", options.get("top_p")),
         seed=check_integer("options.seed", options.get("seed"), bits=64),
+        coverage_penalty=check_number("options.coverage_penalty", options.get("coverage_penalty")),
+        replace_unknowns=_optional_flag("options.replace_unknowns", options.get("replace_unknowns")),
     )
+
+
+def _optional_flag(field: str, value: object) -> bool | None:
+    return None if value is None else check_flag(field, value)
 
 
 def check_flag(field: str, value: object) -> bool:

@@ -69,6 +69,8 @@ class DecodingOptions(google.protobuf.message.Message):
     TOP_K_FIELD_NUMBER: builtins.int
     TOP_P_FIELD_NUMBER: builtins.int
     SEED_FIELD_NUMBER: builtins.int
+    COVERAGE_PENALTY_FIELD_NUMBER: builtins.int
+    REPLACE_UNKNOWNS_FIELD_NUMBER: builtins.int
     beam_size: builtins.int
     """Hypotheses per step, 1 to 64; 1 is greedy search."""
     num_hypotheses: builtins.int
@@ -101,6 +103,15 @@ class DecodingOptions(google.protobuf.message.Message):
     """Draw from the fewest most likely tokens whose probabilities sum to this, 1e-6 to 1."""
     seed: builtins.int
     """Seed of the random numbers, 0 or more: one seed draws the same tokens for the same text."""
+    coverage_penalty: builtins.float
+    """Factor of a hypothesis' log-coverage, which is added to its score, 0 to 100; not set: 0. The log-coverage is the sum
+    over source tokens of log(min(attention, 1)), with the attention of all target tokens together (Wu et al., 2016).
+    The best hypothesis is known at the end of a search only, so streams have no stable text before.
+    """
+    replace_unknowns: builtins.bool
+    """True: texts have the source word that an unknown token attends to most, instead of the token. Tokens stay. The model
+    may then write unknown tokens, even if it never does otherwise.
+    """
     @property
     def suppress_tokens(self) -> Global___TokenIds:
         """Tokens never to write, besides those that the model never writes; at most 4096."""
@@ -128,11 +139,15 @@ class DecodingOptions(google.protobuf.message.Message):
         top_k: builtins.int | None = ...,
         top_p: builtins.float | None = ...,
         seed: builtins.int | None = ...,
+        coverage_penalty: builtins.float | None = ...,
+        replace_unknowns: builtins.bool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_beam_size", b"_beam_size", "_forced_first_token", b"_forced_first_token", "_length_penalty", b"_length_penalty", "_max_length", b"_max_length", "_min_length", b"_min_length", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "_repetition_penalty", b"_repetition_penalty", "_sample", b"_sample", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "beam_size", b"beam_size", "end_tokens", b"end_tokens", "forced_first_token", b"forced_first_token", "length_penalty", b"length_penalty", "max_length", b"max_length", "min_length", b"min_length", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses", "repetition_penalty", b"repetition_penalty", "sample", b"sample", "seed", b"seed", "suppress_tokens", b"suppress_tokens", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_beam_size", b"_beam_size", "_forced_first_token", b"_forced_first_token", "_length_penalty", b"_length_penalty", "_max_length", b"_max_length", "_min_length", b"_min_length", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "_repetition_penalty", b"_repetition_penalty", "_sample", b"_sample", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "beam_size", b"beam_size", "early_stopping", b"early_stopping", "end_tokens", b"end_tokens", "forced_first_token", b"forced_first_token", "length_penalty", b"length_penalty", "max_length", b"max_length", "min_length", b"min_length", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses", "repetition_penalty", b"repetition_penalty", "sample", b"sample", "seed", b"seed", "suppress_tokens", b"suppress_tokens", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_beam_size", b"_beam_size", "_coverage_penalty", b"_coverage_penalty", "_forced_first_token", b"_forced_first_token", "_length_penalty", b"_length_penalty", "_max_length", b"_max_length", "_min_length", b"_min_length", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "_repetition_penalty", b"_repetition_penalty", "_replace_unknowns", b"_replace_unknowns", "_sample", b"_sample", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "beam_size", b"beam_size", "coverage_penalty", b"coverage_penalty", "end_tokens", b"end_tokens", "forced_first_token", b"forced_first_token", "length_penalty", b"length_penalty", "max_length", b"max_length", "min_length", b"min_length", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses", "repetition_penalty", b"repetition_penalty", "replace_unknowns", b"replace_unknowns", "sample", b"sample", "seed", b"seed", "suppress_tokens", b"suppress_tokens", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_beam_size", b"_beam_size", "_coverage_penalty", b"_coverage_penalty", "_forced_first_token", b"_forced_first_token", "_length_penalty", b"_length_penalty", "_max_length", b"_max_length", "_min_length", b"_min_length", "_no_repeat_ngram_size", b"_no_repeat_ngram_size", "_num_hypotheses", b"_num_hypotheses", "_repetition_penalty", b"_repetition_penalty", "_replace_unknowns", b"_replace_unknowns", "_sample", b"_sample", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "beam_size", b"beam_size", "coverage_penalty", b"coverage_penalty", "early_stopping", b"early_stopping", "end_tokens", b"end_tokens", "forced_first_token", b"forced_first_token", "length_penalty", b"length_penalty", "max_length", b"max_length", "min_length", b"min_length", "no_repeat_ngram_size", b"no_repeat_ngram_size", "num_hypotheses", b"num_hypotheses", "repetition_penalty", b"repetition_penalty", "replace_unknowns", b"replace_unknowns", "sample", b"sample", "seed", b"seed", "suppress_tokens", b"suppress_tokens", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_beam_size", b"_beam_size"]) -> typing.Literal["beam_size"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_coverage_penalty", b"_coverage_penalty"]) -> typing.Literal["coverage_penalty"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_forced_first_token", b"_forced_first_token"]) -> typing.Literal["forced_first_token"] | None: ...
     @typing.overload
@@ -147,6 +162,8 @@ class DecodingOptions(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_num_hypotheses", b"_num_hypotheses"]) -> typing.Literal["num_hypotheses"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_repetition_penalty", b"_repetition_penalty"]) -> typing.Literal["repetition_penalty"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_replace_unknowns", b"_replace_unknowns"]) -> typing.Literal["replace_unknowns"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_sample", b"_sample"]) -> typing.Literal["sample"] | None: ...
     @typing.overload

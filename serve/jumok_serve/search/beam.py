@@ -61,7 +61,10 @@ class BeamSearch:
         self._live_rows = 1
         self._steps: list[_WrittenStep] = []  # a trellis, so that a step copies no history
         self._histories = [tuple(prompt)]  # tokens of the live rows, if constraints need them
-        self._ended: list[Ended] = []  # best first, at most K
+        self._enough_ended = self.beam_size  # that may end the search
+        # A coverage penalty chooses among hypotheses after the search, also those that end in its last step.
+        self._most_ended = 2 * self.beam_size if options.coverage_penalty else self.beam_size
+        self._ended: list[Ended] = []  # best first
         if self._next_change == 1:
             self._prepare_step()
 
@@ -92,7 +95,7 @@ class BeamSearch:
     def steady_steps(self) -> int:
         if self._live_rows < self.beam_size or self._forced is not None or self.finished:
             return 0
-        if self.position + 1 < len(self._prompt) or len(self._ended) == self.beam_size:  # then the search may stop
+        if self.position + 1 < len(self._prompt) or len(self._ended) >= self.beam_size:  # then the search may stop
             return 0
         return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(self._steps) - 1))
 
@@ -123,7 +126,7 @@ class BeamSearch:
             running, sums, parents = self._split_ended(tokens, scores, rows, length)
         self._run_on(running, sums, parents)
         self.scores = self._sums
-        self.finished = not running or (len(self._ended) == beam_size and self._stops(length))
+        self.finished = not running or (len(self._ended) >= beam_size and self._stops(length))
 
     def _run_on(self, running: Sequence[int], sums: Sequence[float], parents: Sequence[int]) -> None:
         """Continue rows with tokens, sums of token scores and parents, best first; the others are dead."""
@@ -165,7 +168,7 @@ class BeamSearch:
         if ended:
             ended = self._ended + ended
             ended.sort(key=by_score, reverse=True)  # stable: of equal ones the earlier stays first
-            self._ended = ended[:beam_size]
+            self._ended = ended[: self._most_ended]
         elif not running and not self._ended:  # constraints leave no continuation: the rows are the result
             self._ended = self._rows_as_ended(length - 1)
         return running, sums, parents
@@ -188,7 +191,8 @@ class BeamSearch:
         # by default at its present length.
         favours_length = options.early_stopping == "never" and options.length_penalty > 0
         reachable_length = options.max_length if favours_length else length
-        return normalized_score(max(self._merits), reachable_length, options.length_penalty) <= self._ended[-1].score
+        worst = self._ended[self._enough_ended - 1].score
+        return normalized_score(max(self._merits), reachable_length, options.length_penalty) <= worst
 
     def stable_tokens(self) -> list[int]:
         if self.finished:
@@ -226,7 +230,8 @@ class BeamSearch:
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:
             raise RuntimeError("this search has not finished; advance it until it has")
-        return [self._trace(ended) for ended in self._ended[: self._options.num_hypotheses]]
+        count = None if self._options.coverage_penalty else self._options.num_hypotheses
+        return [self._trace(ended) for ended in self._ended[:count]]
 
     def _trace(self, ended: "Ended") -> FinishedHypothesis:
         written: list[int] = []  # last to first

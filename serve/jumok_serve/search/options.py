@@ -72,6 +72,8 @@ class SearchOptions:
     forced_first_token: int | None = None
     forced_last_tokens: tuple[int, ...] = ()
     renormalize: bool = False
+    coverage_penalty: float = 0.0
+    replace_unknowns: bool = False
     sampling: Sampling | None = None
 
     def __post_init__(self) -> None:
@@ -118,6 +120,10 @@ class DecodingOptions:
         top_k: draw from this many of the most likely tokens; 0: from all.
         top_p: draw from the fewest most likely tokens whose probabilities reach this; from 1e-6 to 1.
         seed: equal seeds draw equal tokens for equal texts, in any batch; None: a new seed.
+        coverage_penalty: times the log-coverage of a hypothesis is added to its score, from 0 to 100; see
+            `jumok_serve.tasks.coverage.log_coverage`. The tasks do so once the search has ended.
+        replace_unknowns: in a text, write the aligned source word instead of an unknown token; the model may then write
+            such tokens.
 
     Raises:
         InvalidArgumentError: a value has the wrong type or lies outside its range; ``field`` is ``options.<name>``.
@@ -139,6 +145,8 @@ class DecodingOptions:
     top_k: int | None = None
     top_p: float | None = None
     seed: int | None = None
+    coverage_penalty: float | None = None
+    replace_unknowns: bool | None = None
 
     def __post_init__(self) -> None:
         _check_fields(self)
@@ -180,7 +188,8 @@ class DecodingOptions:
             InvalidArgumentError: an option does not fit the model's limits or its other defaults.
         """
         self._check_vocabulary(vocabulary)
-        self._check_written(special.suppress)
+        never = self._never_written(special)
+        self._check_written(never)
         self._check_sampling(generation)
         sample = self._samples(generation)
         beam_size = _first(self.beam_size, 1 if sample else generation.beam_size)
@@ -200,7 +209,7 @@ class DecodingOptions:
             min_length=_first(self.min_length, min(generation.min_length, max_length)),
             max_length=max_length,
             eos_ids=_first(self.end_tokens, special.eos),
-            suppress_tokens=_united(special.suppress, tuple(self.suppress_tokens or ())),
+            suppress_tokens=_united(never, tuple(self.suppress_tokens or ())),
             no_repeat_ngram_size=_first(self.no_repeat_ngram_size, generation.no_repeat_ngram_size),
             repetition_penalty=_first(self.repetition_penalty, generation.repetition_penalty),
             begin_suppress_tokens=generation.begin_suppress_tokens,
@@ -208,6 +217,8 @@ class DecodingOptions:
             forced_first_token=None if prefix else forced,
             forced_last_tokens=generation.forced_last_tokens,
             renormalize=generation.renormalize,
+            coverage_penalty=_first(self.coverage_penalty, 0.0),
+            replace_unknowns=_first(self.replace_unknowns, False),
             sampling=Sampling(
                 temperature=_first(self.temperature, generation.temperature),
                 top_k=_first(self.top_k, generation.top_k),
@@ -223,8 +234,18 @@ class DecodingOptions:
             return self.sample
         return bool(self._sampling_options) or (generation.sample and (self.beam_size or 1) == 1)
 
+    def _never_written(self, special: SpecialTokens) -> tuple[int, ...]:
+        """Tokens that the model never writes; an unknown token may be one of them, unless it is replaced."""
+        return _without(special.suppress, special.unk) if self.replace_unknowns else special.suppress
+
     def _check_sampling(self, generation: GenerationDefaults) -> None:
         """Refuse sampling options if ``sample`` is False, except the model's own values."""
+        if self.coverage_penalty and self._samples(generation):
+            raise InvalidArgumentError(
+                "coverage_penalty orders the hypotheses of a search, and samples have no order: leave it out, or leave "
+                "out sample and its options",
+                field="options.coverage_penalty",
+            )
         if self.sample is not False:
             return
         for name in self._sampling_options:
@@ -283,6 +304,12 @@ class DecodingOptions:
 def _united(first: tuple[int, ...], second: tuple[int, ...]) -> tuple[int, ...]:
     """Return the tokens of both, each once; one object for all sentences with equal options."""
     return tuple(dict.fromkeys((*first, *second)))
+
+
+@lru_cache(maxsize=16)
+def _without(tokens: tuple[int, ...], left_out: int | None) -> tuple[int, ...]:
+    """Return tokens without one; one object for all sentences with equal options."""
+    return tuple(token for token in tokens if token != left_out)
 
 
 def _after(prefix: Sequence[int]) -> str:
@@ -378,6 +405,8 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
     "top_k": _integer,
     "top_p": _number("; 1 keeps all tokens"),
     "seed": _integer,
+    "coverage_penalty": _number("; 0 is none"),
+    "replace_unknowns": _flag,
 }
 
 

@@ -142,7 +142,7 @@ class Search(Protocol):
         """
 
     def hypotheses(self) -> list[FinishedHypothesis]:
-        """Return the ``num_hypotheses`` results: best first, or in order of drawing.
+        """Return the ``num_hypotheses`` results, or all with a coverage penalty: best first, or in order of drawing.
 
         Constraints may leave fewer.
 

@@ -47,9 +47,9 @@ class TermSearch(BeamSearch):
         self._states = [state]
         size = self._automaton.size
         last_part = options.beam_size - size * (options.beam_size // (size + 1))
-        self._most_ended = max(last_part, options.num_hypotheses)
         self._short: list[tuple[int, Ended]] = []  # ended with missing terms, and the tokens these need; best first
         super().__init__(options, prompt)
+        self._enough_ended = self._most_ended = max(last_part, options.num_hypotheses)
         self.num_continuations = ALL_CONTINUATIONS
 
     def _prepare_step(self) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from jumok_serve.runtime.graphs import Floats
-from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
+from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.translation import PendingTranslations
 
 
@@ -41,23 +41,19 @@ def best_attention(
     unspelled = {*special.eos, special.pad, special.start, direction.forced_first}
     targets: dict[int, tuple[int, ...]] = {}
     for index in indices:
-        future = pending.jobs[index].future
-        best = None if future is None else next(iter(future.result().hypotheses), None)
+        best = pending.best(index)
         if best is not None and best.token_ids:
             targets[index] = best.token_ids
     given = []
     for index, token_ids in targets.items():
-        start, *prefix = pending.jobs[index].prompt
-        given.append(GivenTarget(pending.jobs[index].source.token_ids, start, [*prefix, *token_ids]))
+        given.append(pending.jobs[index].given(token_ids))
     found = aligner.attention_of(("cross",), given, reduce, pending.deadline)
-    first, suffix = len(direction.source_prefix), len(direction.source_suffix)
     attended: dict[int, Attended] = {}
     for (index, token_ids), (weights,) in zip(targets.items(), found, strict=True):
-        source = [text for text, _ in pending.inputs.spelled(pending.jobs[index].source, direction)]
         tokens = pending.tokenizer.tokens(token_ids)
         attended[index] = Attended(
             weights[-len(token_ids) :],
             ["" if token in unspelled else text for token, text in zip(token_ids, tokens, strict=True)],
-            [text if first <= place < len(source) - suffix else "" for place, text in enumerate(source)],
+            pending.inputs.spelled_text(pending.jobs[index].source, direction),
         )
     return attended

@@ -76,9 +76,19 @@ class TranslationParameters(TextParameters):
         )
 
     @property
+    def attends_to_hypotheses(self) -> bool:
+        """True if the attention of hypotheses is computed after decoding."""
+        return self.attention or bool(self.options.coverage_penalty or self.options.replace_unknowns)
+
+    @property
     def attends(self) -> bool:
-        """True if attention is computed after decoding."""
-        return self.attention or self.markup is not None
+        """True if any attention is computed after decoding."""
+        return self.attends_to_hypotheses or self.markup is not None
+
+    @property
+    def keeps_texts(self) -> bool:
+        """True if texts are needed beside their tokens."""
+        return self.terms is not None or bool(self.options.replace_unknowns)
 
     @property
     def in_parts(self) -> bool:

@@ -19,15 +19,13 @@ from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, options_with_terms
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.deadline import Deadline
+from jumok_serve.tasks.hypothesis_attention import HypothesisAttention, check_attention
+from jumok_serve.tasks.job import Job
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
-from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
-from jumok_serve.tasks.terms import SentenceTerms, with_tokens
+from jumok_serve.tasks.terms import with_tokens
 from jumok_serve.tokenizers.input_processor import InputProcessor, Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer
-
-MAX_ATTENTION_WEIGHTS = 2**23
-"""Limit for all hypotheses of a request together, if each had the maximum length; target prefixes count."""
 
 EMPTY_HYPOTHESIS = Hypothesis(
     text="", score=0.0, tokens=(), token_ids=(), token_scores=(), finish_reason=FinishReason.EOS
@@ -77,26 +75,6 @@ class PendingTexts(Pending, Protocol):
         """Return the translation of each text alone."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """One text in work.
-
-    Attributes:
-        prompt: start token and target prefix.
-        future: result of the engine; None for a text without content, which is not decoded.
-        progress: tokens so far; None if the caller does not follow the progress.
-        terms: terms of the text, or None.
-        beam_size: beam size if terms needed a larger one, or None.
-    """
-
-    source: Source
-    prompt: tuple[int, ...]
-    future: Future[Decoded] | None
-    progress: Progress | None = None
-    terms: SentenceTerms | None = None
-    beam_size: int | None = None
-
-
 @dataclass(eq=False)
 class PendingTranslations:
     """Texts in the engine, one sentence each; see `Pending`.
@@ -105,7 +83,8 @@ class PendingTranslations:
     model in memory.
 
     Attributes:
-        aligner: computes cross-attention; None: not requested.
+        options: options of the search of texts without prefix.
+        attending: computes attention of hypotheses; None: not needed.
         started: arrival of the texts, in `time.monotonic()` seconds.
     """
 
@@ -115,10 +94,12 @@ class PendingTranslations:
     inputs: InputProcessor
     direction: Direction
     jobs: Sequence[Job]
-    aligner: TeacherForcing | None
+    options: SearchOptions
+    attending: HypothesisAttention | None
     deadline: Deadline
     started: float
     _decoded: list[Decoded] | None = field(default=None, init=False)
+    _finished: dict[Job, tuple[FinishedHypothesis, ...]] = field(default_factory=dict, init=False)
     _timings: Timings | None = field(default=None, init=False)
 
     @cached_property
@@ -145,26 +126,56 @@ class PendingTranslations:
         return [self.stable_text(index) for index in range(len(self.jobs))]
 
     def stable_text(self, index: int) -> str:
-        """Return the stable text of one translation; see `Pending.stable_texts`."""
+        """Return the stable text of one translation; see `Pending.stable_texts`.
+
+        It ends before an unknown token that a word will replace, and is empty while the order of hypotheses may change.
+        """
         job = self.jobs[index]
         _, *prefix = job.prompt
-        if job.future is not None and self.is_decoded(index):
+        if self.options.coverage_penalty:
+            return ""
+        if job.future is not None and self._is_decoded(index):
             best = next(iter(job.future.result().hypotheses), None)
-            return "" if best is None else self.tokenizer.decode([*prefix, *best.token_ids])
-        return "" if job.progress is None else self.tokenizer.decode_stable([*prefix, *job.progress.token_ids])
+            written = () if best is None else (*prefix, *best.token_ids)
+            known = self._known(written)
+            decode = self.tokenizer.decode if len(known) == len(written) else self.tokenizer.decode_stable
+            return decode(known)
+        return (
+            ""
+            if job.progress is None
+            else self.tokenizer.decode_stable(self._known([*prefix, *job.progress.token_ids]))
+        )
 
-    def is_decoded(self, index: int) -> bool:
-        """True if a text has its hypotheses."""
+    def _known(self, token_ids: Sequence[int]) -> Sequence[int]:
+        """Tokens before the first unknown one that will be replaced."""
+        unknown = self.tokenizer.target_unknown if self.options.replace_unknowns else None
+        return token_ids[: token_ids.index(unknown)] if unknown is not None and unknown in token_ids else token_ids
+
+    def is_final(self, index: int) -> bool:
+        """True if a text has its hypotheses, and its stable text is the whole translation."""
+        future = self.jobs[index].future
+        if future is None or not self._is_decoded(index):
+            return future is None
+        best = next(iter(future.result().hypotheses), None)
+        written = () if best is None else best.token_ids
+        return not self.options.coverage_penalty and len(self._known(written)) == len(written)
+
+    def _is_decoded(self, index: int) -> bool:
         future = self.jobs[index].future
         return future is None or (future.done() and not future.cancelled() and future.exception() is None)
+
+    def best(self, index: int) -> FinishedHypothesis | None:
+        """Return the best hypothesis of a text, after `collect`; None for a text without content."""
+        return next(iter(self._finished.get(self.jobs[index], ())), None)
 
     def collect(self) -> list[Translation]:
         """Wait for the translations and return them in the order of the texts."""
         try:
             found = self._hypotheses()
             hypotheses = [found.get(job) or (EMPTY_HYPOTHESIS,) for job in self.jobs]
-            if self.aligner is not None:
-                hypotheses = self._with_attention(self.aligner, hypotheses)
+            if self.attending is not None:
+                hypotheses = self.attending.with_words(self.jobs, hypotheses)
+                hypotheses = self.attending.with_attention(self.jobs, hypotheses)
         except BaseException:
             self.cancel()
             self.weights.check()  # other content may be the reason
@@ -192,6 +203,9 @@ class PendingTranslations:
                     future.result()  # raises at once; the futures that are not done may take long
         jobs = (job for job in self.jobs if job.future is not None)
         found = [(job, result.hypotheses) for job, result in zip(jobs, self._results(), strict=True)]
+        if self.attending is not None:
+            found = self.attending.ranked(found)
+        self._finished = dict(found)
         texts = iter(
             self.tokenizer.decode_all([(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text])
         )
@@ -213,32 +227,10 @@ class PendingTranslations:
             terms=() if job.terms is None else job.terms.applied(hypothesis, text, job.prompt[1:], self.tokenizer),
         )
 
-    def _with_attention(
-        self, aligner: TeacherForcing, hypotheses: Sequence[tuple[Hypothesis, ...]]
-    ) -> list[tuple[Hypothesis, ...]]:
-        """Add attention to hypotheses, without rows of start token and prefix."""
-        given = {}
-        for text, (job, of_text) in enumerate(zip(self.jobs, hypotheses, strict=True)):
-            start, *prefix = job.prompt
-            for rank, hypothesis in enumerate(of_text):
-                if hypothesis.token_ids:
-                    given[text, rank] = GivenTarget(job.source.token_ids, start, [*prefix, *hypothesis.token_ids])
-        found = aligner.attention(list(given.values()), self.deadline)
-        weights = dict(zip(given, found, strict=True))
-
-        def rows(text: int, rank: int, hypothesis: Hypothesis) -> tuple[tuple[float, ...], ...]:
-            if not hypothesis.token_ids:
-                return ()
-            return tuple(map(tuple, weights[text, rank][-len(hypothesis.token_ids) :].tolist()))
-
-        return [
-            tuple(replace(one, attention=rows(text, rank, one)) for rank, one in enumerate(of_text))
-            for text, of_text in enumerate(hypotheses)
-        ]
-
     def _translation(self, job: Job, hypotheses: tuple[Hypothesis, ...], timings: Timings) -> Translation:
         source = job.source
-        spelled = () if self.aligner is None else self.inputs.spelled(source, self.direction)
+        attends = self.attending is not None and self.attending.attention
+        spelled = self.inputs.spelled(source, self.direction) if attends else ()
         return Translation(
             hypotheses=hypotheses,
             source_token_count=len(source.token_ids),
@@ -302,7 +294,7 @@ def submit_texts(
         truncate=parameters.truncate,
         deadline=parameters.deadline,
         keep_unknown=parameters.attention,
-        keep_given=parameters.terms is not None,
+        keep_given=parameters.keeps_texts,
     )
     return submit_sources(
         model, engine, sources, parameters, target_prefixes=target_prefixes, on_progress=on_progress, started=started
@@ -316,7 +308,7 @@ def check_parameters(model: TaskModel, parameters: TranslationParameters) -> tup
         InvalidArgumentError, LanguageNotFoundError: an option or a language cannot be used.
         AttentionUnavailableError, SamplingUnavailableError: the bundle lacks the graph.
     """
-    if parameters.attention and not model.teacher_forcing.can_align:
+    if parameters.attends_to_hypotheses and not model.teacher_forcing.can_align:
         raise AttentionUnavailableError.of(model.manifest.name)
     direction = model.direction(parameters)
     options = model.resolve(parameters.options, direction.forced_first, ())
@@ -352,7 +344,7 @@ def submit_sources(
         engine.check_work(parameters.later_sentences * SearchPlan(text_options, inputs.start(direction)).most_work)
     prefixes = inputs.prefixes(target_prefixes, len(sources), text_options.forced_first_token)
     if parameters.attention:
-        _check_attention(sources, prefixes, text_options)
+        check_attention(sources, prefixes, text_options)
     jobs, sentences = [], []
     start = (inputs.start(direction),)
     for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
@@ -390,31 +382,30 @@ def submit_sources(
         # Sentences of similar lengths are encoded together without padding, and the shortest run last.
         sentences.sort(key=_source_length, reverse=True)
     engine.submit(sentences)
+    deadline, attending = Deadline(parameters.deadline), None
+    if parameters.attends_to_hypotheses:
+        attending = HypothesisAttention(
+            aligner=model.teacher_forcing,
+            tokenizer=model.tokenizer,
+            inputs=inputs,
+            direction=direction,
+            options=text_options,
+            attention=parameters.attention,
+            deadline=deadline,
+        )
     return PendingTranslations(
         manifest=model.manifest,
         weights=model.weights,
         tokenizer=model.tokenizer,
-        inputs=model.inputs,
+        inputs=inputs,
         direction=direction,
         jobs=jobs,
-        aligner=model.teacher_forcing if parameters.attention else None,
-        deadline=Deadline(parameters.deadline),
+        options=text_options,
+        attending=attending,
+        deadline=deadline,
         started=started,
     )
 
 
 def _source_length(sentence: Sentence) -> int:
     return len(sentence.source_ids)
-
-
-def _check_attention(sources: Sequence[Source], prefixes: Sequence[Sequence[int]], options: SearchOptions) -> None:
-    weights = options.num_hypotheses * sum(
-        len(source.token_ids) * (len(prefix) + options.max_length)
-        for source, prefix in zip(sources, prefixes, strict=True)
-    )
-    if weights > MAX_ATTENTION_WEIGHTS:
-        raise InvalidArgumentError(
-            f"attention of all hypotheses could be {weights} weights, more than the {MAX_ATTENTION_WEIGHTS} of a "
-            "request: send several requests, or lower max_length or num_hypotheses",
-            field="attention",
-        )

@@ -87,7 +87,7 @@ class PendingParts:
         ]
 
     def _stable_text(self, text: TextParts, first: int, decoded: list[str]) -> str:
-        while len(decoded) < len(text.sources) and self._pending.is_decoded(first + len(decoded)):
+        while len(decoded) < len(text.sources) and self._pending.is_final(first + len(decoded)):
             decoded.append(self._pending.stable_text(first + len(decoded)))
         if len(decoded) == len(text.sources):
             return _join(text, decoded) + text.kept[-1]
@@ -270,7 +270,7 @@ def read_parts(
             truncate=truncate,
             deadline=parameters.deadline,
             keep_unknown=parameters.markup is not None,
-            keep_given=parameters.terms is not None,
+            keep_given=parameters.keeps_texts,
         )
 
     sources = iter(read([sentence for text in texts for sentence in text.sentences]))

@@ -209,6 +209,12 @@ class InputProcessor:
                     spelled[place] = piece, True
         return spelled
 
+    def spelled_text(self, source: Source, direction: Direction) -> list[str]:
+        """Spell the tokens of a source; those around the text are empty."""
+        first, after = len(direction.source_prefix), len(source.token_ids) - len(direction.source_suffix)
+        spelled = self.spelled(source, direction)
+        return [text if first <= place < after else "" for place, (text, _) in enumerate(spelled)]
+
     def is_readable(self, text: str, source: Source, direction: Direction) -> bool:
         """True if a text has a letter or digit in a token that the model knows."""
         if not any(map(str.isalnum, text)):

@@ -104,10 +104,14 @@ def save(spec: TransformerSpec, folder: Path, pieces: Path | None = None, quanti
     return folder
 
 
-def spec_of(model: Transformer, tokens: Sequence[str]) -> TransformerSpec:
-    """Make the specification of our own model with pre-norm and one embedding."""
+def spec_of(model: Transformer, tokens: Sequence[str], **options: Any) -> TransformerSpec:
+    """Make the specification of our own model with pre-norm and one embedding.
+
+    Args:
+        options: those of `TransformerSpec.from_config`.
+    """
     sizes = model.sizes
-    spec = TransformerSpec.from_config((sizes.encoder_layers, sizes.decoder_layers), sizes.heads)
+    spec = TransformerSpec.from_config((sizes.encoder_layers, sizes.decoder_layers), sizes.heads, **options)
     # Copies: a specification is scaled in place when it is quantized.
     weights = {name: values.detach().numpy().copy() for name, values in model.named_parameters(remove_duplicate=False)}
 

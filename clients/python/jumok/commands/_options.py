@@ -237,6 +237,17 @@ decoding_options = _all(
     click.option("--top-k", type=int, help="Draw from this many of the most likely tokens; 0 is all."),
     click.option("--top-p", type=float, help="Draw from the fewest most likely tokens that reach this probability."),
     click.option("--seed", type=int, help="Seed; the same seed draws the same tokens for the same text."),
+    click.option(
+        "--coverage-penalty",
+        type=float,
+        help="Factor of the log-coverage that is added to scores: hypotheses that leave out parts of the text come "
+        "later.",
+    ),
+    click.option(
+        "--replace-unknowns/--no-replace-unknowns",
+        default=None,
+        help="Write the aligned word of the text instead of an unknown token.",
+    ),
 )
 """All of ``Options``, by name."""
 

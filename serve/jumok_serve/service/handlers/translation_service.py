@@ -172,7 +172,7 @@ class TranslationService(TranslationServiceServicer):
             self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
             progress = asyncio.Event()
             prefixes = [request.target_prefix] if request.target_prefix else None
-            with self._attention_slot(request.attention), single_text_field_names():
+            with self._attention_slot(parsed.parameters.attends), single_text_field_names():
                 self._limits.check_lengths(contents=[request.content], target_prefixes=prefixes or [])
                 pending = await self._submit(
                     chosen,
@@ -193,7 +193,8 @@ class TranslationService(TranslationServiceServicer):
                         )
 
                     max_tokens = _max_tokens(chosen, parsed, pending)
-                    await write_response(context, await self._run(make_response, request.attention, max_tokens))
+                    attends = parsed.parameters.attends
+                    await write_response(context, await self._run(make_response, attends, max_tokens))
                 finally:
                     pending.cancel()
 

@@ -5,20 +5,17 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 
-import numpy as np
-
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError
 from jumok_proto.results import AppliedTerm, Timings, Translation
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
-from jumok_serve.runtime.graphs import Floats
 from jumok_serve.tasks.best_attention import Attended
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
+from jumok_serve.tasks.word_alignment import Place, align_words, penultimate_layer, token_places, words
 from jumok_serve.text.blame import blamed_texts, text_of_part
-from jumok_serve.text.markup.alignment import Place, align_words, token_places, words
 from jumok_serve.text.markup.document import Block, Document
 from jumok_serve.text.markup.parser import parse
 from jumok_serve.text.markup.transfer import Word, transfer, write_spans
@@ -76,7 +73,7 @@ class PendingDocuments:
         for document in self._documents:
             blocks += document.blocks or [None]
         attention = self._pending.attention(
-            [block is not None and _needs_alignment(block) for block in blocks], self._aligner, _penultimate_layer
+            [block is not None and _needs_alignment(block) for block in blocks], self._aligner, penultimate_layer
         )
         written: dict[Block, str] = {}
         joined: list[Translation] = []
@@ -99,12 +96,6 @@ def _without_places(blocks: Sequence[Translation]) -> tuple[AppliedTerm, ...]:
     """Return the terms of blocks; their places in the texts of blocks are none in the document."""
     terms = (term for block in blocks for term in block.hypotheses[0].terms)
     return tuple(replace(term, source_span=None, target_span=None) for term in terms)
-
-
-def _penultimate_layer(weights: Floats) -> Floats:
-    """Average the heads of the layer that aligns best in most models (Garg et al. 2019), [B, T, S]."""
-    averaged: Floats = weights[:, max(0, weights.shape[1] - 2)].mean(axis=1, dtype=np.float32)
-    return averaged
 
 
 def _needs_alignment(block: Block) -> bool:

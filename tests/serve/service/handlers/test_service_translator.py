@@ -71,6 +71,8 @@ def check_same(answers: Sequence[jumok.Translation], expected: Sequence[jumok.Tr
         {"suppress_tokens": [4, 6], "end_tokens": (3, 15), "forced_first_token": 53, "max_length": 9},
         {"sample": True, "temperature": 1.5, "top_k": 30, "top_p": 0.9, "seed": 2**40, "max_length": 9},
         {"source_language": "EN", "target_language": "de", "max_length": 3},
+        {"beam_size": 3, "num_hypotheses": 2, "coverage_penalty": 0.5, "max_length": 9},
+        {"beam_size": 1, "replace_unknowns": True, "forced_first_token": 1, "max_length": 9},
         {"target_prefix": ["Ein Mann", None, "Zwei", "Ein", "", "Ein"], "max_length": 5},
     ],
 )
@@ -222,6 +224,8 @@ REFUSALS: Sequence[tuple[list[str], dict[str, Any], str]] = [
     (["a"], {"top_p": 1.5}, "options.top_p"),
     (["a"], {"top_k": -1}, "options.top_k"),
     (["a"], {"seed": -1}, "options.seed"),
+    (["a"], {"coverage_penalty": 101.0}, "options.coverage_penalty"),
+    (["a"], {"coverage_penalty": 1.0, "seed": 3}, "options.coverage_penalty"),
     (["a"], {"sample": False, "top_k": 3}, "options.top_k"),
     (["a"], {"sample": True, "beam_size": 2}, "options.beam_size"),
     (["a", "b"], {"target_prefix": ["Ein"]}, "target_prefixes"),

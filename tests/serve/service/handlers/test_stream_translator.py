@@ -69,6 +69,26 @@ def test_a_stream_ends_with_the_translation_and_begins_it(
     check_idle(translator)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beam_size": 3, "coverage_penalty": 0.5},
+        {"beam_size": 1, "replace_unknowns": True, "forced_first_token": 1, "max_length": 8},
+        {"beam_size": 2, "replace_unknowns": True},
+    ],
+)
+@pytest.mark.parametrize("split", [False, True])
+def test_a_stream_shows_no_text_that_attention_changes(
+    translator: Translator, address: str, options: dict[str, Any], split: bool
+) -> None:
+    text = "A dog runs. The cat sleeps."
+    wanted = translator.translate(text, split_sentences=split, **options)
+    with grpc.insecure_channel(address) as channel:
+        messages = streamed(TranslationServiceStub(channel), text, split_sentences=split, options=Options(**options))
+    assert messages[-1].stable_text == wanted.text
+    assert all(messages[-1].stable_text.startswith(message.stable_text) for message in messages)
+
+
 def test_greedy_tokens_come_one_by_one(translator: Translator, address: str) -> None:
     """Steps one at a time, each after its text was read; tokens of the target prefix come first."""
     tokenizer = translator.tokenizer

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jumok_serve.text.markup.alignment import align_words, token_places, words
+from jumok_serve.tasks.word_alignment import align_words, token_places, words
 
 
 def aligned(rows: list[list[float]], source: str, target: str) -> list[str]:
