@@ -13,7 +13,7 @@ import torch
 from jumok_export.models.transformer import Transformer
 from jumok_serve import InvalidArgumentError, Translator
 from jumok_serve.runtime.graphs import Pairs
-from jumok_serve.tasks import teacher_forcing, translation
+from jumok_serve.tasks import hypothesis_attention, teacher_forcing
 from tests.support.models.variants import edited, multilingual
 
 TEXTS = ["A dog runs.", "", "The old woman reads a book in the park.", "A girl."]
@@ -99,7 +99,7 @@ def test_batches_are_bounded(translator: Translator, monkeypatch: pytest.MonkeyP
 
 
 def test_too_many_weights_are_refused(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation, "MAX_ATTENTION_WEIGHTS", 200)
+    monkeypatch.setattr(hypothesis_attention, "MAX_ATTENTION_WEIGHTS", 200)
     assert translator.translate("A dog.", attention=True, max_length=5).hypotheses[0].attention
     with pytest.raises(InvalidArgumentError, match="more than the 200 of a request: send several requests") as caught:
         translator.translate(["A dog."] * 9, attention=True, max_length=5)
@@ -107,7 +107,7 @@ def test_too_many_weights_are_refused(translator: Translator, monkeypatch: pytes
 
 
 def test_tokens_of_prefixes_count_as_weights(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(translation, "MAX_ATTENTION_WEIGHTS", 200)
+    monkeypatch.setattr(hypothesis_attention, "MAX_ATTENTION_WEIGHTS", 200)
     with pytest.raises(InvalidArgumentError, match="more than the 200 of a request") as caught:
         translator.translate("A dog.", attention=True, target_prefix="Ein Mann " * 12, max_length=1)
     assert caught.value.field == "attention"
