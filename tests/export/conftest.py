@@ -12,6 +12,7 @@ from jumok_export.importers.huggingface import build_model
 from jumok_export.models.attention import scaled_queries
 from tests.support.checkpoints.random_checkpoints import config_of, random_checkpoint
 from tests.support.checkpoints.tokenizer_checkpoints import CHECKPOINTS, write
+from tests.support.reversing import train_reversing
 
 
 @pytest.fixture(scope="session")
@@ -44,3 +45,9 @@ def imported_graphs(made_once: Callable[[str, Callable[[Path], object]], Path]) 
         return graphs
 
     return of
+
+
+@pytest.fixture(scope="session")
+def reversing(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
+    """A run of a Transformer that reverses words, with a guided head; read-only."""
+    return made_once("reversing", train_reversing) / "run"

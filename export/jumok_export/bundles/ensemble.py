@@ -27,6 +27,7 @@ from jumok_export.verification.runtime_side import RuntimeSide
 from jumok_export.verification.samples import InputBounds
 from jumok_export.verification.sides import PartsSide
 from jumok_serve.bundle.bundle import COMPANIONS, Bundle, manifest_bytes, write_bundle
+from jumok_serve.manifest.alignment_heads import AlignmentHeads
 from jumok_serve.manifest.graph_variants import Target
 from jumok_serve.manifest.manifest import (
     Agreement,
@@ -126,12 +127,24 @@ def make_ensemble(
             ),
             tokenizer=first.tokenizer,
             precisions=written,
+            alignment=_alignment(manifests, written),
             verification=reports,
             agreement=agreement,
             provenance=describe_provenance(parts=tuple(map(_part, bundles))),
         )
 
     return write_bundle(out, build, overwrite=overwrite)
+
+
+def _alignment(manifests: Sequence[Manifest], written: Mapping[str, PrecisionVariant]) -> AlignmentHeads | None:
+    """Heads that align tokens in all parts; None if they differ. Their error rate in the ensemble is not known."""
+    heads = {None if manifest.alignment is None else manifest.alignment.heads for manifest in manifests}
+    common = manifests[0].alignment
+    if common is None or len(heads) > 1:
+        return None
+    found = AlignmentHeads(heads=common.heads, origin=common.origin)
+    sizes = {precision: variant.cross_attention for precision, variant in written.items()}
+    return None if any(found.problems(sizes)) else found
 
 
 def _part(bundle: Bundle) -> EnsemblePart:

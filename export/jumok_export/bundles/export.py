@@ -19,6 +19,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from jumok_export.bundles.alignment_heads import AlignmentText
 from jumok_export.bundles.resources import Progress, check_memory, useful_threads
 from jumok_export.bundles.source_texts import greedy_search, never_written, random_texts, some_direction
 from jumok_export.bundles.variants import write_variants
@@ -34,6 +35,7 @@ from jumok_export.verification.agreement import SENTENCES, TOGETHER, SourceTexts
 from jumok_export.verification.samples import InputBounds
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle, write_bundle
+from jumok_serve.manifest.alignment_heads import AlignmentHeads
 from jumok_serve.manifest.languages import Direction, Languages
 from jumok_serve.manifest.manifest import (
     Architecture,
@@ -83,6 +85,8 @@ def export_bundle(
     activation_scales: Mapping[str, float] = MappingProxyType({}),
     stored_precision: str | None = None,
     shortlist: ShortlistPlan | None = None,
+    alignment: AlignmentHeads | None = None,
+    alignment_text: AlignmentText | None = None,
     unverified: bool = False,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
@@ -113,6 +117,9 @@ def export_bundle(
         stored_precision: precision in which the model's weights were stored, if the bundle has it; a server takes it
             unless told otherwise.
         shortlist: source of shortlists, which list target tokens for texts in the default language.
+        alignment: heads of cross-attention that training has taught to align tokens.
+        alignment_text: sentences and translations in the default direction, to choose the heads that align tokens
+            best, or to measure those of `alignment`.
         unverified: True to write a bundle whose graphs fail their verification; the manifest says so, and the server
             warns.
         overwrite: True to replace a bundle.
@@ -170,6 +177,15 @@ def export_bundle(
         most=bounds.some(SENTENCES, least=TOGETHER),
     )
 
+    aligning = alignment
+    if alignment_text is not None:
+        aligned_direction = _default_direction(languages, "a choice of heads that align tokens")
+        aligning_search = greedy_search(aligned_direction, special_tokens, generation, limits)
+        with _evaluating(model):
+            aligning = alignment_text.choose_heads(
+                model, tokenizer, aligned_direction, aligning_search, limits, guided=alignment, progress=progress
+            )
+
     described = None if shortlist is None else _describe(shortlist, _default_direction(languages, "a shortlist"))
 
     def build(folder: Path) -> ManifestDraft:
@@ -216,6 +232,7 @@ def export_bundle(
             tokenizer=tokenizer.save(folder),
             precisions=written.variants,
             shortlist=described,
+            alignment=aligning,
             verification=written.reports,
             agreement=written.agreement,
             stored_precision=stored_precision if stored_precision in precisions else None,

@@ -11,6 +11,8 @@ from jumok_export.cli.messages import say, written
 from jumok_export.cli.options import (
     FILE,
     FOLDER,
+    alignment_text,
+    alignments_option,
     calibration_option,
     out_option,
     overwrite_option,
@@ -66,6 +68,7 @@ def train(*, configuration: Path, out: Path, data: Path | None) -> None:
     help="Folder of the training files, to note their SHA-256 in the manifest.  [default: as noted by training]",
 )
 @shortlist_options
+@alignments_option
 @unverified_option
 @overwrite_option
 def export(
@@ -81,6 +84,7 @@ def export(
     lexical_table: Path | None,
     shortlist_best: int,
     shortlist_frequent: int,
+    alignments: tuple[Path, Path] | None,
     unverified: bool,
     overwrite: bool,
 ) -> None:
@@ -109,6 +113,7 @@ def export(
         scores=measured,
         files=None if data is None else corpus_files(loaded.configuration, data),
         shortlist=shortlist,
+        alignment_text=alignment_text(alignments),
         unverified=unverified,
         overwrite=overwrite,
         progress=say,

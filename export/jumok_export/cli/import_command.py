@@ -8,6 +8,8 @@ import click
 
 from jumok_export.cli.messages import timed, written
 from jumok_export.cli.options import (
+    alignment_text,
+    alignments_option,
     calibration_option,
     optional_out_option,
     overwrite_option,
@@ -57,6 +59,7 @@ def _source(_context: click.Context, _parameter: click.Parameter, value: str) ->
 @click.option("--name", help="Name of the model.  [default: the folder's]")
 @click.option("--model-version", metavar="VERSION", default="1", show_default=True, help="Version of the model.")
 @shortlist_options
+@alignments_option
 @unverified_option
 @overwrite_option
 def import_model(
@@ -76,6 +79,7 @@ def import_model(
     lexical_table: Path | None,
     shortlist_best: int,
     shortlist_frequent: int,
+    alignments: tuple[Path, Path] | None,
     unverified: bool,
     overwrite: bool,
 ) -> None:
@@ -111,6 +115,7 @@ def import_model(
         shortlist=shortlist_plan(
             shortlist_source, shortlist_target, lexical_table, best=shortlist_best, frequent=shortlist_frequent
         ),
+        alignment_text=alignment_text(alignments),
         name=name,
         version=model_version,
         unverified=unverified,

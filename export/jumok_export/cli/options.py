@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from jumok_export.bundles.alignment_heads import AlignmentText
     from jumok_export.shortlists.sources import ShortlistPlan
 
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -83,6 +84,27 @@ SHORTLIST_OPTIONS = (
         help="Most frequent target tokens, which are in every list.",
     ),
 )
+
+
+alignments_option = click.option(
+    "--alignments",
+    metavar="SOURCE TARGET",
+    nargs=2,
+    type=FILE,
+    help="Sentences and their translations, one per line: the heads of attention that align tokens best are chosen on "
+    "them, for markup.  [default: the head that training has guided, else the layer before the last]",
+)
+
+
+def alignment_text(files: tuple[Path, Path] | None) -> "AlignmentText | None":
+    """Read the files of `--alignments`."""
+    if files is None:
+        return None
+    from jumok_export.bundles.alignment_heads import AlignmentText  # noqa: PLC0415
+    from jumok_serve.evaluation.parallel_text import read_parallel  # noqa: PLC0415
+
+    sources, targets = read_parallel(*files)
+    return AlignmentText(sources=sources, targets=targets)
 
 
 def shortlist_options(command: Callable[..., None]) -> Callable[..., None]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypedDict, Unpack, cast
 
+from jumok_export.bundles.alignment_heads import AlignmentText
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_serve.bundle.bundle import Bundle
 
@@ -14,6 +15,7 @@ class BundleOptions(TypedDict, total=False):
     precisions: Sequence[str]
     calibration: Sequence[str] | None
     shortlist: ShortlistPlan | None
+    alignment_text: AlignmentText | None
     version: str
     unverified: bool
     overwrite: bool

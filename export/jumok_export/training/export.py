@@ -6,13 +6,15 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from jumok_export.bundles.alignment_heads import AlignmentText
 from jumok_export.bundles.export import DEFAULT_PRECISIONS, describe_architecture, describe_provenance, export_bundle
 from jumok_export.errors import ExportError
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_export.training.checkpoint import Checkpoint
-from jumok_export.training.configuration import SCORES, ConfigurationError, load_configuration
+from jumok_export.training.configuration import SCORES, Configuration, ConfigurationError, load_configuration
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import Score, SpecialTokens, TrainingData
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
@@ -29,6 +31,7 @@ def export_checkpoint(
     scores: Sequence[Score] = (),
     files: Mapping[str, str] | None = None,
     shortlist: ShortlistPlan | None = None,
+    alignment_text: AlignmentText | None = None,
     unverified: bool = False,
     overwrite: bool = False,
     progress: Callable[[str], None] = lambda _: None,
@@ -40,6 +43,7 @@ def export_checkpoint(
         calibration: source texts for constant int8 scales of activations; default: one scale per row.
         files: SHA-256 of the training files by name; default: as noted in training.
         shortlist: plan of a shortlist; default: none.
+        alignment_text: sentences and translations, to choose the heads that align tokens, or to measure a guided head.
         unverified: True to write the bundle even if its verification fails.
 
     Raises:
@@ -83,10 +87,20 @@ def export_checkpoint(
         precisions=precisions,
         calibration=calibration,
         shortlist=shortlist,
+        alignment=_guided(configuration),
+        alignment_text=alignment_text,
         unverified=unverified,
         overwrite=overwrite,
         progress=progress,
     )
+
+
+def _guided(configuration: Configuration) -> AlignmentHeads | None:
+    """The head that training taught to align tokens, if any."""
+    if configuration.guided_head is None:
+        return None
+    layer, head = configuration.guided_head
+    return AlignmentHeads(heads=(AttentionHead(layer=layer, head=head),), origin="guided")
 
 
 def read_scores(path: Path) -> tuple[Score, ...]:

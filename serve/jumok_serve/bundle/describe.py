@@ -68,6 +68,7 @@ def _overview(bundle: Bundle) -> str:
         ("limits", f"source {limits.max_source_length} tokens, target {limits.max_target_length} tokens"),
         ("generation", _settings(_shown_settings(generation))),
         *([("shortlist", _shortlist(manifest.shortlist))] if manifest.shortlist else []),
+        *([("alignment", str(manifest.alignment))] if manifest.alignment else []),
         ("path", str(bundle.path)),
     ]
     return f"{manifest.name} {manifest.version}\n" + "\n".join(_pairs(rows))

@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import AwareDatetime, Field, StringConstraints, model_validator
 
 from jumok_proto.options import RANGES
+from jumok_serve.manifest.alignment_heads import AlignmentHeads
 from jumok_serve.manifest.fields import Count, LanguageTag, Name, Part, Positive, RelativePath, Sha256, Symbol, TokenId
 from jumok_serve.manifest.graph_variants import GRAPH_VARIANTS, NATIVE_GRAPHS, REQUIRED_GRAPHS, UNREAD_GRAPHS
 from jumok_serve.manifest.languages import Languages
@@ -18,6 +19,8 @@ FORMAT_VERSION: Final = 1
 READABLE_FORMAT_VERSIONS = (FORMAT_VERSION,)
 MAX_FILES: Final = 1000
 
+CROSS_ATTENTION = "cross_attention"
+"""Output of the aligner: weights of cross-attention, [B, layers, heads, T, S]."""
 DEVICE_INPUT = "renormalize.asked"
 """Input that only decoders for a device have: rows whose log-probabilities are renormalized."""
 
@@ -157,6 +160,16 @@ class PrecisionVariant(Part):
             if absent:
                 raise ValueError(f"graph {absent[0]!r} is missing; native operators need {', '.join(needed)}")
         return self
+
+    @property
+    def cross_attention(self) -> tuple[int, int] | None:
+        """Numbers of layers and heads of the aligner's cross-attention; None without an aligner."""
+        aligner = self.graphs.get("aligner")
+        for spec in aligner.outputs if aligner is not None else ():
+            if spec.name == CROSS_ATTENTION:
+                _, layers, heads, *_ = spec.axes
+                return int(layers), int(heads)
+        return None
 
     @property
     def for_devices(self) -> bool:
@@ -319,6 +332,7 @@ class ManifestDraft(Part):
     tokenizer: TokenizerDescription
     precisions: Annotated[dict[Name, PrecisionVariant], Field(min_length=1)]
     shortlist: ShortlistDescription | None = None
+    alignment: AlignmentHeads | None = None
     verification: dict[Name, VerificationReport] = Field(default_factory=dict)
     agreement: dict[Name, Agreement] = Field(default_factory=dict)
     stored_precision: Name | None = None
@@ -348,6 +362,7 @@ class ManifestDraft(Part):
             *self._token_problems(),
             *self._length_problems(),
             *self._shortlist_problems(),
+            *self._alignment_problems(),
             *self._reference_problems(),
         ]
 
@@ -417,6 +432,12 @@ class ManifestDraft(Part):
             for precision, variant in self.precisions.items()
             if variant.listed != (described is not None) and not variant.for_devices
         ]
+
+    def _alignment_problems(self) -> list[str]:
+        if self.alignment is None:
+            return []
+        sizes = {precision: variant.cross_attention for precision, variant in self.precisions.items()}
+        return list(self.alignment.problems(sizes))
 
     def _reference_problems(self) -> list[str]:
         known = ", ".join(self.precisions)

@@ -1,6 +1,6 @@
 """Cross-attention of best hypotheses, for an alignment of their tokens."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from jumok_serve.runtime.graphs import Floats
@@ -26,13 +26,11 @@ def best_attention(
     pending: PendingTranslations,
     indices: Sequence[int],
     aligner: TeacherForcing,
-    reduce: Callable[[Floats], Floats],
 ) -> dict[int, Attended]:
-    """Compute the cross-attention of the best hypotheses of some texts, in this thread, after they are collected.
+    """Compute the attention that aligns the best hypotheses of some texts, in this thread, after they are collected.
 
     Args:
         indices: indices of the texts; those without tokens have none in the result.
-        reduce: function from weights [B, layers, heads, T, S] to [B, T, S].
 
     Raises:
         DeadlineExceededError, CancelledError: the deadline passed, or the texts were cancelled, between batches.
@@ -47,7 +45,7 @@ def best_attention(
     given = []
     for index, token_ids in targets.items():
         given.append(pending.jobs[index].given(token_ids))
-    found = aligner.attention_of(("cross",), given, reduce, pending.deadline)
+    found = aligner.attention_of(("cross",), given, aligner.alignment, pending.deadline)
     attended: dict[int, Attended] = {}
     for (index, token_ids), (weights,) in zip(targets.items(), found, strict=True):
         tokens = pending.tokenizer.tokens(token_ids)

@@ -14,7 +14,6 @@ from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.job import Job
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.unknown_words import aligned_words, replace_unknown
-from jumok_serve.tasks.word_alignment import penultimate_layer
 from jumok_serve.tokenizers.input_processor import InputProcessor, Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
@@ -67,7 +66,7 @@ class HypothesisAttention:
             for rank, one in enumerate(of_text)
             if unknown in (*job.prompt[1:], *one.token_ids)
         }
-        found = self.aligner.attention_of(("cross",), list(given.values()), penultimate_layer, self.deadline)
+        found = self.aligner.attention_of(("cross",), list(given.values()), self.aligner.alignment, self.deadline)
         weights = {key: attention for key, (attention,) in zip(given, found, strict=True)}
         spaced = writes_spaces(self.direction.target)
 

@@ -37,7 +37,11 @@ class TaskModel:
         self.tokenizer = bundle.tokenizer
         self.inputs = InputProcessor(bundle.tokenizer, bundle.manifest)
         self.teacher_forcing = TeacherForcing(
-            graphs, variant, pad=bundle.manifest.special_tokens.pad, vocabulary=vocab_size
+            graphs,
+            variant,
+            pad=bundle.manifest.special_tokens.pad,
+            vocabulary=vocab_size,
+            aligning=bundle.manifest.alignment,
         )
         # Without a reference to self: a cycle would keep the graphs of an unloaded model in memory.
         self.resolve = lru_cache(MAX_CACHED)(partial(_resolve, bundle.manifest, vocab_size))

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from jumok_proto.attention import ATTENTION_KINDS, AttentionKind
+from jumok_serve.manifest.alignment_heads import AlignmentHeads
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, Floats, Graphs, Integers, Pairs
 from jumok_serve.tasks.deadline import Deadline
@@ -35,12 +36,18 @@ class GivenTarget(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class TeacherForcing:
-    """Runs scorer and aligner over targets, in limited batches of similar lengths."""
+    """Runs scorer and aligner over targets, in limited batches of similar lengths.
+
+    Attributes:
+        aligning: heads that align tokens; None: those of the layer before the last, which aligns best in most models
+            (Garg et al. 2019).
+    """
 
     graphs: Graphs
     variant: PrecisionVariant
     pad: int
     vocabulary: int
+    aligning: AlignmentHeads | None = None
 
     @property
     def can_score(self) -> bool:
@@ -60,6 +67,15 @@ class TeacherForcing:
                 _, layers, heads, *_ = spec.axes
                 return int(layers), int(heads)
         return 0, 0
+
+    def alignment(self, weights: Floats) -> Floats:
+        """Average the heads that align tokens: weights [B, layers, heads, T, S] give [B, T, S]."""
+        if self.aligning is None:
+            averaged: Floats = weights[:, max(0, weights.shape[1] - 2)].mean(axis=1, dtype=np.float32)
+            return averaged
+        layers, heads = ([getattr(one, name) for one in self.aligning.heads] for name in ("layer", "head"))
+        of_heads: Floats = weights[:, layers, heads].mean(axis=1, dtype=np.float32)
+        return of_heads
 
     def scores(self, given: Sequence[GivenTarget], deadline: Deadline) -> Generator[int, None, list[list[float]]]:
         """Compute the log-probability of every token of every target, given the tokens before it.

@@ -32,16 +32,6 @@ _MARKS = "\u2581\u0120 "
 """Characters of a token that stand for a space."""
 
 
-def penultimate_layer(weights: Floats) -> npt.NDArray[np.float32]:
-    """Average the heads of the layer that aligns best in most models (Garg et al. 2019), [B, T, S].
-
-    Args:
-        weights: cross-attention, [B, layers, heads, T, S].
-    """
-    averaged: npt.NDArray[np.float32] = weights[:, max(0, weights.shape[1] - 2)].mean(axis=1, dtype=np.float32)
-    return averaged
-
-
 def words(text: str) -> list[Place]:
     """Return the words and signs of a text; in scripts without spaces, its characters."""
     return [found.span() for found in _WORD.finditer(text)]

@@ -13,7 +13,6 @@ from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
 from jumok_serve.manifest.languages import Direction
-from jumok_serve.runtime.graphs import Floats
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.best_attention import Attended, best_attention
 from jumok_serve.tasks.model import TaskModel
@@ -112,13 +111,11 @@ class PendingParts:
         )
         return replace(translation, cut_sentences=text.cut)
 
-    def attention(
-        self, wanted: Sequence[bool], aligner: TeacherForcing, reduce: Callable[[Floats], Floats]
-    ) -> list[list[Attended | None] | None]:
+    def attention(self, wanted: Sequence[bool], aligner: TeacherForcing) -> list[list[Attended | None] | None]:
         """Compute the attention of the parts of some texts; see `best_attention`."""
         places = [range(first, after) for first, after in pairwise(self._firsts)]
         indices = [index for place, one in zip(places, wanted, strict=True) if one for index in place]
-        found = best_attention(self._pending, indices, aligner, reduce)
+        found = best_attention(self._pending, indices, aligner)
         return [
             [found.get(index) for index in place] if one else None for place, one in zip(places, wanted, strict=True)
         ]

@@ -123,6 +123,27 @@ def test_wrong_field_is_refused(fields: Fields, change: Callable[[Fields], None]
         parse(fields)
 
 
+def aligner(layers: int, heads: int) -> Fields:
+    output = {"name": "cross_attention", "dtype": "float32", "axes": ["B", layers, heads, "T", "S"]}
+    return {"inputs": [], "outputs": [output]}
+
+
+def test_alignment_heads_are_heads_of_the_aligner(fields: Fields) -> None:
+    fields["alignment"] = {"heads": [{"layer": 1, "head": 3}], "origin": "guided"}
+    with pytest.raises(ValidationError, match="alignment: precision fp32 has no aligner"):
+        parse(fields)
+    graphs = fields["precisions"]["fp32"]["graphs"]
+    graphs["aligner"] = aligner(2, 4) | {"file": graphs["decoder"]["file"]}
+    found = parse(fields).alignment
+    assert str(found) == "layer 1 head 3 (guided)"
+    fields["alignment"]["heads"].append({"layer": 0, "head": 4})
+    with pytest.raises(ValidationError, match="precision fp32 has 2 layers of 4 heads, and no layer 0 head 4"):
+        parse(fields)
+    fields["alignment"]["heads"] = []
+    with pytest.raises(ValidationError, match="at least 1 item"):
+        parse(fields)
+
+
 def test_verification_of_unknown_precision_is_refused(fields: Fields) -> None:
     fields["verification"]["int4"] = fields["verification"]["fp32"]
     with pytest.raises(ValidationError, match=r"'int4' is not a precision of the bundle \(fp32\)"):

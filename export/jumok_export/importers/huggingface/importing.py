@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any, TypeVar
 
+from jumok_export.bundles.alignment_heads import AlignmentText
 from jumok_export.bundles.export import (
     DEFAULT_PRECISIONS,
     describe_architecture,
@@ -50,6 +51,7 @@ def import_checkpoint(
     max_target_length: int | None = None,
     calibration: Sequence[str] | None = None,
     shortlist: ShortlistPlan | None = None,
+    alignment_text: AlignmentText | None = None,
     name: str | None = None,
     version: str = "1",
     unverified: bool = False,
@@ -73,6 +75,7 @@ def import_checkpoint(
         max_target_length: longest translation, in tokens; default: as for sources, or the checkpoint's maximum.
         calibration: source texts for constant int8 scales of activations; default: one scale per row.
         shortlist: plan of a shortlist; default: none.
+        alignment_text: sentences and translations, to choose the heads that align tokens; default: none are chosen.
         name: name of the model; default: the folder's name.
         version: version of the model.
         unverified: True to write the bundle even if its verification fails.
@@ -128,6 +131,7 @@ def import_checkpoint(
             precisions=precisions,
             calibration=calibration,
             shortlist=shortlist,
+            alignment_text=alignment_text,
             unverified=unverified,
             overwrite=overwrite,
             progress=progress,

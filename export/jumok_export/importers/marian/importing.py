@@ -94,6 +94,7 @@ def import_marian(source: Path, out: Path, **options: Unpack[ImportOptions]) -> 
         activation_scales=imported.activation_scales if "int8" in precisions else {},
         stored_precision="int8" if file.quantized else None,
         shortlist=shortlist,
+        alignment_text=options.get("alignment_text"),
         unverified=options.get("unverified", False),
         overwrite=options.get("overwrite", False),
         progress=progress,

@@ -14,7 +14,7 @@ from jumok_serve.tasks.best_attention import Attended
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
-from jumok_serve.tasks.word_alignment import Place, align_words, penultimate_layer, token_places, words
+from jumok_serve.tasks.word_alignment import Place, align_words, token_places, words
 from jumok_serve.text.blame import blamed_texts, text_of_part
 from jumok_serve.text.markup.document import Block, Document
 from jumok_serve.text.markup.parser import parse
@@ -73,7 +73,7 @@ class PendingDocuments:
         for document in self._documents:
             blocks += document.blocks or [None]
         attention = self._pending.attention(
-            [block is not None and _needs_alignment(block) for block in blocks], self._aligner, penultimate_layer
+            [block is not None and _needs_alignment(block) for block in blocks], self._aligner
         )
         written: dict[Block, str] = {}
         joined: list[Translation] = []

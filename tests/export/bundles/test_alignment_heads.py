@@ -1,0 +1,142 @@
+"""Heads that align tokens: chosen by their error rate, recorded, and used for tags."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from jumok_export.bundles.alignment_heads import AlignmentText
+from jumok_export.bundles.source_texts import greedy_search
+from jumok_export.errors import ExportError
+from jumok_export.models.recurrent import RecurrentSizes, make_recurrent
+from jumok_export.models.transformer import Transformer
+from jumok_export.training.checkpoint import Checkpoint, load_checkpoint
+from jumok_export.training.export import export_checkpoint
+from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN
+from jumok_serve.bundle.describe import describe
+from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead
+from jumok_serve.manifest.languages import Languages
+from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from jumok_serve.translator import Translator
+from tests.support.reversing import GUIDED, sentences, translated
+
+LANGUAGES = Languages.of_pair("en", "de", suffix=(END,))
+SPECIAL = SpecialTokens(pad=PAD, start=START, eos=(END,), unk=UNKNOWN)
+LIMITS = Limits(max_source_length=40, max_target_length=40)
+UNSEEN = sentences(300, seed=8)
+
+
+@pytest.fixture(scope="module")
+def checkpoint(reversing: Path) -> Checkpoint:
+    return load_checkpoint(reversing)
+
+
+def choose(checkpoint: Checkpoint, text: AlignmentText, model: Any = None, **options: Any) -> AlignmentHeads:
+    direction = LANGUAGES.direction()
+    return text.choose_heads(
+        model or checkpoint.model,
+        SentencePieceTokenizer(checkpoint.source_vocabulary.model),
+        direction,
+        greedy_search(direction, SPECIAL, GenerationDefaults(max_length=20), LIMITS),
+        LIMITS,
+        **options,
+    )
+
+
+def test_the_head_that_aligns_is_chosen(checkpoint: Checkpoint) -> None:
+    said: list[str] = []
+    text = AlignmentText(sources=UNSEEN, targets=list(map(translated, UNSEEN)))
+    found = choose(checkpoint, text, progress=said.append)
+    assert GUIDED in [(one.layer, one.head) for one in found.heads]
+    assert found.origin == "measured"
+    assert found.error_rate is not None
+    assert found.error_rate < 0.1
+    assert found.pairs == 300
+    assert said[-1] == f"heads that align tokens: {found}"
+
+
+def test_a_guided_head_is_kept_and_measured(checkpoint: Checkpoint) -> None:
+    text = AlignmentText(sources=UNSEEN, targets=list(map(translated, UNSEEN)))
+    measured, by_eye = [], []
+    for layer, head in ((0, 1), (1, 0)):
+        guided = AlignmentHeads(heads=(AttentionHead(layer=layer, head=head),), origin="guided")
+        found = choose(checkpoint, text, guided=guided)
+        assert found.heads == guided.heads
+        assert found.origin == "guided"
+        assert found.error_rate is not None
+        measured.append(found.error_rate)
+        by_eye.append(error_rate_by_eye(checkpoint, layer, head))
+    # Tokens without links count by eye alone; other tokens of the right word are errors only in the measurement.
+    assert measured[0] == pytest.approx(by_eye[0], abs=0.05)
+    assert measured[0] < 0.1 < min(measured[1], by_eye[1])
+
+
+def error_rate_by_eye(checkpoint: Checkpoint, layer: int, head: int) -> float:
+    """Share of target words' tokens that attend most to a token of another word than theirs."""
+    wrong = tokens = 0
+    assert isinstance(checkpoint.model, Transformer)
+    vocabulary = checkpoint.source_vocabulary
+    for text in UNSEEN:
+        source, target = vocabulary.encode(text), vocabulary.encode(translated(text))
+        with torch.no_grad():
+            _, cross = checkpoint.model.attending(
+                torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([START]), torch.tensor([target])
+            )
+        best = cross[layer][0, head, :-1, :-1].argmax(dim=-1).tolist()
+        of_source, of_target = (words_of(checkpoint, ids[:-1]) for ids in (source, target))
+        wrong += sum(of_source[token] != 3 - word for token, word in zip(best, of_target, strict=True))
+        tokens += len(of_target)
+    return wrong / tokens
+
+
+def words_of(checkpoint: Checkpoint, ids: list[int]) -> list[int]:
+    """Index of the word of each token."""
+    pieces = SentencePieceTokenizer(checkpoint.source_vocabulary.model).tokens(ids)
+    words: list[int] = (np.cumsum([piece.startswith("\u2581") for piece in pieces]) - 1).tolist()
+    return words
+
+
+def test_models_and_texts_that_cannot_be_aligned_are_refused(checkpoint: Checkpoint) -> None:
+    text = AlignmentText(sources=UNSEEN, targets=list(map(translated, UNSEEN)))
+    size = len(checkpoint.source_vocabulary)
+    without = make_recurrent(RecurrentSizes(source_vocabulary=size, target_vocabulary=size, attention="none"))
+    with pytest.raises(ExportError, match="has no method `align`, so no heads can be chosen"):
+        choose(checkpoint, text, model=without)
+    with pytest.raises(ExportError, match="none of the 1 sentence pairs for alignments has 1 to 38 tokens"):
+        choose(checkpoint, replace(text, sources=[""], targets=["va"]))
+
+
+@pytest.mark.slow
+def test_an_exported_model_places_tags_by_its_guided_head(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    text = AlignmentText(sources=UNSEEN, targets=list(map(translated, UNSEEN)))
+    bundle = export_checkpoint(checkpoint, tmp_path / "bundle", precisions=["fp32"], alignment_text=text)
+    found = bundle.manifest.alignment
+    assert found is not None
+    assert [(one.layer, one.head) for one in found.heads] == [GUIDED]
+    assert found.error_rate is not None
+    line = next(line for line in describe(bundle, whole=False).splitlines() if line.strip().startswith("alignment"))
+    assert "layer 0 head 1 (guided; error rate" in line
+    with Translator(tmp_path / "bundle", replicas=1, threads=1) as translator:
+        for source in UNSEEN[:5]:
+            aligned = translator.align(source, translated(source), layer=GUIDED[0], head=GUIDED[1])
+            assert aligned.cross is not None
+            ids = [checkpoint.source_vocabulary.encode(side) for side in (source, translated(source))]
+            assert isinstance(checkpoint.model, Transformer)
+            with torch.no_grad():
+                _, cross = checkpoint.model.attending(
+                    torch.tensor(ids[:1]), torch.tensor([len(ids[0])]), torch.tensor([START]), torch.tensor(ids[1:])
+                )
+            np.testing.assert_allclose(aligned.cross.mean, cross[GUIDED[0]][0, GUIDED[1]].numpy(), atol=1e-5)
+        right = 0
+        for source in UNSEEN[:20]:
+            first, second, *others = source.split()
+            marked = translator.translate(f"{first} <b>{second}</b> {' '.join(others)}", markup="html").text
+            if re.sub("</?b>", "", marked) == translated(source):
+                right += 1
+                assert f"<b>{translated(second)}</b>" in marked
+        assert right > 10
