@@ -10,11 +10,12 @@ from google.protobuf.descriptor import EnumDescriptor, FileDescriptor
 from google.protobuf.descriptor_pb2 import FileDescriptorSet
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
-from jumok_proto.v1 import admin_pb2, alignment_pb2, decoding_pb2, glossary_pb2, model_pb2, translation_pb2
+from jumok_proto.v1 import admin_pb2, alignment_pb2, decoding_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
 
 PROTO = Path(__file__).parents[2] / "proto"
 FILES: list[FileDescriptor] = [
-    module.DESCRIPTOR for module in (admin_pb2, alignment_pb2, decoding_pb2, glossary_pb2, model_pb2, translation_pb2)
+    module.DESCRIPTOR
+    for module in (admin_pb2, alignment_pb2, decoding_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2)
 ]
 
 
@@ -25,7 +26,7 @@ def stubs(folder: Path) -> dict[str, bytes]:
 def test_regenerating_gives_the_committed_stubs(tmp_path: Path) -> None:
     subprocess.run([sys.executable, PROTO / "generate.py", "--out", tmp_path], check=True)
     committed = {name: data for name, data in stubs(PROTO).items() if "__pycache__" not in name}
-    assert len(committed) == 2 * (6 + 4)
+    assert len(committed) == 2 * (7 + 5)
     assert stubs(tmp_path) == committed
 
 

@@ -9,6 +9,7 @@ from jumok._admin_client import AdminClient
 from jumok._async_admin_client import AsyncAdminClient
 from jumok._async_client import AsyncClient
 from jumok._client import Client
+from jumok._files import FileOptions, FileProblem, FileResult
 from jumok._results import TextResult, TranslationUpdate
 from jumok._transport.channel import Tls
 from jumok_proto import __version__
@@ -91,6 +92,9 @@ __all__ = [
     "EngineFailedError",
     "FailedPreconditionError",
     "FieldViolation",
+    "FileOptions",
+    "FileProblem",
+    "FileResult",
     "FinishReason",
     "GlossariesUnavailableError",
     "GlossaryDictionary",

@@ -7,6 +7,7 @@ from typing import Self, Unpack, overload
 from jumok._async_glossaries import AsyncGlossaries
 from jumok._corpus.aio import AsyncCorpusRun
 from jumok._corpus.state import DEFAULT_WINDOW, make_corpus
+from jumok._files import FileOptions, FileResult, FileSource, FileTarget
 from jumok._requests import (
     align_request,
     detect_request,
@@ -138,10 +139,7 @@ class AsyncClient:
             model: name of the model; empty: the first by name that has both languages, or two that have them over a
                 pivot language (see ``Translation.pivot``), or the server's only model.
             timeout_s: timeout of the call; None: the client's.
-            options: options for texts and for decoding; see ``TranslateOptions``.
-
-        Raises:
-            TypeError: an unknown option.
+            options: options for texts and for decoding; see ``TranslateOptions``. Others raise TypeError.
         """
         request = translate_request(
             texts,
@@ -279,8 +277,7 @@ class AsyncClient:
             targets: the translation, or a sequence with one for each text. None or an empty text stands for the model's
                 own translation, with its default options.
             kinds: ``"cross"``, ``"encoder"``, ``"decoder"``; see ``AttentionKind``.
-            layer: the only layer to return, from 0; None: all.
-            head: the only head to return, from 0; None: all.
+            layer, head: the only layer or head to return, from 0; None: all.
             each_head: return the weights of each layer and head too, not only their mean.
 
         Raises:
@@ -319,16 +316,10 @@ class AsyncClient:
     ) -> AsyncGenerator[TranslationUpdate, None]:
         """Translate one text, and yield its stable beginning during decoding.
 
-        The last update has the whole translation.
-
-        Greedy search and sampling return token by token. Beam search returns the common beginning of all hypotheses
-        that can still win, so no text is taken back. This beginning may stay short until the end. A slow reader gets
-        fewer updates. Arguments are those of ``translate``. Close an iteration that you leave early, with
-        ``contextlib.aclosing``: this cancels the call.
-
-            async for update in client.translate_stream("A man sleeps."):
-                print(update.added, end="", flush=True)
-            print(update.translation.score)
+        The last update has the whole translation. Greedy search and sampling return token by token. Beam search returns
+        the common beginning of all hypotheses that can still win, so no text is taken back. This beginning may stay
+        short until the end. A slow reader gets fewer updates. Arguments are those of ``translate``. Close an iteration
+        that you leave early, with ``contextlib.aclosing``: this cancels the call.
         """
         request = stream_request(
             text,
@@ -419,6 +410,15 @@ class AsyncClient:
         response = await self._connection.call(lambda stubs: stubs.translation.DetectLanguage, request, timeout_s)
         languages = read_languages(response, len(request.contents))
         return languages[0] if isinstance(texts, str) else languages
+
+    async def translate_file(
+        self, source: FileSource, target: FileTarget, **options: Unpack[FileOptions]
+    ) -> FileResult:
+        """Translate a file, or an open binary file, into another; one of a path changes only once all is written.
+
+        The call is not repeated. Raises InvalidArgumentError with the line if the file cannot be read.
+        """
+        return await self._connection.translate_file(source, target, options)
 
     async def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""

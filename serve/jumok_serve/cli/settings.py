@@ -135,6 +135,7 @@ class Configuration(BaseModel):
     max_message_bytes: Annotated[Positive, Field(lt=2**31)] = Field(
         _SERVICE.max_message_bytes, description="Largest request, in bytes."
     )
+    max_file_bytes: Positive = Field(_SERVICE.max_file_bytes, description="Largest file, in bytes.")
     max_texts: Positive = Field(_SERVICE.max_texts, description="Most texts of a request.")
     max_characters: Positive = Field(
         _SERVICE.max_characters, description="Longest text or target, in characters; truncation does not raise it."

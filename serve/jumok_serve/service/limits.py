@@ -13,6 +13,7 @@ class ServiceLimits:
     Attributes:
         max_message_bytes: size of a request.
         max_open_bytes: requests of all calls that are read or answered, in bytes; one caller may have half.
+        max_file_bytes: size of a file; each of at most 16 open files takes some times its size in memory.
         max_texts: texts of a request.
         max_characters: characters of a text before truncation, of a target prefix, and of a target.
         max_hypotheses: hypotheses of all texts of a request together; bounds the response.
@@ -37,6 +38,7 @@ class ServiceLimits:
 
     max_message_bytes: int = 4 * 2**20
     max_open_bytes: int = 64 * 2**20
+    max_file_bytes: int = 8 * 2**20
     max_texts: int = 1024
     max_characters: int = 100_000
     max_hypotheses: int = 4096

@@ -12,7 +12,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 
 from jumok_proto.results import ModelState
-from jumok_proto.v1 import admin_pb2, glossary_pb2, model_pb2, translation_pb2
+from jumok_proto.v1 import admin_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.errors import ListenError
 from jumok_serve.service.address import check_address, format_address
@@ -20,6 +20,7 @@ from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.connections import channel_arguments
 from jumok_serve.service.handlers.admin_service import AdminService
+from jumok_serve.service.handlers.file_service import FileService
 from jumok_serve.service.handlers.glossary_service import GlossaryService
 from jumok_serve.service.handlers.health import Health
 from jumok_serve.service.handlers.model_service import ModelService
@@ -39,6 +40,7 @@ from jumok_serve.service.stop_signals import Stoppable, received_signals, serve_
 from jumok_serve.text.terms import GlossaryStore
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
+FILE_SERVICE = file_pb2.DESCRIPTOR.services_by_name["FileService"]
 GLOSSARY_SERVICE = glossary_pb2.DESCRIPTOR.services_by_name["GlossaryService"]
 MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
 ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
@@ -138,6 +140,7 @@ class Server:
         self._loop = asyncio.get_running_loop()
         services: dict[ServiceDescriptor, object] = {
             TRANSLATION_SERVICE: self._translation,
+            FILE_SERVICE: FileService(self._translation.TranslateCorpus, limits),
             GLOSSARY_SERVICE: GlossaryService(glossaries),
             MODEL_SERVICE: ModelService(self.models),
         }

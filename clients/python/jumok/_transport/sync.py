@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.message import Message
 
 from jumok._errors import call_error
+from jumok._files import FileOptions, FileReceiver, FileResult, FileSource, FileTarget, file_requests, written
 from jumok._responses import check_complete, read_update
 from jumok._results import TranslationUpdate
 from jumok._transport.address import addresses
@@ -21,6 +22,7 @@ from jumok._transport.retry import Attempts, Endpoints
 from jumok._transport.watch import Watch
 from jumok._validation import LONGEST_TIMEOUT_S, check_count, check_open, check_timeout
 from jumok_proto.errors import JumokError, UnavailableError
+from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import StreamTranslateTextRequest, TranslateCorpusRequest
@@ -36,6 +38,7 @@ class Stubs:
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
         self.translation = TranslationServiceStub(channel)
+        self.files = FileServiceStub(channel)
         self.glossaries = GlossaryServiceStub(channel)
         self.models = ModelServiceStub(channel)
 
@@ -117,6 +120,29 @@ class Connection:
             lambda error: self._failure(endpoint, error),
             lambda cancel: link.watch.over(endpoint, cancel, LONGEST_TIMEOUT_S),
         )
+
+    def translate_file(self, source: FileSource, target: FileTarget, options: FileOptions) -> FileResult:
+        """Call TranslateFile of the next server, once."""
+        requests = file_requests(source, options)
+        timeout_s = options.get("timeout_s")
+        limit_s = LONGEST_TIMEOUT_S if timeout_s is None else check_timeout(timeout_s)
+        self.check_open()
+        link, endpoint = self._links.get(), self.endpoints.pick(time.monotonic())
+        call = link.stubs[endpoint].files.TranslateFile(iter(requests), timeout=limit_s)
+        try:
+            with (
+                written(target) as out,
+                self._closing.guard(),
+                cancelled_at_exit(call),
+                link.watch.over(endpoint, call.cancel, limit_s) as watched,
+            ):
+                receiver = FileReceiver(out, options.get("on_progress"))
+                for response in call:
+                    watched.heard()
+                    receiver.receive(response)
+                return receiver.result()
+        except (grpc.RpcError, UnavailableError) as error:
+            raise self._failure(endpoint, error) from None
 
     def close(self) -> None:
         """Close the channels."""

@@ -11,6 +11,7 @@ from jumok_serve.service.rpc.open_calls import OpenCalls
 
 SCOPES_BY_SERVICE = {
     "jumok.v1.TranslationService": frozenset({"translate"}),
+    "jumok.v1.FileService": frozenset({"translate"}),
     "jumok.v1.GlossaryService": frozenset({"translate"}),
     "jumok.v1.ModelService": SCOPES,
     "grpc.reflection.v1.ServerReflection": SCOPES,

@@ -50,10 +50,14 @@ def test_a_tool_that_knows_no_contract_can_call(version: str) -> None:
             for name in names:  # its own contract among them
                 (found,) = await reflect(channel, version, ServerReflectionRequest(file_containing_symbol=name))
                 contracts = map(FileDescriptorProto.FromString, found.file_descriptor_response.file_descriptor_proto)
-                for contract in reversed(list(contracts)):  # those that a contract imports come last
-                    if contract.name not in added:
+                waiting = [contract for contract in contracts if contract.name not in added]
+                while waiting:  # those that a contract imports may come before or after it
+                    contract = waiting.pop(0)
+                    if added.issuperset(contract.dependency):
                         added.add(contract.name)
                         pool.Add(contract)
+                    else:
+                        waiting.append(contract)
                 assert pool.FindServiceByName(name).methods
             assert "google/rpc/status.proto" in added
             (by_name,) = await reflect(

@@ -1,0 +1,144 @@
+"""Translation of files: options, requests and results."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path, PurePath
+from typing import IO, TypeAlias, cast
+from uuid import uuid4
+
+from jumok._errors import item_error
+from jumok._requests import corpus_settings
+from jumok._validation import check_text, invalid_field
+from jumok_proto.errors import JumokError
+from jumok_proto.text_options import TranslateOptions
+from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
+
+FileSource: TypeAlias = "str | PathLike[str] | IO[bytes]"
+FileTarget: TypeAlias = "str | PathLike[str] | IO[bytes]"
+CHUNK = 2**18
+"""Bytes of a message."""
+
+
+class FileOptions(TranslateOptions, total=False):
+    """Options of the translation of a file, by keyword."""
+
+    file_format: str
+    """Format of the file, as ``"srt"``; empty: by the end of its name."""
+    source_language: str | None
+    """Language of the texts; ``"auto"``: that of each text is detected; None: the model's default."""
+    target_language: str | None
+    """Language to translate into; None: the model's default."""
+    truncate: bool
+    """Cut texts that are too long for the model."""
+    split_sentences: bool
+    """Translate the sentences of each text one by one; the default."""
+    model: str
+    """Name of the model."""
+    timeout_s: float | None
+    """Seconds for the whole file; None: no limit."""
+    on_progress: Callable[[int, int], None]
+    """Called with the number of translated texts and that of all, now and then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileProblem:
+    """A text of a file that could not be translated and stays as it is."""
+
+    line: int
+    """Its first line, from 1."""
+    error: JumokError
+    """The reason."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileResult:
+    """The result of a translated file."""
+
+    text_count: int
+    """Number of texts of the file."""
+    problems: tuple[FileProblem, ...] = ()
+    """Texts that could not be translated."""
+
+
+def file_requests(source: FileSource, options: FileOptions) -> list[TranslateFileRequest]:
+    """Read a file, and make the requests of its translation.
+
+    Raises:
+        InvalidArgumentError, TypeError: an option cannot be used, or does not exist.
+        OSError: the file cannot be read.
+    """
+    others = {name: value for name, value in options.items() if name not in FileOptions.__annotations__}
+    others |= {name: value for name, value in options.items() if name in TranslateOptions.__annotations__}
+    if others.get("markup") or others.get("attention"):
+        raise invalid_field("markup", "a file has the markup of its format, and no attention: leave them out")
+    name = source if isinstance(source, str | PathLike) else getattr(source, "name", "")
+    settings = FileSettings(
+        format=check_text("format", options.get("file_format", "")),
+        name=check_text("name", PurePath(name).name) if isinstance(name, str | PathLike) else "",
+        translation=corpus_settings(
+            source_language=options.get("source_language"),
+            target_language=options.get("target_language"),
+            target_prefix=None,
+            attention=False,
+            truncate=options.get("truncate", False),
+            split_sentences=options.get("split_sentences", True),
+            model=options.get("model", ""),
+            window=0,
+            options=cast("TranslateOptions", others),
+        ),
+    )
+    settings.translation.ClearField("order")
+    data = Path(source).read_bytes() if isinstance(source, str | PathLike) else source.read()
+    chunks = [data[start : start + CHUNK] for start in range(0, len(data), CHUNK)]
+    return [TranslateFileRequest(settings=settings), *(TranslateFileRequest(file=chunk) for chunk in chunks)]
+
+
+class FileReceiver:
+    """Writes a translated file, and collects its problems.
+
+    Args:
+        on_progress: see `FileOptions`.
+    """
+
+    def __init__(self, out: IO[bytes], on_progress: Callable[[int, int], None] | None) -> None:
+        self._out = out
+        self._on_progress = on_progress
+        self._count = 0
+        self._problems: list[FileProblem] = []
+
+    def receive(self, response: TranslateFileResponse) -> None:
+        """Write a part of the file."""
+        self._out.write(response.file)
+        self._problems += [FileProblem(line=one.line, error=item_error(one.error)) for one in response.problems]
+        if response.text_count:
+            self._count = response.text_count
+            if self._on_progress is not None:
+                self._on_progress(response.translated_count, response.text_count)
+
+    def result(self) -> FileResult:
+        """Return the result, after the end."""
+        return FileResult(text_count=self._count, problems=tuple(self._problems))
+
+
+@contextmanager
+def written(target: FileTarget) -> Iterator[IO[bytes]]:
+    """Open a file to write; one of a path changes only once all is written.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    if not isinstance(target, str | PathLike):
+        yield target
+        return
+    path = Path(target).resolve()  # a link stays a link
+    part = path.with_name(f".{path.name}.{uuid4().hex}")
+    try:
+        with part.open("xb") as out:
+            yield out
+        if path.exists():
+            part.chmod(path.stat().st_mode)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)

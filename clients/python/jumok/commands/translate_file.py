@@ -1,0 +1,93 @@
+"""``jumok translate-file``: translate a file of texts."""
+
+import sys
+from pathlib import Path
+from typing import Any, Unpack
+
+import click
+
+from jumok import Client, Options
+from jumok._transport.address import addresses
+from jumok.commands._options import access, await_server, decoding_options, language_options, server_options
+from jumok.commands._terms import term_options, text_options
+
+DASH = Path("-")
+
+
+@click.command("translate-file")
+@click.argument("file", type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path))
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, allow_dash=True, path_type=Path),
+    required=True,
+    help="File to write; it changes only once all is written. - is standard output.",
+)
+@click.option(
+    "--format", "file_format", default="", metavar="NAME", help="Format of the file, if its name does not tell."
+)
+@server_options
+@click.option("--model", default="", help="Name of the model, if the server holds several.")
+@language_options
+@click.option("--copy-unreadable", is_flag=True, help="Copy sentences that have nothing that the model can read.")
+@term_options
+@decoding_options
+@click.option("--truncate", is_flag=True, help="Cut texts that are too long for the model, instead of refusing them.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Seconds that the file may take.  [default: no limit]",
+)
+@click.pass_context
+def translate_file(
+    context: click.Context,
+    *,
+    file: Path,
+    out: Path,
+    file_format: str,
+    server: str,
+    model: str,
+    source_language: str | None,
+    target_language: str | None,
+    copy_unreadable: bool,
+    terms: tuple[str, ...],
+    glossary: str | None,
+    copied: tuple[str, ...],
+    placeholders: tuple[str, ...],
+    truncate: bool,
+    timeout_s: float | None,
+    **options: Unpack[Options],
+) -> None:
+    """Translate the texts of FILE; all else in it stays as it is. - is standard input.
+
+    A text that cannot be translated stays as it is and gives a reason on standard error, and exit code 1. With
+    --source-language auto, the language of each text is detected.
+    """
+    settings: dict[str, Any] = {
+        "file_format": file_format,
+        "source_language": source_language,
+        "target_language": target_language,
+        "copy_unreadable": copy_unreadable,
+        "truncate": truncate,
+        "model": model,
+        "timeout_s": timeout_s,
+        **text_options(terms, glossary, copied, placeholders, local=False),
+        **{name: value for name, value in options.items() if value is not None},
+    }
+    if sys.stderr.isatty() and out != DASH:
+        settings["on_progress"] = _show
+    tls, token = access(context)
+    await_server(context, addresses(server))
+    with Client(server, tls=tls, token=token) as client:
+        result = client.translate_file(
+            sys.stdin.buffer if file == DASH else file, sys.stdout.buffer if out == DASH else out, **settings
+        )
+    for problem in result.problems:
+        click.echo(f"Error: {file}:{problem.line}: {problem.error}", err=True)
+    if result.problems:
+        context.exit(1)
+
+
+def _show(done: int, count: int) -> None:
+    """Show progress on standard error."""
+    click.echo(f"\rtranslated {done} of {count} texts" + ("\n" if done == count else ""), err=True, nl=False)

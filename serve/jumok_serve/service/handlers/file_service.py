@@ -1,0 +1,178 @@
+"""FileService: translates the texts of files as a corpus."""
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, cast
+
+from jumok_proto.conversion import markup_to_proto, rules_to_proto
+from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
+from jumok_proto.v1.file_pb2_grpc import FileServiceServicer
+from jumok_proto.v1.translation_pb2 import (
+    CorpusItem,
+    CorpusSettings,
+    TranslateCorpusRequest,
+    TranslateCorpusResponse,
+)
+from jumok_serve.service.handlers.requests import Context, reject_unknown_fields
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.call import current_caller
+from jumok_serve.service.rpc.open_calls import OpenCalls
+from jumok_serve.service.rpc.request_reader import RequestReader
+from jumok_serve.service.rpc.responses import write_response
+from jumok_serve.text.files.document import FileDocument
+from jumok_serve.text.files.pieces import Piece, Text
+
+MAX_OPEN_FILES = 16
+"""Files that are translated at once; one caller may have half. Each is in memory."""
+TEXTS_PER_MESSAGE = 64
+MAX_CHUNK = 2**18
+"""Bytes of a response."""
+
+Corpus = Callable[[Any, Any], Awaitable[None]]
+
+
+class FileService(FileServiceServicer):
+    """Translates files.
+
+    Args:
+        translate_corpus: method that translates the texts.
+    """
+
+    def __init__(self, translate_corpus: Corpus, limits: ServiceLimits) -> None:
+        self._translate_corpus = translate_corpus
+        self._limits = limits
+        self._files = OpenCalls("files", MAX_OPEN_FILES, MAX_OPEN_FILES // 2)
+
+    async def TranslateFile(self, requests: RequestReader, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+        """Read a file, translate its texts, and write it; cancellation frees all rows."""
+        caller = current_caller()
+        self._files.open(caller)
+        try:
+            settings, data = await self._read(requests)
+            document = await asyncio.to_thread(FileDocument.read, data, settings.name, settings.format)
+            del data
+            translation = settings.translation
+            if document.format.markup is not None:
+                translation.markup = markup_to_proto(document.format.markup)
+                translation.markup_rules.MergeFrom(rules_to_proto(document.format.rules))
+            texts = _FileTexts(document, translation, context)
+            await self._translate_corpus(texts, texts)
+            await texts.finish()
+        finally:
+            self._files.close(caller)
+
+    async def _read(self, requests: RequestReader) -> tuple[FileSettings, bytes]:
+        """Read the settings and the bytes of a file."""
+        first = cast("TranslateFileRequest | None", await requests.next())
+        if first is None or not first.HasField("settings"):
+            raise InvalidArgumentError("the first message must carry settings", field="settings")
+        settings, message = first.settings, first
+        translation = settings.translation
+        for name in ("window", "order", "markup", "attention"):
+            if getattr(translation, name):
+                raise InvalidArgumentError(f"a file has no {name}: leave it out", field=f"settings.translation.{name}")
+        if translation.options.num_hypotheses > 1:
+            raise InvalidArgumentError(
+                "a file has one translation: leave num_hypotheses out", field="settings.translation.options"
+            )
+        parts, size = [], 0
+        while True:
+            reject_unknown_fields(message)
+            size += len(message.file)
+            if size > self._limits.max_file_bytes:
+                raise InvalidArgumentError(
+                    f"file: has more than {self._limits.max_file_bytes} bytes: split it, or raise max_file_bytes",
+                    field="file",
+                )
+            parts.append(message.file)
+            following = cast("TranslateFileRequest | None", await requests.next())
+            if following is None:
+                return settings, b"".join(parts)
+            message = following
+            if message.HasField("settings"):
+                raise InvalidArgumentError("settings are allowed in the first message only", field="settings")
+
+
+class _FileTexts:
+    """The texts of a file as requests of a corpus, and the corpus' responses as the translated file.
+
+    Stands for the reader of requests and the context of the call.
+    """
+
+    def __init__(self, document: FileDocument, settings: CorpusSettings, context: Context) -> None:
+        self._document = document
+        self._settings: CorpusSettings | None = settings
+        self._context = context
+        self._pieces = document.pieces()
+        self._waiting = deque[Piece]()  # taken from the file, not yet written
+        self._sent = 0
+        self._done = 0
+        self._written = bytearray(document.mark)
+        self.time_remaining = context.time_remaining
+        self.done = context.done
+
+    async def next(self, busy: Callable[[], bool] = lambda: False) -> TranslateCorpusRequest | None:
+        """Return the next texts, or None after the last."""
+        taken = await asyncio.to_thread(_take, self._pieces)
+        self._waiting += taken
+        texts = [piece for piece in taken if isinstance(piece, Text)]
+        if not texts and self._settings is None:
+            return None
+        request = TranslateCorpusRequest(
+            settings=self._settings,
+            items=[CorpusItem(id=number, content=text.content) for number, text in enumerate(texts, start=self._sent)],
+        )
+        self._sent += len(texts)
+        self._settings = None
+        return request
+
+    async def write(self, message: TranslateCorpusResponse) -> None:
+        """Write the file as far as it is translated."""
+        response = TranslateFileResponse(text_count=self._document.count)
+        for result in message.results:
+            self._write_kept()
+            text = self._waiting.popleft()
+            assert isinstance(text, Text)
+            self._done += 1
+            if result.HasField("error"):
+                response.problems.add(line=text.line, error=result.error)
+                self._add(text.written)
+            else:
+                self._add(text.write(result.translation.hypotheses[0].text))
+        self._write_kept()
+        response.translated_count = self._done
+        await self._send(response)
+
+    async def finish(self) -> None:
+        """Write what is after the last text."""
+        self._write_kept()
+        await self._send(TranslateFileResponse(text_count=self._document.count, translated_count=self._done))
+
+    def _write_kept(self) -> None:
+        while self._waiting and isinstance(self._waiting[0], str):
+            self._add(cast("str", self._waiting.popleft()))
+
+    def _add(self, written: str) -> None:
+        self._written += self._document.encode(written)
+
+    async def _send(self, last: TranslateFileResponse) -> None:
+        """Send all bytes; the last message has the progress."""
+        while len(self._written) > MAX_CHUNK:
+            await write_response(self._context, TranslateFileResponse(file=bytes(self._written[:MAX_CHUNK])))
+            del self._written[:MAX_CHUNK]
+        last.file = bytes(self._written)
+        self._written.clear()
+        await write_response(self._context, last)
+
+
+def _take(pieces: Iterator[Piece]) -> list[Piece]:
+    """Return the next pieces, with a message's texts."""
+    taken, texts = list[Piece](), 0
+    for piece in pieces:
+        taken.append(piece)
+        texts += isinstance(piece, Text)
+        if texts == TEXTS_PER_MESSAGE:
+            break
+    return taken

@@ -1,0 +1,1 @@
+"""Files: texts to translate, and all between them as it was written."""

@@ -1,0 +1,96 @@
+"""A file that was read: its characters, its format, and its pieces."""
+
+import codecs
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import Final, Self
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.text.files.pieces import FileFormat, Formats, Piece, Text, refuse
+from jumok_serve.text.files.plain import PLAIN
+from jumok_serve.text.files.po import PO
+from jumok_serve.text.files.subtitles import SRT, VTT
+
+FORMATS: Final[Formats] = MappingProxyType({"text": PLAIN, "srt": SRT, "vtt": VTT, "po": PO})
+"""Formats by name."""
+ENDINGS: Final = MappingProxyType({"txt": "text", "srt": "srt", "vtt": "vtt", "po": "po", "pot": "po"})
+"""Names of formats by the end of a file's name."""
+_MARKS: Final = (
+    (codecs.BOM_UTF8, "utf-8"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileDocument:
+    """A file of texts.
+
+    Attributes:
+        mark: bytes before the characters, which tell their encoding.
+        count: number of texts.
+    """
+
+    content: str
+    encoding: str
+    mark: bytes
+    format: FileFormat
+    count: int
+
+    @classmethod
+    def read(cls, data: bytes, name: str, file_format: str) -> Self:
+        """Read a file and check all of it.
+
+        Args:
+            name: name of the file; its end gives the format if there is no other.
+            file_format: name of the format, or empty.
+
+        Raises:
+            InvalidArgumentError: an unknown format, bytes that are no text, or a bad file.
+        """
+        chosen = _format(name, file_format)
+        mark, encoding = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", "utf-8"))
+        content = _decoded(data[len(mark) :], encoding)
+        count = sum(isinstance(piece, Text) for piece in chosen.pieces(content))
+        return cls(content, encoding, mark, chosen, count)
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yield texts, and all between them."""
+        return self.format.pieces(self.content)
+
+    def encode(self, written: str) -> bytes:
+        """Return the bytes of some of the characters."""
+        return written.encode(self.encoding, "replace")  # a translation may have half of a surrogate pair
+
+
+def _format(name: str, file_format: str) -> FileFormat:
+    ending = PurePosixPath(name.replace("\\", "/")).suffix.removeprefix(".").lower()
+    chosen = file_format or ENDINGS.get(ending, "")
+    if chosen in FORMATS:
+        return FORMATS[chosen]
+    known = ", ".join(FORMATS)
+    if file_format:
+        raise InvalidArgumentError(f"format: {file_format!r} is unknown; choose of {known}", field="format")
+    raise InvalidArgumentError(
+        f"format: the name {name!r} has no known ending ({', '.join(ENDINGS)}): give the format, one of {known}",
+        field="format",
+    )
+
+
+def _decoded(data: bytes, encoding: str) -> str:
+    try:
+        content = data.decode(encoding)
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        if b"\0" in data:
+            refuse(line, "it is a binary file, no text: give another file")
+        refuse(
+            line,
+            f"byte 0x{data[error.start]:02x} is not {encoding.upper()}: convert the file, as with "
+            "'iconv -f ISO-8859-1 -t UTF-8'",
+        )
+    if "\0" in content:
+        refuse(content.count("\n", 0, content.index("\0")) + 1, "it is a binary file, no text: give another file")
+    return content

@@ -1,0 +1,82 @@
+"""Pieces of a file: texts to translate, and all between them as it was written."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NoReturn, TypeAlias
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.markup import MarkupKind, MarkupRules
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text of a file.
+
+    Attributes:
+        content: what is translated, in the markup of the format.
+        written: what stands in the file; it stays if the text cannot be translated.
+        line: its first line, from 1.
+        write: makes of a translation what stands in its place.
+    """
+
+    content: str
+    written: str
+    line: int
+    write: Callable[[str], str]
+
+
+Piece: TypeAlias = "str | Text"
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """A format of files.
+
+    Attributes:
+        pieces: yields the pieces of a file's characters; raises InvalidArgumentError for a bad file. Its time and its
+            memory are proportional to the file.
+        markup: markup of texts; None: they are plain.
+        rules: rules for elements of the markup.
+    """
+
+    pieces: Callable[[str], Iterator[Piece]]
+    markup: MarkupKind | None = None
+    rules: MarkupRules = field(default_factory=MarkupRules)
+
+
+Formats: TypeAlias = Mapping[str, FileFormat]
+
+
+def refuse(line: int, problem: str) -> NoReturn:
+    """Raise the error of a bad file.
+
+    Args:
+        line: the line, from 1.
+        problem: subject, what is wrong, and the way out.
+    """
+    raise InvalidArgumentError(f"file: line {line}: {problem}", field="file")
+
+
+def shown(line: str) -> str:
+    """Return the beginning of a line for a message."""
+    text = line.strip()
+    return repr(text if len(text) <= 60 else f"{text[:60]}...")
+
+
+def unchanged(content: str, written: str, write: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a function that writes a text as it was if the translation is equal to it."""
+    return lambda translation: written if translation == content else write(translation)
+
+
+def separate(text: str) -> tuple[str, str, str]:
+    """Return white space at the beginning, the text between, and white space at the end."""
+    content = text.strip()
+    if not content:
+        return text, "", ""
+    first = text.index(content)
+    return text[:first], content, text[first + len(content) :]
+
+
+def has_letters(text: str) -> bool:
+    """True if there is something to translate."""
+    return any(map(str.isalpha, text))

@@ -1,0 +1,130 @@
+"""PO files of gettext: empty and fuzzy translations are made; all else stays."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, refuse, separate, shown
+
+_LINE: Final = re.compile(r'[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)([ \t]*)("(?:[^"\\]|\\.)*")[ \t]*\r?')
+_MORE: Final = re.compile(r'[ \t]*"(?:[^"\\]|\\.)*"[ \t]*\r?')
+_STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
+_ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
+_WRITTEN: Final = str.maketrans(
+    {"\\": "\\\\", '"': '\\"', **{character: f"\\{name}" for name, character in _ESCAPED.items()}}
+)
+_CHARSET: Final = re.compile(r"charset=([\w.:-]+)", re.IGNORECASE)
+_PLURALS: Final = re.compile(r"nplurals=\s*(\d+)")
+_UNICODE: Final = {"utf-8", "utf8", "us-ascii", "ascii", "charset"}
+
+
+@dataclass(slots=True)
+class _Entry:
+    """Strings of an entry before its translations.
+
+    Attributes:
+        done: True after a translation.
+    """
+
+    fuzzy: bool = False
+    done: bool = False
+    strings: dict[str, str] = field(default_factory=dict)
+
+
+def po_pieces(content: str) -> Iterator[Piece]:
+    """Yield the pieces of a PO file.
+
+    Raises:
+        InvalidArgumentError: a line is none of a PO file, a translation has no text, or a charset is not Unicode.
+    """
+    lines = content.split("\n")
+    entry, plurals, index = _Entry(), 2, 0
+    while index < len(lines):
+        line, first = lines[index], index
+        index += 1
+        if not line.strip() or line.lstrip().startswith("#"):
+            if entry.done:
+                entry = _Entry()
+            if line.lstrip().startswith("#,") and "fuzzy" in re.split(r"[#,\s]+", line):
+                entry.fuzzy = True
+            yield _ended(lines, first)
+            continue
+        found = _LINE.fullmatch(line)
+        if found is None:
+            refuse(first + 1, f"a PO file has no such line: {shown(line)}; mend it, as msgfmt --check shows")
+        while index < len(lines) and _MORE.fullmatch(lines[index]):
+            index += 1
+        keyword, value = found[1], _value("\n".join([found[3], *lines[first + 1 : index]]))
+        whole = "".join(_ended(lines, number) for number in range(first, index))
+        if not keyword.startswith("msgstr"):
+            if entry.done:
+                entry = _Entry()
+            entry.strings[keyword] = value
+            yield whole
+            continue
+        if "msgid" not in entry.strings:
+            refuse(first + 1, "a msgstr needs a msgid before it: add the msgid, or remove the line")
+        entry.done = True
+        if not entry.strings["msgid"] and "msgctxt" not in entry.strings:
+            plurals = _read_header(value, first, plurals)
+            yield whole
+        elif value and not entry.fuzzy:
+            yield whole
+        else:
+            start = found.start(3)
+            ends = re.search(r"[ \t]*\r?\n?\Z", whole)
+            after = len(whole) if ends is None else ends.start()
+            yield whole[:start]
+            yield _translated(entry, keyword, plurals, whole[start:after], value, line=first + 1)
+            yield whole[after:]
+
+
+def _ended(lines: list[str], index: int) -> str:
+    """Return a line with its end."""
+    return lines[index] + ("\n" if index + 1 < len(lines) else "")
+
+
+def _read_header(value: str, index: int, plurals: int) -> int:
+    """Check the charset of a file, and return its number of plural forms."""
+    charset = _CHARSET.search(value)
+    if charset is not None and charset[1].lower() not in _UNICODE:
+        refuse(index + 1, f"the charset {charset[1]} is not UTF-8: convert the file with msgconv --to-code=UTF-8")
+    number = _PLURALS.search(value)
+    return plurals if number is None else int(number[1])
+
+
+def _translated(entry: _Entry, keyword: str, plurals: int, written: str, value: str, *, line: int) -> Piece:
+    """Make the text of a translation; without letters it is the source text."""
+    singular = keyword in {"msgstr", "msgstr[0]"} and (keyword == "msgstr" or plurals > 1)
+    source = entry.strings["msgid"] if singular else entry.strings.get("msgid_plural", entry.strings["msgid"])
+    before, content, after = separate(source)
+
+    def write(translation: str) -> str:
+        text = f"{before}{translation}{after}"
+        return written if text == value else _strings(text, "\r\n" if "\r\n" in written else "\n")
+
+    return Text(content, written, line, write) if has_letters(content) else write(content)
+
+
+def _value(strings: str) -> str:
+    """Return the characters of strings."""
+    return "".join(_ESCAPE.sub(_unescaped, string) for string in _STRING.findall(strings))
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if found[3] is not None:
+        return _ESCAPED.get(found[3], found[3])
+    code = int(found[1], 16) if found[1] else int(found[2], 8)
+    return chr(code) if code < 0x110000 and not 0xD800 <= code < 0xE000 else "\ufffd"
+
+
+def _strings(text: str, end: str) -> str:
+    """Write characters as strings, one a line if there are several lines."""
+    parts = re.findall(r"[^\n]*\n|[^\n]+", text) if "\n" in text.rstrip("\n") else [text]
+    strings = [f'"{part.translate(_WRITTEN)}"' for part in parts]
+    return strings[0] if len(strings) == 1 else end.join(['""', *strings])
+
+
+PO = FileFormat(po_pieces)

@@ -1,0 +1,188 @@
+"""Files over gRPC: SDK and command line, progress, problems, refusals, and rows that are freed."""
+
+import asyncio
+import io
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+import jumok
+from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
+from jumok_proto.v1.file_pb2_grpc import FileServiceStub
+from jumok_proto.v1.translation_pb2 import CORPUS_ORDER_INPUT, CorpusSettings
+from jumok_serve import Translator
+from jumok_serve.service.limits import ServiceLimits
+from tests.support.command import run, serve
+from tests.support.servers.fake_model import FakeModel, failure, hold
+from tests.support.servers.fake_model import serving as serving_fake
+from tests.support.servers.in_process_server import check_idle, serving
+
+SRT = "1\n00:00:01,000 --> 00:00:02,500\nTwo women\nare talking.\n\n2\n00:00:03,000 --> 00:00:04,000\nA dog.\n"
+SHORT: dict[str, Any] = {"beam_size": 1, "max_length": 6}
+
+
+@pytest.fixture(scope="module")
+def served(tiny_bundle: Path) -> Iterator[tuple[str, Translator]]:
+    with ExitStack() as stack:
+        translator = stack.enter_context(Translator(tiny_bundle, precision="fp32", threads=1))
+        yield stack.enter_context(serving(translator, limits=ServiceLimits(max_file_bytes=200_000))), translator
+
+
+@pytest.fixture
+def client(served: tuple[str, Translator]) -> Iterator[jumok.Client]:
+    with jumok.Client(served[0]) as connected:
+        yield connected
+    check_idle(served[1])
+
+
+def test_lines_of_a_file(client: jumok.Client, served: tuple[str, Translator], tmp_path: Path) -> None:
+    lines = ["A man sleeps.  A dog.", "", "  Two women\t", "***"] * 100
+    (tmp_path / "a.txt").write_text("\r\n".join(lines), encoding="utf-8", newline="")
+    seen: list[tuple[int, int]] = []
+    result = client.translate_file(
+        tmp_path / "a.txt", tmp_path / "b.txt", on_progress=lambda *numbers: seen.append(numbers), **SHORT
+    )
+    first, second = (one.text for one in served[1].translate(["A man sleeps.  A dog.", "Two women"], **SHORT))
+    wanted = [first, "", f"  {second}\t", "***"] * 100
+    assert (tmp_path / "b.txt").read_bytes().decode() == "\r\n".join(wanted)
+    assert result == jumok.FileResult(text_count=200)
+    assert seen == sorted(seen)
+    assert seen[-1] == (200, 200)
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_a_file_as_bytes_and_its_languages(client: jumok.Client, served: tuple[str, Translator]) -> None:
+    out = io.BytesIO()
+    options: dict[str, Any] = {"source_language": "auto", "target_language": "de", "glossary": {"dog": "Hund"}}
+    result = client.translate_file(io.BytesIO(SRT.encode()), out, file_format="srt", **options, **SHORT)
+    assert result.text_count == 2
+    dog = served[1].translate("A dog.", glossary={"dog": "Hund"}, markup="html", **SHORT).text
+    assert out.getvalue().decode().endswith(f"\n\n2\n00:00:03,000 --> 00:00:04,000\n{dog}\n")
+    assert "Hund" in dog
+
+
+def test_the_asynchronous_sdk(served: tuple[str, Translator], tmp_path: Path) -> None:
+    (tmp_path / "a.srt").write_text(SRT, encoding="utf-8")
+
+    async def scenario() -> None:
+        async with jumok.AsyncClient(served[0]) as client:
+            result = await client.translate_file(tmp_path / "a.srt", tmp_path / "b.srt", **SHORT)
+            assert result.text_count == 2
+
+    asyncio.run(scenario())
+    with jumok.Client(served[0]) as client:
+        client.translate_file(str(tmp_path / "a.srt"), tmp_path / "c.srt", **SHORT)
+    assert (tmp_path / "b.srt").read_bytes() == (tmp_path / "c.srt").read_bytes()
+
+
+def test_a_text_that_cannot_be_translated_stays(client: jumok.Client) -> None:
+    out = io.BytesIO()
+    result = client.translate_file(
+        io.BytesIO(f"A dog.\n\n{'man ' * 300}.\nA dog.\n".encode()),
+        out,
+        file_format="text",
+        split_sentences=False,
+        **SHORT,
+    )
+    (problem,) = result.problems
+    assert problem.line == 3
+    assert isinstance(problem.error, jumok.InvalidArgumentError)
+    lines = out.getvalue().decode().split("\n")
+    assert lines[2] == f"{'man ' * 300}."
+    assert lines[0] == lines[3] != "A dog."
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "message"),
+    [
+        (b"1\n00:00:1 --> 2\nA\n", {"file_format": "srt"}, "line 2: the times of a cue must be as"),
+        (b"a\n\xff", {"file_format": "text"}, "line 2: byte 0xff is not UTF-8: convert the file"),
+        (b"a", {}, "has no known ending"),
+        (b"a", {"file_format": "doc"}, "'doc' is unknown; choose of text"),
+        (b"a" * 200_001, {"file_format": "text"}, "more than 200000 bytes: split it, or raise max_file_bytes"),
+        (b"a", {"file_format": "text", "num_hypotheses": 2}, "one translation: leave num_hypotheses out"),
+        (b"a", {"file_format": "text", "markup": "html"}, "a file has the markup of its format"),
+        (b"a", {"file_format": "text", "target_language": "xx"}, "no target language 'xx'"),
+    ],
+)
+def test_files_that_are_refused(
+    client: jumok.Client, tmp_path: Path, content: bytes, options: dict[str, Any], message: str
+) -> None:
+    (tmp_path / "out").write_bytes(b"before")
+    with pytest.raises(jumok.JumokError, match=message):
+        client.translate_file(io.BytesIO(content), tmp_path / "out", **options)
+    assert (tmp_path / "out").read_bytes() == b"before"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_wrong_options_and_paths(client: jumok.Client, tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match="beam"):
+        client.translate_file(io.BytesIO(b"a"), tmp_path / "out", file_format="text", beam=1)  # type: ignore[call-arg]
+    with pytest.raises(FileNotFoundError):
+        client.translate_file(tmp_path / "none.txt", tmp_path / "out")
+
+
+def test_messages_that_are_refused() -> None:
+    settings = TranslateFileRequest(settings=FileSettings(format="text"))
+
+    async def scenario() -> None:
+        async with serving_fake(FakeModel()) as (_, channel):
+            stub = FileServiceStub(channel)
+            for requests, field in (
+                ([TranslateFileRequest(file=b"a")], "settings"),
+                ([settings, settings], "settings"),
+                (
+                    [TranslateFileRequest(settings=FileSettings(translation=CorpusSettings(order=CORPUS_ORDER_INPUT)))],
+                    "settings.translation.order",
+                ),
+            ):
+                refused = await failure(read_all(stub.TranslateFile(iter(requests))))
+                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+                assert refused.field == field
+
+    asyncio.run(scenario())
+
+
+async def read_all(call: Any) -> list[Any]:
+    return [response async for response in call]
+
+
+def test_a_caller_that_leaves_frees_its_rows() -> None:
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        async with serving_fake(model) as (server, channel):
+            requests = [TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\nA man.\n")]
+            call = FileServiceStub(channel).TranslateFile(iter(requests))
+            answers = [await model.submitted.get() for _ in range(2)]
+            call.cancel()
+            while server.open_calls:
+                await asyncio.sleep(0.001)
+            assert all(future.cancelled() for answer in answers for future in answer.futures)
+
+    asyncio.run(scenario())
+
+
+def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.srt").write_text(SRT, encoding="utf-8")
+    (tmp_path / "bad.srt").write_text(SRT.replace("--> 00:00:04,000", "-->"), encoding="utf-8")
+    with serve(tiny_bundle, "--precision", "fp32") as (_, address):
+        at = ("--server", address, "--max-length", "6")
+        done = run("translate-file", tmp_path / "a.srt", "--out", tmp_path / "b.srt", *at)
+        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+        translated = (tmp_path / "b.srt").read_bytes()
+        assert translated.count(b" --> ") == 2
+        piped = run("translate-file", "-", "--out", "-", "--format", "srt", *at, given=SRT.encode())
+        assert piped.stdout == translated
+        bad = run("translate-file", tmp_path / "bad.srt", "--out", tmp_path / "c.srt", *at)
+        assert bad.returncode == 1
+        assert b"line 7: the times of a cue must be as 00:00:01,000 --> 00:00:02,500" in bad.stderr
+        assert not (tmp_path / "c.srt").exists()
+        (tmp_path / "long.txt").write_text("A dog.\n" + "a" * 100_001, encoding="utf-8")
+        long = run("translate-file", tmp_path / "long.txt", "--out", tmp_path / "d.txt", *at)
+        assert long.returncode == 1
+        assert b"long.txt:2: " in long.stderr
+        assert (tmp_path / "d.txt").read_bytes().endswith(b"\n" + b"a" * 100_001)

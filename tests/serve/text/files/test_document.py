@@ -1,0 +1,54 @@
+"""Reading of files: formats, encodings, and bytes that are no text."""
+
+import codecs
+
+import pytest
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.text.files.document import ENDINGS, FORMATS, FileDocument
+from jumok_serve.text.files.pieces import Text
+
+
+def written(document: FileDocument) -> bytes:
+    return document.mark + b"".join(
+        document.encode(piece.write(piece.content) if isinstance(piece, Text) else piece) for piece in document.pieces()
+    )
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"])
+def test_encodings_stay(encoding: str) -> None:
+    mark = {"utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE}.get(encoding, b"")
+    data = mark + "Ein Größen-Test\r\n한국어 🙂\n\n".encode(encoding)
+    document = FileDocument.read(data, "a.TXT", "")
+    assert document.count == 2
+    assert written(document) == data
+
+
+def test_formats_by_name_and_ending() -> None:
+    assert set(ENDINGS.values()) == set(FORMATS)
+    srt = b"1\n00:00:01,000 --> 00:00:02,500\nA dog\n"
+    assert FileDocument.read(srt, r"C:\films\a.Srt", "").count == 1
+    assert FileDocument.read(srt, "", "srt").count == 1
+    assert FileDocument.read(srt, "a.srt", "text").count == 1
+    with pytest.raises(
+        InvalidArgumentError, match=r"the name 'a.xyz' has no known ending .*: give the format, one of text"
+    ):
+        FileDocument.read(srt, "a.xyz", "")
+    with pytest.raises(InvalidArgumentError, match="format: 'docx' is unknown; choose of text, srt"):
+        FileDocument.read(srt, "a.srt", "docx")
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ("one\nGröße\n".encode("latin-1"), "line 2: byte 0xf6 is not UTF-8: convert the file, as with 'iconv"),
+        (b"\x7fELF\x02\x01\x00\xff", "line 1: it is a binary file, no text"),
+        (b"a\n\0b", "line 2: it is a binary file"),
+        (b"PK\x03\x04\x00\x00", "line 1: it is a binary file"),
+        (codecs.BOM_UTF16_LE + b"a\xd8", "line 1: byte 0x61 is not UTF-16-LE"),
+    ],
+)
+def test_bytes_that_are_no_text(data: bytes, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message) as error:
+        FileDocument.read(data, "a.txt", "")
+    assert error.value.field == "file"

@@ -1,0 +1,131 @@
+"""PO files: empty and fuzzy translations are made, plural forms too; all else stays."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jumok_proto.errors import InvalidArgumentError
+from tests.support.files import made, rewritten, texts
+
+HEADER = (
+    'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
+    '"Plural-Forms: nplurals=2; plural=(n != 1);\\n"\n'
+)
+FILE = (
+    HEADER
+    + """
+# a comment
+#. extracted
+#: file.c:1
+#, c-format
+msgid "Two women\\n"
+msgstr ""
+
+#, fuzzy, c-format
+#| msgid "A cat"
+msgctxt "menu"
+msgid ""
+"A \\"dog\\"\\n"
+"runs."
+msgstr "Eine Katze"
+
+msgid "One file"
+msgid_plural "%d files"
+msgstr[0] ""
+msgstr[1] ""
+
+msgid "done"
+msgstr "fertig"
+
+#~ msgid "old"
+#~ msgstr ""
+"""
+)
+
+STRINGS = st.text(st.sampled_from('abc ÄÖ한"\\\n\t%d<>&\u2028'), max_size=12)
+
+
+def quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n").replace("\t", "\\t") + '"'
+
+
+@st.composite
+def po_files(draw: st.DrawFn, *, translated: bool) -> str:
+    """Files whose translations are the texts, or missing."""
+    end = draw(st.sampled_from(["\n", "\r\n"]))
+    entries = [HEADER.replace("\n", end)]
+    for number in range(draw(st.integers(0, 5))):
+        source = draw(STRINGS.filter(bool))
+        lines = draw(st.lists(st.sampled_from(["# a", "#: b.c:1", "#, c-format", '#| msgid "old"'])))
+        if translated:
+            lines.append("#, fuzzy")
+        if draw(st.booleans()):
+            lines.append(f"msgctxt {quoted(str(number))}")
+        lines.append(f"msgid {quoted(source)}")
+        value = quoted(source) if translated else '""'
+        if draw(st.booleans()):
+            plural = draw(STRINGS.filter(bool))
+            lines += [f"msgid_plural {quoted(plural)}", f"msgstr[0] {value}"]
+            lines.append(f"msgstr[1] {quoted(plural) if translated else value}")
+        elif translated and draw(st.booleans()):
+            lines += ['msgstr ""', value]
+        else:
+            lines.append(f"msgstr {value}")
+        entries.append(end.join(lines) + end)
+    return end.join(entries)
+
+
+@given(po_files(translated=True))
+@made
+def test_nothing_changes_without_a_change(content: str) -> None:
+    assert rewritten(content, "po") == content
+
+
+@given(po_files(translated=False))
+@made
+def test_a_translated_file_has_the_structure_of_the_file(content: str) -> None:
+    written = rewritten(content, "po", lambda text: f'{text} "wort"\n\\zwei')
+    sources = re.findall(r"^(?!msgstr|\").*$", content, re.MULTILINE)
+    assert re.findall(r"^(?!msgstr|\").*$", written, re.MULTILINE) == sources
+    assert texts(written, "po") == []  # all is translated
+    assert written.count("msgstr") == content.count("msgstr")
+
+
+def test_empty_and_fuzzy_translations_are_made() -> None:
+    written = rewritten(FILE, "po", lambda text: text.upper())
+    assert [(text.content, text.line) for text in texts(FILE, "po")] == [
+        ("Two women", 11),
+        ('A "dog"\nruns.', 19),
+        ("One file", 23),
+        ("%d files", 24),
+    ]
+    assert 'msgid "Two women\\n"\nmsgstr "TWO WOMEN\\n"\n' in written
+    assert 'msgstr ""\n"A \\"DOG\\"\\n"\n"RUNS."\n' in written
+    assert 'msgstr[0] "ONE FILE"\nmsgstr[1] "%D FILES"\n' in written
+    assert written.endswith('msgstr "fertig"\n\n#~ msgid "old"\n#~ msgstr ""\n')
+    assert "#, fuzzy, c-format\n" in written
+
+
+def test_one_plural_form_is_that_of_many() -> None:
+    content = FILE.replace("nplurals=2", "nplurals=1").replace('msgstr[1] ""\n', "")
+    assert texts(content, "po")[-1].content == "%d files"
+
+
+def test_texts_without_letters_are_copied() -> None:
+    assert rewritten('msgid "%1: ...\\n"\nmsgstr ""\n', "po", str.upper) == 'msgid "%1: ...\\n"\nmsgstr "%1: ...\\n"\n'
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (FILE.replace('msgid "done"', "done"), "line 26: a PO file has no such line: 'done'; mend it"),
+        (FILE.replace('msgid "done"\n', ""), "line 26: a msgstr needs a msgid before it"),
+        (FILE.replace('"fertig"', '"fertig'), "line 27: a PO file has no such line"),
+        (FILE.replace("UTF-8", "ISO-8859-1"), "line 2: the charset ISO-8859-1 is not UTF-8: convert .* msgconv"),
+    ],
+)
+def test_a_bad_file_names_the_line(content: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        rewritten(content, "po")

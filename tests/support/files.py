@@ -1,0 +1,27 @@
+"""Files that are read and written without a model."""
+
+import os
+from collections.abc import Callable
+
+from hypothesis import settings
+
+from jumok_serve.text.files.document import FORMATS
+from jumok_serve.text.files.pieces import Text
+
+THOROUGH = bool(os.environ.get("JUMOK_TEST_THOROUGH"))
+
+made = settings(max_examples=10_000 if THOROUGH else 60, deadline=None)
+"""Number of files that Hypothesis makes."""
+
+
+def texts(content: str, name: str) -> list[Text]:
+    """The texts of a file."""
+    return [piece for piece in FORMATS[name].pieces(content) if isinstance(piece, Text)]
+
+
+def rewritten(content: str, name: str, translate: Callable[[str], str] = str) -> str:
+    """The file with translated texts; by default with the texts themselves."""
+    return "".join(
+        piece if isinstance(piece, str) else piece.write(translate(piece.content))
+        for piece in FORMATS[name].pieces(content)
+    )
