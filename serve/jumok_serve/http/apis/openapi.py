@@ -73,13 +73,16 @@ def describe_api(methods: Sequence[DescribedMethod]) -> dict[str, Any]:
 
 
 def _operation(method: DescribedMethod, schemas: dict[str, Any]) -> dict[str, Any]:
+    content = _reference(method.response.DESCRIPTOR, schemas)
+    if method.streams:
+        content = _event_schema(content)
     kind = "text/event-stream" if method.streams else "application/json"
     operation: dict[str, Any] = {
         "operationId": method.name.rpartition("/")[2],
         "responses": {
             "200": {
                 "description": "Events, each with a response." if method.streams else "The response.",
-                "content": {kind: {"schema": _reference(method.response.DESCRIPTOR, schemas)}},
+                "content": {kind: {"schema": content}},
             },
             "default": {
                 "description": "An error.",
@@ -95,6 +98,12 @@ def _operation(method: DescribedMethod, schemas: dict[str, Any]) -> dict[str, An
         schema = _reference(method.request.DESCRIPTOR, schemas)
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
     return operation
+
+
+def _event_schema(data: dict[str, Any]) -> dict[str, Any]:
+    """Describe one event, whose data is JSON of a schema."""
+    encoded = {"type": "string", "contentMediaType": "application/json", "contentSchema": data}
+    return {"type": "object", "properties": {"event": {"type": "string"}, "data": encoded}, "required": ["data"]}
 
 
 def _reference(message: Any, schemas: dict[str, Any]) -> dict[str, Any]:
