@@ -22,46 +22,59 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1djumok_proto/v1/glossary.proto\x12\x08jumok.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8f\x01\n\x0eStoredGlossary\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x32\n\x0c\x64ictionaries\x18\x03 \x03(\x0b\x32\x1c.jumok.v1.GlossaryDictionary\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"e\n\x12GlossaryDictionary\x12\x1c\n\x14source_language_code\x18\x01 \x01(\t\x12\x1c\n\x14target_language_code\x18\x02 \x01(\t\x12\x13\n\x0b\x65ntry_count\x18\x03 \x01(\x05\"Z\n\x0fGlossaryEntries\x12\x1c\n\x14source_language_code\x18\x01 \x01(\t\x12\x1c\n\x14target_language_code\x18\x02 \x01(\t\x12\x0b\n\x03tsv\x18\x03 \x01(\t\"V\n\x15\x43reateGlossaryRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12/\n\x0c\x64ictionaries\x18\x02 \x03(\x0b\x32\x19.jumok.v1.GlossaryEntries\"D\n\x16\x43reateGlossaryResponse\x12*\n\x08glossary\x18\x01 \x01(\x0b\x32\x18.jumok.v1.StoredGlossary\"\x17\n\x15ListGlossariesRequest\"F\n\x16ListGlossariesResponse\x12,\n\nglossaries\x18\x01 \x03(\x0b\x32\x18.jumok.v1.StoredGlossary\"&\n\x12GetGlossaryRequest\x12\x10\n\x08glossary\x18\x01 \x01(\t\"A\n\x13GetGlossaryResponse\x12*\n\x08glossary\x18\x01 \x01(\x0b\x32\x18.jumok.v1.StoredGlossary\"i\n\x19GetGlossaryEntriesRequest\x12\x10\n\x08glossary\x18\x01 \x01(\t\x12\x1c\n\x14source_language_code\x18\x02 \x01(\t\x12\x1c\n\x14target_language_code\x18\x03 \x01(\t\"H\n\x1aGetGlossaryEntriesResponse\x12*\n\x07\x65ntries\x18\x01 \x01(\x0b\x32\x19.jumok.v1.GlossaryEntries\"h\n\x15UpdateGlossaryRequest\x12\x10\n\x08glossary\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12/\n\x0c\x64ictionaries\x18\x03 \x03(\x0b\x32\x19.jumok.v1.GlossaryEntries\"D\n\x16UpdateGlossaryResponse\x12*\n\x08glossary\x18\x01 \x01(\x0b\x32\x18.jumok.v1.StoredGlossary\")\n\x15\x44\x65leteGlossaryRequest\x12\x10\n\x08glossary\x18\x01 \x01(\t\"D\n\x16\x44\x65leteGlossaryResponse\x12*\n\x08glossary\x18\x01 \x01(\x0b\x32\x18.jumok.v1.StoredGlossary2\x92\x04\n\x0fGlossaryService\x12S\n\x0e\x43reateGlossary\x12\x1f.jumok.v1.CreateGlossaryRequest\x1a .jumok.v1.CreateGlossaryResponse\x12S\n\x0eListGlossaries\x12\x1f.jumok.v1.ListGlossariesRequest\x1a .jumok.v1.ListGlossariesResponse\x12J\n\x0bGetGlossary\x12\x1c.jumok.v1.GetGlossaryRequest\x1a\x1d.jumok.v1.GetGlossaryResponse\x12_\n\x12GetGlossaryEntries\x12#.jumok.v1.GetGlossaryEntriesRequest\x1a$.jumok.v1.GetGlossaryEntriesResponse\x12S\n\x0eUpdateGlossary\x12\x1f.jumok.v1.UpdateGlossaryRequest\x1a .jumok.v1.UpdateGlossaryResponse\x12S\n\x0e\x44\x65leteGlossary\x12\x1f.jumok.v1.DeleteGlossaryRequest\x1a .jumok.v1.DeleteGlossaryResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1djumok_proto/v1/glossary.proto\x12\x08jumok.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x8f\x01\n\x0eStoredGlossary\x12\n\n\x02id\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x32\n\x0c\x64ictionaries\x18\x03 \x03(\x0b\x32\x1c.jumok.v1.GlossaryDictionary\x12/\n\x0b\x63reate_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"e\n\x12GlossaryDictionary\x12\x1c\n\x14source_language_code\x18\x01 \x01(\t\x12\x1c\n\x14target_language_code\x18\x02 \x01(\t\x12\x13\n\x0b\x65ntry_count\x18\x03 \x01(\x05\"Z\n\x0fGlossaryEntries\x12\x1c\n\x14source_language_code\x18\x01 \x01(\t\x12\x1c\n\x14target_language_code\x18\x02 \x01(\t\x12\x0b\n\x03tsv\x18\x03 \x01(\t\"V\n\x15\x43reateGlossaryRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12/\n\x0c\x64ictionaries\x18\x02 \x03(\x0b\x32\x19.jumok.v1.GlossaryEntries\"D\n\x16\x43reateGlossaryResponse\x12*\n\x08glossary\x18\x01 \x01(\x0b\x32\x18.jumok.v1.StoredGlossary\"\x17\n\x15ListGlossariesRequest\"F\n\x16ListGlossariesResponse\x12,\n\nglossaries\x18\x01 \x03(\x0b\x32\x18.jumok.v1.StoredGlossary\"&\n\x12GetGlossaryRequest\x12\x10\n\x08glossary\x18\x01 \x01(\t\"A\n\x13GetGlossaryResponse\x12*\n\x08glossary\x18\x01 \x01(\x0b\x32\x18.jumok.v1.StoredGlossary\"i\n\x19GetGlossaryEntriesRequest\x12\x10\n\x08glossary\x18\x01 \x01(\t\x12\x1c\n\x14source_language_code\x18\x02 \x01(\t\x12\x1c\n\x14target_language_code\x18\x03 \x01(\t\"H\n\x1aGetGlossaryEntriesResponse\x12*\n\x07\x65ntries\x18\x01 \x01(\x0b\x32\x19.jumok.v1.GlossaryEntries\"h\n\x15UpdateGlossaryRequest\x12\x10\n\x08glossary\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12/\n\x0c\x64ictionaries\x18\x03 \x03(\x0b\x32\x19.jumok.v1.GlossaryEntries\"D\n\x16UpdateGlossaryResponse\x12*\n\x08glossary\x18\x01 \x01(\x0b\x32\x18.jumok.v1.StoredGlossary\")\n\x15\x44\x65leteGlossaryRequest\x12\x10\n\x08glossary\x18\x01 \x01(\t\"D\n\x16\x44\x65leteGlossaryResponse\x12*\n\x08glossary\x18\x01 \x01(\x0b\x32\x18.jumok.v1.StoredGlossary2\xdd\x05\n\x0fGlossaryService\x12n\n\x0e\x43reateGlossary\x12\x1f.jumok.v1.CreateGlossaryRequest\x1a .jumok.v1.CreateGlossaryResponse\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/glossaries:\x01*\x12k\n\x0eListGlossaries\x12\x1f.jumok.v1.ListGlossariesRequest\x1a .jumok.v1.ListGlossariesResponse\"\x16\x82\xd3\xe4\x93\x02\x10\x12\x0e/v1/glossaries\x12m\n\x0bGetGlossary\x12\x1c.jumok.v1.GetGlossaryRequest\x1a\x1d.jumok.v1.GetGlossaryResponse\"!\x82\xd3\xe4\x93\x02\x1b\x12\x19/v1/glossaries/{glossary}\x12\x8a\x01\n\x12GetGlossaryEntries\x12#.jumok.v1.GetGlossaryEntriesRequest\x1a$.jumok.v1.GetGlossaryEntriesResponse\")\x82\xd3\xe4\x93\x02#\x12!/v1/glossaries/{glossary}/entries\x12y\n\x0eUpdateGlossary\x12\x1f.jumok.v1.UpdateGlossaryRequest\x1a .jumok.v1.UpdateGlossaryResponse\"$\x82\xd3\xe4\x93\x02\x1e\x32\x19/v1/glossaries/{glossary}:\x01*\x12v\n\x0e\x44\x65leteGlossary\x12\x1f.jumok.v1.DeleteGlossaryRequest\x1a .jumok.v1.DeleteGlossaryResponse\"!\x82\xd3\xe4\x93\x02\x1b*\x19/v1/glossaries/{glossary}b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jumok_proto.v1.glossary_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_STOREDGLOSSARY']._serialized_start=77
-  _globals['_STOREDGLOSSARY']._serialized_end=220
-  _globals['_GLOSSARYDICTIONARY']._serialized_start=222
-  _globals['_GLOSSARYDICTIONARY']._serialized_end=323
-  _globals['_GLOSSARYENTRIES']._serialized_start=325
-  _globals['_GLOSSARYENTRIES']._serialized_end=415
-  _globals['_CREATEGLOSSARYREQUEST']._serialized_start=417
-  _globals['_CREATEGLOSSARYREQUEST']._serialized_end=503
-  _globals['_CREATEGLOSSARYRESPONSE']._serialized_start=505
-  _globals['_CREATEGLOSSARYRESPONSE']._serialized_end=573
-  _globals['_LISTGLOSSARIESREQUEST']._serialized_start=575
-  _globals['_LISTGLOSSARIESREQUEST']._serialized_end=598
-  _globals['_LISTGLOSSARIESRESPONSE']._serialized_start=600
-  _globals['_LISTGLOSSARIESRESPONSE']._serialized_end=670
-  _globals['_GETGLOSSARYREQUEST']._serialized_start=672
-  _globals['_GETGLOSSARYREQUEST']._serialized_end=710
-  _globals['_GETGLOSSARYRESPONSE']._serialized_start=712
-  _globals['_GETGLOSSARYRESPONSE']._serialized_end=777
-  _globals['_GETGLOSSARYENTRIESREQUEST']._serialized_start=779
-  _globals['_GETGLOSSARYENTRIESREQUEST']._serialized_end=884
-  _globals['_GETGLOSSARYENTRIESRESPONSE']._serialized_start=886
-  _globals['_GETGLOSSARYENTRIESRESPONSE']._serialized_end=958
-  _globals['_UPDATEGLOSSARYREQUEST']._serialized_start=960
-  _globals['_UPDATEGLOSSARYREQUEST']._serialized_end=1064
-  _globals['_UPDATEGLOSSARYRESPONSE']._serialized_start=1066
-  _globals['_UPDATEGLOSSARYRESPONSE']._serialized_end=1134
-  _globals['_DELETEGLOSSARYREQUEST']._serialized_start=1136
-  _globals['_DELETEGLOSSARYREQUEST']._serialized_end=1177
-  _globals['_DELETEGLOSSARYRESPONSE']._serialized_start=1179
-  _globals['_DELETEGLOSSARYRESPONSE']._serialized_end=1247
-  _globals['_GLOSSARYSERVICE']._serialized_start=1250
-  _globals['_GLOSSARYSERVICE']._serialized_end=1780
+  _globals['_GLOSSARYSERVICE'].methods_by_name['CreateGlossary']._loaded_options = None
+  _globals['_GLOSSARYSERVICE'].methods_by_name['CreateGlossary']._serialized_options = b'\202\323\344\223\002\023\"\016/v1/glossaries:\001*'
+  _globals['_GLOSSARYSERVICE'].methods_by_name['ListGlossaries']._loaded_options = None
+  _globals['_GLOSSARYSERVICE'].methods_by_name['ListGlossaries']._serialized_options = b'\202\323\344\223\002\020\022\016/v1/glossaries'
+  _globals['_GLOSSARYSERVICE'].methods_by_name['GetGlossary']._loaded_options = None
+  _globals['_GLOSSARYSERVICE'].methods_by_name['GetGlossary']._serialized_options = b'\202\323\344\223\002\033\022\031/v1/glossaries/{glossary}'
+  _globals['_GLOSSARYSERVICE'].methods_by_name['GetGlossaryEntries']._loaded_options = None
+  _globals['_GLOSSARYSERVICE'].methods_by_name['GetGlossaryEntries']._serialized_options = b'\202\323\344\223\002#\022!/v1/glossaries/{glossary}/entries'
+  _globals['_GLOSSARYSERVICE'].methods_by_name['UpdateGlossary']._loaded_options = None
+  _globals['_GLOSSARYSERVICE'].methods_by_name['UpdateGlossary']._serialized_options = b'\202\323\344\223\002\0362\031/v1/glossaries/{glossary}:\001*'
+  _globals['_GLOSSARYSERVICE'].methods_by_name['DeleteGlossary']._loaded_options = None
+  _globals['_GLOSSARYSERVICE'].methods_by_name['DeleteGlossary']._serialized_options = b'\202\323\344\223\002\033*\031/v1/glossaries/{glossary}'
+  _globals['_STOREDGLOSSARY']._serialized_start=107
+  _globals['_STOREDGLOSSARY']._serialized_end=250
+  _globals['_GLOSSARYDICTIONARY']._serialized_start=252
+  _globals['_GLOSSARYDICTIONARY']._serialized_end=353
+  _globals['_GLOSSARYENTRIES']._serialized_start=355
+  _globals['_GLOSSARYENTRIES']._serialized_end=445
+  _globals['_CREATEGLOSSARYREQUEST']._serialized_start=447
+  _globals['_CREATEGLOSSARYREQUEST']._serialized_end=533
+  _globals['_CREATEGLOSSARYRESPONSE']._serialized_start=535
+  _globals['_CREATEGLOSSARYRESPONSE']._serialized_end=603
+  _globals['_LISTGLOSSARIESREQUEST']._serialized_start=605
+  _globals['_LISTGLOSSARIESREQUEST']._serialized_end=628
+  _globals['_LISTGLOSSARIESRESPONSE']._serialized_start=630
+  _globals['_LISTGLOSSARIESRESPONSE']._serialized_end=700
+  _globals['_GETGLOSSARYREQUEST']._serialized_start=702
+  _globals['_GETGLOSSARYREQUEST']._serialized_end=740
+  _globals['_GETGLOSSARYRESPONSE']._serialized_start=742
+  _globals['_GETGLOSSARYRESPONSE']._serialized_end=807
+  _globals['_GETGLOSSARYENTRIESREQUEST']._serialized_start=809
+  _globals['_GETGLOSSARYENTRIESREQUEST']._serialized_end=914
+  _globals['_GETGLOSSARYENTRIESRESPONSE']._serialized_start=916
+  _globals['_GETGLOSSARYENTRIESRESPONSE']._serialized_end=988
+  _globals['_UPDATEGLOSSARYREQUEST']._serialized_start=990
+  _globals['_UPDATEGLOSSARYREQUEST']._serialized_end=1094
+  _globals['_UPDATEGLOSSARYRESPONSE']._serialized_start=1096
+  _globals['_UPDATEGLOSSARYRESPONSE']._serialized_end=1164
+  _globals['_DELETEGLOSSARYREQUEST']._serialized_start=1166
+  _globals['_DELETEGLOSSARYREQUEST']._serialized_end=1207
+  _globals['_DELETEGLOSSARYRESPONSE']._serialized_start=1209
+  _globals['_DELETEGLOSSARYRESPONSE']._serialized_end=1277
+  _globals['_GLOSSARYSERVICE']._serialized_start=1280
+  _globals['_GLOSSARYSERVICE']._serialized_end=2013
 # @@protoc_insertion_point(module_scope)

@@ -22,34 +22,39 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from jumok_proto.v1 import decoding_pb2 as jumok__proto_dot_v1_dot_decoding__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ajumok_proto/v1/model.proto\x12\x08jumok.v1\x1a\x1djumok_proto/v1/decoding.proto\"\x13\n\x11ListModelsRequest\"V\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.jumok.v1.Model\x12\x1f\n\x06routes\x18\x02 \x03(\x0b\x32\x0f.jumok.v1.Route\"S\n\x05Route\x12\x1c\n\x14source_language_code\x18\x01 \x01(\t\x12\x1c\n\x14target_language_code\x18\x02 \x01(\t\x12\x0e\n\x06models\x18\x03 \x03(\t\"\x1f\n\x0fGetModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"2\n\x10GetModelResponse\x12\x1e\n\x05model\x18\x01 \x01(\x0b\x32\x0f.jumok.v1.Model\"\xc7\x03\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x03 \x01(\t\x12.\n\x0elanguage_pairs\x18\x04 \x03(\x0b\x32\x16.jumok.v1.LanguagePair\x12\x19\n\x11max_source_length\x18\x05 \x01(\x05\x12\x19\n\x11max_target_length\x18\x06 \x01(\x05\x12\x32\n\x0f\x64\x65\x66\x61ult_options\x18\x07 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x11\n\tprecision\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x1d\n\x15source_language_codes\x18\n \x03(\t\x12\x1d\n\x15target_language_codes\x18\x0b \x03(\t\x12\x35\n\x15\x64\x65\x66\x61ult_language_pair\x18\x0c \x01(\x0b\x32\x16.jumok.v1.LanguagePair\x12\x32\n\x0b\x63onstraints\x18\r \x01(\x0b\x32\x1d.jumok.v1.DecodingConstraints\x12#\n\x05state\x18\x0e \x01(\x0e\x32\x14.jumok.v1.ModelState\"\xb4\x01\n\x13\x44\x65\x63odingConstraints\x12\x31\n\x15\x62\x65gin_suppress_tokens\x18\x01 \x01(\x0b\x32\x12.jumok.v1.TokenIds\x12%\n\tbad_words\x18\x02 \x03(\x0b\x32\x12.jumok.v1.TokenIds\x12.\n\x12\x66orced_last_tokens\x18\x03 \x01(\x0b\x32\x12.jumok.v1.TokenIds\x12\x13\n\x0brenormalize\x18\x04 \x01(\x08\"J\n\x0cLanguagePair\x12\x1c\n\x14source_language_code\x18\x01 \x01(\t\x12\x1c\n\x14target_language_code\x18\x02 \x01(\t*x\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_STATE_SERVING\x10\x01\x12\x1a\n\x16MODEL_STATE_RECOVERING\x10\x02\x12\x18\n\x14MODEL_STATE_DRAINING\x10\x03\x32\x9a\x01\n\x0cModelService\x12G\n\nListModels\x12\x1b.jumok.v1.ListModelsRequest\x1a\x1c.jumok.v1.ListModelsResponse\x12\x41\n\x08GetModel\x12\x19.jumok.v1.GetModelRequest\x1a\x1a.jumok.v1.GetModelResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ajumok_proto/v1/model.proto\x12\x08jumok.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1djumok_proto/v1/decoding.proto\"\x13\n\x11ListModelsRequest\"V\n\x12ListModelsResponse\x12\x1f\n\x06models\x18\x01 \x03(\x0b\x32\x0f.jumok.v1.Model\x12\x1f\n\x06routes\x18\x02 \x03(\x0b\x32\x0f.jumok.v1.Route\"S\n\x05Route\x12\x1c\n\x14source_language_code\x18\x01 \x01(\t\x12\x1c\n\x14target_language_code\x18\x02 \x01(\t\x12\x0e\n\x06models\x18\x03 \x03(\t\"\x1f\n\x0fGetModelRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\"2\n\x10GetModelResponse\x12\x1e\n\x05model\x18\x01 \x01(\x0b\x32\x0f.jumok.v1.Model\"\xc7\x03\n\x05Model\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\t\x12\x14\n\x0c\x61rchitecture\x18\x03 \x01(\t\x12.\n\x0elanguage_pairs\x18\x04 \x03(\x0b\x32\x16.jumok.v1.LanguagePair\x12\x19\n\x11max_source_length\x18\x05 \x01(\x05\x12\x19\n\x11max_target_length\x18\x06 \x01(\x05\x12\x32\n\x0f\x64\x65\x66\x61ult_options\x18\x07 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x11\n\tprecision\x18\x08 \x01(\t\x12\x0e\n\x06\x64\x65vice\x18\t \x01(\t\x12\x1d\n\x15source_language_codes\x18\n \x03(\t\x12\x1d\n\x15target_language_codes\x18\x0b \x03(\t\x12\x35\n\x15\x64\x65\x66\x61ult_language_pair\x18\x0c \x01(\x0b\x32\x16.jumok.v1.LanguagePair\x12\x32\n\x0b\x63onstraints\x18\r \x01(\x0b\x32\x1d.jumok.v1.DecodingConstraints\x12#\n\x05state\x18\x0e \x01(\x0e\x32\x14.jumok.v1.ModelState\"\xb4\x01\n\x13\x44\x65\x63odingConstraints\x12\x31\n\x15\x62\x65gin_suppress_tokens\x18\x01 \x01(\x0b\x32\x12.jumok.v1.TokenIds\x12%\n\tbad_words\x18\x02 \x03(\x0b\x32\x12.jumok.v1.TokenIds\x12.\n\x12\x66orced_last_tokens\x18\x03 \x01(\x0b\x32\x12.jumok.v1.TokenIds\x12\x13\n\x0brenormalize\x18\x04 \x01(\x08\"J\n\x0cLanguagePair\x12\x1c\n\x14source_language_code\x18\x01 \x01(\t\x12\x1c\n\x14target_language_code\x18\x02 \x01(\t*x\n\nModelState\x12\x1b\n\x17MODEL_STATE_UNSPECIFIED\x10\x00\x12\x17\n\x13MODEL_STATE_SERVING\x10\x01\x12\x1a\n\x16MODEL_STATE_RECOVERING\x10\x02\x12\x18\n\x14MODEL_STATE_DRAINING\x10\x03\x32\xc9\x01\n\x0cModelService\x12[\n\nListModels\x12\x1b.jumok.v1.ListModelsRequest\x1a\x1c.jumok.v1.ListModelsResponse\"\x12\x82\xd3\xe4\x93\x02\x0c\x12\n/v1/models\x12\\\n\x08GetModel\x12\x19.jumok.v1.GetModelRequest\x1a\x1a.jumok.v1.GetModelResponse\"\x19\x82\xd3\xe4\x93\x02\x13\x12\x11/v1/models/{name}b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jumok_proto.v1.model_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MODELSTATE']._serialized_start=1067
-  _globals['_MODELSTATE']._serialized_end=1187
-  _globals['_LISTMODELSREQUEST']._serialized_start=71
-  _globals['_LISTMODELSREQUEST']._serialized_end=90
-  _globals['_LISTMODELSRESPONSE']._serialized_start=92
-  _globals['_LISTMODELSRESPONSE']._serialized_end=178
-  _globals['_ROUTE']._serialized_start=180
-  _globals['_ROUTE']._serialized_end=263
-  _globals['_GETMODELREQUEST']._serialized_start=265
-  _globals['_GETMODELREQUEST']._serialized_end=296
-  _globals['_GETMODELRESPONSE']._serialized_start=298
-  _globals['_GETMODELRESPONSE']._serialized_end=348
-  _globals['_MODEL']._serialized_start=351
-  _globals['_MODEL']._serialized_end=806
-  _globals['_DECODINGCONSTRAINTS']._serialized_start=809
-  _globals['_DECODINGCONSTRAINTS']._serialized_end=989
-  _globals['_LANGUAGEPAIR']._serialized_start=991
-  _globals['_LANGUAGEPAIR']._serialized_end=1065
-  _globals['_MODELSERVICE']._serialized_start=1190
-  _globals['_MODELSERVICE']._serialized_end=1344
+  _globals['_MODELSERVICE'].methods_by_name['ListModels']._loaded_options = None
+  _globals['_MODELSERVICE'].methods_by_name['ListModels']._serialized_options = b'\202\323\344\223\002\014\022\n/v1/models'
+  _globals['_MODELSERVICE'].methods_by_name['GetModel']._loaded_options = None
+  _globals['_MODELSERVICE'].methods_by_name['GetModel']._serialized_options = b'\202\323\344\223\002\023\022\021/v1/models/{name}'
+  _globals['_MODELSTATE']._serialized_start=1097
+  _globals['_MODELSTATE']._serialized_end=1217
+  _globals['_LISTMODELSREQUEST']._serialized_start=101
+  _globals['_LISTMODELSREQUEST']._serialized_end=120
+  _globals['_LISTMODELSRESPONSE']._serialized_start=122
+  _globals['_LISTMODELSRESPONSE']._serialized_end=208
+  _globals['_ROUTE']._serialized_start=210
+  _globals['_ROUTE']._serialized_end=293
+  _globals['_GETMODELREQUEST']._serialized_start=295
+  _globals['_GETMODELREQUEST']._serialized_end=326
+  _globals['_GETMODELRESPONSE']._serialized_start=328
+  _globals['_GETMODELRESPONSE']._serialized_end=378
+  _globals['_MODEL']._serialized_start=381
+  _globals['_MODEL']._serialized_end=836
+  _globals['_DECODINGCONSTRAINTS']._serialized_start=839
+  _globals['_DECODINGCONSTRAINTS']._serialized_end=1019
+  _globals['_LANGUAGEPAIR']._serialized_start=1021
+  _globals['_LANGUAGEPAIR']._serialized_end=1095
+  _globals['_MODELSERVICE']._serialized_start=1220
+  _globals['_MODELSERVICE']._serialized_end=1421
 # @@protoc_insertion_point(module_scope)

@@ -22,81 +22,92 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.api import annotations_pb2 as google_dot_api_dot_annotations__pb2
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from jumok_proto.v1 import alignment_pb2 as jumok__proto_dot_v1_dot_alignment__pb2
 from jumok_proto.v1 import decoding_pb2 as jumok__proto_dot_v1_dot_decoding__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n jumok_proto/v1/translation.proto\x12\x08jumok.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x1ejumok_proto/v1/alignment.proto\x1a\x1djumok_proto/v1/decoding.proto\"\xf0\x03\n\x14TranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x17\n\x0ftarget_prefixes\x18\x07 \x03(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\x12 \n\x06markup\x18\n \x01(\x0e\x32\x10.jumok.v1.Markup\x12+\n\x0cmarkup_rules\x18\x0b \x01(\x0b\x32\x15.jumok.v1.MarkupRules\x12\x1f\n\x12\x63ut_long_sentences\x18\x0c \x01(\x08H\x00\x88\x01\x01\x12\x17\n\x0f\x63opy_unreadable\x18\r \x01(\x08\x12$\n\x08glossary\x18\x14 \x01(\x0b\x32\x12.jumok.v1.Glossary\x12\x32\n\x10\x64o_not_translate\x18\x15 \x01(\x0b\x32\x18.jumok.v1.DoNotTranslateB\x15\n\x13_cut_long_sentences\"D\n\x08Glossary\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.jumok.v1.GlossaryEntry\x12\x0e\n\x06stored\x18\x02 \x01(\t\"0\n\rGlossaryEntry\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0f\n\x07targets\x18\x02 \x03(\t\"L\n\x0e\x44oNotTranslate\x12(\n\x05kinds\x18\x01 \x03(\x0e\x32\x19.jumok.v1.PlaceholderKind\x12\x10\n\x08patterns\x18\x02 \x03(\t\"V\n\x0bMarkupRules\x12\x13\n\x0bignore_tags\x18\x01 \x03(\t\x12\x1a\n\x12non_splitting_tags\x18\x02 \x03(\t\x12\x16\n\x0esplitting_tags\x18\x03 \x03(\t\"h\n\x15TranslateTextResponse\x12+\n\x0ctranslations\x18\x01 \x03(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x02 \x01(\x0b\x32\x11.jumok.v1.Timings\"\xa4\x03\n\x1aStreamTranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x15\n\rtarget_prefix\x18\x07 \x01(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\x12\x1f\n\x12\x63ut_long_sentences\x18\x0c \x01(\x08H\x00\x88\x01\x01\x12\x17\n\x0f\x63opy_unreadable\x18\r \x01(\x08\x12$\n\x08glossary\x18\x14 \x01(\x0b\x32\x12.jumok.v1.Glossary\x12\x32\n\x10\x64o_not_translate\x18\x15 \x01(\x0b\x32\x18.jumok.v1.DoNotTranslateB\x15\n\x13_cut_long_sentences\"\x82\x01\n\x1bStreamTranslateTextResponse\x12\x13\n\x0bstable_text\x18\x01 \x01(\t\x12*\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x03 \x01(\x0b\x32\x11.jumok.v1.Timings\"i\n\x16TranslateCorpusRequest\x12*\n\x08settings\x18\x01 \x01(\x0b\x32\x18.jumok.v1.CorpusSettings\x12#\n\x05items\x18\x02 \x03(\x0b\x32\x14.jumok.v1.CorpusItem\"\xf5\x03\n\x0e\x43orpusSettings\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x07options\x18\x02 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x03 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x11\n\tattention\x18\x06 \x01(\x08\x12\x0e\n\x06window\x18\x07 \x01(\x05\x12$\n\x05order\x18\x08 \x01(\x0e\x32\x15.jumok.v1.CorpusOrder\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\x12 \n\x06markup\x18\n \x01(\x0e\x32\x10.jumok.v1.Markup\x12+\n\x0cmarkup_rules\x18\x0b \x01(\x0b\x32\x15.jumok.v1.MarkupRules\x12\x1f\n\x12\x63ut_long_sentences\x18\x0c \x01(\x08H\x00\x88\x01\x01\x12\x17\n\x0f\x63opy_unreadable\x18\r \x01(\x08\x12$\n\x08glossary\x18\x14 \x01(\x0b\x32\x12.jumok.v1.Glossary\x12\x32\n\x10\x64o_not_translate\x18\x15 \x01(\x0b\x32\x18.jumok.v1.DoNotTranslateB\x15\n\x13_cut_long_sentences\"@\n\nCorpusItem\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x15\n\rtarget_prefix\x18\x03 \x01(\t\"B\n\x17TranslateCorpusResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.jumok.v1.CorpusResult\"\x9b\x01\n\x0c\x43orpusResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12,\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.TranslationH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12\"\n\x07timings\x18\x04 \x01(\x0b\x32\x11.jumok.v1.TimingsB\x08\n\x06result\"\xdb\x03\n\x0bTranslation\x12(\n\nhypotheses\x18\x01 \x03(\x0b\x32\x14.jumok.v1.Hypothesis\x12\x1a\n\x12source_token_count\x18\x02 \x01(\x05\x12\x1a\n\x12output_token_count\x18\x03 \x01(\x05\x12\x18\n\x10source_truncated\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\t\x12\x15\n\rmodel_version\x18\x06 \x01(\t\x12\x15\n\rsource_tokens\x18\x07 \x03(\t\x12\x1c\n\x14source_language_code\x18\x08 \x01(\t\x12\x1c\n\x14target_language_code\x18\t \x01(\t\x12\x1c\n\x14source_unknown_count\x18\n \x01(\x05\x12)\n\x05pivot\x18\x0b \x01(\x0b\x32\x1a.jumok.v1.PivotTranslation\x12\x15\n\rcut_sentences\x18\x0c \x03(\t\x12\x1c\n\x14prefix_unknown_count\x18\r \x01(\x05\x12\x11\n\tbeam_size\x18\x14 \x01(\x05\x12\'\n\x1asource_language_confidence\x18\x16 \x01(\x01H\x00\x88\x01\x01\x42\x1d\n\x1b_source_language_confidence\"]\n\x10PivotTranslation\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x15\n\rlanguage_code\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x15\n\rmodel_version\x18\x04 \x01(\t\"\xdf\x01\n\nHypothesis\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x05 \x03(\x01\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.jumok.v1.FinishReason\x12&\n\tattention\x18\x07 \x01(\x0b\x32\x13.jumok.v1.Attention\x12$\n\x05terms\x18\x14 \x03(\x0b\x32\x15.jumok.v1.AppliedTerm\"\x93\x01\n\x0b\x41ppliedTerm\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0f\n\x07targets\x18\x02 \x03(\t\x12\'\n\x0bsource_span\x18\x03 \x01(\x0b\x32\x12.jumok.v1.TextSpan\x12\x11\n\tsatisfied\x18\x04 \x01(\x08\x12\'\n\x0btarget_span\x18\x05 \x01(\x0b\x32\x12.jumok.v1.TextSpan\"(\n\x08TextSpan\x12\r\n\x05\x66irst\x18\x01 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x05\"-\n\tAttention\x12\x0f\n\x07weights\x18\x01 \x03(\x02\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\x05\"\xc2\x01\n\x10ScoreTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12\x0f\n\x07targets\x18\x03 \x03(\t\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x1b\n\x0elength_penalty\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08truncate\x18\x07 \x01(\x08\x42\x11\n\x0f_length_penalty\")\n\x15\x44\x65tectLanguageRequest\x12\x10\n\x08\x63ontents\x18\x01 \x03(\t\"F\n\x16\x44\x65tectLanguageResponse\x12,\n\x07results\x18\x01 \x03(\x0b\x32\x1b.jumok.v1.DetectedLanguages\"B\n\x11\x44\x65tectedLanguages\x12-\n\tlanguages\x18\x01 \x03(\x0b\x32\x1a.jumok.v1.DetectedLanguage\"=\n\x10\x44\x65tectedLanguage\x12\x15\n\rlanguage_code\x18\x01 \x01(\t\x12\x12\n\nconfidence\x18\x02 \x01(\x01\"4\n\x11ScoreTextResponse\x12\x1f\n\x06scores\x18\x01 \x03(\x0b\x32\x0f.jumok.v1.Score\"\xe7\x01\n\x05Score\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x03(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x04 \x03(\x01\x12\x1a\n\x12source_token_count\x18\x05 \x01(\x05\x12\x18\n\x10source_truncated\x18\x06 \x01(\x08\x12\r\n\x05model\x18\x07 \x01(\t\x12\x15\n\rmodel_version\x18\x08 \x01(\t\x12\x1c\n\x14source_unknown_count\x18\t \x01(\x05\x12\x1c\n\x14target_unknown_count\x18\n \x01(\x05\"\xd7\x01\n\x07Timings\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x65ncode_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etotal_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*\xe6\x01\n\x0fPlaceholderKind\x12 \n\x1cPLACEHOLDER_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17PLACEHOLDER_KIND_BRACES\x10\x01\x12\"\n\x1ePLACEHOLDER_KIND_DOUBLE_BRACES\x10\x02\x12\x1c\n\x18PLACEHOLDER_KIND_PERCENT\x10\x03\x12\x18\n\x14PLACEHOLDER_KIND_URL\x10\x04\x12\x1a\n\x16PLACEHOLDER_KIND_EMAIL\x10\x05\x12\x1c\n\x18PLACEHOLDER_KIND_MENTION\x10\x06*A\n\x06Markup\x12\x16\n\x12MARKUP_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMARKUP_HTML\x10\x01\x12\x0e\n\nMARKUP_XML\x10\x02*`\n\x0b\x43orpusOrder\x12\x1c\n\x18\x43ORPUS_ORDER_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ORPUS_ORDER_INPUT\x10\x01\x12\x1b\n\x17\x43ORPUS_ORDER_COMPLETION\x10\x02*^\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_EOS\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\x89\x04\n\x12TranslationService\x12P\n\rTranslateText\x12\x1e.jumok.v1.TranslateTextRequest\x1a\x1f.jumok.v1.TranslateTextResponse\x12\x64\n\x13StreamTranslateText\x12$.jumok.v1.StreamTranslateTextRequest\x1a%.jumok.v1.StreamTranslateTextResponse0\x01\x12Z\n\x0fTranslateCorpus\x12 .jumok.v1.TranslateCorpusRequest\x1a!.jumok.v1.TranslateCorpusResponse(\x01\x30\x01\x12\x44\n\tScoreText\x12\x1a.jumok.v1.ScoreTextRequest\x1a\x1b.jumok.v1.ScoreTextResponse\x12\x44\n\tAlignText\x12\x1a.jumok.v1.AlignTextRequest\x1a\x1b.jumok.v1.AlignTextResponse\x12S\n\x0e\x44\x65tectLanguage\x12\x1f.jumok.v1.DetectLanguageRequest\x1a .jumok.v1.DetectLanguageResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n jumok_proto/v1/translation.proto\x12\x08jumok.v1\x1a\x1cgoogle/api/annotations.proto\x1a\x1egoogle/protobuf/duration.proto\x1a\x17google/rpc/status.proto\x1a\x1ejumok_proto/v1/alignment.proto\x1a\x1djumok_proto/v1/decoding.proto\"\xf0\x03\n\x14TranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x17\n\x0ftarget_prefixes\x18\x07 \x03(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\x12 \n\x06markup\x18\n \x01(\x0e\x32\x10.jumok.v1.Markup\x12+\n\x0cmarkup_rules\x18\x0b \x01(\x0b\x32\x15.jumok.v1.MarkupRules\x12\x1f\n\x12\x63ut_long_sentences\x18\x0c \x01(\x08H\x00\x88\x01\x01\x12\x17\n\x0f\x63opy_unreadable\x18\r \x01(\x08\x12$\n\x08glossary\x18\x14 \x01(\x0b\x32\x12.jumok.v1.Glossary\x12\x32\n\x10\x64o_not_translate\x18\x15 \x01(\x0b\x32\x18.jumok.v1.DoNotTranslateB\x15\n\x13_cut_long_sentences\"D\n\x08Glossary\x12(\n\x07\x65ntries\x18\x01 \x03(\x0b\x32\x17.jumok.v1.GlossaryEntry\x12\x0e\n\x06stored\x18\x02 \x01(\t\"0\n\rGlossaryEntry\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0f\n\x07targets\x18\x02 \x03(\t\"L\n\x0e\x44oNotTranslate\x12(\n\x05kinds\x18\x01 \x03(\x0e\x32\x19.jumok.v1.PlaceholderKind\x12\x10\n\x08patterns\x18\x02 \x03(\t\"V\n\x0bMarkupRules\x12\x13\n\x0bignore_tags\x18\x01 \x03(\t\x12\x1a\n\x12non_splitting_tags\x18\x02 \x03(\t\x12\x16\n\x0esplitting_tags\x18\x03 \x03(\t\"h\n\x15TranslateTextResponse\x12+\n\x0ctranslations\x18\x01 \x03(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x02 \x01(\x0b\x32\x11.jumok.v1.Timings\"\xa4\x03\n\x1aStreamTranslateTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12*\n\x07options\x18\x03 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x04 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x05 \x01(\t\x12\x1c\n\x14target_language_code\x18\x06 \x01(\t\x12\x15\n\rtarget_prefix\x18\x07 \x01(\t\x12\x11\n\tattention\x18\x08 \x01(\x08\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\x12\x1f\n\x12\x63ut_long_sentences\x18\x0c \x01(\x08H\x00\x88\x01\x01\x12\x17\n\x0f\x63opy_unreadable\x18\r \x01(\x08\x12$\n\x08glossary\x18\x14 \x01(\x0b\x32\x12.jumok.v1.Glossary\x12\x32\n\x10\x64o_not_translate\x18\x15 \x01(\x0b\x32\x18.jumok.v1.DoNotTranslateB\x15\n\x13_cut_long_sentences\"\x82\x01\n\x1bStreamTranslateTextResponse\x12\x13\n\x0bstable_text\x18\x01 \x01(\t\x12*\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.Translation\x12\"\n\x07timings\x18\x03 \x01(\x0b\x32\x11.jumok.v1.Timings\"i\n\x16TranslateCorpusRequest\x12*\n\x08settings\x18\x01 \x01(\x0b\x32\x18.jumok.v1.CorpusSettings\x12#\n\x05items\x18\x02 \x03(\x0b\x32\x14.jumok.v1.CorpusItem\"\xf5\x03\n\x0e\x43orpusSettings\x12\r\n\x05model\x18\x01 \x01(\t\x12*\n\x07options\x18\x02 \x01(\x0b\x32\x19.jumok.v1.DecodingOptions\x12\x10\n\x08truncate\x18\x03 \x01(\x08\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x11\n\tattention\x18\x06 \x01(\x08\x12\x0e\n\x06window\x18\x07 \x01(\x05\x12$\n\x05order\x18\x08 \x01(\x0e\x32\x15.jumok.v1.CorpusOrder\x12\x17\n\x0fsplit_sentences\x18\t \x01(\x08\x12 \n\x06markup\x18\n \x01(\x0e\x32\x10.jumok.v1.Markup\x12+\n\x0cmarkup_rules\x18\x0b \x01(\x0b\x32\x15.jumok.v1.MarkupRules\x12\x1f\n\x12\x63ut_long_sentences\x18\x0c \x01(\x08H\x00\x88\x01\x01\x12\x17\n\x0f\x63opy_unreadable\x18\r \x01(\x08\x12$\n\x08glossary\x18\x14 \x01(\x0b\x32\x12.jumok.v1.Glossary\x12\x32\n\x10\x64o_not_translate\x18\x15 \x01(\x0b\x32\x18.jumok.v1.DoNotTranslateB\x15\n\x13_cut_long_sentences\"@\n\nCorpusItem\x12\n\n\x02id\x18\x01 \x01(\x03\x12\x0f\n\x07\x63ontent\x18\x02 \x01(\t\x12\x15\n\rtarget_prefix\x18\x03 \x01(\t\"B\n\x17TranslateCorpusResponse\x12\'\n\x07results\x18\x01 \x03(\x0b\x32\x16.jumok.v1.CorpusResult\"\x9b\x01\n\x0c\x43orpusResult\x12\n\n\x02id\x18\x01 \x01(\x03\x12,\n\x0btranslation\x18\x02 \x01(\x0b\x32\x15.jumok.v1.TranslationH\x00\x12#\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12\"\n\x07timings\x18\x04 \x01(\x0b\x32\x11.jumok.v1.TimingsB\x08\n\x06result\"\xdb\x03\n\x0bTranslation\x12(\n\nhypotheses\x18\x01 \x03(\x0b\x32\x14.jumok.v1.Hypothesis\x12\x1a\n\x12source_token_count\x18\x02 \x01(\x05\x12\x1a\n\x12output_token_count\x18\x03 \x01(\x05\x12\x18\n\x10source_truncated\x18\x04 \x01(\x08\x12\r\n\x05model\x18\x05 \x01(\t\x12\x15\n\rmodel_version\x18\x06 \x01(\t\x12\x15\n\rsource_tokens\x18\x07 \x03(\t\x12\x1c\n\x14source_language_code\x18\x08 \x01(\t\x12\x1c\n\x14target_language_code\x18\t \x01(\t\x12\x1c\n\x14source_unknown_count\x18\n \x01(\x05\x12)\n\x05pivot\x18\x0b \x01(\x0b\x32\x1a.jumok.v1.PivotTranslation\x12\x15\n\rcut_sentences\x18\x0c \x03(\t\x12\x1c\n\x14prefix_unknown_count\x18\r \x01(\x05\x12\x11\n\tbeam_size\x18\x14 \x01(\x05\x12\'\n\x1asource_language_confidence\x18\x16 \x01(\x01H\x00\x88\x01\x01\x42\x1d\n\x1b_source_language_confidence\"]\n\x10PivotTranslation\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x15\n\rlanguage_code\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x15\n\rmodel_version\x18\x04 \x01(\t\"\xdf\x01\n\nHypothesis\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\r\n\x05score\x18\x02 \x01(\x01\x12\x0e\n\x06tokens\x18\x03 \x03(\t\x12\x11\n\ttoken_ids\x18\x04 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x05 \x03(\x01\x12-\n\rfinish_reason\x18\x06 \x01(\x0e\x32\x16.jumok.v1.FinishReason\x12&\n\tattention\x18\x07 \x01(\x0b\x32\x13.jumok.v1.Attention\x12$\n\x05terms\x18\x14 \x03(\x0b\x32\x15.jumok.v1.AppliedTerm\"\x93\x01\n\x0b\x41ppliedTerm\x12\x0e\n\x06source\x18\x01 \x01(\t\x12\x0f\n\x07targets\x18\x02 \x03(\t\x12\'\n\x0bsource_span\x18\x03 \x01(\x0b\x32\x12.jumok.v1.TextSpan\x12\x11\n\tsatisfied\x18\x04 \x01(\x08\x12\'\n\x0btarget_span\x18\x05 \x01(\x0b\x32\x12.jumok.v1.TextSpan\"(\n\x08TextSpan\x12\r\n\x05\x66irst\x18\x01 \x01(\x05\x12\r\n\x05\x61\x66ter\x18\x02 \x01(\x05\"-\n\tAttention\x12\x0f\n\x07weights\x18\x01 \x03(\x02\x12\x0f\n\x07\x63olumns\x18\x02 \x01(\x05\"\xc2\x01\n\x10ScoreTextRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12\x10\n\x08\x63ontents\x18\x02 \x03(\t\x12\x0f\n\x07targets\x18\x03 \x03(\t\x12\x1c\n\x14source_language_code\x18\x04 \x01(\t\x12\x1c\n\x14target_language_code\x18\x05 \x01(\t\x12\x1b\n\x0elength_penalty\x18\x06 \x01(\x01H\x00\x88\x01\x01\x12\x10\n\x08truncate\x18\x07 \x01(\x08\x42\x11\n\x0f_length_penalty\")\n\x15\x44\x65tectLanguageRequest\x12\x10\n\x08\x63ontents\x18\x01 \x03(\t\"F\n\x16\x44\x65tectLanguageResponse\x12,\n\x07results\x18\x01 \x03(\x0b\x32\x1b.jumok.v1.DetectedLanguages\"B\n\x11\x44\x65tectedLanguages\x12-\n\tlanguages\x18\x01 \x03(\x0b\x32\x1a.jumok.v1.DetectedLanguage\"=\n\x10\x44\x65tectedLanguage\x12\x15\n\rlanguage_code\x18\x01 \x01(\t\x12\x12\n\nconfidence\x18\x02 \x01(\x01\"4\n\x11ScoreTextResponse\x12\x1f\n\x06scores\x18\x01 \x03(\x0b\x32\x0f.jumok.v1.Score\"\xe7\x01\n\x05Score\x12\r\n\x05score\x18\x01 \x01(\x01\x12\x0e\n\x06tokens\x18\x02 \x03(\t\x12\x11\n\ttoken_ids\x18\x03 \x03(\x05\x12\x14\n\x0ctoken_scores\x18\x04 \x03(\x01\x12\x1a\n\x12source_token_count\x18\x05 \x01(\x05\x12\x18\n\x10source_truncated\x18\x06 \x01(\x08\x12\r\n\x05model\x18\x07 \x01(\t\x12\x15\n\rmodel_version\x18\x08 \x01(\t\x12\x1c\n\x14source_unknown_count\x18\t \x01(\x05\x12\x1c\n\x14target_unknown_count\x18\n \x01(\x05\"\xd7\x01\n\x07Timings\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x65ncode_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x31\n\x0etotal_duration\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration*\xe6\x01\n\x0fPlaceholderKind\x12 \n\x1cPLACEHOLDER_KIND_UNSPECIFIED\x10\x00\x12\x1b\n\x17PLACEHOLDER_KIND_BRACES\x10\x01\x12\"\n\x1ePLACEHOLDER_KIND_DOUBLE_BRACES\x10\x02\x12\x1c\n\x18PLACEHOLDER_KIND_PERCENT\x10\x03\x12\x18\n\x14PLACEHOLDER_KIND_URL\x10\x04\x12\x1a\n\x16PLACEHOLDER_KIND_EMAIL\x10\x05\x12\x1c\n\x18PLACEHOLDER_KIND_MENTION\x10\x06*A\n\x06Markup\x12\x16\n\x12MARKUP_UNSPECIFIED\x10\x00\x12\x0f\n\x0bMARKUP_HTML\x10\x01\x12\x0e\n\nMARKUP_XML\x10\x02*`\n\x0b\x43orpusOrder\x12\x1c\n\x18\x43ORPUS_ORDER_UNSPECIFIED\x10\x00\x12\x16\n\x12\x43ORPUS_ORDER_INPUT\x10\x01\x12\x1b\n\x17\x43ORPUS_ORDER_COMPLETION\x10\x02*^\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x15\n\x11\x46INISH_REASON_EOS\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x32\xa8\x05\n\x12TranslationService\x12o\n\rTranslateText\x12\x1e.jumok.v1.TranslateTextRequest\x1a\x1f.jumok.v1.TranslateTextResponse\"\x1d\x82\xd3\xe4\x93\x02\x17\"\x12/v1/text:translate:\x01*\x12\x89\x01\n\x13StreamTranslateText\x12$.jumok.v1.StreamTranslateTextRequest\x1a%.jumok.v1.StreamTranslateTextResponse\"#\x82\xd3\xe4\x93\x02\x1d\"\x18/v1/text:streamTranslate:\x01*0\x01\x12Z\n\x0fTranslateCorpus\x12 .jumok.v1.TranslateCorpusRequest\x1a!.jumok.v1.TranslateCorpusResponse(\x01\x30\x01\x12_\n\tScoreText\x12\x1a.jumok.v1.ScoreTextRequest\x1a\x1b.jumok.v1.ScoreTextResponse\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/text:score:\x01*\x12_\n\tAlignText\x12\x1a.jumok.v1.AlignTextRequest\x1a\x1b.jumok.v1.AlignTextResponse\"\x19\x82\xd3\xe4\x93\x02\x13\"\x0e/v1/text:align:\x01*\x12w\n\x0e\x44\x65tectLanguage\x12\x1f.jumok.v1.DetectLanguageRequest\x1a .jumok.v1.DetectLanguageResponse\"\"\x82\xd3\xe4\x93\x02\x1c\"\x17/v1/text:detectLanguage:\x01*b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'jumok_proto.v1.translation_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_PLACEHOLDERKIND']._serialized_start=4504
-  _globals['_PLACEHOLDERKIND']._serialized_end=4734
-  _globals['_MARKUP']._serialized_start=4736
-  _globals['_MARKUP']._serialized_end=4801
-  _globals['_CORPUSORDER']._serialized_start=4803
-  _globals['_CORPUSORDER']._serialized_end=4899
-  _globals['_FINISHREASON']._serialized_start=4901
-  _globals['_FINISHREASON']._serialized_end=4995
-  _globals['_TRANSLATETEXTREQUEST']._serialized_start=167
-  _globals['_TRANSLATETEXTREQUEST']._serialized_end=663
-  _globals['_GLOSSARY']._serialized_start=665
-  _globals['_GLOSSARY']._serialized_end=733
-  _globals['_GLOSSARYENTRY']._serialized_start=735
-  _globals['_GLOSSARYENTRY']._serialized_end=783
-  _globals['_DONOTTRANSLATE']._serialized_start=785
-  _globals['_DONOTTRANSLATE']._serialized_end=861
-  _globals['_MARKUPRULES']._serialized_start=863
-  _globals['_MARKUPRULES']._serialized_end=949
-  _globals['_TRANSLATETEXTRESPONSE']._serialized_start=951
-  _globals['_TRANSLATETEXTRESPONSE']._serialized_end=1055
-  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_start=1058
-  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_end=1478
-  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_start=1481
-  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_end=1611
-  _globals['_TRANSLATECORPUSREQUEST']._serialized_start=1613
-  _globals['_TRANSLATECORPUSREQUEST']._serialized_end=1718
-  _globals['_CORPUSSETTINGS']._serialized_start=1721
-  _globals['_CORPUSSETTINGS']._serialized_end=2222
-  _globals['_CORPUSITEM']._serialized_start=2224
-  _globals['_CORPUSITEM']._serialized_end=2288
-  _globals['_TRANSLATECORPUSRESPONSE']._serialized_start=2290
-  _globals['_TRANSLATECORPUSRESPONSE']._serialized_end=2356
-  _globals['_CORPUSRESULT']._serialized_start=2359
-  _globals['_CORPUSRESULT']._serialized_end=2514
-  _globals['_TRANSLATION']._serialized_start=2517
-  _globals['_TRANSLATION']._serialized_end=2992
-  _globals['_PIVOTTRANSLATION']._serialized_start=2994
-  _globals['_PIVOTTRANSLATION']._serialized_end=3087
-  _globals['_HYPOTHESIS']._serialized_start=3090
-  _globals['_HYPOTHESIS']._serialized_end=3313
-  _globals['_APPLIEDTERM']._serialized_start=3316
-  _globals['_APPLIEDTERM']._serialized_end=3463
-  _globals['_TEXTSPAN']._serialized_start=3465
-  _globals['_TEXTSPAN']._serialized_end=3505
-  _globals['_ATTENTION']._serialized_start=3507
-  _globals['_ATTENTION']._serialized_end=3552
-  _globals['_SCORETEXTREQUEST']._serialized_start=3555
-  _globals['_SCORETEXTREQUEST']._serialized_end=3749
-  _globals['_DETECTLANGUAGEREQUEST']._serialized_start=3751
-  _globals['_DETECTLANGUAGEREQUEST']._serialized_end=3792
-  _globals['_DETECTLANGUAGERESPONSE']._serialized_start=3794
-  _globals['_DETECTLANGUAGERESPONSE']._serialized_end=3864
-  _globals['_DETECTEDLANGUAGES']._serialized_start=3866
-  _globals['_DETECTEDLANGUAGES']._serialized_end=3932
-  _globals['_DETECTEDLANGUAGE']._serialized_start=3934
-  _globals['_DETECTEDLANGUAGE']._serialized_end=3995
-  _globals['_SCORETEXTRESPONSE']._serialized_start=3997
-  _globals['_SCORETEXTRESPONSE']._serialized_end=4049
-  _globals['_SCORE']._serialized_start=4052
-  _globals['_SCORE']._serialized_end=4283
-  _globals['_TIMINGS']._serialized_start=4286
-  _globals['_TIMINGS']._serialized_end=4501
-  _globals['_TRANSLATIONSERVICE']._serialized_start=4998
-  _globals['_TRANSLATIONSERVICE']._serialized_end=5519
+  _globals['_TRANSLATIONSERVICE'].methods_by_name['TranslateText']._loaded_options = None
+  _globals['_TRANSLATIONSERVICE'].methods_by_name['TranslateText']._serialized_options = b'\202\323\344\223\002\027\"\022/v1/text:translate:\001*'
+  _globals['_TRANSLATIONSERVICE'].methods_by_name['StreamTranslateText']._loaded_options = None
+  _globals['_TRANSLATIONSERVICE'].methods_by_name['StreamTranslateText']._serialized_options = b'\202\323\344\223\002\035\"\030/v1/text:streamTranslate:\001*'
+  _globals['_TRANSLATIONSERVICE'].methods_by_name['ScoreText']._loaded_options = None
+  _globals['_TRANSLATIONSERVICE'].methods_by_name['ScoreText']._serialized_options = b'\202\323\344\223\002\023\"\016/v1/text:score:\001*'
+  _globals['_TRANSLATIONSERVICE'].methods_by_name['AlignText']._loaded_options = None
+  _globals['_TRANSLATIONSERVICE'].methods_by_name['AlignText']._serialized_options = b'\202\323\344\223\002\023\"\016/v1/text:align:\001*'
+  _globals['_TRANSLATIONSERVICE'].methods_by_name['DetectLanguage']._loaded_options = None
+  _globals['_TRANSLATIONSERVICE'].methods_by_name['DetectLanguage']._serialized_options = b'\202\323\344\223\002\034\"\027/v1/text:detectLanguage:\001*'
+  _globals['_PLACEHOLDERKIND']._serialized_start=4534
+  _globals['_PLACEHOLDERKIND']._serialized_end=4764
+  _globals['_MARKUP']._serialized_start=4766
+  _globals['_MARKUP']._serialized_end=4831
+  _globals['_CORPUSORDER']._serialized_start=4833
+  _globals['_CORPUSORDER']._serialized_end=4929
+  _globals['_FINISHREASON']._serialized_start=4931
+  _globals['_FINISHREASON']._serialized_end=5025
+  _globals['_TRANSLATETEXTREQUEST']._serialized_start=197
+  _globals['_TRANSLATETEXTREQUEST']._serialized_end=693
+  _globals['_GLOSSARY']._serialized_start=695
+  _globals['_GLOSSARY']._serialized_end=763
+  _globals['_GLOSSARYENTRY']._serialized_start=765
+  _globals['_GLOSSARYENTRY']._serialized_end=813
+  _globals['_DONOTTRANSLATE']._serialized_start=815
+  _globals['_DONOTTRANSLATE']._serialized_end=891
+  _globals['_MARKUPRULES']._serialized_start=893
+  _globals['_MARKUPRULES']._serialized_end=979
+  _globals['_TRANSLATETEXTRESPONSE']._serialized_start=981
+  _globals['_TRANSLATETEXTRESPONSE']._serialized_end=1085
+  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_start=1088
+  _globals['_STREAMTRANSLATETEXTREQUEST']._serialized_end=1508
+  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_start=1511
+  _globals['_STREAMTRANSLATETEXTRESPONSE']._serialized_end=1641
+  _globals['_TRANSLATECORPUSREQUEST']._serialized_start=1643
+  _globals['_TRANSLATECORPUSREQUEST']._serialized_end=1748
+  _globals['_CORPUSSETTINGS']._serialized_start=1751
+  _globals['_CORPUSSETTINGS']._serialized_end=2252
+  _globals['_CORPUSITEM']._serialized_start=2254
+  _globals['_CORPUSITEM']._serialized_end=2318
+  _globals['_TRANSLATECORPUSRESPONSE']._serialized_start=2320
+  _globals['_TRANSLATECORPUSRESPONSE']._serialized_end=2386
+  _globals['_CORPUSRESULT']._serialized_start=2389
+  _globals['_CORPUSRESULT']._serialized_end=2544
+  _globals['_TRANSLATION']._serialized_start=2547
+  _globals['_TRANSLATION']._serialized_end=3022
+  _globals['_PIVOTTRANSLATION']._serialized_start=3024
+  _globals['_PIVOTTRANSLATION']._serialized_end=3117
+  _globals['_HYPOTHESIS']._serialized_start=3120
+  _globals['_HYPOTHESIS']._serialized_end=3343
+  _globals['_APPLIEDTERM']._serialized_start=3346
+  _globals['_APPLIEDTERM']._serialized_end=3493
+  _globals['_TEXTSPAN']._serialized_start=3495
+  _globals['_TEXTSPAN']._serialized_end=3535
+  _globals['_ATTENTION']._serialized_start=3537
+  _globals['_ATTENTION']._serialized_end=3582
+  _globals['_SCORETEXTREQUEST']._serialized_start=3585
+  _globals['_SCORETEXTREQUEST']._serialized_end=3779
+  _globals['_DETECTLANGUAGEREQUEST']._serialized_start=3781
+  _globals['_DETECTLANGUAGEREQUEST']._serialized_end=3822
+  _globals['_DETECTLANGUAGERESPONSE']._serialized_start=3824
+  _globals['_DETECTLANGUAGERESPONSE']._serialized_end=3894
+  _globals['_DETECTEDLANGUAGES']._serialized_start=3896
+  _globals['_DETECTEDLANGUAGES']._serialized_end=3962
+  _globals['_DETECTEDLANGUAGE']._serialized_start=3964
+  _globals['_DETECTEDLANGUAGE']._serialized_end=4025
+  _globals['_SCORETEXTRESPONSE']._serialized_start=4027
+  _globals['_SCORETEXTRESPONSE']._serialized_end=4079
+  _globals['_SCORE']._serialized_start=4082
+  _globals['_SCORE']._serialized_end=4313
+  _globals['_TIMINGS']._serialized_start=4316
+  _globals['_TIMINGS']._serialized_end=4531
+  _globals['_TRANSLATIONSERVICE']._serialized_start=5028
+  _globals['_TRANSLATIONSERVICE']._serialized_end=5708
 # @@protoc_insertion_point(module_scope)

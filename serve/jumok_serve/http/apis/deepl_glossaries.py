@@ -47,18 +47,7 @@ def glossary_routes(site: Site) -> list[Route]:
         ("PUT", "/v3/glossaries/{id}/dictionaries", _replace_dictionary),
         ("DELETE", "/v3/glossaries/{id}/dictionaries", _delete_dictionary),
     ]
-    by_path: dict[str, list[tuple[str, Answer]]] = {}
-    for verb, path, answer in endpoints:
-        by_path.setdefault(path, []).append((verb, answer))
-    return [route(site, path, " ".join(dict(found)), _by_verb(dict(found)), refuse) for path, found in by_path.items()]
-
-
-def _by_verb(answers: Mapping[str, Answer]) -> Answer:
-    async def answer(incoming: Incoming) -> Response:
-        verb = incoming.scope["method"]
-        return await answers["GET" if verb == "HEAD" else verb](incoming)
-
-    return answer
+    return [route(site, path, verb, answer, refuse) for verb, path, answer in endpoints]
 
 
 async def _call(incoming: Incoming, request: Any, kind: type[Message]) -> Message:

@@ -21,9 +21,12 @@ JSON_TYPES: dict[int, dict[str, Any]] = {
 }
 """Schemas of numbers and strings in protobuf's JSON mapping."""
 WELL_KNOWN: dict[str, dict[str, Any]] = {
+    "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
     "google.protobuf.Duration": {"type": "string", "pattern": r"^-?\d+(\.\d+)?s$"},
 }
 ERROR = "Error"
+WITH_BODY = frozenset({"POST", "PATCH"})
+"""Verbs of requests whose fields are a JSON object."""
 
 
 class DescribedMethod(Protocol):
@@ -31,7 +34,7 @@ class DescribedMethod(Protocol):
 
     @property
     def verb(self) -> str:
-        """GET or POST."""
+        """GET, POST, PATCH or DELETE."""
 
     @property
     def path(self) -> str:
@@ -90,13 +93,20 @@ def _operation(method: DescribedMethod, schemas: dict[str, Any]) -> dict[str, An
             },
         },
     }
-    if parameters := re.findall(r"{(\w+)}", method.path):
-        operation["parameters"] = [
-            {"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in parameters
-        ]
-    if method.verb == "POST":
+    in_path = re.findall(r"{(\w+)}", method.path)
+    parameters = [{"name": name, "in": "path", "required": True, "schema": {"type": "string"}} for name in in_path]
+    if method.verb in WITH_BODY:
         schema = _reference(method.request.DESCRIPTOR, schemas)
         operation["requestBody"] = {"required": True, "content": {"application/json": {"schema": schema}}}
+    else:
+        fields: Any = method.request.DESCRIPTOR.fields
+        parameters += [
+            {"name": field.json_name, "in": "query", "schema": _schema(field, schemas)}
+            for field in fields
+            if field.name not in in_path
+        ]
+    if parameters:
+        operation["parameters"] = parameters
     return operation
 
 

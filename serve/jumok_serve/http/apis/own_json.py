@@ -2,20 +2,23 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
+from google.api.annotations_pb2 import http
 from google.protobuf import json_format
+from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
-from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
-from jumok_serve.http.apis.openapi import describe_api
+from jumok_proto.v1 import glossary_pb2, model_pb2, translation_pb2
+from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
 from jumok_serve.http.errors import describe, http_status, retry_headers
-from jumok_serve.http.requests import parse_object
+from jumok_serve.http.requests import parse_fields, parse_object
 from jumok_serve.http.site import Answer, EventStream, Incoming, Site, route
 
 
@@ -23,7 +26,7 @@ class Method(NamedTuple):
     """A method of the contract and its place in HTTP.
 
     Attributes:
-        verb: GET: the fields come from the path; POST: they are a JSON object.
+        verb: POST and PATCH: the fields are a JSON object; others: they come from the query string.
         streams: True if the response is a stream of events.
     """
 
@@ -32,62 +35,26 @@ class Method(NamedTuple):
     name: str
     request: type[Message]
     response: type[Message]
-    streams: bool = False
+    streams: bool
 
 
-_TEXTS = "/jumok.v1.TranslationService"
-METHODS = (
-    Method(
-        "POST",
-        "/v1/text:translate",
-        f"{_TEXTS}/TranslateText",
-        translation_pb2.TranslateTextRequest,
-        translation_pb2.TranslateTextResponse,
-    ),
-    Method(
-        "POST",
-        "/v1/text:streamTranslate",
-        f"{_TEXTS}/StreamTranslateText",
-        translation_pb2.StreamTranslateTextRequest,
-        translation_pb2.StreamTranslateTextResponse,
-        streams=True,
-    ),
-    Method(
-        "POST",
-        "/v1/text:detectLanguage",
-        f"{_TEXTS}/DetectLanguage",
-        translation_pb2.DetectLanguageRequest,
-        translation_pb2.DetectLanguageResponse,
-    ),
-    Method(
-        "POST",
-        "/v1/text:score",
-        f"{_TEXTS}/ScoreText",
-        translation_pb2.ScoreTextRequest,
-        translation_pb2.ScoreTextResponse,
-    ),
-    Method(
-        "POST",
-        "/v1/text:align",
-        f"{_TEXTS}/AlignText",
-        alignment_pb2.AlignTextRequest,
-        alignment_pb2.AlignTextResponse,
-    ),
-    Method(
-        "GET",
-        "/v1/models",
-        "/jumok.v1.ModelService/ListModels",
-        model_pb2.ListModelsRequest,
-        model_pb2.ListModelsResponse,
-    ),
-    Method(
-        "GET",
-        "/v1/models/{name}",
-        "/jumok.v1.ModelService/GetModel",
-        model_pb2.GetModelRequest,
-        model_pb2.GetModelResponse,
-    ),
-)
+def _methods_of(*files: FileDescriptor) -> Iterator[Method]:
+    """Yield the methods that the contract gives a place in HTTP, by the option ``google.api.http``."""
+    for service in (service for file in files for service in file.services_by_name.values()):
+        for method in service.methods:
+            rule = method.GetOptions().Extensions[http]
+            if verb := rule.WhichOneof("pattern"):
+                yield Method(
+                    verb=verb.upper(),
+                    path=getattr(rule, verb),
+                    name=f"/{service.full_name}/{method.name}",
+                    request=GetMessageClass(method.input_type),
+                    response=GetMessageClass(method.output_type),
+                    streams=method.server_streaming,
+                )
+
+
+METHODS = tuple(_methods_of(translation_pb2.DESCRIPTOR, glossary_pb2.DESCRIPTOR, model_pb2.DESCRIPTOR))
 
 
 def own_routes(site: Site) -> list[Route]:
@@ -137,9 +104,12 @@ def _answer_of(method: Method) -> Answer:
 def _parse(method: Method, incoming: Incoming) -> Message:
     request = method.request()
     most = incoming.site.intake.max_fields
-    fields = dict(incoming.path) if method.verb == "GET" else parse_object(incoming.body, most)
+    if method.verb in WITH_BODY:
+        fields = parse_object(incoming.body, most)
+    else:
+        fields = parse_fields(incoming.headers, incoming.scope["query_string"], b"", most)
     try:
-        json_format.ParseDict(fields, request)
+        json_format.ParseDict({**fields, **incoming.path}, request)
     except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidArgumentError(f"the request is no {method.request.__name__}: {error}", field="request") from error
     return request
