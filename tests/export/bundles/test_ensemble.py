@@ -25,6 +25,7 @@ from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.describe import as_json, describe
 from jumok_serve.errors import BundleError
+from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead
 from jumok_serve.native import library
 from jumok_serve.search.options import DecodingOptions
 from tests.conftest import Made, learnt
@@ -341,3 +342,17 @@ def test_parts_need_a_scorer(tiny_bundle: Path, tmp_path: Path) -> None:
     (plain / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ExportError, match="a bundle has no scorer"):
         make_ensemble([tiny_bundle, plain], tmp_path / "out")
+
+
+def test_heads_that_align_in_all_parts_align_in_the_ensemble(tiny_bundle: Path, other_bundle: Path) -> None:
+    manifest, other = Bundle.open(tiny_bundle).manifest, Bundle.open(other_bundle).manifest
+    heads = AlignmentHeads(heads=(AttentionHead(layer=0, head=1),), origin="guided", error_rate=0.25, pairs=7)
+    guided = manifest.model_copy(update={"alignment": heads})
+    measured = heads.model_copy(update={"heads": (AttentionHead(layer=0, head=0),)})
+    found = ensemble._alignment([guided, guided], manifest.precisions)
+    assert found == AlignmentHeads(heads=heads.heads, origin="guided")
+    for second in (manifest, manifest.model_copy(update={"alignment": measured})):
+        assert ensemble._alignment([guided, second], manifest.precisions) is None
+    last = heads.model_copy(update={"heads": (AttentionHead(layer=5, head=0),)})
+    wide = other.model_copy(update={"alignment": last})
+    assert ensemble._alignment([wide, wide], other.precisions) is None

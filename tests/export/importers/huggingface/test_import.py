@@ -76,6 +76,7 @@ def imported(marian: Checkpoint, text_files: list[Path], tmp_path_factory: pytes
     command = ["import", str(marian.folder), "--out", str(folder / "bundle"), "--model-version", "7"]
     command += ["--source-lang", "eng", "--target-lang", "deu", "--calibration", str(calibration)]
     command += ["--shortlist-source", str(text_files[0]), "--shortlist-target", str(text_files[1])]
+    command += ["--alignments", *map(str, text_files)]
     with contextlib.redirect_stderr(io.StringIO()) as said:
         assert run([*command, "--shortlist-best", "3", "--shortlist-frequent", "4"]) == 0
     return Imported(folder / "bundle", said.getvalue())
@@ -115,6 +116,9 @@ def test_marian_through_the_command(marian: Checkpoint, imported: Imported) -> N
     assert (manifest.generation.beam_size, manifest.generation.max_length) == (4, 39)
     assert manifest.architecture.family == "marian"
     assert manifest.architecture.sizes["heads"] == 3
+    assert manifest.alignment is not None
+    assert manifest.alignment.pairs == len(PAIRS)
+    assert f"heads that align tokens: {manifest.alignment}" in imported.said
     checkpoint = manifest.provenance.checkpoint
     assert checkpoint is not None
     assert checkpoint.name == "opus mt, eng-deu"
