@@ -51,7 +51,7 @@ class FileServiceServicer(object):
         they are complete, after all bytes have arrived. Bytes outside of translated texts do not change.
 
         A text that cannot be translated stays as it is, and is reported. A file that cannot be read ends the call with
-        INVALID_ARGUMENT, and the line in the message.
+        INVALID_ARGUMENT, and the line in the message. Over HTTP the request is one message, with settings and all bytes.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -65,7 +65,7 @@ class FileServiceStub(typing.Generic[_FileServiceTranslateFileType]):
     they are complete, after all bytes have arrived. Bytes outside of translated texts do not change.
 
     A text that cannot be translated stays as it is, and is reported. A file that cannot be read ends the call with
-    INVALID_ARGUMENT, and the line in the message.
+    INVALID_ARGUMENT, and the line in the message. Over HTTP the request is one message, with settings and all bytes.
     """
 
 FileServiceAsyncStub: typing_extensions.TypeAlias = FileServiceStub[
@@ -88,7 +88,7 @@ class FileServiceServicer(metaclass=abc.ABCMeta):
         they are complete, after all bytes have arrived. Bytes outside of translated texts do not change.
 
         A text that cannot be translated stays as it is, and is reported. A file that cannot be read ends the call with
-        INVALID_ARGUMENT, and the line in the message.
+        INVALID_ARGUMENT, and the line in the message. Over HTTP the request is one message, with settings and all bytes.
         """
 
 def add_FileServiceServicer_to_server(servicer: FileServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -66,7 +66,10 @@ class Backend(Protocol):
     async def stream(
         self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]
     ) -> None:
-        """Call a method with several responses; each is written before the next is made."""
+        """Call a method with several responses; each is written before the next is made.
+
+        A method that reads a stream of requests gets one.
+        """
 
     async def directions(self, sender: Sender) -> tuple[Direction, ...]:
         """Return the directions of all models and routes, sorted; the sender needs no token."""

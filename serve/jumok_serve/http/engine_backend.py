@@ -47,16 +47,32 @@ class CallContext:
         return False
 
 
+class OnlyRequest:
+    """Stream of one request: the part of `RequestReader` that handlers use."""
+
+    def __init__(self, request: Message) -> None:
+        self._request: Message | None = request
+
+    async def next(self, busy: Callable[[], bool] = lambda: False) -> Message | None:
+        """Return the request, then None."""
+        request, self._request = self._request, None
+        return request
+
+
 class EngineBackend:
     """Calls the services of a server in its event loop."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self._methods: dict[str, Callable[[Message, CallContext], Awaitable[Any]]] = {
-            f"/{service.full_name}/{method.name}": getattr(servicer, method.name)
+        methods = {
+            f"/{service.full_name}/{method.name}": (method, getattr(servicer, method.name))
             for service, servicer in server.services.items()
             for method in service.methods
         }
+        self._methods: dict[str, Callable[[Any, CallContext], Awaitable[Any]]] = {
+            name: handler for name, (_, handler) in methods.items()
+        }
+        self._reading_streams = {name for name, (method, _) in methods.items() if method.client_streaming}
         self._characters = CharacterCounts()
 
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
@@ -72,9 +88,10 @@ class EngineBackend:
         self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]
     ) -> None:
         """Call a method with several responses."""
+        requests = OnlyRequest(request) if method in self._reading_streams else request
         with self._opened(method, request, sender):
             async with asyncio.timeout(sender.timeout_s):
-                await self._methods[method](request, CallContext(sender.timeout_s, write))
+                await self._methods[method](requests, CallContext(sender.timeout_s, write))
 
     @contextmanager
     def _opened(self, method: str, request: Message, sender: Sender) -> Iterator[Call]:

@@ -4,7 +4,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import replace
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import grpc
 from google.protobuf import descriptor_pool
@@ -70,15 +70,19 @@ class StubBackend:
     ) -> None:
         """Call a method with several responses."""
         service, _, name = method.removeprefix("/").partition("/")
-        output = descriptor_pool.Default().FindServiceByName(service).FindMethodByName(name).output_type
+        described = descriptor_pool.Default().FindServiceByName(service).FindMethodByName(name)
         begun = False
 
         async def stream_one(channel: grpc.aio.Channel) -> None:
             nonlocal begun
-            stub = channel.unary_stream(
-                method, request_serializer=_serialize, response_deserializer=GetMessageClass(output).FromString
+            make_stub: Any = channel.stream_stream if described.client_streaming else channel.unary_stream
+            stub = make_stub(
+                method,
+                request_serializer=_serialize,
+                response_deserializer=GetMessageClass(described.output_type).FromString,
             )
-            async for response in stub(request, timeout=sender.timeout_s, metadata=_metadata(sender)):
+            sent = iter([request]) if described.client_streaming else request
+            async for response in stub(sent, timeout=sender.timeout_s, metadata=_metadata(sender)):
                 begun = True
                 await write(response)
 

@@ -15,13 +15,13 @@ _METHOD = re.compile(
 )
 _RULE = re.compile(r"(get|post|patch|delete): \"([^\"]+)\"")
 IN_STREAMS = {"TranslateCorpus"}
-"""Methods that read streams, which HTTP requests are not."""
+"""Methods whose requests do not fit into one message."""
 
 
 def stated() -> dict[str, tuple[str, str]]:
     """Read verb and path of each method from the .proto files."""
     found = {}
-    for name in ("translation", "glossary", "model"):
+    for name in ("translation", "file", "glossary", "model"):
         text = (ROOT / f"proto/jumok_proto/v1/{name}.proto").read_text(encoding="utf-8")
         for method, rule in _METHOD.findall(text):
             if method not in IN_STREAMS:

@@ -1,5 +1,6 @@
 """The HTTP APIs in front of servers elsewhere."""
 
+import base64
 import json
 import signal
 import subprocess
@@ -55,6 +56,17 @@ def test_all_apis_are_those_of_the_servers(translator: Translator) -> None:
         with urllib.request.urlopen(stream, timeout=HANG_S) as response:
             last = response.read().decode().strip().rpartition("data: ")[2]
         assert json.loads(last)["stableText"] == translator.translate(TEXTS[0]).text
+
+
+def test_files_are_translated(translator: Translator) -> None:
+    request = {"settings": {"name": "a.txt"}, "file": base64.b64encode(b"a dog\na man\n").decode()}
+    with serving(translator) as server, gateway_to(server) as (_, url):
+        found = urllib.request.Request(f"{url}/v1/files:translate", json.dumps(request).encode())
+        with urllib.request.urlopen(found, timeout=HANG_S) as response:
+            events = [json.loads(line[6:]) for line in response if line.startswith(b"data: ")]
+    assert events[-1]["translatedCount"] == events[-1]["textCount"] == 2
+    expected = "".join(f"{one.text}\n" for one in translator.translate(["a dog", "a man"]))
+    assert b"".join(base64.b64decode(event.get("file", "")) for event in events).decode() == expected
 
 
 def test_errors_are_those_of_the_servers(translator: Translator) -> None:

@@ -21,6 +21,7 @@ JSON_TYPES: dict[int, dict[str, Any]] = {
 }
 """Schemas of numbers and strings in protobuf's JSON mapping."""
 WELL_KNOWN: dict[str, dict[str, Any]] = {
+    "google.protobuf.Any": {"type": "object"},
     "google.protobuf.Timestamp": {"type": "string", "format": "date-time"},
     "google.protobuf.Duration": {"type": "string", "pattern": r"^-?\d+(\.\d+)?s$"},
 }
@@ -127,7 +128,9 @@ def _reference(message: Any, schemas: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schema(field: FieldDescriptor, schemas: dict[str, Any]) -> dict[str, Any]:
-    if field.message_type is not None:
+    if field.type == FieldDescriptor.TYPE_BYTES:
+        one: dict[str, Any] = {"type": "string", "contentEncoding": "base64"}
+    elif field.message_type is not None:
         one = _reference(field.message_type, schemas)
     elif field.enum_type is not None:
         one = _enum(field.enum_type)

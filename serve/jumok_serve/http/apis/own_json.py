@@ -15,7 +15,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
-from jumok_proto.v1 import glossary_pb2, model_pb2, translation_pb2
+from jumok_proto.v1 import file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
 from jumok_serve.http.errors import describe, http_status, retry_headers
 from jumok_serve.http.requests import parse_fields, parse_object
@@ -54,7 +54,9 @@ def _methods_of(*files: FileDescriptor) -> Iterator[Method]:
                 )
 
 
-METHODS = tuple(_methods_of(translation_pb2.DESCRIPTOR, glossary_pb2.DESCRIPTOR, model_pb2.DESCRIPTOR))
+METHODS = tuple(
+    _methods_of(translation_pb2.DESCRIPTOR, file_pb2.DESCRIPTOR, glossary_pb2.DESCRIPTOR, model_pb2.DESCRIPTOR)
+)
 
 
 def own_routes(site: Site) -> list[Route]:

@@ -42,7 +42,7 @@ def violations(page: Page, axe: str) -> list[str]:
 def test_axe_finds_nothing(opened: Opened, axe: str, width: int, colours: str) -> None:
     page = opened(viewport={"width": width, "height": 800}, color_scheme=colours)
     assert violations(page, axe) == []
-    for panel in ("#options", "#terms", "#attention"):
+    for panel in ("#options", "#terms", "#files", "#attention"):
         page.click(f"{panel} summary")
     page.fill("#count", "2")
     translate(page, TEXT)

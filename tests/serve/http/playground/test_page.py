@@ -1,6 +1,7 @@
 """The playground in Chromium: translations, terms, markup, keys, errors and texts that are no markup."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -95,6 +96,65 @@ def test_markup_keeps_its_tags(opened: Opened) -> None:
     page.select_option("#format", "html")
     assert translate(page, "<p>A <b>dog</b> runs.</p>") == "<p>Ein <b>Hund</b> rennt.</p>"
     assert page.locator("#output b").count() == 0
+
+
+SUBTITLES = "1\n00:00:01,000 --> 00:00:02,000\nA dog runs.\n\n2\n00:00:03,000 --> 00:00:04,000\nTwo <i>young</i> men.\n"
+
+
+def test_a_file_is_translated_and_saved(opened: Opened, model: Translator, tmp_path: Path) -> None:
+    page = opened()
+    page.click("#files summary")
+    page.set_input_files("#file", {"name": "film.srt", "mimeType": "text/plain", "buffer": SUBTITLES.encode()})
+    page.click("#translate-file")
+    link = page.get_by_role("link", name="Save film.de.srt")
+    expect(link).to_be_visible()
+    assert page.evaluate("(({value, max}) => [value, max])(document.getElementById('file-progress'))") == [2, 2]
+    with page.expect_download() as saving:
+        link.click()
+    saving.value.save_as(tmp_path / "saved")
+    assert saving.value.suggested_filename == "film.de.srt"
+    lines = (tmp_path / "saved").read_text(encoding="utf-8").splitlines()
+    assert [line for line in lines if "-->" in line] == [line for line in SUBTITLES.splitlines() if "-->" in line]
+    assert lines[2] == "Ein Hund rennt."
+    assert "<i>" in lines[6]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("program.exe", b"MZ", "has no known ending"),
+        ("../<b>.srt", b"<img src=x>", "got '<img src=x>'"),
+        ("text.txt", b"\xff\xfe\xff", "The server refuses"),
+        ("large.txt", b"a" * 5_000_000, "too long"),
+    ],
+    ids=["program", "markup", "bytes", "large"],
+)
+def test_a_bad_file_is_refused_in_words(opened: Opened, name: str, content: bytes, words: str) -> None:
+    page = opened()
+    page.click("#files summary")
+    page.set_input_files("#file", {"name": name, "mimeType": "text/plain", "buffer": content})
+    page.click("#translate-file")
+    expect(page.locator("#message")).to_contain_text(words)
+    expect(page.locator("#file-link")).to_be_hidden()
+    check_harmless(page)
+
+
+def test_the_language_is_detected_if_there_are_several(opened: Opened, model: Translator, tmp_path: Path) -> None:
+    shutil.copytree(MODEL, tmp_path / "french")
+    manifest = json.loads((tmp_path / "french/manifest.json").read_text(encoding="utf-8"))
+    manifest["name"] = "french"
+    manifest["languages"]["sources"] = {"fr": manifest["languages"]["sources"]["en"]}
+    manifest["languages"]["default"]["source"] = "fr"
+    (tmp_path / "french/manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    with Translator(tmp_path / "french", replicas=1, threads=1) as french, serving_http(model, french) as served:
+        page = opened(served.url)
+        names = page.locator("#source-language option")
+        expect(names).to_have_text(["Detect language", "English", "French"])
+        assert translate(page, "Two young women are sitting on a bench.")
+        expect(page.locator("#notes")).to_have_text("The text is in this language: English")
+        expect(page.locator("#measures")).to_contain_text("multi30k")
+        page.locator("#output .word").nth(2).hover()
+        expect(page.locator("#mirror .aligned")).to_have_text("women")
 
 
 def test_a_key_is_asked_for_and_stays_in_the_tab(opened: Opened, model: Translator, tmp_path: Path) -> None:

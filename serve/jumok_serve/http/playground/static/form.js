@@ -3,6 +3,8 @@
 import { $, make } from './page.js';
 import { languageName, text } from './texts.js';
 
+const AUTO = 'auto'; // the server detects the language
+
 let models = [];
 let routes = [];
 
@@ -37,17 +39,19 @@ export function fillModels() {
 }
 
 function fillSources() {
-  fillLanguages($('source-language'), allPairs().map(([source]) => source));
+  const sources = new Set(allPairs().map(([source]) => source));
+  fillLanguages($('source-language'), [...(sources.size > 1 ? [AUTO] : []), ...sources]);
   fillTargets();
 }
 
 function fillTargets() {
   const source = $('source-language').value;
-  fillLanguages($('target-language'), allPairs().filter(([from]) => from === source).map(([, target]) => target));
+  const fitting = allPairs().filter(([from]) => from === source || source === AUTO);
+  fillLanguages($('target-language'), fitting.map(([, target]) => target));
   const [from, to] = languages();
   $('beam').placeholder = defaultBeam();
   $('swap').disabled = !allPairs().some(([one, other]) => one === to && other === from);
-  $('source').lang = from;
+  $('source').lang = from === AUTO ? '' : from;
   $('output').lang = to;
 }
 
@@ -59,11 +63,16 @@ function defaultBeam() {
   return String(first?.defaultOptions?.beamSize ?? '');
 }
 
+function nameOf(code) {
+  if (code === AUTO) return text('detect');
+  return code ? languageName(code) : text('default');
+}
+
 // Fill a selection of languages, sorted by their names, and keep the chosen one.
 function fillLanguages(select, codes) {
   const chosen = select.value;
-  const named = [...new Set(codes)].map((code) => [code ? languageName(code) : text('default'), code]);
-  named.sort(([one], [other]) => one.localeCompare(other));
+  const named = [...new Set(codes)].map((code) => [nameOf(code), code]);
+  named.sort(([one, code], [other, second]) => (second === AUTO) - (code === AUTO) || one.localeCompare(other));
   select.replaceChildren(...named.map(([name, code]) => new Option(name, code)));
   if (codes.includes(chosen)) select.value = chosen;
 }

@@ -1,6 +1,7 @@
 // The page's start, and translations from their beginning to their end.
 
 import { ApiError, call, stream } from './api.js';
+import { nameButton } from './files.js';
 import { fillModels, request, setModels, swapLanguages } from './form.js';
 import { $, announce, askForKey, fail, remembered, say, setTheme } from './page.js';
 import { clear, mirror, show, shownText, unpin } from './result.js';
@@ -80,6 +81,7 @@ function swap() {
 function setLanguage(chosen) {
   $('interface').value = speak(chosen);
   $('translate').textContent = text(running ? 'stop' : 'translate');
+  nameButton();
   if (ready) fillModels();
 }
 

@@ -4,7 +4,7 @@ import { ApiError } from './api.js';
 import { Attention, fillNumbers, light, showMatrix, showWords } from './attention.js';
 import { languages } from './form.js';
 import { $, announce, fail, make } from './page.js';
-import { text } from './texts.js';
+import { languageName, text } from './texts.js';
 import { words } from './words.js';
 
 let shown = null; // the translation on the page
@@ -37,9 +37,10 @@ export function clear() {
   showTable();
 }
 
-function showNotes({ sourceTruncated, sourceUnknownCount = 0, cutSentences = [], hypotheses = [] }) {
+function showNotes({ sourceLanguageCode, sourceLanguageConfidence, sourceTruncated, sourceUnknownCount = 0, cutSentences = [], hypotheses = [] }) {
   const missing = (hypotheses[0]?.terms ?? []).filter((term) => !term.satisfied).map((term) => term.source);
   const notes = [
+    ...(sourceLanguageConfidence ? [text('detected', { name: languageName(sourceLanguageCode) })] : []),
     ...(sourceTruncated ? [text('truncated')] : []),
     ...(sourceUnknownCount ? [text('unknown', { count: sourceUnknownCount })] : []),
     ...cutSentences.map((sentence) => text('cut', { text: sentence })),
