@@ -71,8 +71,8 @@ def file_requests(source: FileSource, options: FileOptions) -> list[TranslateFil
     """
     others = {name: value for name, value in options.items() if name not in FileOptions.__annotations__}
     others |= {name: value for name, value in options.items() if name in TranslateOptions.__annotations__}
-    if others.get("markup") or others.get("attention"):
-        raise invalid_field("markup", "a file has the markup of its format, and no attention: leave them out")
+    if others.get("markup") or others.get("markup_rules"):
+        raise invalid_field("markup", "a file has the markup of its format: leave it out")
     name = source if isinstance(source, str | PathLike) else getattr(source, "name", "")
     settings = FileSettings(
         format=check_text("format", options.get("file_format", "")),

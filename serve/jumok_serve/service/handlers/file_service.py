@@ -3,6 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
 from typing import Any, cast
 
 from jumok_proto.conversion import markup_to_proto, rules_to_proto
@@ -15,6 +16,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateCorpusRequest,
     TranslateCorpusResponse,
 )
+from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import current_caller
@@ -25,7 +27,7 @@ from jumok_serve.text.files.document import FileDocument
 from jumok_serve.text.files.pieces import Piece, Text
 
 MAX_OPEN_FILES = 16
-"""Files that are translated at once; one caller may have half. Each is in memory."""
+"""Files that are translated at once; one caller may have half, and further ones wait. Each is in memory."""
 TEXTS_PER_MESSAGE = 64
 MAX_CHUNK = 2**18
 """Bytes of a response."""
@@ -48,7 +50,7 @@ class FileService(FileServiceServicer):
     async def TranslateFile(self, requests: RequestReader, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Read a file, translate its texts, and write it; cancellation frees all rows."""
         caller = current_caller()
-        self._files.open(caller)
+        await submit_when_there_is_room(partial(self._open, caller))
         try:
             settings, data = await self._read(requests)
             document = await asyncio.to_thread(FileDocument.read, data, settings.name, settings.format)
@@ -63,6 +65,9 @@ class FileService(FileServiceServicer):
         finally:
             self._files.close(caller)
 
+    async def _open(self, caller: str) -> None:
+        self._files.open(caller)
+
     async def _read(self, requests: RequestReader) -> tuple[FileSettings, bytes]:
         """Read the settings and the bytes of a file."""
         first = cast("TranslateFileRequest | None", await requests.next())
@@ -70,8 +75,9 @@ class FileService(FileServiceServicer):
             raise InvalidArgumentError("the first message must carry settings", field="settings")
         settings, message = first.settings, first
         translation = settings.translation
-        for name in ("window", "order", "markup", "attention"):
-            if getattr(translation, name):
+        set_fields = {descriptor.name for descriptor, _ in translation.ListFields()}
+        for name in ("window", "order", "markup", "markup_rules", "attention"):
+            if name in set_fields:
                 raise InvalidArgumentError(f"a file has no {name}: leave it out", field=f"settings.translation.{name}")
         if translation.options.num_hypotheses > 1:
             raise InvalidArgumentError(

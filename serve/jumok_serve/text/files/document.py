@@ -1,8 +1,9 @@
 """A file that was read: its characters, its format, and its pieces."""
 
 import codecs
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final, Self
@@ -12,11 +13,26 @@ from jumok_serve.text.files.pieces import FileFormat, Formats, Piece, Text, refu
 from jumok_serve.text.files.plain import PLAIN
 from jumok_serve.text.files.po import PO
 from jumok_serve.text.files.subtitles import SRT, VTT
+from jumok_serve.text.files.web import HTML
+from jumok_serve.text.files.xliff import XLIFF
 
-FORMATS: Final[Formats] = MappingProxyType({"text": PLAIN, "srt": SRT, "vtt": VTT, "po": PO})
+FORMATS: Final[Formats] = MappingProxyType(
+    {"text": PLAIN, "html": HTML, "po": PO, "xliff": XLIFF, "srt": SRT, "vtt": VTT}
+)
 """Formats by name."""
-ENDINGS: Final = MappingProxyType({"txt": "text", "srt": "srt", "vtt": "vtt", "po": "po", "pot": "po"})
+ENDINGS: Final = MappingProxyType(
+    {
+        "txt": "text",
+        **dict.fromkeys(("html", "htm", "xhtml"), "html"),
+        **dict.fromkeys(("po", "pot"), "po"),
+        **dict.fromkeys(("xliff", "xlf"), "xliff"),
+        "srt": "srt",
+        "vtt": "vtt",
+    }
+)
 """Names of formats by the end of a file's name."""
+MAX_KEPT: Final = 50_000
+"""Pieces of a file that are kept in memory between its check and its translation."""
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -31,6 +47,7 @@ class FileDocument:
     Attributes:
         mark: bytes before the characters, which tell their encoding.
         count: number of texts.
+        few: the pieces, if they are few; others are found again, so that memory is bounded.
     """
 
     content: str
@@ -38,6 +55,7 @@ class FileDocument:
     mark: bytes
     format: FileFormat
     count: int
+    few: Sequence[Piece] | None
 
     @classmethod
     def read(cls, data: bytes, name: str, file_format: str) -> Self:
@@ -53,12 +71,14 @@ class FileDocument:
         chosen = _format(name, file_format)
         mark, encoding = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", "utf-8"))
         content = _decoded(data[len(mark) :], encoding)
-        count = sum(isinstance(piece, Text) for piece in chosen.pieces(content))
-        return cls(content, encoding, mark, chosen, count)
+        pieces = chosen.pieces(content)
+        few = list(islice(pieces, MAX_KEPT))
+        count = sum(isinstance(piece, Text) for piece in chain(few, pieces))
+        return cls(content, encoding, mark, chosen, count, few if len(few) < MAX_KEPT else None)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield texts, and all between them."""
-        return self.format.pieces(self.content)
+        return self.format.pieces(self.content) if self.few is None else iter(self.few)
 
     def encode(self, written: str) -> bytes:
         """Return the bytes of some of the characters."""

@@ -42,6 +42,15 @@ def check_xml(text: str) -> None:
     Raises:
         InvalidArgumentError: it is not.
     """
+    if (error := find_xml_error(text)) is not None:
+        raise InvalidArgumentError(
+            f"the text is not well-formed XML: {error[0]} in line {error[1]}; mend it, or send it as HTML",
+            field="contents",
+        )
+
+
+def find_xml_error(text: str) -> tuple[str, int] | None:
+    """Return the first error of XML that is not well formed, and its line; no entity is expanded, nothing loaded."""
     whole = re.match(r"\s*<(?:\?xml|!DOCTYPE)\b", text) is not None
     parser = expat.ParserCreate(encoding="utf-8")
     parser.UseForeignDTD(True)  # unknown entities are no errors
@@ -53,11 +62,8 @@ def check_xml(text: str) -> None:
         parser.Parse(text.strip(_SPACES).encode(), False)
         parser.Parse(b"" if whole else b"</fragment>", True)
     except expat.ExpatError as error:
-        raise InvalidArgumentError(
-            f"the text is not well-formed XML: {expat.ErrorString(error.code)} in line {error.lineno}; mend it, or "
-            "send it as HTML",
-            field="contents",
-        ) from error
+        return expat.ErrorString(error.code), error.lineno
+    return None
 
 
 def _pieces(structure: Structure, *, html_entities: bool) -> Iterator[str | Block]:

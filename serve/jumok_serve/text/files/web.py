@@ -1,0 +1,45 @@
+"""HTML: blocks of text with their inline tags are translated; all else stays."""
+
+from collections.abc import Iterator
+
+from jumok_proto.markup import MarkupRules
+from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, separate
+from jumok_serve.text.markup.scanner import Kind, scan
+from jumok_serve.text.markup.structure import find_structure
+
+
+def html_pieces(content: str) -> Iterator[Piece]:
+    """Yield the pieces of a document; a tag without a partner separates texts."""
+    tokens = list(scan(content, html=True))
+    structure = find_structure(tokens, "html", MarkupRules())
+    partners = set(structure.ends) | set(structure.ends.values())
+    run, letters, line, first_line = list[str](), False, 1, 1
+    index = 0
+    while index < len(tokens):
+        token, first = tokens[index], index
+        index += 1
+        if first in structure.ignored:
+            index = structure.ends[first] + 1
+        written = "".join(one.written for one in tokens[first:index])
+        alone = token.kind in {Kind.START, Kind.END} and first not in partners
+        if alone or any(structure.separate[first:index]):
+            yield from _text("".join(run), first_line, letters=letters)
+            yield written
+            run, letters = [], False
+        else:
+            if not run:
+                first_line = line
+            run.append(written)
+            letters = letters or (token.kind is Kind.TEXT and has_letters(written))
+        line += written.count("\n")
+    yield from _text("".join(run), first_line, letters=letters)
+
+
+def _text(written: str, line: int, *, letters: bool) -> Iterator[Piece]:
+    before, content, after = separate(written)
+    yield before
+    yield Text(content, content, line + before.count("\n"), str) if letters else content
+    yield after
+
+
+HTML = FileFormat(html_pieces, "html")
