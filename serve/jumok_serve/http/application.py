@@ -1,5 +1,6 @@
 """ASGI application of the HTTP APIs."""
 
+from collections import Counter
 from collections.abc import Sequence
 from email.utils import formatdate
 
@@ -32,11 +33,13 @@ class Application:
 
     Attributes:
         stopping: True if each response closes its connection.
+        responses: number of responses by status.
     """
 
     def __init__(self, site: Site, origins: Sequence[str] = (), *, playground: bool = True) -> None:
         self.site = site
         self.stopping = False
+        self.responses = Counter[int]()
         cors = Middleware(
             CORSMiddleware,
             allow_origins=list(origins),
@@ -67,6 +70,7 @@ class Application:
 
         async def sent(message: Message) -> None:
             if message["type"] == "http.response.start":
+                self.responses[message["status"]] += 1
                 added = MutableHeaders(scope=message)
                 added["date"] = formatdate(usegmt=True)
                 added[REQUEST_ID_HEADER] = request_id

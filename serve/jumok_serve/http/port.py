@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 
 import h11
@@ -52,6 +53,16 @@ class HttpPort:
     def address(self) -> str:
         """``host:port``; after ``start`` with the actual port."""
         return format_address(self._host, self._number)
+
+    @property
+    def open_connections(self) -> int:
+        """Number of open connections."""
+        return len(self._state.connections)
+
+    @property
+    def responses(self) -> Mapping[int, int]:
+        """Number of responses by status."""
+        return self._application.responses
 
     async def start(self) -> None:
         """Listen and serve.

@@ -57,11 +57,19 @@ MODEL_HEALTH_PREFIX = "models/"
 
 
 class Front(Stoppable, Protocol):
-    """Port on which a server speaks another protocol."""
+    """Port on which a server speaks HTTP."""
 
     @property
     def address(self) -> str:
         """``host:port``; after ``start`` with the actual port."""
+
+    @property
+    def open_connections(self) -> int:
+        """Number of open connections."""
+
+    @property
+    def responses(self) -> Mapping[int, int]:
+        """Number of responses by status."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,6 +1,7 @@
 """Limits, counts and logs that HTTP and gRPC share."""
 
 import logging
+import socket
 import threading
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import pytest
 import jumok
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.telemetry.logs import CallLog
+from jumok_serve.service.telemetry.metrics import make_registry
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S
@@ -65,3 +67,23 @@ def test_calls_are_logged_with_their_id(translator: Translator, caplog: pytest.L
     assert 'contents=["a dog"]' in good
     assert bad.startswith(f"{TRANSLATE} NOT_FOUND ")
     assert "reason=LANGUAGE_NOT_FOUND" in bad
+
+
+def test_responses_are_counted_by_status(translator: Translator) -> None:
+    with serving_http(translator) as served:
+        for path, status in (("/health", 200), ("/languages", 200), ("/nothing", 404), ("/translate", 405)):
+            assert call(served.url + path).status == status
+        assert call(f"{served.url}/translate", {"q": "a"}).status == 400
+        registry = make_registry(served.server)
+        counted = {
+            sample.labels["status"]: sample.value
+            for family in registry.collect()
+            for sample in family.samples
+            if sample.name == "jumok_http_responses_total"
+        }
+        assert counted == {"200": 2, "404": 1, "405": 1, "400": 1}
+        host, port = served.url.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+            connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert connection.recv(65536)
+            assert (registry.get_sample_value("jumok_http_connections") or 0) >= 1

@@ -3,7 +3,7 @@
 Labels are methods, statuses, reasons and models' names; no label holds a caller or a text.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector
@@ -18,11 +18,27 @@ from jumok_serve.service.rpc.call_counts import CallCounts
 from jumok_serve.service.telemetry.log_queue import dropped_lines
 
 
+class MeasuredFront(Protocol):
+    """Parts of the HTTP port that have metrics."""
+
+    @property
+    def open_connections(self) -> int:
+        """Number of open connections."""
+
+    @property
+    def responses(self) -> Mapping[int, int]:
+        """Number of responses by status."""
+
+
 class MeasuredServer(Protocol):
     """Parts of a server that have metrics."""
 
     models: ModelRegistry
     counts: CallCounts
+
+    @property
+    def front(self) -> MeasuredFront | None:
+        """The HTTP port, or None."""
 
     @property
     def open_calls(self) -> int:
@@ -42,6 +58,8 @@ class ServerCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Collect all metrics."""
         yield from self._call_metrics()
+        if self._server.front is not None:
+            yield from _front_metrics(self._server.front)
         yield from self._model_metrics([entry for entry in self._server.models.entries() if not entry.draining])
         yield from _engine_metrics(list(self._server.models.counters().items()))
         dropped = "Lines of the log that were dropped, as standard error was not read in time."
@@ -85,6 +103,12 @@ class ServerCollector(Collector):
             ("jumok_rows", "Rows (hypotheses) in the batch.", "rows"),
         ):
             yield _gauge(metric, description, [(name, getattr(load, attribute)) for name, load in loads])
+
+
+def _front_metrics(front: MeasuredFront) -> Iterator[Metric]:
+    yield _gauge("jumok_http_connections", "Open connections of the HTTP port.", [([], front.open_connections)])
+    responses = [([str(status)], number) for status, number in dict(front.responses).items()]
+    yield _counter("jumok_http_responses", "Responses of the HTTP port, by status.", ["status"], responses)
 
 
 def _engine_metrics(counted: Sequence[tuple[str, EngineCounters]]) -> Iterator[Metric]:

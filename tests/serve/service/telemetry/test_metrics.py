@@ -6,6 +6,7 @@ import re
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import Histogram
 from jumok_serve.errors import ListenError
+from jumok_serve.http.front import make_http_front
 from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service import Server
@@ -239,8 +241,8 @@ def queries(panels: list[dict[str, Any]]) -> Iterator[str]:
 
 
 async def metric_names() -> set[str]:
-    """Names of the metrics of a server."""
-    registry = make_registry(Server([FakeModel()], port=0))
+    """Names of the metrics of a server with an HTTP port."""
+    registry = make_registry(Server([FakeModel()], port=0, make_front=partial(make_http_front, port=0)))
     return {f"{family.name}{end}" for family in registry.collect() for end in SAMPLES[family.type]}
 
 

@@ -20,6 +20,7 @@ from tests.support.hang import HANG_S
 class NoModels:
     """A server without models and calls."""
 
+    front = None
     models: ModelRegistry = field(default_factory=lambda: ModelRegistry([]))
     counts: CallCounts = field(default_factory=CallCounts)
     open_calls: int = 0
