@@ -17,7 +17,7 @@ from jumok_export.bundles.variants import Folder, opened, passed
 from jumok_export.errors import ExportError
 from jumok_export.graphs.ensemble import join_models
 from jumok_export.graphs.fuse_selection import remove_selection
-from jumok_export.graphs.graph import Graph, with_inner
+from jumok_export.graphs.graph import Graph, sort_nodes, with_inner
 from jumok_export.graphs.weights import is_external
 from jumok_export.verification.agreement import SENTENCES, TOGETHER, SourceTexts, measure_agreement
 from jumok_export.verification.ensemble import verify_ensemble, with_recorded
@@ -228,6 +228,7 @@ def _sources(bundle: Bundle, precision: str) -> dict[str, Graph]:
                 if (bundle.path / spec.file).parent.joinpath(location.value).resolve() != weights:
                     raise ValueError(f"{spec.file} of {bundle.path} reads {location.value!r} beside its weights")
                 location.value = str(weights)
+        sort_nodes(model.graph)
         finished = Graph(model, spec.inputs, spec.outputs)
         sources[role] = remove_selection(finished) if role == "decoder" else finished
     return sources

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from graphlib import TopologicalSorter
 
 import numpy as np
 import onnx
@@ -103,6 +104,16 @@ def reads(node: onnx.NodeProto) -> Iterator[str]:
     for attribute in node.attribute:
         for inner in attribute.g.node:
             yield from reads(inner)
+
+
+def sort_nodes(graph: onnx.GraphProto) -> None:
+    """Put every node after those whose outputs it reads, as conversions to fp16 do not."""
+    makers = {name: place for place, node in enumerate(graph.node) for name in node.output if name}
+    needed = {place: [makers[name] for name in reads(node) if name in makers] for place, node in enumerate(graph.node)}
+    nodes = list(graph.node)
+    ordered = [nodes[place] for place in TopologicalSorter(needed).static_order()]
+    del graph.node[:]
+    graph.node.extend(ordered)
 
 
 def drop_unread(graph: onnx.GraphProto) -> None:

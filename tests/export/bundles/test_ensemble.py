@@ -225,6 +225,14 @@ def test_three_parts_of_a_recurrent_model(
     assert answers[0][1] == pytest.approx(answers[1][1], abs=1e-4)
 
 
+@pytest.mark.slow
+def test_half_precision_is_for_devices(half_bundle: Path, tmp_path: Path) -> None:
+    manifest = make_ensemble([half_bundle] * 2, tmp_path / "half").manifest
+    assert [*manifest.precisions] == ["fp32", "fp16"]
+    assert manifest.precisions["fp16"].for_devices
+    assert all(report.passed for report in manifest.verification.values())
+
+
 def test_manifest_records_the_parts(pair: Path, twice: Path, tiny_bundle: Path, other_bundle: Path) -> None:
     bundle = Bundle.open(pair)
     manifest = bundle.manifest
