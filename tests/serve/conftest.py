@@ -20,13 +20,12 @@ from jumok_serve.manifest.manifest import (
     Limits,
     ManifestDraft,
     PrecisionVariant,
-    Provenance,
     Score,
     SpecialTokens,
     TensorSpec,
-    TrainingData,
     VerificationReport,
 )
+from jumok_serve.manifest.provenance import Provenance, TrainingData
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
 
 ENGLISH = (

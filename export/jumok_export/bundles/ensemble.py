@@ -32,13 +32,13 @@ from jumok_serve.manifest.graph_variants import Target
 from jumok_serve.manifest.manifest import (
     Agreement,
     Architecture,
-    EnsemblePart,
     Limits,
     Manifest,
     ManifestDraft,
     PrecisionVariant,
     VerificationReport,
 )
+from jumok_serve.manifest.provenance import EnsemblePart
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE
 
 _SOURCES = ("encoder", "decoder", "scorer", "aligner")

@@ -39,17 +39,14 @@ from jumok_serve.manifest.alignment_heads import AlignmentHeads
 from jumok_serve.manifest.languages import Direction, Languages
 from jumok_serve.manifest.manifest import (
     Architecture,
-    EnsemblePart,
     GenerationDefaults,
     Limits,
     ManifestDraft,
-    Provenance,
     Score,
     ShortlistDescription,
-    SourceCheckpoint,
     SpecialTokens,
-    TrainingData,
 )
+from jumok_serve.manifest.provenance import EnsemblePart, Provenance, SourceCheckpoint, TrainingData
 from jumok_serve.native import library
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 

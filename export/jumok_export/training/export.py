@@ -16,7 +16,8 @@ from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead
 from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.manifest import Score, SpecialTokens, TrainingData
+from jumok_serve.manifest.manifest import Score, SpecialTokens
+from jumok_serve.manifest.provenance import TrainingData
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
 
 _SCORES: TypeAdapter[tuple[Score, ...]] = TypeAdapter(tuple[Score, ...])

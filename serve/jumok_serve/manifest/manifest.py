@@ -6,13 +6,14 @@ The classes here define the format: ``manifest.json`` holds exactly these fields
 from collections import Counter
 from typing import Annotated, Final, Literal, Self, TypeAlias
 
-from pydantic import AwareDatetime, Field, StringConstraints, model_validator
+from pydantic import Field, StringConstraints, model_validator
 
 from jumok_proto.options import RANGES
 from jumok_serve.manifest.alignment_heads import AlignmentHeads
 from jumok_serve.manifest.fields import Count, LanguageTag, Name, Part, Positive, RelativePath, Sha256, Symbol, TokenId
 from jumok_serve.manifest.graph_variants import GRAPH_VARIANTS, NATIVE_GRAPHS, REQUIRED_GRAPHS, UNREAD_GRAPHS
 from jumok_serve.manifest.languages import Languages
+from jumok_serve.manifest.provenance import Provenance
 from jumok_serve.manifest.tokenizers import TokenizerDescription
 
 FORMAT_VERSION: Final = 1
@@ -266,49 +267,6 @@ class Score(Part):
     dataset: str
     precision: Name
     beam_size: Positive
-
-
-class TrainingData(Part):
-    """Training data of a model: description and SHA-256 by file name."""
-
-    description: str
-    files: dict[str, Sha256] = Field(default_factory=dict)
-
-
-class SourceCheckpoint(Part):
-    """Imported checkpoint: folder name, and SHA-256 by weights file name.
-
-    ``transformers_version`` is the version that wrote it, and ``commit`` that of its repository, if known.
-    """
-
-    name: str
-    weights: dict[str, Sha256]
-    transformers_version: str | None = None
-    commit: str | None = None
-
-
-class EnsemblePart(Part):
-    """One of the bundles of an ensemble; ``manifest_sha256`` is the SHA-256 of its manifest."""
-
-    name: Name
-    version: Name
-    manifest_sha256: Sha256
-
-
-class Provenance(Part):
-    """Origin of the bundle: time, command, package versions, data and configuration.
-
-    ``parts`` are the bundles of an ensemble; other bundles have none.
-    """
-
-    created: AwareDatetime
-    command: str
-    versions: dict[str, str] = Field(default_factory=dict)
-    training_data: TrainingData | None = None
-    checkpoint: SourceCheckpoint | None = None
-    configuration: str = ""
-    notes: str = ""
-    parts: tuple[EnsemblePart, ...] = ()
 
 
 class FileEntry(Part):

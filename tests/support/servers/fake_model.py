@@ -27,9 +27,9 @@ from jumok_serve.manifest.manifest import (
     Limits,
     Manifest,
     PrecisionVariant,
-    Provenance,
     SpecialTokens,
 )
+from jumok_serve.manifest.provenance import Provenance
 from jumok_serve.manifest.tokenizers import SentencePieceDescription
 from jumok_serve.service import Server
 from jumok_serve.tasks.attention_query import AttentionQuery

@@ -32,7 +32,8 @@ from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.manifest import Architecture, Limits, SourceCheckpoint
+from jumok_serve.manifest.manifest import Architecture, Limits
+from jumok_serve.manifest.provenance import SourceCheckpoint
 from jumok_serve.search.options import DecodingOptions
 
 _Part = TypeVar("_Part")
