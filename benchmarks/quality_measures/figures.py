@@ -15,10 +15,12 @@ from benchmarks.quality_measures.gradients import mean_gradients
 from benchmarks.quality_measures.runs import Comparison, Run
 from benchmarks.quality_measures.seeds import (
     Counts,
+    Noise,
     SeedScores,
     Spread,
     bleu_counts,
     difference,
+    pooled_noise,
     score_seeds,
     spread,
 )
@@ -65,9 +67,11 @@ class ModelFigures:
         parameters: number of parameters.
         epochs: training epochs.
         best_epoch: epoch of the best checkpoint on the validation set, which is scored.
+        validation: greedy validation scores of that epoch and of the last one.
         updates: weight updates.
         seconds: seconds of training and validation, or None.
         device: device of the training; "" if unknown.
+        rounded: True if the weights are those of `collect`, in half precision.
         scores: scores on the test set by setting.
         mean_scores: means over seeds of BLEU and chrF by setting in fp32.
         spreads: BLEU of all seeds by source length, and of `ALL`, in `BEST_SETTING`.
@@ -83,9 +87,11 @@ class ModelFigures:
     parameters: int
     epochs: int
     best_epoch: int
+    validation: tuple[float, float]
     updates: int
     seconds: float | None
     device: str
+    rounded: bool
     scores: dict[str, Scores]
     mean_scores: dict[str, tuple[float, float]]
     spreads: dict[str, Spread]
@@ -102,6 +108,7 @@ class Figures:
         signatures: signatures of the scores.
         models: measurements by model, in the plan's order.
         sentences: number of test sentences by source length, and of `ALL`.
+        noise: difference between seeds by source length, and of `ALL`; None if all models have one seed.
         differences: pairs of a comparison and the difference in BLEU by source length, and of `ALL`.
         gradient_sentences: sentences of the gradient means.
         gradients: gradients by model, from a source's start to its end; see `relative_gradients`.
@@ -115,6 +122,7 @@ class Figures:
     signatures: dict[str, str]
     models: dict[str, ModelFigures]
     sentences: dict[str, int]
+    noise: dict[str, Noise | None]
     differences: list[tuple[Comparison, dict[str, Spread]]]
     gradient_sentences: int
     gradients: dict[str, list[float]]
@@ -136,8 +144,6 @@ def measure(runs: Sequence[Run], comparisons: Sequence[Comparison], data: Path, 
         CorpusError: the validation set or the test set cannot be read.
         CheckpointError, ExportError, VerificationError, BundleError: see `translate`.
     """
-    models: dict[str, ModelFigures] = {}
-    by_bin: dict[str, dict[str, SeedScores]] = {}
     gradients: dict[str, list[float]] = {}
     entropies: dict[str, float] = {}
     undivided: dict[str, float] = {}
@@ -145,14 +151,20 @@ def measure(runs: Sequence[Run], comparisons: Sequence[Comparison], data: Path, 
     tests = read_tests(runs[0].configuration, data)
     bins = {ALL: list(range(len(tests.sources))), **by_length(tests)}
     bins = {name: inside for name, inside in bins.items() if inside}
-    for name, seeds in _by_model(runs).items():
-        run = seeds[0]
-        translations = [translate(each, tests, progress=progress) for each in seeds]
-        checkpoint = load_checkpoint(run.checkpoint)
-        counts = [bleu_counts(each[BEST_SETTING.key], tests.references) for each in translations]
+    by_model = _by_model(runs)
+    translations = {
+        name: [translate(each, tests, progress=progress) for each in seeds] for name, seeds in by_model.items()
+    }
+    by_bin: dict[str, dict[str, SeedScores]] = {}
+    for name, of_seeds in translations.items():
+        counts = [bleu_counts(each[BEST_SETTING.key], tests.references) for each in of_seeds]
         by_bin[name] = {length: score_seeds(_inside(counts, inside)) for length, inside in bins.items()}
-        spreads = {length: spread(scores) for length, scores in by_bin[name].items()}
-        models[name] = _figures(seeds, checkpoint, tests, translations, spreads)
+    noise = {length: pooled_noise(each[length] for each in by_bin.values()) for length in bins}
+    models: dict[str, ModelFigures] = {}
+    for name, seeds in by_model.items():
+        checkpoint = load_checkpoint(seeds[0].checkpoint)
+        spreads = {length: spread(scores, noise[length]) for length, scores in by_bin[name].items()}
+        models[name] = _figures(seeds, checkpoint, tests, translations[name], spreads)
         progress(f"{name}: looking at gradients and attention")
         validation = _validation(checkpoint, data)
         if models[name].attention != "none":
@@ -160,18 +172,25 @@ def measure(runs: Sequence[Run], comparisons: Sequence[Comparison], data: Path, 
         if isinstance(checkpoint.model, EncoderDecoder):
             with without_division(checkpoint.model):
                 undivided[name] = attention_entropy(checkpoint.model, _batches(validation, 2, None))
-        if gradients_compared(run.configuration):
+        if gradients_compared(seeds[0].configuration):
             band = _batches(validation, *BAND)
             sentences = sum(len(batch.source_lengths) for batch in band)
-            gradients |= _gradients(run, checkpoint, band) if band else {}
+            gradients |= _gradients(seeds[0], checkpoint, band) if band else {}
     return Figures(
         machine=f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
         versions={name: metadata.version(name) for name in ("jumok", "torch", "lightning", "onnxruntime", "sacrebleu")},
         signatures=signatures(),
         models=models,
         sentences={name: len(inside) for name, inside in bins.items()},
+        noise=noise,
         differences=[
-            (each, {length: difference(by_bin[each.model][length], by_bin[each.other][length]) for length in bins})
+            (
+                each,
+                {
+                    length: difference(by_bin[each.model][length], by_bin[each.other][length], noise[length])
+                    for length in bins
+                },
+            )
             for each in comparisons
             if {each.model, each.other} <= by_bin.keys()
         ],
@@ -224,9 +243,11 @@ def _figures(
         parameters=sum(parameter.numel() for parameter in checkpoint.model.parameters()),
         epochs=run.epochs,
         best_epoch=checkpoint.epoch,
+        validation=(max(run.validation_scores), run.validation_scores[-1]),
         updates=run.updates,
         seconds=run.seconds,
         device=run.device,
+        rounded=all(torch.equal(each, each.half().float()) for each in checkpoint.model.parameters()),
         scores=scores[0],
         mean_scores={
             key: (fmean(each[key].bleu for each in scores), fmean(each[key].chrf for each in scores)) for key in in_fp32
@@ -247,8 +268,11 @@ def describe(configuration: Configuration) -> str:
         parts.append("encoder in one direction")
     if model.reverse_source:
         parts.append("source reversed")
-    if configuration.training.feeding.mode != "teacher_forcing":
-        parts.append(configuration.training.feeding.mode.replace("_", " "))
+    feeding = configuration.training.feeding
+    if feeding.mode == "scheduled_sampling":
+        parts.append("scheduled sampling")
+    elif feeding.mode == "two_phases":
+        parts.append(f"free running in the last {feeding.free_epochs} epochs")
     return ", ".join(parts)
 
 

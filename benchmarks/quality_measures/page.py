@@ -6,10 +6,16 @@ from benchmarks.quality_measures.entropies import KEYS
 from benchmarks.quality_measures.figures import ALL, BAND, TEST, Figures, ModelFigures
 from benchmarks.quality_measures.gradients import PARTS
 from benchmarks.quality_measures.plots import ENTROPIES, GRADIENTS, LENGTHS, entropy_rows
+from benchmarks.quality_measures.seeds import Spread
 from benchmarks.quality_measures.translations import BEAMS, BEST_SETTING, RESAMPLES, SETTINGS, Setting
 
 BEAM_NAMES = {beam: "greedy" if beam == 1 else f"beam {beam}" for beam in BEAMS}
 BEST_NAME = BEAM_NAMES[BEST_SETTING.beam]
+MEANINGS = """## Meanings of words
+
+[Learn attention](attention.md#one-word-two-meanings) has a measurement of self-attention in words with two meanings."""
+FALL = 1.0
+"""Fall of a validation score that the page mentions."""
 
 
 def page(figures: Figures, images: str) -> str:
@@ -27,6 +33,7 @@ def page(figures: Figures, images: str) -> str:
         _lengths(figures, images),
         _gradients(figures, images),
         _entropies(figures, images),
+        MEANINGS,
         _reproduction(figures),
     ]
     return "\n\n".join(section for section in sections if section) + "\n"
@@ -40,24 +47,28 @@ def _introduction(figures: Figures) -> str:
             f"{each.parameters / 1e6:.1f}",
             f"{each.seeds}",
             f"{each.epochs} ({each.best_epoch})",
+            " / ".join(f"{score:.1f}" for score in each.validation),
             f"{each.updates:,}",
             "-" if each.seconds is None else f"{each.seconds:,.0f}",
         ]
         for name, each in figures.models.items()
     ]
+    head = ["model", "what it is", "million parameters", "seeds", "epochs", "validation", "updates", "seconds"]
     devices = "; ".join(sorted({each.device for each in figures.models.values()} - {""}))
-    trained = f" They were trained on: {devices}." if devices else ""
+    trained = f"\nThey were trained on: {devices}." if devices else ""
+    if any(each.rounded for each in figures.models.values()):
+        trained += " Their weights were rounded to half precision afterwards."
     return f"""# Quality
 
 Use this page to see the effect of kinds of attention on translation quality, and to repeat the comparison. All models
 are trained on Multi30k with one vocabulary and one schedule; [quality.toml](../benchmarks/quality.toml) has every
 setting. The scores are those of small models with one schedule, not of architectures at their best.{trained}
 
-Seeds are runs with other initial weights, another order of batches and other dropout; epochs and seconds are of the
-first seed. The epoch in brackets had the best validation score, and its checkpoint is measured. Seconds include
-validation and depend on the load of the machine.
+Seeds are runs with other initial weights, another order of batches and other dropout; the other columns are of the
+first seed. The epoch in brackets had the best validation score, and its checkpoint is measured. Validation is greedy
+BLEU in that epoch and in the last one. Seconds include validation and depend on the load of the machine.
 
-{_table(["model", "what it is", "million parameters", "seeds", "epochs", "updates", "seconds"], rows)}"""
+{_table(head, rows)}"""
 
 
 def _scores(figures: Figures) -> str:
@@ -72,14 +83,16 @@ def _scores(figures: Figures) -> str:
         for name, model in figures.models.items()
     ]
     head = [f"{BEAM_NAMES[each.beam]}{metric}" for each in shown for metric in ("", ", chrF")]
+    pooled = figures.noise[ALL]
+    noise = "" if pooled is None else f": its standard deviation is {pooled.deviation:.2f} BLEU"
     return f"""## Scores
 
 BLEU and chrF of the exported bundles in fp32 on the {figures.sentences[ALL]:,} sentences of {TEST}, means over seeds.
 sacreBLEU's signatures: `{figures.signatures["BLEU"]}` and `{figures.signatures["chrF"]}`.
 
-The last columns are 95 % intervals of BLEU with {BEST_NAME}. "Other seeds" is the interval of the mean by Student's t;
-with three seeds it is wide. "Other sentences" is the interval of {RESAMPLES:,} bootstrap resamples of the test set with
-these seeds.
+The last columns are 95 % intervals of BLEU with {BEST_NAME}. "Other seeds" takes the difference between seeds to be
+alike in all models, so that a model with one seed has an interval too{noise}. "Other sentences" is the interval of
+{RESAMPLES:,} bootstrap resamples of the test set with these seeds.
 
 {_table(["model", *head, "other seeds", "other sentences"], rows)}"""
 
@@ -94,18 +107,36 @@ def _differences(figures: Figures) -> str:
             f"{spreads[ALL].mean:+.2f}",
             _interval(spreads[ALL].over_seeds, "+"),
             _interval(spreads[ALL].over_sentences, "+"),
+            _verdict(spreads[ALL]),
             *(f"{spreads[bin_].mean:+.2f}" for bin_ in spreads if bin_ != ALL),
         ]
         for each, spreads in figures.differences
     ]
     lengths = [f"{name} words" for name in figures.sentences if name != ALL]
+    head = ["with and without", "models", "BLEU", "other seeds", "other sentences", "first model", *lengths]
+    fell = "".join(
+        f"\n\nThe validation score of `{name}` fell from {best:.1f} in epoch {each.best_epoch}, which is measured, to\n"
+        f"{last:.1f} in the last epoch."
+        for name, each in figures.models.items()
+        for best, last in [each.validation]
+        if last < best - FALL
+    )
     return f"""## Differences
 
-Difference of the mean BLEU of two models, fp32 {BEST_NAME}: a positive number says that the first model is better. The
-interval for other seeds is Welch's; the one for other sentences is of the paired bootstrap. A difference whose interval
-for other seeds contains 0 may be chance. The last columns have the difference by the number of words of the source.
+Difference of the mean BLEU of two models, fp32 {BEST_NAME}, with 95 % intervals as above; resamples of sentences are
+the same for both models. The first model is better or worse if both intervals say so; else the difference may be
+chance. The last columns have the difference by the number of words of the source.
 
-{_table(["with and without", "models", "BLEU", "other seeds", "other sentences", *lengths], rows)}"""
+{_table(head, rows)}{fell}"""
+
+
+def _verdict(spread: Spread) -> str:
+    intervals = [each for each in (spread.over_seeds, spread.over_sentences) if each is not None]
+    if spread.over_seeds is not None and all(low > 0 for low, _ in intervals):
+        return "better"
+    if spread.over_seeds is not None and all(high < 0 for _, high in intervals):
+        return "worse"
+    return "may be chance"
 
 
 def _interval(interval: tuple[float, float] | None, sign: str = "") -> str:
@@ -129,15 +160,15 @@ def _lengths(figures: Figures, images: str) -> str:
     rows = [
         [
             name,
-            *(f"{model.spreads[each].mean:.2f} ({_interval(model.spreads[each].over_seeds)})" for each in lengths),
+            *(f"{model.spreads[each].mean:.2f} ({_interval(model.spreads[each].over_sentences)})" for each in lengths),
         ]
         for name, model in figures.models.items()
     ]
     head = ["model", *(f"{each} words ({figures.sentences[each]:,} sentences)" for each in lengths)]
     return f"""## Long sentences
 
-Mean BLEU by the number of words of the source, fp32 {BEST_NAME}, with 95 % intervals for other seeds. The plot has
-those for other sentences as well, as thin lines.
+Mean BLEU by the number of words of the source, fp32 {BEST_NAME}, with 95 % intervals for other sentences. The plot has
+those for other seeds as well, as thick lines.
 
 ![BLEU by length of the source]({images}/{LENGTHS})
 
@@ -203,8 +234,8 @@ make quality ARGS="--data corpus"
 
 trains the missing runs, measures, and writes this page; `corpus` is the folder of Multi30k. A run that was stopped is
 resumed. On two CPU cores a run takes half an hour. `--only NAME --train-only` trains one run, so several processes can
-share a GPU; `--accelerator gpu --precision 32-true` is the fastest there. Measured with {versions}, on
-{figures.machine}."""
+share a GPU; `--accelerator gpu --precision 32-true` is the fastest there, and `--collect` copies what a report needs.
+Measured with {versions}, on {figures.machine}."""
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

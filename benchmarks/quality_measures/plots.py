@@ -57,7 +57,7 @@ def _plot_lengths(figures: Figures) -> Figure:
     axes.set(
         xlabel="words of the source",
         ylabel=f"BLEU, {BEST_SETTING.key}",
-        title="BLEU by length, means over seeds; 95 % intervals: thick for other seeds, thin for other sentences",
+        title="Means and 95 % intervals: thick for other seeds, thin for other sentences",
         ylim=(0, None),
     )
     axes.title.set_fontsize(9)

@@ -71,6 +71,12 @@ class Run:
         return max((int(row["step"]) for row in read_metrics(self.folder)), default=0)
 
     @property
+    def validation_scores(self) -> list[float]:
+        """Score of each validation, in the order of epochs."""
+        found = (row.get(self.configuration.validation_score) for row in read_metrics(self.folder))
+        return [float(each) for each in found if each]
+
+    @property
     def seconds(self) -> float | None:
         """Seconds of all epochs, or None."""
         seconds = [row.get("seconds") for row in read_metrics(self.folder)]
@@ -171,8 +177,10 @@ def collect(run: Run, folder: Path) -> Run:
             shutil.copy(run.folder / name, to / name)
     content = torch.load(run.checkpoint, map_location="cpu", weights_only=True)
     kept = {name: content[name] for name in ("epoch", "jumok")}
+    halves: dict[int, torch.Tensor] = {}  # by storage, so that a tied weight is written once
     kept["state_dict"] = {
-        name: value.half() if value.is_floating_point() else value for name, value in content["state_dict"].items()
+        name: halves.setdefault(value.data_ptr(), value.half()) if value.is_floating_point() else value
+        for name, value in content["state_dict"].items()
     }
     kept["callbacks"] = {
         name: {"best_model_score": state["best_model_score"]}

@@ -1,6 +1,7 @@
 """BLEU over several seeds: intervals over seeds and over test sentences, of models and of their differences."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,8 +26,7 @@ class Spread:
 
     Attributes:
         mean: mean over seeds.
-        over_seeds: 95 % interval of the mean for other seeds by Student's t, for differences by Welch's; None with
-            one seed.
+        over_seeds: 95 % interval for other seeds, by the noise of all models; None without noise.
         over_sentences: 95 % interval for other test sentences and these seeds, by the bootstrap. Both models of a
             difference translate the same sentences.
     """
@@ -77,31 +77,51 @@ def _bleu(summed: Counts) -> float:
     return float(BLEU.compute_bleu(matching, total, int(summed[-2]), int(summed[-1]), smooth_method="exp").score)
 
 
-def spread(scores: SeedScores) -> Spread:
+@dataclass(frozen=True, kw_only=True)
+class Noise:
+    """Difference between seeds, taken to be alike in all models, as in an analysis of variance.
+
+    Attributes:
+        deviation: standard deviation of BLEU between seeds of a model.
+        freedom: degrees of freedom: seeds less models.
+    """
+
+    deviation: float
+    freedom: int
+
+    def interval(self, mean: float, *seeds: int) -> Interval:
+        """95 % interval, by Student's t, of a mean over seeds or the difference of two means.
+
+        Args:
+            seeds: number of seeds of each mean.
+        """
+        error = self.deviation * math.sqrt(sum(1 / each for each in seeds))
+        half = float(stats.t.ppf(0.975, self.freedom)) * error
+        return mean - half, mean + half
+
+
+def pooled_noise(models: Iterable[SeedScores]) -> Noise | None:
+    """Noise of the models with several seeds; None if all have one."""
+    several = [each.by_seed for each in models if len(each.by_seed) > 1]
+    if not several:
+        return None
+    freedom = sum(len(each) - 1 for each in several)
+    squares = sum(float(((each - each.mean()) ** 2).sum()) for each in several)
+    return Noise(deviation=math.sqrt(squares / freedom), freedom=freedom)
+
+
+def spread(scores: SeedScores, noise: Noise | None) -> Spread:
     """Mean and intervals of a model."""
-    return _spread([scores.by_seed], float(scores.by_seed.mean()), scores.resampled)
+    mean = float(scores.by_seed.mean())
+    over_seeds = None if noise is None else noise.interval(mean, len(scores.by_seed))
+    return Spread(mean=mean, over_seeds=over_seeds, over_sentences=_middle(scores.resampled))
 
 
-def difference(scores: SeedScores, other: SeedScores) -> Spread:
+def difference(scores: SeedScores, other: SeedScores, noise: Noise | None) -> Spread:
     """Mean and intervals of a model's scores less another model's."""
     mean = float(scores.by_seed.mean() - other.by_seed.mean())
-    return _spread([scores.by_seed, other.by_seed], mean, scores.resampled - other.resampled)
-
-
-def _spread(groups: Sequence[NDArray[np.float64]], mean: float, resampled: NDArray[np.float64]) -> Spread:
-    return Spread(mean=mean, over_seeds=_over_seeds(groups, mean), over_sentences=_middle(resampled))
-
-
-def _over_seeds(groups: Sequence[NDArray[np.float64]], mean: float) -> Interval | None:
-    """Interval of a sum or difference of means by Student's t, with Welch's degrees of freedom."""
-    if min(map(len, groups)) < 2:
-        return None
-    variances = np.array([group.var(ddof=1) / len(group) for group in groups])
-    if not variances.sum():
-        return mean, mean
-    freedom = variances.sum() ** 2 / sum(variances**2 / [len(group) - 1 for group in groups])
-    half = float(stats.t.ppf(0.975, freedom) * np.sqrt(variances.sum()))
-    return mean - half, mean + half
+    over_seeds = None if noise is None else noise.interval(mean, len(scores.by_seed), len(other.by_seed))
+    return Spread(mean=mean, over_seeds=over_seeds, over_sentences=_middle(scores.resampled - other.resampled))
 
 
 def _middle(values: NDArray[np.float64]) -> Interval:

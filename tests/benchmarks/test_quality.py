@@ -19,7 +19,7 @@ from benchmarks import quality
 from benchmarks.quality_measures.figures import Figures, ModelFigures
 from benchmarks.quality_measures.page import page
 from benchmarks.quality_measures.runs import Comparison, merge, planned_comparisons, planned_runs, to_toml
-from benchmarks.quality_measures.seeds import Spread
+from benchmarks.quality_measures.seeds import Noise, Spread
 from benchmarks.quality_measures.translations import Scores
 from jumok_export.training.checkpoint import load_checkpoint
 from jumok_export.training.configuration import ConfigurationError, RecurrentSection, load_configuration
@@ -249,6 +249,7 @@ def test_it_trains_measures_and_reports(corpus: Path, tmp_path: Path, capsys: py
                 assert model["scores"][setting]["bleu"] == scores[setting]
                 assert model["scores"][setting]["chrf"] == sacrebleu.corpus_chrf(translations, [references]).score
             assert model["seconds"] >= 0
+            assert model["validation"][0] >= model["validation"][1] >= 0
             assert f"| {name} | {model['description']} | " in text
             assert 0 < figures["entropies"][name] <= 1
     for name, values in bleu.items():
@@ -289,9 +290,11 @@ def test_the_page_has_the_measurements() -> None:
         parameters=1_200_000,
         epochs=10,
         best_epoch=8,
+        validation=(33.24, 30.0),
         updates=2800,
         seconds=None,
         device="a card",
+        rounded=True,
         scores={setting: Scores(bleu=30.0 + place, chrf=60.0) for place, setting in enumerate(SETTINGS)},
         mean_scores={"fp32 beam 1": (30.5, 60.25), "fp32 beam 5": (31.5, 61.25)},
         spreads={"all": spread(31.5), "over 15": spread(20)},
@@ -304,11 +307,16 @@ def test_the_page_has_the_measurements() -> None:
         signatures={"BLEU": "b", "chrF": "c"},
         models={"trained": model, "alone": alone},
         sentences={"all": 1000, "over 15": 145},
+        noise={"all": Noise(deviation=0.4, freedom=8), "over 15": None},
         differences=[
             (
                 Comparison(title="a change", model="trained", other="alone"),
                 {"all": spread(1.5, seeds=False), "over 15": spread(-0.25, seeds=False)},
-            )
+            ),
+            *(
+                (Comparison(title=title, model="trained", other="alone"), {"all": spread(mean), "over 15": spread(-4)})
+                for title, mean in (("a gain", 4), ("a loss", -4), ("noise", 2))
+            ),
         ],
         gradient_sentences=0,
         gradients={},
@@ -318,19 +326,23 @@ def test_the_page_has_the_measurements() -> None:
     )
     text = page(figures, "plots")
     for row in (
-        "| trained | Transformer, 3 + 3 layers | 1.2 | 3 | 10 (8) | 2,800 | - |",
+        "| trained | Transformer, 3 + 3 layers | 1.2 | 3 | 10 (8) | 33.2 / 30.0 | 2,800 | - |",
         "| trained | 30.50 | 60.25 | 31.50 | 61.25 | 28.50 to 34.50 | 30.50 to 33.50 |",
         "| alone | 30.50 | 60.25 | 31.50 | 61.25 | - | 29.00 to 32.00 |",
         "| trained | 7 | +2.00 | 9 | +2.00 |",
-        "| with and without | models | BLEU | other seeds | other sentences | over 15 words |",
-        "| a change | trained - alone | +1.50 | - | +0.50 to +3.50 | -0.25 |",
-        "| trained | 20.00 (17.00 to 23.00) |",
-        "| alone | 20.00 (-) |",
+        "| with and without | models | BLEU | other seeds | other sentences | first model | over 15 words |",
+        "| a change | trained - alone | +1.50 | - | +0.50 to +3.50 | may be chance | -0.25 |",
+        "| a gain | trained - alone | +4.00 | +1.00 to +7.00 | +3.00 to +6.00 | better | -4.00 |",
+        "| a loss | trained - alone | -4.00 | -7.00 to -1.00 | -5.00 to -2.00 | worse | -4.00 |",
+        "| noise | trained - alone | +2.00 | -1.00 to +5.00 | +1.00 to +4.00 | may be chance | -4.00 |",
+        "| trained | 20.00 (19.00 to 22.00) |",
         "| model | over 15 words (145 sentences) |",
         "| trained | 0.750 |\n| trained, not divided | 0.250 |",
     ):
         assert f"{row}\n" in text, row
-    assert "They were trained on: a card." in text
+    assert "They were trained on: a card. Their weights were rounded to half precision afterwards.\n" in text
+    assert "its standard deviation is 0.40 BLEU" in text
+    assert "The validation score of `trained` fell from 33.2 in epoch 8" in text
     assert "## Gradients at the source" not in text
     without = page(replace(figures, entropies={}, undivided_entropies={}, differences=[]), "plots")
     assert "## Differences" not in without

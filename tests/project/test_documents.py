@@ -43,7 +43,10 @@ from tests.support.hang import HANG_S
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
 MODEL = "models/multi30k-en-de-transformer"
-RUN_ELSEWHERE = {"docs/own-model.md": "tests/export/bundles/test_own_model.py"}
+RUN_ELSEWHERE = {
+    "docs/own-model.md": "tests/export/bundles/test_own_model.py",
+    "docs/attention.ko.md": "tests/project/test_attention_page.py",
+}
 """Documents whose examples have a test of their own, which also checks the results."""
 README = ROOT / "README.md"
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
