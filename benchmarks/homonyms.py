@@ -30,7 +30,7 @@ PAIRS = ROOT / "benchmarks/homonyms.toml"
 BUNDLE = ROOT / "models/multi30k-en-de-transformer"
 CONTEXT, ALONE = "with context", "word alone"
 ENCODERS = DECODERS = (CONTEXT, ALONE)
-"""What the word sees in the encoder's self-attention, and the decoder in its cross-attention."""
+"""Sight of the word in the encoder's self-attention, and of the decoder in its cross-attention."""
 Heads = Sequence[tuple[int, int]]
 """Layer and head of each."""
 

@@ -99,7 +99,9 @@ def draw_homonyms(found: Homonyms) -> Figure:
     largest = float(np.abs(losses).max())
     heads.imshow(losses, cmap="RdBu_r", vmin=-largest, vmax=largest)
     for layer, head in np.ndindex(losses.shape):
-        heads.text(head, layer, f"{losses[layer, head]:+.1f}", ha="center", va="center", fontsize=8)
+        loss = losses[layer, head]
+        colour = "white" if abs(loss) > 0.6 * largest else "black"
+        heads.text(head, layer, f"{loss:+.1f}", ha="center", va="center", fontsize=8, color=colour)
     heads.set_xticks(range(losses.shape[1]), [f"head {head}" for head in range(losses.shape[1])], fontsize=8)
     heads.set_yticks(range(losses.shape[0]), [f"layer {layer}" for layer in range(losses.shape[0])], fontsize=8)
     heads.set_title("shift lost without one head", fontsize=9)
