@@ -64,7 +64,7 @@ class HypothesisAttention:
             (text, rank): job.given(one.token_ids)
             for text, (job, of_text) in enumerate(zip(jobs, hypotheses, strict=True))
             for rank, one in enumerate(of_text)
-            if unknown in (*job.prompt[1:], *one.token_ids)
+            if job.source.token_ids and unknown in (*job.prompt[1:], *one.token_ids)
         }
         found = self.aligner.attention_of(("cross",), list(given.values()), self.aligner.alignment, self.deadline)
         weights = {key: attention for key, (attention,) in zip(given, found, strict=True)}

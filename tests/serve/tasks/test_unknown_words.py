@@ -108,6 +108,16 @@ def test_sentences_of_a_text_have_words_of_their_own(translator: Translator) -> 
     assert joined == " ".join(translator.translate(text, **WRITES).text for text in (first, second))
 
 
+def test_prefixes_with_unknown_tokens(translator: Translator) -> None:
+    texts, prefixes = [TEXT, ""], ["Ein ☃", "Ein ☃"]
+    found, empty = translator.translate(texts, target_prefix=prefixes, replace_unknowns=True, beam_size=2)
+    assert found.prefix_unknown_count == 1
+    assert found.text.startswith("Ein ")
+    assert "\u2047" not in found.text
+    assert any(one in found.text for one in TEXT.strip(".").split())
+    assert empty.text == ""
+
+
 def test_the_option_alone_lets_a_model_write_unknown_tokens(translator: Translator) -> None:
     with pytest.raises(InvalidArgumentError, match="one that the model never writes"):
         translator.translate(TEXT, forced_first_token=UNKNOWN)
