@@ -101,7 +101,7 @@ def test_a_shell_completes_commands_and_options() -> None:
         assert done.stderr == ""
         return [line.partition(",")[2] for line in done.stdout.splitlines()]
 
-    assert completions("jumok tra") == ["train", "translate"]
+    assert completions("jumok tra") == ["train", "translate", "translate-corpus", "translate-file"]
     assert "--split-sentences" in completions("jumok translate --sp")
     script = command(setup="import os; os.environ['_JUMOK_COMPLETE'] = 'zsh_source'")
     assert script.returncode == 0

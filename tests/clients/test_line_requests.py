@@ -17,10 +17,10 @@ from jumok.commands._line_requests import (
     InputError,
     Line,
     answer_lines,
-    in_process,
     read_lines,
 )
 from jumok.commands._output import as_json, n_best, plain
+from jumok.commands._runners import in_process
 from jumok_proto.errors import JumokError
 from jumok_proto.parameters import parameter_name
 from jumok_proto.results import FinishReason, Hypothesis, Translation

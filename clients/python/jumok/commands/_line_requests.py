@@ -5,17 +5,15 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from queue import SimpleQueue
-from typing import BinaryIO, Generic, Self, TypeAlias, TypeVar
+from typing import BinaryIO, Generic, Self, TypeVar
 
 import click
 
-from jumok import TextResult, Translation
 from jumok_proto.errors import JumokError
 from jumok_proto.parameters import parameter_name
 
@@ -33,8 +31,6 @@ SIZE_FIELDS = ("contents", "attention")
 Answer = TypeVar("Answer")
 Request = Callable[[list[str]], list[Answer]]
 """Sends texts in one request; gives one answer for each."""
-Outcome: TypeAlias = "Translation | InputError"
-TranslateIter = Callable[[Iterator[str]], Generator[TextResult, None, None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,49 +220,6 @@ def blamed_line(error: JumokError, lines: int) -> int | None:
         return 0
     blamed = re.fullmatch(r"(?:contents|targets|target_prefixes)\[(\d+)\]", error.field)
     return None if blamed is None else int(blamed[1])
-
-
-def by_server(lines: Iterable[Line], translate_iter: TranslateIter) -> Iterator[tuple[Line, Outcome]]:
-    """Translate lines through a server, in one call; in order, and as they arrive."""
-    sent: deque[Line] = deque()
-
-    def texts() -> Iterator[str]:
-        for line in lines:
-            sent.append(line)
-            yield line.text
-
-    with closing(translate_iter(texts())) as results:
-        for result in results:
-            yield _outcome(sent.popleft(), result.outcome)
-
-
-def in_process(
-    lines: Iterable[Line], translate: Request[Translation], *, retry_s: float
-) -> Iterator[tuple[Line, Outcome]]:
-    """Translate lines with a bundle, in batches, in order, as they arrive."""
-
-    def each(texts: list[str]) -> list[Translation | JumokError]:
-        found: list[Translation | JumokError] = []
-        while len(found) < len(texts):
-            rest = texts[len(found) :]
-            try:
-                found += translate(rest)
-            except JumokError as error:
-                index = blamed_line(error, len(rest))
-                if index is None:
-                    raise
-                found += [*each(rest[:index]), error]
-        return found
-
-    for batch in answer_lines(lines, each, retry_s=retry_s):
-        for line, outcome in zip(batch.lines, batch.answers, strict=True):
-            yield _outcome(line, outcome)
-
-
-def _outcome(line: Line, outcome: Translation | JumokError) -> tuple[Line, Outcome]:
-    if line.problem:
-        return line, InputError(f"{line.name}: {line.problem}")
-    return line, InputError.of(line, outcome) if isinstance(outcome, JumokError) else outcome
 
 
 class _LineQueue:

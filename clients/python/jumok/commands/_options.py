@@ -190,6 +190,23 @@ limit_options = _all(
     timeout_option(120.0, "Seconds that one request may take; long input is sent in many."),
 )
 
+sentence_options = _all(
+    click.option(
+        "--split-sentences/--no-split-sentences",
+        default=None,
+        help="Translate the sentences of each text one by one and join them; the default, unless several hypotheses, "
+        "attention or a target prefix are wanted.",
+    ),
+    click.option(
+        "--cut-long-sentences/--no-cut-long-sentences",
+        default=None,
+        help="Cut sentences that are too long for the model into parts; the default if sentences are split and not "
+        "truncated.",
+    ),
+    click.option("--copy-unreadable", is_flag=True, help="Copy sentences that have nothing that the model can read."),
+)
+"""The parameters ``split_sentences``, ``cut_long_sentences`` and ``copy_unreadable``."""
+
 length_penalty_option = click.option(
     "--length-penalty", type=float, help="Divide scores by length to this power; higher favours longer translations."
 )
@@ -318,10 +335,15 @@ def await_server(context: click.Context, servers: Sequence[str]) -> None:
             return
 
 
+def bundle_settings(context: click.Context) -> dict[str, Any]:
+    """Return the options for the model of a bundle that were given."""
+    settings = {name: context.meta[_access_key(name)] for name in _BUNDLE_SETTINGS}
+    return {name: value for name, value in settings.items() if value is not None}
+
+
 def open_target(context: click.Context, server: str, bundle: Path | None) -> Client | LocalTranslator:
     """Open the server or the bundle; a bundle excludes the options of a server."""
-    settings = {name: context.meta[_access_key(name)] for name in _BUNDLE_SETTINGS}
-    chosen = {name: value for name, value in settings.items() if value is not None}
+    chosen = bundle_settings(context)
     if bundle is None:
         if chosen:
             raise click.UsageError(f"--{next(iter(chosen))} needs --bundle: a server has its own")

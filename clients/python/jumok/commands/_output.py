@@ -56,13 +56,13 @@ class Warnings:
 
 def plain(translation: Translation) -> str:
     """Format the best hypothesis on one line."""
-    return _one_line(translation.text)
+    return one_line(translation.text)
 
 
 def n_best(translation: Translation, number: int) -> str:
     """Format each hypothesis as a line: number, rank, score, translation, with tabs."""
     return "\n".join(
-        f"{number}\t{rank}\t{hypothesis.score:.6f}\t{_one_line(hypothesis.text)}"
+        f"{number}\t{rank}\t{hypothesis.score:.6f}\t{one_line(hypothesis.text)}"
         for rank, hypothesis in enumerate(translation.hypotheses, start=1)
     )
 
@@ -186,6 +186,6 @@ def progress(source: int | None, label: str, output: BinaryIO) -> Iterator[Calla
             yield lambda lines: by_lines.update(len(lines))
 
 
-def _one_line(text: str) -> str:
+def one_line(text: str) -> str:
     """Replace the ends of output lines; other separators of lines are kept."""
     return text.removesuffix("\n").replace("\r\n", " ").replace("\n", " ")

@@ -2,14 +2,13 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
 import click
 
-from jumok import Client, Options, Translation
-from jumok.commands._line_requests import InputError, Line, by_server, in_process, open_document, open_lines
+from jumok import Options, Translation
+from jumok.commands._line_requests import InputError, Line, open_document, open_lines
 from jumok.commands._options import (
     decoding_options,
     file_options,
@@ -17,6 +16,7 @@ from jumok.commands._options import (
     limit_options,
     markup_options,
     open_target,
+    sentence_options,
     target_options,
 )
 from jumok.commands._output import (
@@ -30,6 +30,7 @@ from jumok.commands._output import (
     write_line,
     write_text,
 )
+from jumok.commands._runners import make_runner
 from jumok.commands._terms import term_options, text_options
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.text_options import splits_sentences
@@ -49,19 +50,7 @@ SHOWN = 80
 @file_options
 @target_options
 @language_options
-@click.option(
-    "--split-sentences/--no-split-sentences",
-    default=None,
-    help="Translate the sentences of each text one by one and join them; the default, unless --attention, "
-    "--target-prefix or --num-hypotheses is given.",
-)
-@click.option(
-    "--cut-long-sentences/--no-cut-long-sentences",
-    default=None,
-    help="Cut sentences that are too long for the model into parts; the default if sentences are split and not "
-    "truncated.",
-)
-@click.option("--copy-unreadable", is_flag=True, help="Copy sentences that have nothing that the model can read.")
+@sentence_options
 @markup_options
 @term_options
 @click.option("--target-prefix", metavar="TEXT", help="Beginning of each translation.")
@@ -123,7 +112,6 @@ def translate(
         "copy_unreadable": copy_unreadable,
         "markup": markup,
         "markup_rules": rules if markup else None,
-        "timeout_s": timeout_s,
         **text_options(terms, glossary, copied, placeholders, local=bundle is not None),
     }
     several = (options.get("num_hypotheses") or 1) > 1
@@ -134,20 +122,10 @@ def translate(
         open_output(output) as out,
         progress(descriptor, "translating", out) as advance,
     ):
-        if isinstance(translator, Client):
-            outcomes = by_server(
-                lines,
-                partial(translator.translate_iter, model=model, target_prefix=target_prefix, **settings, **options),
-            )
-        else:
-            translate_texts = translator.translate
-
-            def translate_lines(contents: list[str]) -> list[Translation]:
-                prefixes = None if target_prefix is None else [target_prefix] * len(contents)
-                return translate_texts(contents, target_prefix=prefixes, **settings, **options)
-
-            outcomes = in_process(lines, translate_lines, retry_s=timeout_s)
-        for number, (line, outcome) in enumerate(outcomes, start=1):
+        run = make_runner(
+            translator, model=model, timeout_s=timeout_s, target_prefix=target_prefix, **settings, **options
+        )
+        for number, (line, outcome) in enumerate(run(lines), start=1):
             if isinstance(outcome, InputError):
                 failed = True
                 click.echo(f"Error: {outcome}", err=True)

@@ -1,0 +1,168 @@
+"""The loop of a job: rows are read, translated in one stream, and written in blocks."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from itertools import accumulate
+from typing import Any
+
+import click
+
+from jumok.commands._line_requests import InputError, Line
+from jumok.commands._runners import Outcome, Runner
+from jumok.commands.corpus.inputs import Source
+from jumok.commands.corpus.job import Job
+from jumok.commands.corpus.rows import Result, Row
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """A row of a file with its result, or the reason why it has none."""
+
+    file: int
+    row: Row
+    result: Result | None
+    reason: str
+
+
+def run_job(
+    job: Job,
+    settings: Mapping[str, Any],
+    sources: Sequence[Source],
+    open_runner: Callable[[], AbstractContextManager[Runner]],
+    *,
+    block_rows: int,
+) -> bool:
+    """Begin or continue a job, and finish it.
+
+    Args:
+        settings: all that the output depends on beside the sources and the size of blocks, as JSON.
+        block_rows: rows of each block; the last of a file may have fewer.
+
+    Returns:
+        True unless no row could be translated.
+
+    Raises:
+        CorpusError: the job cannot begin or go on.
+    """
+    files = [(str(source.path.resolve()), source.size, source.changed_ns) for source in sources]
+    with job.opened({**settings, "block_rows": block_rows, "files": files}):
+        if job.finished_blocks():
+            click.echo(f"going on with {job.folder}", err=True)
+        progress = Progress([source.size for source in sources])
+        if not job.is_published:
+            with open_runner() as runner:
+                _translate_sources(job, sources, runner, block_rows, progress)
+        bad = job.publish()
+    end = f"{bad} bad rows in {job.errors}" if bad else "no bad rows"
+    click.echo(f"{job.out}: {progress.rows} rows in this run; {end}", err=True)
+    return job.translated_any or not bad
+
+
+def _translate_sources(
+    job: Job, sources: Sequence[Source], runner: Runner, block_rows: int, progress: "Progress"
+) -> None:
+    """Translate the unfinished rows of all sources, and finish their files."""
+    finished = job.finished_blocks()
+    open_files = [file for file in range(len(sources)) if not job.is_joined(file)]
+
+    def rows() -> Iterator[tuple[int, Row]]:
+        for file in open_files:
+            for row in sources[file].format.read(sources[file].path, finished.get(file, 0) * block_rows):
+                yield file, row
+
+    with closing(_translated(rows(), job, runner)) as done:
+        upcoming = next(done, None)
+        for file in open_files:
+            number = finished.get(file, 0)
+            while upcoming is not None and upcoming.file == file:
+                block: list[_Done] = []
+                while upcoming is not None and upcoming.file == file and len(block) < block_rows:
+                    block.append(upcoming)
+                    upcoming = next(done, None)
+                _finish_block(job, sources[file], file, number, block, first_row=number * block_rows + 1)
+                bad = sum(row.result is None for row in block)
+                progress.show(len(block), bad, file, (block[0].row.position, block[-1].row.position))
+                number += 1
+            job.join(file, number, partial(sources[file].format.join, sources[file].path))
+
+
+def _translated(rows: Iterator[tuple[int, Row]], job: Job, runner: Runner) -> Generator[_Done, None, None]:
+    """Translate rows of all files in one stream."""
+    sent: deque[tuple[int, Row]] = deque()
+
+    def lines() -> Iterator[Line]:
+        for file, row in rows:
+            sent.append((file, row))
+            yield row.line
+
+    with closing(runner(lines())) as outcomes:
+        for line, outcome in outcomes:
+            file, row = sent.popleft()
+            yield _Done(file, row, _result(outcome, job), _reason(outcome, line))
+
+
+def _result(outcome: Outcome, job: Job) -> Result | None:
+    """Return the parts of a translation that are written; the rest would fill memory."""
+    if isinstance(outcome, InputError):
+        return None
+    job.check_model(outcome.model, outcome.model_version)
+    hypotheses = outcome.hypotheses
+    return tuple(each.text for each in hypotheses), tuple(each.score for each in hypotheses)
+
+
+def _reason(outcome: Outcome, line: Line) -> str:
+    return str(outcome).removeprefix(f"{line.name}: ") if isinstance(outcome, InputError) else ""
+
+
+def _finish_block(job: Job, source: Source, file: int, number: int, block: Sequence[_Done], *, first_row: int) -> None:
+    errors = [
+        {"file": str(source.path), "row": row, "reason": done.reason}
+        for row, done in enumerate(block, start=first_row)
+        if done.result is None
+    ]
+    written = [(done.row, done.result) for done in block]
+    job.add_block(file, number, errors, lambda path: source.format.write(path, written))
+
+
+class Progress:
+    """A line on standard error for each finished block, with the rate and an estimate of the rest.
+
+    Args:
+        sizes: bytes of each file.
+    """
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self._before = [*accumulate(sizes, initial=0)]
+        self._began = time.monotonic()
+        self._start: int | None = None
+        self.rows = 0
+        self.bad = 0
+
+    def show(self, rows: int, bad: int, file: int, positions: tuple[int, int]) -> None:
+        """Report a finished block.
+
+        Args:
+            rows, bad: numbers of rows, and of bad ones.
+            file: index of its file.
+            positions: bytes of the file up to the ends of the block's first and last row.
+        """
+        first, last = (self._before[file] + position for position in positions)
+        if self._start is None:
+            self._start = first
+        self.rows += rows
+        self.bad += bad
+        elapsed_s = max(time.monotonic() - self._began, 1e-6)
+        share = last / self._before[-1]
+        if last > self._start:
+            left_s = elapsed_s * (self._before[-1] - last) / (last - self._start)
+            left = f"about {timedelta(seconds=round(left_s))} left"
+        else:  # a compressed file that is read at once
+            left = "time left unknown"
+        click.echo(
+            f"{self.rows} rows, {self.bad} bad, {self.rows / elapsed_s:.0f} rows/s, {share:.0%}, {left}", err=True
+        )
