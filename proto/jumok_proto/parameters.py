@@ -9,6 +9,7 @@ _PARAMETERS = {
     "contents": "texts",
     "content": "text",
     "target_prefixes": "target_prefix",
+    "dictionaries[0].tsv": "entries",
     "glossary.stored": "stored_glossary",
     "source_language_code": "source_language",
     "target_language_code": "target_language",
@@ -17,6 +18,8 @@ _PARAMETERS = {
 
 def parameter_name(field: str) -> str:
     """Give the parameter that fills a field: ``texts[3]`` for ``contents[3]``."""
+    if field in _PARAMETERS:
+        return _PARAMETERS[field]
     name, bracket, index = field.removeprefix("options.").partition("[")
     return f"{_PARAMETERS.get(name, name)}{bracket}{index}"
 

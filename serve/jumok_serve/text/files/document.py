@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Final, Self
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.text.files.markdown import MARKDOWN
 from jumok_serve.text.files.pieces import FileFormat, Formats, Piece, Text, refuse
 from jumok_serve.text.files.plain import PLAIN
 from jumok_serve.text.files.po import PO
@@ -17,12 +18,13 @@ from jumok_serve.text.files.web import HTML
 from jumok_serve.text.files.xliff import XLIFF
 
 FORMATS: Final[Formats] = MappingProxyType(
-    {"text": PLAIN, "html": HTML, "po": PO, "xliff": XLIFF, "srt": SRT, "vtt": VTT}
+    {"text": PLAIN, "markdown": MARKDOWN, "html": HTML, "po": PO, "xliff": XLIFF, "srt": SRT, "vtt": VTT}
 )
 """Formats by name."""
 ENDINGS: Final = MappingProxyType(
     {
         "txt": "text",
+        **dict.fromkeys(("md", "markdown"), "markdown"),
         **dict.fromkeys(("html", "htm", "xhtml"), "html"),
         **dict.fromkeys(("po", "pot"), "po"),
         **dict.fromkeys(("xliff", "xlf"), "xliff"),

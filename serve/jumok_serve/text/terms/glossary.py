@@ -15,7 +15,8 @@ MAX_CHARACTERS: Final = 256
 """Most characters of a term."""
 MAX_TARGETS: Final = 8
 """Most target terms of an entry."""
-_PREFIX: Final = "glossary: "
+PREFIX: Final = "glossary: "
+"""Beginning of the messages of errors."""
 _UNUSABLE: Final = re.compile("[\t\r\n\0\ud800-\udfff]")
 
 
@@ -56,7 +57,7 @@ class Glossary:
                 try:
                     glossary._add(line.source, line.targets)
                 except InvalidArgumentError as error:
-                    raise _refused(f"line {line.number}: {str(error).removeprefix(_PREFIX)}") from error
+                    raise _refused(f"line {line.number}: {str(error).removeprefix(PREFIX)}") from error
         except InvalidArgumentError:
             raise
         except ValueError as error:
@@ -129,4 +130,4 @@ def _check_term(term: object, name: str) -> None:
 
 
 def _refused(message: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"{_PREFIX}{message}", field="glossary")
+    return InvalidArgumentError(f"{PREFIX}{message}", field="glossary")

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError
 from jumok_proto.glossaries.stored import GlossaryDictionary, GlossaryEntries, StoredGlossary
 from jumok_serve.text.terms.dictionaries import choose, of_pair
-from jumok_serve.text.terms.glossary import MAX_ENTRIES, Glossary
+from jumok_serve.text.terms.glossary import MAX_ENTRIES, PREFIX, Glossary
 from jumok_serve.text.terms.glossary_file import SUFFIX, GlossaryFile, UnusableGlossaryError, encode, pack
 
 logger = logging.getLogger(__name__)
@@ -256,7 +256,9 @@ def _checked(dictionaries: Sequence[GlossaryEntries]) -> tuple[list[GlossaryDict
         try:
             count = len(Glossary.from_tsv(entries.tsv))
         except InvalidArgumentError as error:
-            raise InvalidArgumentError(f"{field}.tsv: {error}", field=f"{field}.tsv") from error
+            raise InvalidArgumentError(
+                f"{field}.tsv: {str(error).removeprefix(PREFIX)}", field=f"{field}.tsv"
+            ) from error
         dictionary = GlossaryDictionary(
             source_language=entries.source_language, target_language=entries.target_language, entry_count=count
         )

@@ -34,7 +34,7 @@ def test_formats_by_name_and_ending() -> None:
         InvalidArgumentError, match=r"the name 'a.xyz' has no known ending .*: give the format, one of text"
     ):
         FileDocument.read(srt, "a.xyz", "")
-    with pytest.raises(InvalidArgumentError, match="format: 'docx' is unknown; choose of text, html, po"):
+    with pytest.raises(InvalidArgumentError, match="format: 'docx' is unknown; choose of text, markdown, html"):
         FileDocument.read(srt, "a.srt", "docx")
 
 

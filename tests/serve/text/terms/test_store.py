@@ -127,7 +127,7 @@ def test_the_dictionary_of_the_languages_is_chosen(
         ("x" * 129, "a\tb", "name: needs 1 to 128"),
         ("a\nb", "a\tb", "name: needs 1 to 128"),
         (" a", "a\tb", "name: needs 1 to 128"),
-        ("a", "a\tb\nc", r"dictionaries\[0\].tsv: glossary: line 2 needs a source term"),
+        ("a", "a\tb\nc", r"dictionaries\[0\].tsv: line 2 needs a source term"),
         ("a", "a\tb\n\n" + "x" * 257 + "\tc", r"line 3: a source term has 257 characters, at most 256"),
         ("a", "a\t" + "\t".join(map(str, range(9))), "line 1: the entry 'a' needs 1 to 8 target terms, got 9"),
         ("a", "a-b\tc\nd\te\na- b\tc\nA-B\tf", "line 4 has the source term of line 1, 'A-B'"),

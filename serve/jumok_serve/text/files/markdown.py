@@ -1,0 +1,157 @@
+"""Markdown: paragraphs, headings, list items and table cells are translated; code, addresses and marks stay."""
+
+import re
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from jumok_serve.text.files.markdown_inline import Inline
+from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, separate, unchanged
+from jumok_serve.text.markup.structure import BLOCKS
+
+_FENCE: Final = re.compile(r"[ \t>]*(`{3,}(?=[^`]*$)|~{3,})")
+_PREFIX: Final = re.compile(
+    r"(?:[ \t]*(?:>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|#{1,6}(?=[ \t])|\[[ xX]\](?=[ \t])))*[ \t]*"
+)
+"""Marks of quotations, lists, headings and tasks at the beginning of a line."""
+_MARKED: Final = re.compile(r"[ \t]*(?:>|[-+*][ \t]|\d{1,9}[.)][ \t]|#{1,6}[ \t])")
+_ITEM: Final = re.compile(r"[ \t>]*(?:[-+*]|\d{1,9}[.)])[ \t]")
+_KEPT: Final = re.compile(r"[ \t>]*(?:\[[^\]]+\]:|(?:-[ \t]*){2,}\s*$|(?:[*_][ \t]*){3,}\s*$|=+\s*$)")
+"""Definitions of links, lines, and the lines below titles."""
+_TABLE: Final = re.compile(r"[ \t>]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\s*$")
+_HTML: Final = re.compile(r"[ \t>]*(?:<[!?]|</?([A-Za-z][A-Za-z0-9]*)(?=[\s/>]|$))")
+_HEADING_END: Final = re.compile(r"[ \t]+#+[ \t\r]*$")
+_LEADING: Final = re.compile(r"(?:[#>+-]+|\d{1,9}(?=[.)]))(?=[.)]?(?:\s|$))")
+_CELL: Final = re.compile(r"(?<!\\)(\|)")
+
+
+def markdown_pieces(content: str) -> Iterator[Piece]:
+    """Yield the pieces of a document."""
+    lines = content.split("\n")
+    index = _front_matter(lines)
+    yield "".join(_ended(lines, number) for number in range(index))
+    blank, in_list = True, False
+    while index < len(lines):
+        line = lines[index]
+        first = index
+        indented = line.startswith(("    ", "\t"))
+        if not line.strip():
+            blank, index = True, index + 1
+            yield _ended(lines, first)
+            continue
+        in_list = (in_list and (not blank or line.startswith((" ", "\t")))) or _ITEM.match(line) is not None
+        if fence := _FENCE.match(line):
+            index = _fence_end(lines, index, fence[1])
+        elif indented and blank and not in_list:
+            index += 1
+        elif _begins_html(line):
+            while index < len(lines) and lines[index].strip():
+                index += 1
+        elif "|" in line and index + 1 < len(lines) and "|" in lines[index + 1] and _TABLE.match(lines[index + 1]):
+            yield from _row(lines, index)
+            yield _ended(lines, index + 1)
+            index += 2
+            while index < len(lines) and "|" in lines[index]:
+                yield from _row(lines, index)
+                index += 1
+            blank = False
+            continue
+        elif _KEPT.match(line):
+            index += 1
+        else:
+            index = _paragraph_end(lines, index)
+            yield from _paragraph(lines, first, index)
+            blank = False
+            continue
+        blank = indented and blank
+        yield "".join(_ended(lines, number) for number in range(first, index))
+
+
+def _front_matter(lines: Sequence[str]) -> int:
+    """Return the number of lines of the data before the document."""
+    if lines[0].rstrip() != "---":
+        return 0
+    ends = (index for index, line in enumerate(lines) if index and line.rstrip() in {"---", "..."})
+    return next(ends, -1) + 1
+
+
+def _fence_end(lines: Sequence[str], index: int, fence: str) -> int:
+    closing = re.compile(rf"[ \t>]*{re.escape(fence[0])}{{{len(fence)},}}\s*$")
+    index += 1
+    while index < len(lines) and not closing.match(lines[index]):
+        index += 1
+    return min(index + 1, len(lines))
+
+
+def _begins_html(line: str) -> bool:
+    found = _HTML.match(line)
+    return found is not None and (found[1] is None or (found[1].lower() in BLOCKS and found[1].lower() != "br"))
+
+
+def _paragraph_end(lines: Sequence[str], index: int) -> int:
+    """Return the line after a paragraph, which a line break or a heading ends too."""
+    heading = lines[index].lstrip(" \t>").startswith("#")
+    while not heading and not _breaks(lines[index]) and index + 1 < len(lines):
+        following = lines[index + 1]
+        if not following.strip() or any(rule.match(following) for rule in (_MARKED, _FENCE, _KEPT)):
+            break
+        if _begins_html(following) or "|" in following:
+            break
+        index += 1
+    return index + 1
+
+
+def _breaks(line: str) -> bool:
+    text = line.removesuffix("\r")
+    return text.endswith(("  ", "\\"))
+
+
+def _ended(lines: Sequence[str], index: int) -> str:
+    """Return a line with its end."""
+    return lines[index] + ("\n" if index + 1 < len(lines) else "")
+
+
+def _paragraph(lines: Sequence[str], first: int, after: int) -> Iterator[Piece]:
+    whole = "".join(_ended(lines, number) for number in range(first, after))
+    prefix = _PREFIX.match(whole)
+    start = 0 if prefix is None else prefix.end()
+    yield whole[:start]
+    end = len(whole)
+    if "#" in whole[:start] and (closing := _HEADING_END.search(whole.rstrip("\n"), start)):
+        end = closing.start()
+    elif (broken := re.search(r"\\\r?\n?\Z", whole)) and broken.start() > start:
+        end = broken.start()
+    yield from _text(whole[start:end], first + 1, cell=False)
+    yield whole[end:]
+
+
+def _row(lines: Sequence[str], index: int) -> Iterator[Piece]:
+    for number, cell in enumerate(_CELL.split(_ended(lines, index))):
+        if number % 2:
+            yield cell
+        else:
+            yield from _text(cell, index + 1, cell=True)
+
+
+def _text(part: str, line: int, *, cell: bool) -> Iterator[Piece]:
+    before, written, after = separate(part)
+    yield before
+    inline = Inline(" ".join(written.split()))
+    if has_letters(inline.text):
+        write = partial(_written, inline, cell=cell)
+        yield Text(inline.markup, written, line, unchanged(inline.markup, written, write))
+    else:
+        yield written
+    yield after
+
+
+def _written(inline: Inline, translation: str, *, cell: bool) -> str:
+    """Write a translation so that it begins no list, and ends no cell."""
+    text = inline.write(translation)
+    if (found := _LEADING.match(text)) is not None:
+        place = found.end() if found[0].isdigit() else 0
+        text = f"{text[:place]}\\{text[place:]}"
+    return re.sub(r"(?<!\\)\|", r"\\|", text) if cell else text
+
+
+MARKDOWN = FileFormat(markdown_pieces, "html")

@@ -1,0 +1,123 @@
+"""Text of Markdown as HTML and back: links, emphasis and code are elements, all else is text."""
+
+import html
+import re
+from typing import Final
+
+from jumok_serve.text.markup.scanner import Kind, scan
+
+_TARGET: Final = r"(?:\([^()\s]*(?:[ \t]+\"[^\"]*\")?\)|\[[^\[\]]*\])"
+_INLINE: Final = re.compile(
+    r"(?P<escape>\\[!-/:-@\[-`{-~])"
+    r"|(?P<code>(?<!`)(?P<ticks>`{1,9})(?!`)[^`]+(?P=ticks)(?!`))"
+    rf"|(?P<whole>!\[[^\[\]]*\]{_TARGET}?|<[A-Za-z][A-Za-z0-9+.-]*:[^<>\s]*>|<[^<>\s@]+@[^<>\s@]+>"
+    r"|</?[A-Za-z][^<>]*>|<!--.*?-->)"
+    rf"|(?P<link>\[(?=[^\[\]]+\]{_TARGET}))"
+    rf"|(?P<linkend>\]{_TARGET})"
+    r"|(?P<mark>\*\*|__|~~|\*|_)"
+    r"|(?P<entity>&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)",
+    re.DOTALL,
+)
+_NAME: Final = re.compile(r"m(\d+)")
+_SPECIAL: Final = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])")
+_LINK: Final = "["
+
+
+class Inline:
+    """A text of Markdown.
+
+    Attributes:
+        text: its characters without marks.
+        markup: the text as HTML, where element ``m3`` stands for the third mark.
+    """
+
+    def __init__(self, written: str) -> None:
+        self._out: list[str] = []
+        self._plain: list[str] = []
+        self._marks: list[tuple[str, str]] = []
+        self._open: list[tuple[str, int]] = []  # mark and place in the output
+        end = 0
+        for found in _INLINE.finditer(written):
+            self._add(written[end : found.start()])
+            end = found.end()
+            self._add_mark(found, written)
+        self._add(written[end:])
+        self.text = "".join(self._plain)
+        self.markup = "".join(self._out)
+
+    def write(self, markup: str) -> str:
+        """Write translated HTML as Markdown."""
+        written, skipped = list[str](), ""
+        for token in scan(markup, html=True):
+            found = _NAME.fullmatch(token.name)
+            number = int(found[1]) if found else len(self._marks)
+            opening, closing = self._marks[number] if number < len(self._marks) else ("", "")
+            if skipped:
+                skipped = "" if token.kind is Kind.END and token.name == skipped else skipped
+            elif token.kind is Kind.END:
+                written.append(closing)
+            elif token.kind in {Kind.START, Kind.EMPTY}:
+                if opening == _LINK and written and written[-1].endswith("!"):  # it would be a picture
+                    written[-1] = f"{written[-1][:-1]}\\!"
+                written.append(opening)
+                skipped = token.name if token.kind is Kind.START and not closing else ""
+            else:
+                written.append(_escaped(token.written))
+        return "".join(written)
+
+    def _add(self, text: str) -> None:
+        self._plain.append(text)
+        self._out.append(html.escape(text, quote=False))
+
+    def _add_mark(self, found: re.Match[str], written: str) -> None:
+        kind, mark = found.lastgroup, found[0]
+        if found["escape"]:
+            self._add(mark[1:])
+        elif found["entity"]:
+            self._out.append(mark)
+        elif found["code"]:
+            content = mark.strip("`").strip()
+            number = self._number(mark, "")
+            self._out.append(f'<m{number} translate="no">{html.escape(content, quote=False)}</m{number}>')
+        elif found["whole"]:
+            self._out.append(f"<m{self._number(mark, '')}/>")
+        elif kind == "link":
+            self._open.append((_LINK, len(self._out)))
+            self._out.append(mark)
+        elif kind == "linkend":
+            if not self._close(_LINK, mark):
+                self._add(mark)
+        else:
+            before, after = written[: found.start()][-1:], written[found.end() :][:1]
+            inside = "_" in mark  # of a word it is no mark
+            closes = bool(before.strip()) and not (inside and after.isalnum())
+            opens = bool(after.strip()) and not (inside and before.isalnum())
+            if closes and self._close(mark, mark):
+                return
+            if opens:
+                self._open.append((mark, len(self._out)))
+            self._out.append(mark)
+
+    def _close(self, opening: str, closing: str) -> bool:
+        """Close the last mark of a kind, and let those inside of it be text; False if there is none."""
+        for index in range(len(self._open) - 1, -1, -1):
+            mark, place = self._open[index]
+            if mark == opening:
+                number = self._number(opening, closing)
+                self._out[place] = f"<m{number}>"
+                self._out.append(f"</m{number}>")
+                del self._open[index:]
+                return True
+            if mark == _LINK:
+                return False
+        return False
+
+    def _number(self, opening: str, closing: str) -> int:
+        self._marks.append((opening, closing))
+        return len(self._marks) - 1
+
+
+def _escaped(text: str) -> str:
+    """Write text of HTML as Markdown; entities other than those of ``&``, ``<`` and ``>`` stay."""
+    plain = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
+    return _SPECIAL.sub(r"\\\g<0>", plain)

@@ -1,0 +1,120 @@
+"""Markdown: texts are translated with their marks, and blocks stay as they are."""
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jumok_serve.text.files.markdown_inline import Inline
+from tests.support.files import made, rewritten, texts
+
+PAGE = """---
+title: Two dogs
+---
+# A **brown** dog #
+
+Two women
+are [talking](https://a.org "title") of `code`.  
+A new line.
+
+- One item
+  goes on
+- [x] Two `items`
+
+    a paragraph of an item
+
+> A quote
+
+```sh
+no text
+```
+
+    no text
+
+| A head | 12 |
+| --- | :-: |
+| a cell | a \\| b |
+
+<div>
+no text
+</div>
+
+Title
+=====
+
+***
+[1]: https://a.org
+![a picture](b.png) and <https://a.org>
+"""
+PARTS = (
+    *("a dog", "**two** women", "*a", "b*", "_c_ d_e", "`code`", "[a](b)", "![a](b)", "<b>", "&amp;", "&", "*", "***"),
+    *("# ", "- ", "1. ", "> ", "```", "    ", "| a | b |", "| --- | --- |", "<div>", "---", "===", "[1]: a", "\t"),
+    *("", "\\*", " ", "  ", "\\", "~~x~~", "<!-- c -->", "12", "<", "__a__", "[a][b]"),
+)
+LINES = st.lists(st.sampled_from(PARTS), max_size=4).map("".join)
+FILES = st.builds(lambda lines, end: end.join(lines), st.lists(LINES, max_size=8), st.sampled_from(["\n", "\r\n"]))
+
+
+@given(FILES)
+@made
+def test_nothing_changes_without_a_change(content: str) -> None:
+    assert rewritten(content, "markdown") == content
+
+
+@given(FILES)
+@made
+def test_translated_texts_are_as_many_and_have_the_same_marks(content: str) -> None:
+    found = texts(content, "markdown")
+    written = rewritten(content, "markdown", lambda text: re.sub(r"(?<![<&/\w])[a-z]+(?![^<]*>)(?!\w*;)", "wort", text))
+    again = texts(written, "markdown")
+    assert len(again) == len(found)
+    assert [re.findall(r"<[^>]*>", text.content) for text in again] == [
+        re.findall(r"<[^>]*>", text.content) for text in found
+    ]
+
+
+def test_texts_of_a_page() -> None:
+    assert [(text.content, text.line) for text in texts(PAGE, "markdown")] == [
+        ("A <m0>brown</m0> dog", 4),
+        ('Two women are <m0>talking</m0> of <m1 translate="no">code</m1>.', 6),
+        ("A new line.", 8),
+        ("One item goes on", 10),
+        ('Two <m0 translate="no">items</m0>', 12),
+        ("a paragraph of an item", 14),
+        ("A quote", 16),
+        ("A head", 24),
+        ("a cell", 26),
+        ("a | b", 26),
+        ("Title", 32),
+        ("<m0/> and <m1/>", 37),
+    ]
+    written = rewritten(PAGE, "markdown", lambda text: text.replace("a", "o"))
+    assert '\nTwo women ore [tolking](https://a.org "title") of `code`.  \nA new line.\n' in written
+    assert "\n| o cell | o \\| b |\n" in written
+    assert "# A **brown** dog #\n" in written
+
+
+@pytest.mark.parametrize(
+    ("written", "markup"),
+    [
+        ("2 * 3 * 4", "2 * 3 * 4"),
+        ("snake_case_name and _em_", "snake_case_name and <m0>em</m0>"),
+        ("**a *b* c**", "<m1>a <m0>b</m0> c</m1>"),
+        ("a [b *c* d](e) f", "a <m1>b <m0>c</m0> d</m1> f"),
+        ("AT&T &nbsp; <x", "AT&amp;T &nbsp; &lt;x"),
+        ("``a`b``", "``a`b``"),
+        ("*not closed", "*not closed"),
+        ("a <br> b", "a <m0/> b"),
+    ],
+)
+def test_inline_marks(written: str, markup: str) -> None:
+    inline = Inline(written)
+    assert inline.markup == markup
+    assert re.sub(r"\\([*<`])", r"\1", inline.write(markup)) == written
+
+
+def test_translations_begin_no_block() -> None:
+    for text, expected in (("- a", "\\- a"), ("1. a", "1\\. a"), ("# a", "\\# a"), ("1.5 a", "1.5 a"), ("-a", "-a")):
+        assert rewritten("word\n", "markdown", {"word": text}.__getitem__) == f"{expected}\n"
+    assert rewritten("| a |\n| - |\n", "markdown", lambda _: "b | c") == "| b \\| c |\n| - |\n"
