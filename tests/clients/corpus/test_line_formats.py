@@ -85,7 +85,7 @@ def test_hypotheses_and_scores_become_lists(tmp_path: Path) -> None:
     source, out = tmp_path / "source.jsonl", tmp_path / "out.jsonl"
     source.write_text('{"text": "a"}\n{"text": null}\n')
 
-    assert run(out, source, columns=SCORED, runner=_two_each)
+    assert run(out, source, columns=SCORED, runner=two_each)
     assert [json.loads(line) for line in out.read_text().splitlines()] == [
         {"text": "a", "translation": ["a", "b"], "score": [-1.0, -2.0]},
         {"text": None, "translation": None, "score": None},
@@ -151,6 +151,7 @@ def _touched(path: Path) -> Path:
     return path
 
 
-def _two_each(lines: Iterable[Line]) -> Generator[tuple[Line, Outcome], None, None]:
+def two_each(lines: Iterable[Line]) -> Generator[tuple[Line, Outcome], None, None]:
+    """A runner with two hypotheses for each text."""
     for line, outcome in at_once(lines):
         yield line, outcome if line.problem else translation("a", "b")

@@ -24,6 +24,7 @@ _EXTRAS = {
     "huggingface_hub": "serve,import",
     "matplotlib": "plot",
     "opentelemetry": "serve,otel",
+    "pyarrow": "corpus",
     "sacrebleu": "serve,evaluate",
     "sacremoses": "serve,moses",
     "safetensors": "serve,import",

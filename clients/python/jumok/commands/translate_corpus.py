@@ -89,10 +89,10 @@ def translate_corpus(
 ) -> None:
     """Translate the rows of files, or of all files in a folder, into files of the same format.
 
-    Reads lines of text, and JSONL with a text in a column of each row; both also compressed with gzip. Rows keep their
-    order and their other columns. A row that cannot be translated has an empty line or null, and a reason in
-    OUT.errors.jsonl. After an interruption, even by SIGKILL, the same command goes on from the finished blocks, which
-    are in OUT.unfinished until then. Exits with code 1 if no row could be translated.
+    Reads lines of text, and a column of JSONL or, with the extra corpus, Parquet; text and JSONL also compressed with
+    gzip. Rows keep their order and their other columns. A row that cannot be translated has an empty line or null, and
+    a reason in OUT.errors.jsonl. After an interruption, even by SIGKILL, the same command goes on from the finished
+    blocks, which are in OUT.unfinished until then. Exits with code 1 if no row could be translated.
     """
     columns = Columns(
         text=column,

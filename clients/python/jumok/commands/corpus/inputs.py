@@ -10,10 +10,10 @@ import click
 from jumok.commands.corpus.line_formats import JsonLinesFormat, TextFormat
 from jumok.commands.corpus.rows import Columns, CorpusError, Format
 
-FORMATS = ("text", "jsonl")
-_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl"}
+FORMATS = ("text", "jsonl", "parquet")
+_BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 _UNREADABLE = frozenset(
-    [".json", ".parquet", ".csv", ".tsv", ".zip", ".bz2", ".xz", ".zst", ".orc", ".avro", ".arrow", ".feather", ".xlsx"]
+    f".{end}" for end in ("json", "csv", "tsv", "zip", "bz2", "xz", "zst", "orc", "avro", "arrow", "feather", "xlsx")
 )
 """Ends of the names of files that are no lines of text."""
 
@@ -90,10 +90,14 @@ def _source(path: Path, name: PurePath, format_name: str | None, columns: Column
 def _format_of(path: PurePath) -> str:
     suffix = (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
     if suffix in _UNREADABLE:
-        raise CorpusError(f"{path} has the format {suffix}: convert it to JSONL, or give its --format")
+        raise CorpusError(f"{path} has the format {suffix}: convert it to JSONL or Parquet, or give its --format")
     return _BY_SUFFIX.get(suffix, "text")
 
 
 def _make_format(format_name: str, name: PurePath, columns: Columns) -> Format:
     compressed = name.suffix == ".gz"
+    if format_name == "parquet":
+        from jumok.commands.corpus.parquet import ParquetFormat  # noqa: PLC0415 - needs pyarrow, an extra
+
+        return ParquetFormat(columns)
     return JsonLinesFormat(columns, compressed) if format_name == "jsonl" else TextFormat(compressed)
