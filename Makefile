@@ -6,7 +6,6 @@ CUDA_VENV ?= .venv-cuda
 # A server's environment, and that of the tool that lists its packages.
 SERVER_VENV ?= .venv-server
 SBOM_VENV ?= .venv-sbom
-BUNDLE ?= models/multi30k-en-de-transformer
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 # What an installation compiles.
@@ -24,7 +23,7 @@ PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgro
 help:  ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | expand -t 12
 
-demo: $(VENV)/installed-serve  ## serve the bundle and translate some sentences through the SDK
+demo: $(VENV)/installed-serve  ## serve three models and translate texts through the SDK; BUNDLE names another one
 	@$(VENV)/bin/python examples/demo.py $(BUNDLE)
 
 test: $(VENV)/installed-dev  ## run the tests, but for slow ones; ARGS are pytest's

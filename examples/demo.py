@@ -1,4 +1,4 @@
-"""Serve a bundle in another process and translate through the SDK: ``python examples/demo.py [BUNDLE]``."""
+"""Serve bundles in another process and translate through the SDK: ``python examples/demo.py [BUNDLE...]``."""
 
 import argparse
 import re
@@ -8,23 +8,41 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import jumok
 
-BUNDLE = Path(__file__).resolve().parents[1] / "models" / "multi30k-en-de-transformer"
-SENTENCES = (
-    "A man in a red jacket is riding a bicycle through the snow.",
-    "Two children are playing football on the beach.",
-    "A brown dog jumps over a wooden fence.",
-    "An old woman is reading a newspaper on a park bench.",
-    "Three people with umbrellas are waiting for the bus.",
-    "A cook is cutting vegetables in a small kitchen.",
-    "A girl in a yellow dress blows out the candles on her cake.",
-    "Several musicians are playing on a stage in front of a large crowd.",
+MODELS = Path(__file__).resolve().parents[1] / "models"
+BUNDLES = tuple(MODELS / name for name in ("multi30k-en-de-transformer", "software-en-de", "software-en-ko"))
+
+
+class Texts(NamedTuple):
+    """Texts to translate, and their markup."""
+
+    texts: tuple[str, ...]
+    markup: Literal["html"] | None = None
+
+
+CAPTIONS = Texts(
+    (
+        "A man in a red jacket is riding a bicycle through the snow.",
+        "Two children are playing football on the beach.",
+        "A brown dog jumps over a wooden fence.",
+        "An old woman is reading a newspaper on a park bench.",
+    )
 )
+SOFTWARE = Texts(
+    (
+        "Click OK to close the dialog.",
+        '<p>To insert a chart, click the <b>Chart</b> icon on the <a href="bar.html">Standard</a> bar.</p>',
+    ),
+    "html",
+)
+TEXTS = {"software-en-de": SOFTWARE, "software-en-ko": SOFTWARE}
+"""Texts by model; all other models translate captions."""
 START_S = 60.0
 CALL_S = 60.0
 STOP_S = 60.0
@@ -35,9 +53,9 @@ class DemoError(Exception):
 
 
 @contextmanager
-def serving(bundle: Path) -> Iterator[str]:
-    """Serve a bundle while the block runs; yields the address, and checks the exit code."""
-    command = [sys.executable, "-m", "jumok", "serve", str(bundle), "--port", "0"]
+def serving(bundles: Sequence[Path]) -> Iterator[str]:
+    """Serve bundles while the block runs; yields the address, and checks the exit code."""
+    command = [sys.executable, "-m", "jumok", "serve", *map(str, bundles), "--port", "0"]
     with (
         tempfile.TemporaryFile("w+") as log,
         subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as server,
@@ -71,38 +89,37 @@ def serving(bundle: Path) -> Iterator[str]:
             server.kill()
 
 
-def show(client: jumok.Client) -> None:
-    """Translate sentences one by one, then all in one request, and print the times."""
+def show(client: jumok.Client, model: str, texts: Texts) -> None:
+    """Translate texts one by one, then all in one request, and print the times."""
     milliseconds = []
-    for sentence in SENTENCES:
+    for text in texts.texts:
         start = time.perf_counter()
-        translation = client.translate(sentence, truncate=True)
+        translation = client.translate(text, model=model, truncate=True, markup=texts.markup)
         milliseconds.append(1e3 * (time.perf_counter() - start))
-        print(f"{milliseconds[-1]:7.1f} ms  {sentence}\n{'':10}  {translation.text}\n")
+        print(f"{milliseconds[-1]:7.1f} ms  {text}\n{'':10}  {translation.text}\n")
     start = time.perf_counter()
-    together = client.translate(SENTENCES, truncate=True)
+    together = client.translate(texts.texts, model=model, truncate=True, markup=texts.markup)
     together_ms = 1e3 * (time.perf_counter() - start)
     output_tokens = sum(translation.output_token_count for translation in together)
-    print(f"{sum(milliseconds):7.1f} ms  {len(SENTENCES)} sentences, one request each")
-    print(f"{together_ms:7.1f} ms  {len(SENTENCES)} sentences in one request: {output_tokens} tokens\n")
+    count = len(texts.texts)
+    print(f"{sum(milliseconds):7.1f} ms  {count} texts, one request each")
+    print(f"{together_ms:7.1f} ms  {count} texts in one request: {output_tokens} tokens\n")
 
 
 def main() -> None:
     """Run the demonstration; exit with code 1 and a reason if any part fails."""
-    parser = argparse.ArgumentParser(
-        description="Translate English sentences through a server that this program starts."
-    )
-    parser.add_argument("bundle", nargs="?", type=Path, default=BUNDLE, help="default: %(default)s")
-    bundle: Path = parser.parse_args().bundle
+    parser = argparse.ArgumentParser(description="Translate English texts through a server that this program starts.")
+    parser.add_argument("bundles", metavar="BUNDLE", nargs="*", type=Path, help="default: three of the committed ones")
+    bundles: list[Path] = parser.parse_args().bundles or [*BUNDLES]
     start = time.perf_counter()
     try:
-        with serving(bundle) as address, jumok.Client(address, timeout_s=CALL_S) as client:
-            (model,) = client.list_models()
-            ready_s = time.perf_counter() - start
-            languages = f"{', '.join(model.source_languages)} to {', '.join(model.target_languages)}"
-            print(f"{model.name} {model.version}: {languages}, {model.precision} on {model.device}")
-            print(f"served on {address}, ready after {ready_s:.1f} s\n")
-            show(client)
+        with serving(bundles) as address, jumok.Client(address, timeout_s=CALL_S) as client:
+            models = client.list_models()
+            print(f"served on {address}, ready after {time.perf_counter() - start:.1f} s\n")
+            for model in models:
+                languages = f"{', '.join(model.source_languages)} to {', '.join(model.target_languages)}"
+                print(f"{model.name} {model.version}: {languages}, {model.precision} on {model.device}\n")
+                show(client, model.name, TEXTS.get(model.name, CAPTIONS))
         print("The server has stopped after SIGTERM with exit code 0.")
     except (DemoError, jumok.JumokError) as error:
         sys.exit(f"demo failed: {error}")

@@ -51,7 +51,7 @@ RUN_ELSEWHERE = {
 README = ROOT / "README.md"
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
 DOCUMENTS = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")), *PAGES]
-LONGEST_README = 150
+LONGEST_README = 130
 SERVE = f"jumok serve {MODEL} --port 50051\n"
 SHELL = """
 make() { command make --dry-run --directory "$REPOSITORY" "$@"; }
@@ -204,6 +204,8 @@ def server_port() -> Iterator[int]:
 @pytest.fixture
 def reader(checkpoints: Path, hub: Hub, tmp_path: Path) -> Reader:
     shutil.copytree(ROOT / MODEL, tmp_path / MODEL)
+    for name in ("software-en-de", "software-en-ko"):
+        (tmp_path / "models" / name).symlink_to(ROOT / "models" / name)
     shutil.copytree(checkpoints, tmp_path / "checkpoints")
     sentences = (f"{sentence.english}\n" for sentence in parallel_sentences(20, seed=1))
     (tmp_path / "sentences.txt").write_text("".join(sentences), encoding="utf-8")
