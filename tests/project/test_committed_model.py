@@ -47,6 +47,7 @@ EXPECTED = {
     "multi30k-en-de-lstm": Expected(*CAPTIONS, 30, 12 * 2**20),
     "software-en-de": software("en-de", "en", "de", 30),
     "software-en-ko": software("en-ko", "en", "ko", 40, "char"),
+    "software-ko-en": software("en-ko", "ko", "en", 25),
 }
 OF_SOFTWARE = [name for name in EXPECTED if name.startswith("software-")]
 

@@ -204,7 +204,7 @@ def server_port() -> Iterator[int]:
 @pytest.fixture
 def reader(checkpoints: Path, hub: Hub, tmp_path: Path) -> Reader:
     shutil.copytree(ROOT / MODEL, tmp_path / MODEL)
-    for name in ("software-en-de", "software-en-ko"):
+    for name in ("software-en-de", "software-en-ko", "software-ko-en"):
         (tmp_path / "models" / name).symlink_to(ROOT / "models" / name)
     shutil.copytree(checkpoints, tmp_path / "checkpoints")
     sentences = (f"{sentence.english}\n" for sentence in parallel_sentences(20, seed=1))
