@@ -111,7 +111,7 @@ class Figures:
         noise: difference between seeds by source length, and of `ALL`; None if all models have one seed.
         differences: pairs of a comparison and the difference in BLEU by source length, and of `ALL`.
         gradient_sentences: sentences of the gradient means.
-        gradients: gradients by model, from a source's start to its end; see `relative_gradients`.
+        gradients: gradients by model, in the order in which the encoder reads; see `relative_gradients`.
         random_entropies: entropies of random scores; see `random_scores`.
         entropies: entropies of models with attention; see `attention_entropy`.
         undivided_entropies: entropies of Transformers without the division by sqrt(d_k).

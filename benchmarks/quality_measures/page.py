@@ -68,6 +68,9 @@ Seeds are runs with other initial weights, another order of batches and other dr
 first seed. The epoch in brackets had the best validation score, and its checkpoint is measured. Validation is greedy
 BLEU in that epoch and in the last one. Seconds include validation and depend on the load of the machine.
 
+Encoders of LSTMs read in both directions unless the table says otherwise. In training, decoders read the reference's
+tokens. With scheduled sampling they read some of their own tokens instead, with free running only their own.
+
 {_table(head, rows)}"""
 
 
@@ -168,7 +171,7 @@ def _lengths(figures: Figures, images: str) -> str:
     return f"""## Long sentences
 
 Mean BLEU by the number of words of the source, fp32 {BEST_NAME}, with 95 % intervals for other sentences. The plot has
-those for other seeds as well, as thick lines.
+those for other seeds as well, as thick lines. Of the LSTMs with attention and both directions it has only the best.
 
 ![BLEU by length of the source]({images}/{LENGTHS})
 
@@ -188,7 +191,7 @@ def _gradients(figures: Figures, images: str) -> str:
 Norm of the gradient of a sentence's loss at each embedded source token, by tenths of the sentence; 1 is the mean over
 the tokens of the sentence. The numbers are means over the {figures.gradient_sentences} validation sentences of
 {BAND[0]} to {BAND[1]} source tokens. The last token is the end token, and the decoder gets the reference. An untrained
-model has its initial weights.
+model has its initial weights. Places are in the order of reading: a reversed source begins with its end token.
 
 ![Gradient by place in the source]({images}/{GRADIENTS})
 
@@ -205,7 +208,7 @@ def _entropies(figures: Figures, images: str) -> str:
 Dot products of vectors of d independent components of variance 1 have variance d; divided by sqrt(d), variance 1. The
 table has the entropy of the softmax over that of even weights, for random queries with {KEYS} random keys each:
 
-{_table(["d", "variance of the products", "entropy", "divided by sqrt(d)"], widths)}
+{_table(["d", "variance of the products", "entropy, not divided", "entropy, divided by sqrt(d)"], widths)}
 
 ![Entropy of attention]({images}/{ENTROPIES})"""
     if not figures.entropies:
@@ -232,9 +235,10 @@ def _reproduction(figures: Figures) -> str:
 make quality ARGS="--data corpus"
 ```
 
-trains the missing runs, measures, and writes this page; `corpus` is the folder of Multi30k. A run that was stopped is
-resumed. On two CPU cores a run takes half an hour. `--only NAME --train-only` trains one run, so several processes can
-share a GPU; `--accelerator gpu --precision 32-true` is the fastest there, and `--collect` copies what a report needs.
+This command trains the missing runs, measures, and writes this page; `corpus` is the folder of Multi30k. A run that was
+stopped is resumed. On two CPU cores a run takes half an hour. `--only NAME --train-only` trains one run, so several
+processes can share a GPU; `--accelerator gpu --precision 32-true` is the fastest there, and `--collect` copies what a
+report needs.
 Measured with {versions}, on {figures.machine}."""
 
 

@@ -79,7 +79,7 @@ def _plot_gradients(figures: Figures) -> Figure:
     axes.axhline(1.0, color="gray", lw=0.8)
     axes.set_yscale("log")
     axes.set(
-        xlabel="place in the source, from its beginning to its end",
+        xlabel="place in the source, in the order of reading",
         ylabel="norm of the gradient, over an even share",
         title="Gradient of the loss at the embedded source tokens",
     )

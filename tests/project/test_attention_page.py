@@ -59,6 +59,12 @@ def losses() -> dict[str, float]:
     return {name: 1 - float(long) / float(short) for name, short, long in re.findall(row, section, re.MULTILINE)}
 
 
+def scores() -> dict[str, float]:
+    """BLEU of each model of the quality page with the largest beam."""
+    row = r"^\| ([\w-]+) \| [\d.]+ \| [\d.]+ \| ([\d.]+) \| [\d.]+ \| [\d.]+ to "
+    return {name: float(value) for name, value in re.findall(row, QUALITY, re.MULTILINE)}
+
+
 def test_claims_on_quality_are_what_was_measured() -> None:
     found = differences()
     assert found["reversal; one direction, no attention"][1] == "better"
@@ -70,5 +76,8 @@ def test_claims_on_quality_are_what_was_measured() -> None:
     without = {name for name in lost if name in {"lstm", "lstm-reversed"} or name.startswith("lstm-both")}
     assert len(without) == 4
     assert all(lost[name] == pytest.approx(0.4, abs=0.025) for name in without)
+    for names, expected in ((without, (13, 17)), (lost.keys() - without, (31, 38))):
+        reached = [scores()[name] for name in names]
+        assert (round(min(reached)), round(max(reached))) == expected
     others = [share for name, share in lost.items() if name not in without]
     assert (round(100 * min(others)), round(100 * max(others))) == (11, 30)
