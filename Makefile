@@ -16,7 +16,7 @@ COMMA := ,
 PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help kernels-check kernels-asan demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving step import-memory gpu quality regression real-models students parity faults format clean
+.PHONY: help kernels-check kernels-asan demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving http-load step import-memory gpu quality regression real-models students parity faults format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -95,6 +95,9 @@ offline: $(VENV)/installed-bench  ## measure speed and memory against CTranslate
 
 serving: $(VENV)/installed-bench  ## load the server, beside two servers around CTranslate2; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.serving $(ARGS)
+
+http-load: $(VENV)/installed-bench  ## compare HTTP with gRPC under load; ARGS are the benchmark's
+	$(VENV)/bin/python -m benchmarks.http_load $(ARGS)
 
 faults: $(VENV)/installed-bench  ## put the server under load and faults, for half an hour; ARGS are the benchmark's
 	$(VENV)/bin/python -m tests.faults $(ARGS)

@@ -1,0 +1,142 @@
+"""Compare sentences per second over HTTP with gRPC, on one server.
+
+Rounds of both take turns, each with a constant number of requests outstanding, of one sentence each. The client sends
+plain HTTP/1.1 over kept connections, so that it costs little beside the server.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from google.protobuf import json_format
+
+from benchmarks.common.closed_loop import Decoding, load
+from benchmarks.common.models import corpus
+from benchmarks.common.processes import serving
+from benchmarks.common.progress import described, progress
+from benchmarks.common.ratios import aligned, ratio
+from jumok_proto.conversion import options_to_proto
+
+ROOT = Path(__file__).resolve().parents[1]
+MODEL = ROOT / "models" / "multi30k-en-de-transformer"
+GOAL = 0.85
+"""Goal of the rate over HTTP as a multiple of gRPC's."""
+DECODING = Decoding(beam_size=5, max_length=100)
+
+
+def requests(texts: Sequence[str]) -> dict[str, list[bytes]]:
+    """Make an HTTP request of each text, by API."""
+
+    def post(path: str, body: object, *headers: str) -> bytes:
+        content = json.dumps(body).encode()
+        lines = (f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers)
+        return "\r\n".join((*lines, f"Content-Length: {len(content)}", "", "")).encode() + content
+
+    options = json_format.MessageToDict(
+        options_to_proto({"beam_size": DECODING.beam_size, "max_length": DECODING.max_length, "early_stopping": True})
+    )
+    return {
+        "own JSON": [post("/v1/text:translate", {"contents": [text], "options": options}) for text in texts],
+        "LibreTranslate": [
+            post("/translate", {"q": text, "source": "en", "target": "de", "format": "text"}) for text in texts
+        ],
+        "DeepL": [post("/v2/translate", {"text": [text], "target_lang": "DE"}) for text in texts],
+    }
+
+
+async def post_all(port: int, messages: Sequence[bytes], *, outstanding: int, sentences: int) -> float:
+    """Keep requests outstanding until enough are answered; returns the seconds of the measured ones.
+
+    Raises:
+        ValueError: an answer is not 200.
+    """
+    times: list[float] = []
+    waiting = itertools.cycle(messages)
+
+    async def ask(waiting: Iterator[bytes]) -> None:
+        reader, writer = await asyncio.open_connection("localhost", port)
+        try:
+            for message in waiting:
+                if len(times) >= outstanding + sentences:
+                    return
+                writer.write(message)
+                head = await reader.readuntil(b"\r\n\r\n")
+                length = next(
+                    int(line.split(b":")[1])
+                    for line in head.lower().split(b"\r\n")
+                    if line.startswith(b"content-length")
+                )
+                body = await reader.readexactly(length)
+                if not head.startswith(b"HTTP/1.1 200"):
+                    raise ValueError((head + body).decode(errors="replace"))
+                times.append(time.perf_counter())
+        finally:
+            writer.close()
+
+    await asyncio.gather(*(ask(waiting) for _ in range(outstanding)))
+    return times[outstanding + sentences - 1] - times[outstanding - 1]
+
+
+async def measure(
+    bundle: Path, texts: Sequence[str], *, outstanding: int, sentences: int, rounds: int
+) -> dict[str, list[float]]:
+    """Measure the seconds of each API by round; "gRPC" is one of them."""
+    with socket.create_server(("localhost", 0)) as free:
+        port = free.getsockname()[1]
+    limits = ("--requests-per-second", "1000000", "--port", "0", "--http-port", str(port))
+    seconds: dict[str, list[float]] = {"gRPC": []}
+    messages = requests(texts)
+    seconds |= {name: [] for name in messages}
+    async with serving("jumok", "serve", bundle, *limits) as server:
+        for number in range(1 + rounds):
+            for name in seconds:
+                if name == "gRPC":
+                    measured = await load(server, texts, DECODING, outstanding=outstanding, sentences=sentences)
+                    taken = measured.wall_s
+                else:
+                    taken = await post_all(port, messages[name], outstanding=outstanding, sentences=sentences)
+                if number:  # the first round warms up
+                    seconds[name].append(taken)
+            progress(f"round {number} of {rounds}")
+    return seconds
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure, and print a table; returns the exit status."""
+    parser = argparse.ArgumentParser(description="Compare HTTP with gRPC under load.")
+    parser.add_argument("--bundle", type=Path, default=MODEL, help="English to German; default: %(default)s")
+    parser.add_argument("--outstanding", type=int, default=64, help="requests at once; default: %(default)s")
+    parser.add_argument("--sentences", type=int, default=1000, help="of a round; default: %(default)s")
+    parser.add_argument("--rounds", type=int, default=5, help="that count; default: %(default)s")
+    options = parser.parse_args(arguments)
+    texts = corpus("test_2016_flickr.en")
+    seconds = asyncio.run(
+        measure(
+            options.bundle,
+            texts,
+            outstanding=options.outstanding,
+            sentences=options.sentences,
+            rounds=options.rounds,
+        )
+    )
+    rows = [["API", "outstanding", "sentences/s", "multiple of gRPC's (range)", "goal"]]
+    for name, taken in seconds.items():
+        rate = options.sentences / sorted(taken)[len(taken) // 2]
+        compared = ratio(taken, seconds["gRPC"])
+        goal = "-" if name == "gRPC" else f"{GOAL:.2f} {'met' if compared.median >= GOAL else 'missed'}"
+        rows.append([name, str(options.outstanding), f"{rate:.0f}", str(compared), goal])
+    where = described(len(os.sched_getaffinity(0)), ("jumok", "grpcio", "uvicorn", "starlette"))
+    print(f"{where['cores']} cores of {where['processor']}; load before: {where['load_before']}")
+    print(aligned(rows))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
