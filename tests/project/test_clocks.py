@@ -10,6 +10,7 @@ ROOT = Path(__file__).parents[2]
 SETTABLE = {"time.time", "time.time_ns", "datetime.now", "datetime.utcnow", "datetime.today", "date.today"}
 ENDS = {name.rpartition(".")[2] for name in SETTABLE}
 DATES = {
+    "serve/jumok_serve/text/terms/store.py": "when a glossary was made; how long ago its folder changed",
     "serve/jumok_serve/service/telemetry/tracing.py": "end of a span; its duration comes from a monotonic clock",
     "export/jumok_export/bundles/export.py": "creation date of a bundle",
     "serve/jumok_serve/service/auth/reloaded_files.py": "compared with the times of files",
