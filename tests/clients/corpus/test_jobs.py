@@ -151,6 +151,18 @@ def test_other_settings_do_not_go_on_with_a_job(source: Path, tmp_path: Path) ->
     assert run(out, source, settings=settings)
 
 
+def test_a_job_that_failed_before_its_first_block_takes_other_settings(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    with pytest.raises(ConnectionError):
+        run(out, source, runner=partial(ended_after, 0), settings={"beam_size": 400})
+    with pytest.raises(ConnectionError):
+        run(out, source, runner=partial(ended_after, 8), settings={"beam_size": 4})
+    with pytest.raises(CorpusError, match="was begun with beam_size 4, not 400"):
+        run(out, source, settings={"beam_size": 400})
+    assert run(out, source, settings={"beam_size": 4})
+    assert out.read_text() == CAPITALS
+
+
 def test_a_changed_input_does_not_go_on_with_a_job(source: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.txt"
     with pytest.raises(ConnectionError):

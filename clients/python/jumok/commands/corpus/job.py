@@ -57,7 +57,7 @@ class Job:
             settings: all that the output depends on, as JSON.
 
         Raises:
-            CorpusError: the output exists, another process has the job, or it was begun with other settings.
+            CorpusError: the output exists, another process has the job, or it has rows of other settings.
         """
         if not self._begun.exists():
             self._check_new()
@@ -68,11 +68,11 @@ class Job:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise CorpusError(f"another process works on {self.folder}: wait for its end") from error
-            if self._begun.exists():
-                begun = json.loads(self._begun.read_bytes())
+            begun = json.loads(self._begun.read_bytes()) if self._begun.exists() else None
+            if begun is not None and (begun["publishing"] or self._has_rows()):
                 self._compare(begun["settings"], json.loads(json.dumps(settings)))
                 self._publishing = begun["publishing"]
-            else:
+            else:  # a job that failed before its first block may go on with mended settings
                 _write_json(self._begun, {"settings": settings, "publishing": False})
             if self.out.exists() and not self.is_published:
                 raise self._exists(self.out)
@@ -83,6 +83,10 @@ class Job:
             yield
         finally:
             os.close(lock)
+
+    def _has_rows(self) -> bool:
+        """True if a block or a file is finished."""
+        return any(self._blocks.glob("*.rows")) or self._files.exists()
 
     def _check_new(self) -> None:
         for path in (self.out, self.errors):
