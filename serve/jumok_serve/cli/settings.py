@@ -26,7 +26,15 @@ PREFIX = "JUMOK_"
 NO_PIVOT = "none"
 """Value of `Configuration.pivot` for no pivot."""
 CONFIGURATION_FILE = "JUMOK_CONFIG"
-OTHER_VARIABLES = {CONFIGURATION_FILE, CACHE_VARIABLE, "JUMOK_SERVER", "JUMOK_TOKEN", "JUMOK_NATIVE", "JUMOK_MULTI30K"}
+OTHER_VARIABLES = {
+    CONFIGURATION_FILE,
+    CACHE_VARIABLE,
+    "JUMOK_SERVER",
+    "JUMOK_TOKEN",
+    "JUMOK_NATIVE",
+    "JUMOK_MULTI30K",
+    "JUMOK_SOFTWARE",
+}
 """Variables that are not settings of a server: its file, and variables of clients, installation and tests."""
 _IGNORED = re.compile(r"JUMOK_(TEST_|SERVICE_HOST$|SERVICE_PORT|PORT_\d+_)")
 """Variables of tests, and those that Kubernetes sets for a Service named ``jumok``; all are ignored."""
