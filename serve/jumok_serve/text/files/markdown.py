@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from jumok_serve.text.files.markdown_inline import Inline
-from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, separate, unchanged
+from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, separate, unchanged, with_end
 from jumok_serve.text.markup.structure import BLOCKS
 
 _FENCE: Final = re.compile(r"[ \t>]*(`{3,}(?=[^`]*$)|~{3,})")
@@ -29,7 +29,7 @@ def markdown_pieces(content: str) -> Iterator[Piece]:
     """Yield the pieces of a document."""
     lines = content.split("\n")
     index = _front_matter(lines)
-    yield "".join(_ended(lines, number) for number in range(index))
+    yield "".join(with_end(lines, number) for number in range(index))
     blank, in_list = True, False
     while index < len(lines):
         line = lines[index]
@@ -37,7 +37,7 @@ def markdown_pieces(content: str) -> Iterator[Piece]:
         indented = line.startswith(("    ", "\t"))
         if not line.strip():
             blank, index = True, index + 1
-            yield _ended(lines, first)
+            yield with_end(lines, first)
             continue
         in_list = (in_list and (not blank or line.startswith((" ", "\t")))) or _ITEM.match(line) is not None
         if fence := _FENCE.match(line):
@@ -49,7 +49,7 @@ def markdown_pieces(content: str) -> Iterator[Piece]:
                 index += 1
         elif "|" in line and index + 1 < len(lines) and "|" in lines[index + 1] and _TABLE.match(lines[index + 1]):
             yield from _row(lines, index)
-            yield _ended(lines, index + 1)
+            yield with_end(lines, index + 1)
             index += 2
             while index < len(lines) and "|" in lines[index]:
                 yield from _row(lines, index)
@@ -64,7 +64,7 @@ def markdown_pieces(content: str) -> Iterator[Piece]:
             blank = False
             continue
         blank = indented and blank
-        yield "".join(_ended(lines, number) for number in range(first, index))
+        yield "".join(with_end(lines, number) for number in range(first, index))
 
 
 def _front_matter(lines: Sequence[str]) -> int:
@@ -106,13 +106,8 @@ def _breaks(line: str) -> bool:
     return text.endswith(("  ", "\\"))
 
 
-def _ended(lines: Sequence[str], index: int) -> str:
-    """Return a line with its end."""
-    return lines[index] + ("\n" if index + 1 < len(lines) else "")
-
-
 def _paragraph(lines: Sequence[str], first: int, after: int) -> Iterator[Piece]:
-    whole = "".join(_ended(lines, number) for number in range(first, after))
+    whole = "".join(with_end(lines, number) for number in range(first, after))
     prefix = _PREFIX.match(whole)
     start = 0 if prefix is None else prefix.end()
     yield whole[:start]
@@ -126,7 +121,7 @@ def _paragraph(lines: Sequence[str], first: int, after: int) -> Iterator[Piece]:
 
 
 def _row(lines: Sequence[str], index: int) -> Iterator[Piece]:
-    for number, cell in enumerate(_CELL.split(_ended(lines, index))):
+    for number, cell in enumerate(_CELL.split(with_end(lines, index))):
         if number % 2:
             yield cell
         else:

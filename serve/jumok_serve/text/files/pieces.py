@@ -1,6 +1,6 @@
 """Pieces of a file: texts to translate, and all between them as it was written."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn, TypeAlias
 
@@ -75,6 +75,11 @@ def separate(text: str) -> tuple[str, str, str]:
         return text, "", ""
     first = text.index(content)
     return text[:first], content, text[first + len(content) :]
+
+
+def with_end(lines: Sequence[str], index: int) -> str:
+    """Return a line of a file with its end, which the last one lacks."""
+    return lines[index] + ("\n" if index + 1 < len(lines) else "")
 
 
 def has_letters(text: str) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, refuse, separate, shown
+from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, refuse, separate, shown, with_end
 
 _LINE: Final = re.compile(r'[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)([ \t]*)("(?:[^"\\]|\\.)*")[ \t]*\r?')
 _MORE: Final = re.compile(r'[ \t]*"(?:[^"\\]|\\.)*"[ \t]*\r?')
@@ -49,7 +49,7 @@ def po_pieces(content: str) -> Iterator[Piece]:
                 entry = _Entry()
             if line.lstrip().startswith("#,") and "fuzzy" in re.split(r"[#,\s]+", line):
                 entry.fuzzy = True
-            yield _ended(lines, first)
+            yield with_end(lines, first)
             continue
         found = _LINE.fullmatch(line)
         if found is None:
@@ -57,7 +57,7 @@ def po_pieces(content: str) -> Iterator[Piece]:
         while index < len(lines) and _MORE.fullmatch(lines[index]):
             index += 1
         keyword, value = found[1], _value("\n".join([found[3], *lines[first + 1 : index]]))
-        whole = "".join(_ended(lines, number) for number in range(first, index))
+        whole = "".join(with_end(lines, number) for number in range(first, index))
         if not keyword.startswith("msgstr"):
             if entry.done:
                 entry = _Entry()
@@ -79,11 +79,6 @@ def po_pieces(content: str) -> Iterator[Piece]:
             yield whole[:start]
             yield _translated(entry, keyword, plurals, whole[start:after], value, line=first + 1)
             yield whole[after:]
-
-
-def _ended(lines: list[str], index: int) -> str:
-    """Return a line with its end."""
-    return lines[index] + ("\n" if index + 1 < len(lines) else "")
 
 
 def _read_header(value: str, index: int, plurals: int) -> int:

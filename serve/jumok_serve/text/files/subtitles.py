@@ -6,7 +6,17 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, refuse, separate, shown, unchanged
+from jumok_serve.text.files.pieces import (
+    FileFormat,
+    Piece,
+    Text,
+    has_letters,
+    refuse,
+    separate,
+    shown,
+    unchanged,
+    with_end,
+)
 from jumok_serve.text.markup.scanner import Kind, scan
 
 _SRT_TIME: Final = r"\d{1,3}:[0-5]\d:[0-5]\d[,.]\d{1,3}"
@@ -42,10 +52,10 @@ def srt_pieces(content: str) -> Iterator[Piece]:
                 yield f"{line}\n"
                 index += 1
             _check_times(_SRT_TIMES, lines[index], index, _SRT_EXAMPLE)
-            yield _ended(lines, index)
+            yield with_end(lines, index)
             index, in_cue = index + 1, True
         elif not line.strip():
-            yield _ended(lines, index)
+            yield with_end(lines, index)
             index += 1
             continue
         elif not in_cue:
@@ -67,22 +77,22 @@ def vtt_pieces(content: str) -> Iterator[Piece]:
     if re.match(r"WEBVTT(?:[ \t\r]|$)", lines[0]) is None:
         refuse(1, f"the first line must be WEBVTT, got {shown(lines[0])}: mend it, or give the format srt")
     index = _paragraph_end(lines, 0)
-    yield "".join(_ended(lines, number) for number in range(index))
+    yield "".join(with_end(lines, number) for number in range(index))
     while index < len(lines):
         after = _paragraph_end(lines, index)
         if after == index:
-            yield _ended(lines, index)
+            yield with_end(lines, index)
             index += 1
             continue
         if _COMMENT.match(lines[index]):
-            yield "".join(_ended(lines, number) for number in range(index, after))
+            yield "".join(with_end(lines, number) for number in range(index, after))
             index = after
             continue
         if _ARROW not in lines[index] and index + 1 < after:
-            yield _ended(lines, index)  # the name of the cue
+            yield with_end(lines, index)  # the name of the cue
             index += 1
         _check_times(_VTT_TIMES, lines[index], index, _VTT_EXAMPLE)
-        yield _ended(lines, index)
+        yield with_end(lines, index)
         yield from _cue(lines, index + 1, after, str, str)
         index = after
 
@@ -104,11 +114,6 @@ def _paragraph_end(lines: _Lines, index: int) -> int:
     return index
 
 
-def _ended(lines: _Lines, index: int) -> str:
-    """Return a line with its end."""
-    return lines[index] + ("\n" if index + 1 < len(lines) else "")
-
-
 def _cue(
     lines: _Lines, first: int, after: int, to_markup: Callable[[str], str], from_markup: Callable[[str], str]
 ) -> Iterator[Piece]:
@@ -116,7 +121,7 @@ def _cue(
     start = first
     for index in range(first, after):
         if index + 1 == after or _DIALOGUE.match(lines[index + 1]):
-            whole = "".join(_ended(lines, number) for number in range(start, index + 1))
+            whole = "".join(with_end(lines, number) for number in range(start, index + 1))
             for number, part in enumerate(_CUT.split(whole)):
                 if number % 2:
                     yield part
