@@ -1,7 +1,8 @@
 """Compiles the native kernels of `jumok_serve` when the distribution is built or installed; checks Python's version.
 
 Kernels are optional: without them translation on a CPU is slower. In the environment, ``JUMOK_NATIVE=required`` makes
-their absence an error, and ``JUMOK_NATIVE=off`` leaves them out.
+their absence an error, and ``JUMOK_NATIVE=off`` leaves them out. ``CXX`` may name a compiler for another processor;
+`deploy/build_wheels.py` makes wheels so.
 """
 
 import hashlib
@@ -12,7 +13,6 @@ import shlex
 import shutil
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,6 +29,9 @@ LIBRARY = "libjumok_kernels.so"
 CHOICES = ("auto", "required", "off")
 COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast")
+MACHINES = {62: "x86_64", 183: "aarch64"}
+"""Processors by their number in ELF files; a compiler defines ``__x86_64__`` or ``__aarch64__``."""
+LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
 OLDEST_PYTHON = (3, 11)
 """The same as `requires-python` in pyproject.toml."""
 OWN_FLAGS = re.compile(r"^// compile: (.+)$", re.MULTILINE)
@@ -62,16 +65,21 @@ class KernelsHook(BuildHookInterface[WheelBuilderConfig]):
             if choice == "off":
                 raise KernelsError("JUMOK_NATIVE is off")
             compile_library(folder)
+            machine = machine_of(folder / LIBRARY)
+            if machine == platform.machine():
+                check(folder / LIBRARY)
+            elif version == "editable":
+                raise KernelsError(f"they are for {machine}, and this is {platform.machine()}")
         except (KernelsError, OSError) as error:
             if choice == "required":
-                self.app.abort(f"JUMOK_NATIVE is required, but the native kernels were not compiled: {error}")
+                self.app.abort(f"JUMOK_NATIVE is required, but the native kernels cannot be used: {error}")
             if version == "editable":
                 (folder / LIBRARY).unlink(missing_ok=True)  # a library of older sources would be used
             self.app.display_warning(f"jumok works without native kernels, and translates slower on a CPU: {error}")
             return
         build_data["force_include"][str(folder / LIBRARY)] = f"{PACKAGE}/{LIBRARY}"
         build_data["pure_python"] = False
-        build_data["tag"] = f"py3-none-{re.sub(r'[-.]', '_', sysconfig.get_platform())}"
+        build_data["tag"] = f"py3-none-linux_{machine}"
 
 
 def compile_library(folder: Path) -> None:
@@ -100,18 +108,20 @@ def compile_library(folder: Path) -> None:
 
 
 def compile_to(library: Path, folder: Path, compiler: Sequence[str], link_flags: Sequence[str] = ()) -> None:
-    """Compile the sources under a folder that suit this processor, and link them to a library.
+    """Compile the sources under a folder that suit the compiler's processor, and link them to a library.
 
     Raises:
         KernelsError: the compiler fails.
     """
     commands: list[list[str]] = []
+    machine = target(compiler)
     for source in sorted(folder.rglob("*.cc")):
         own = OWN_FLAGS.search(source.read_text(encoding="utf-8"))
-        if own is None or platform.machine() == "x86_64":
+        if own is None or machine == "x86_64":
             made = f"{library.parent}/{len(commands)}.o"
             own_flags = shlex.split(own[1] if own else "")
-            commands.append([*compiler, *own_flags, f"-I{folder}", "-c", str(source), "-o", made])
+            paths = [f"-I{folder}", f"-ffile-prefix-map={folder}=."]  # the same bytes from any folder
+            commands.append([*compiler, *own_flags, *paths, "-c", str(source), "-o", made])
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(run, commands))
     run([*compiler, "-shared", "-Wl,-z,nodelete", *link_flags, *(made for *_, made in commands), "-o", str(library)])
@@ -134,8 +144,46 @@ def find_compiler() -> list[str]:
     raise KernelsError(f"there is no C++ compiler ({', '.join(COMPILERS)}): install one, or name it with CXX")
 
 
-def run(command: Sequence[str]) -> None:
-    """Run a compiler.
+def target(compiler: Sequence[str]) -> str:
+    """Return the processor that a compiler is for, as `platform.machine` names it; empty if it is another.
+
+    Raises:
+        KernelsError: the compiler fails.
+    """
+    defined = run([*compiler, "-dM", "-E", "-x", "c++", os.devnull]).split()
+    return next((machine for machine in MACHINES.values() if f"__{machine}__" in defined), "")
+
+
+def machine_of(library: Path) -> str:
+    """Return the processor that a library is for, as `platform.machine` names it.
+
+    Raises:
+        KernelsError: no ELF file of a known processor.
+    """
+    with library.open("rb") as stream:
+        header = stream.read(20)
+    machine = MACHINES.get(int.from_bytes(header[18:], "little"))
+    if not header.startswith(b"\x7fELF") or machine is None:
+        raise KernelsError(f"{library} is no library for {' or '.join(MACHINES.values())}")
+    return machine
+
+
+def check(library: Path) -> None:
+    """Load a library, in a process of its own.
+
+    Raises:
+        KernelsError: the reason of the system's loader.
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD, str(library)], capture_output=True, text=True, errors="replace", check=False
+    )
+    if done.returncode != 0:
+        reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise KernelsError(f"this system does not load the library: {reason}")
+
+
+def run(command: Sequence[str]) -> str:
+    """Run a compiler; return its output.
 
     Raises:
         KernelsError: its failure, with its messages.
@@ -143,6 +191,7 @@ def run(command: Sequence[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         raise KernelsError(f"{shlex.join(command)} failed with exit code {done.returncode}\n{done.stderr.strip()}")
+    return done.stdout
 
 
 def main() -> None:

@@ -35,6 +35,7 @@ FAST_SOURCE = """// For processors that have it.
 #endif
 extern "C" __attribute__((visibility("default"))) int Fast() { return FAST; }
 """
+PLACE_SOURCE = 'extern "C" __attribute__((visibility("default"))) const char* const place = __FILE__;\n'
 
 compiles = pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
 on_x86_64 = pytest.mark.skipif(os.uname().machine != "x86_64", reason="the compiler is for another processor")
@@ -104,9 +105,9 @@ def test_a_source_has_its_own_flags(tree: Tree) -> None:
 
 
 @compiles
-def test_other_machines_leave_such_sources_out(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilers_for_other_machines_leave_such_sources_out(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
     (tree.folder / "fast.cc").write_text(FAST_SOURCE, encoding="utf-8")
-    monkeypatch.setattr("platform.machine", lambda: "aarch64")
+    monkeypatch.setenv("CXX", f"{COMPILER} -U__x86_64__")
     assert tree.build()
     library = ctypes.CDLL(str(tree.library))
     assert library.Answer() == 42
@@ -163,6 +164,65 @@ def test_cxx_names_the_compiler_and_its_arguments(tree: Tree, monkeypatch: pytes
     assert ctypes.CDLL(str(tree.library)).Answer() == 6
 
 
+@compiles
+def test_the_library_is_the_same_from_any_folder(tree: Tree, tmp_path: Path) -> None:
+    (tree.folder / "sources/place.cc").write_text(PLACE_SOURCE, encoding="utf-8")
+    other = shutil.copytree(tree.folder, tmp_path / "another/folder")
+    tree.module.compile_library(tree.folder)
+    tree.module.compile_library(other)
+    assert ctypes.c_char_p.in_dll(ctypes.CDLL(str(tree.library)), "place").value == b"./sources/place.cc"
+    assert (other / tree.library.name).read_bytes() == tree.library.read_bytes()
+
+
+@compiles
+@on_x86_64
+def test_a_library_for_another_processor_gets_its_tag_and_is_no_use_here(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert tree.build()
+    content = bytearray(tree.library.read_bytes())
+    content[18:20] = (183).to_bytes(2, "little")  # as a compiler for AArch64 writes it
+    tree.library.write_bytes(content)
+    monkeypatch.setenv("JUMOK_NATIVE", "required")
+    assert tree.build()  # a wheel, which other machines install
+    assert tree.build_data["tag"] == "py3-none-linux_aarch64"
+    with pytest.raises(SystemExit):
+        tree.build("editable")
+    assert "required, but the native kernels cannot be used: they are for aarch64, and this is x86_64" in "".join(
+        capfd.readouterr()
+    )
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("void Missing();\nvoid Call() { Missing(); }\n", "undefined symbol: _Z7Missingv"),
+        ("const int broken = [] { __builtin_trap(); return 1; }();\n", "exit code -"),
+    ],
+)
+def test_a_library_that_does_not_load_is_no_library(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], source: str, reason: str
+) -> None:
+    (tree.folder / "broken.cc").write_text(source, encoding="utf-8")
+    assert not tree.build()
+    out, err = capfd.readouterr()
+    assert "jumok works without native kernels, and translates slower on a CPU: this system does not load" in out + err
+    assert reason in out + err
+    monkeypatch.setenv("JUMOK_NATIVE", "required")
+    with pytest.raises(SystemExit):
+        tree.build()
+    assert reason in "".join(capfd.readouterr())
+
+
+@compiles
+def test_a_file_that_is_no_library_is_not_packed(tree: Tree, capfd: pytest.CaptureFixture[str]) -> None:
+    assert tree.build()
+    tree.library.write_bytes(b"not " + tree.library.read_bytes())
+    assert not tree.build()
+    assert f"{tree.library} is no library for x86_64 or aarch64" in "".join(capfd.readouterr())
+
+
 @pytest.mark.parametrize(
     ("variables", "reason"),
     [
@@ -187,7 +247,7 @@ def test_without_a_compiler_there_is_no_library(
         tree.build()
     assert ended.value.code == 1
     out, err = capfd.readouterr()
-    assert out + err == f"JUMOK_NATIVE is required, but the native kernels were not compiled: {reason}\n"
+    assert out + err == f"JUMOK_NATIVE is required, but the native kernels cannot be used: {reason}\n"
 
 
 @compiles
