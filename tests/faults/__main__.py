@@ -31,6 +31,7 @@ from tests.faults.scenarios.mutated_bundles import mutated_bundles
 from tests.faults.scenarios.network import broken_frames
 from tests.faults.scenarios.overload import overload
 from tests.faults.scenarios.restarts import kills, rolling_restarts
+from tests.faults.scenarios.rollout import rolling_update
 from tests.faults.scenarios.sharing import sharing
 from tests.faults.scenarios.silence import dropped, stopped
 from tests.faults.scenarios.soak import plot, soak
@@ -45,6 +46,7 @@ PACKAGES = ("jumok", "grpcio", "onnxruntime", "protobuf")
 TEXTS, MOST_A_CALL = 400, 256
 SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "restart": rolling_restarts,
+    "update": rolling_update,
     "kill": kills,
     "stopped": stopped,
     "dropped": dropped,

@@ -59,7 +59,7 @@ pip() { [ "$1" = install ]; }
 docker() { case $1 in build | run | compose) ;; *) return 1 ;; esac; }
 kubectl() {
     case "$1 $2" in
-        "apply -f") [ -d "$REPOSITORY/$3" ] ;;
+        "apply -f" | "delete -f") [ -e "$REPOSITORY/$3" ] ;;
         "create secret") eval "[ -f \\"\\${$#}\\" ]" ;;
         *) return 1 ;;
     esac

@@ -14,10 +14,12 @@ import yaml
 import jumok
 from jumok.commands.health import health
 from jumok_serve.service.auth.tokens import make_token
+from tests.faults.tools.name_server import TTL_S
 from tests.project.test_deployment import MODELS, ROOT, here, image_variables, instructions, load, settings
 from tests.support.command import run, serve
 
 MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
+MONITOR, SCALED_OBJECT = (f"deploy/kubernetes/operators/{name}.yaml" for name in ("pod-monitor", "scaled-object"))
 PROBES = ("startupProbe", "livenessProbe", "readinessProbe")
 NAMES = ("localhost", "jumok.default.svc.cluster.local")
 """Names in the certificate, as docs/operations/deploy.md makes it."""
@@ -187,3 +189,46 @@ def test_manifests_speak_of_the_same_servers(container: dict[str, Any]) -> None:
     assert all(rule["from"] for rule in policy["spec"]["ingress"])  # an empty list would admit every pod
     assert policy["spec"]["egress"] == []
     assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+
+
+def test_prometheus_operator_scrapes_the_pods(container: dict[str, Any]) -> None:
+    """Fields are those of the operator's own schema, which kubernetes-validate lacks."""
+    monitor = load(MONITOR)
+    assert (monitor["apiVersion"], monitor["kind"]) == ("monitoring.coreos.com/v1", "PodMonitor")
+    assert set(monitor["spec"]) == {"jobLabel", "selector", "podMetricsEndpoints"}
+    labels = load("deploy/kubernetes/deployment.yaml")["spec"]["template"]["metadata"]["labels"]
+    assert monitor["spec"]["selector"] == {"matchLabels": labels}
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert set(endpoint) == {"port", "interval"}
+    assert endpoint["port"] in {port["name"] for port in container["ports"]}
+    alerts = (ROOT / "deploy/alerts.yml").read_text(encoding="utf-8")
+    assert f'job="{labels[monitor["spec"]["jobLabel"]]}"' in alerts
+
+
+def test_keda_scales_what_the_other_autoscaler_would_scale() -> None:
+    """Fields are those of KEDA's own schema, which kubernetes-validate lacks."""
+    scaled, autoscaler = load(SCALED_OBJECT), load("deploy/kubernetes/autoscaler.yaml")["spec"]
+    assert (scaled["apiVersion"], scaled["kind"]) == ("keda.sh/v1alpha1", "ScaledObject")
+    spec = scaled["spec"]
+    assert spec["scaleTargetRef"] == {"name": autoscaler["scaleTargetRef"]["name"]}  # of a Deployment by default
+    assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (autoscaler["minReplicas"], autoscaler["maxReplicas"])
+    assert spec.keys() - {"scaleTargetRef", "minReplicaCount", "maxReplicaCount"} == {
+        "pollingInterval",
+        "fallback",
+        "triggers",
+    }
+    assert spec["fallback"].keys() == {"failureThreshold", "replicas", "behavior"}
+    assert spec["minReplicaCount"] <= spec["fallback"]["replicas"] <= spec["maxReplicaCount"]
+    (trigger,) = spec["triggers"]
+    assert trigger.keys() == {"type", "metadata"}
+    assert trigger["type"] == "prometheus"
+    assert trigger["metadata"].keys() == {"serverAddress", "query", "threshold", "ignoreNullValues"}
+    assert all(isinstance(value, str) for value in trigger["metadata"].values())  # numbers would be refused
+
+
+def test_clients_know_new_servers_before_old_ones_end(container: dict[str, Any]) -> None:
+    spec = load("deploy/kubernetes/deployment.yaml")["spec"]
+    assert spec["strategy"] == {"rollingUpdate": {"maxSurge": 1, "maxUnavailable": 0}}
+    assert spec["minReadySeconds"] > TTL_S
+    given = {one["name"]: one.get("value") for one in container["env"]}
+    assert float(given["JUMOK_MAX_CONNECTION_AGE_S"]) > spec["minReadySeconds"]

@@ -13,7 +13,7 @@ from benchmarks.common.progress import progress
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.servers import Restarted, metrics
 
-ITERATIONS, WINDOW, CALLERS = 2, 64, 4
+ITERATIONS, WINDOW, CALLERS, STREAMS = 2, 64, 4, 2
 BETWEEN = 150
 """Sentences that are translated between two faults, at least."""
 FOUND_S = 60.0
@@ -28,17 +28,22 @@ class Load:
         expected: the translation of each text.
         seed: of their order.
         model: that is asked.
+        streams: number of callers that stream; a stream that has begun does not survive the death of its server.
     """
 
-    def __init__(self, client: jumok.AsyncClient, expected: Mapping[str, str], seed: int, model: str = "") -> None:
+    def __init__(
+        self, client: jumok.AsyncClient, expected: Mapping[str, str], seed: int, model: str = "", *, streams: int = 0
+    ) -> None:
         self._client = client
         self._model = model
         self._expected = expected
         self._seed = seed
+        self._streams = streams
         self._stopping = False
         self.read = 0
         self.given = 0
         self.calls = 0
+        self.streams = 0
         self.wrong: list[str] = []
         self.out_of_order: list[str] = []
         self.errors: list[BaseException] = []
@@ -50,8 +55,11 @@ class Load:
 
     async def run(self) -> None:
         """Go on until ``stop``."""
-        iterations = [self._watch(self._iterate(number)) for number in range(ITERATIONS)]
-        await asyncio.gather(*iterations, *(self._watch(self._call(number)) for number in range(CALLERS)))
+        await asyncio.gather(
+            *(self._watch(self._iterate(number)) for number in range(ITERATIONS)),
+            *(self._watch(self._call(number)) for number in range(CALLERS)),
+            *(self._watch(self._stream(number)) for number in range(self._streams)),
+        )
 
     async def goes_on(self, running: "asyncio.Task[None]") -> None:
         """Wait until more is translated, or the load has failed."""
@@ -65,6 +73,8 @@ class Load:
         findings.expect("of these lost or given twice", abs(self.read - self.given), "0", self.read == self.given)
         findings.expect_none("of these out of order", self.out_of_order)
         findings.expect("calls of one sentence beside them", self.calls, "more than 0", self.calls > 0)
+        if self._streams:
+            findings.expect("streams beside them", self.streams, "more than 0", self.streams > 0)
         findings.expect_none("translations that differ from those before", self.wrong)
         findings.expect_none("errors that the caller saw", self.errors)
         findings.tell("longest time without a result, s", f"{self.longest_pause_s:.2f}")
@@ -120,6 +130,20 @@ class Load:
             self.calls += 1
             self._compare(text, translation.text)
 
+    async def _stream(self, number: int) -> None:
+        random_ = random.Random(f"{self._seed}.stream.{number}")
+        texts = list(self._expected)
+        while not self._stopping:
+            text = random_.choice(texts)
+            try:
+                updates = [update async for update in self._client.translate_stream(text, model=self._model)]
+            except jumok.JumokError as error:
+                self.errors.append(error)
+                continue
+            self.streams += 1
+            last = updates[-1].translation
+            self._compare(text, "" if last is None else last.text)
+
     def _compare(self, text: str, found: str) -> None:
         if found != self._expected[text]:
             self.wrong.append(f"{text!r} became {found!r}, alone {self._expected[text]!r}")
@@ -149,7 +173,7 @@ async def _under_load(plan: Plan, findings: Findings, number: signal.Signals) ->
         places = (first, second)
         expected = await translations(first.server.address, plan.texts)
         async with jumok.AsyncClient([place.server.address for place in places]) as client:
-            load = Load(client, expected, plan.seed)
+            load = Load(client, expected, plan.seed, streams=STREAMS if number is signal.SIGTERM else 0)
             running = asyncio.create_task(load.run())
             try:
                 await load.goes_on(running)

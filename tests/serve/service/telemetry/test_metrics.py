@@ -39,6 +39,7 @@ from tests.support.servers.fake_model import FakeModel, fail, hold, serving
 
 DASHBOARD = Path(__file__).parents[4] / "deploy/grafana/jumok.json"
 ALERTS = Path(__file__).parents[4] / "deploy/alerts.yml"
+SCALED_OBJECT = Path(__file__).parents[4] / "deploy/kubernetes/operators/scaled-object.yaml"
 DOCUMENT = Path(__file__).parents[4] / "docs/operations/observe.md"
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 SAMPLES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count"), "gauge": ("",), "info": ("_info",)}
@@ -270,6 +271,13 @@ def test_alerts_ask_only_for_what_there_is() -> None:
         for label in re.findall(r"\$labels\.(\w+)", rule["annotations"]["summary"]):
             kept = re.findall(r"by \(([^)]*)\)", rule["expr"])
             assert all(label in each.replace(" ", "").split(",") for each in kept)
+
+
+def test_the_autoscaler_asks_for_the_sentences_of_servers() -> None:
+    (trigger,) = yaml.safe_load(SCALED_OBJECT.read_text(encoding="utf-8"))["spec"]["triggers"]
+    asked = metrics_of(trigger["metadata"]["query"])
+    assert asked == {"jumok_queue_requests", "jumok_running_sentences"}
+    assert asked <= asyncio.run(metric_names())
 
 
 def test_the_dashboard_asks_only_for_what_there_is() -> None:
