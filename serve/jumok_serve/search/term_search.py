@@ -101,9 +101,10 @@ class TermSearch(BeamSearch):
         states, sums, merits, eos_ids = self._states, self._sums, self._merits, self._eos_ids
         forced = self._forced is not None
         others = [self._most_others(state) for state in states]  # what a batch finds beyond these does not count
+        left = sum(others) + sum(len(state.boosted) for state in states)
         found = []
         for token, score, row in zip(tokens, scores, rows, strict=True):
-            if not score > DEAD_SCORE:  # or NaN, as are all that follow
+            if not left or not score > DEAD_SCORE:  # or NaN, as are all that follow
                 break
             state = states[row]
             added = score
@@ -111,8 +112,10 @@ class TermSearch(BeamSearch):
                 added = score - sums[row]
             elif token in state.boosted:
                 added = score / BOOST
+                left -= 1
             elif others[row]:
                 others[row] -= 1
+                left -= 1
             else:
                 continue
             after = state if token in eos_ids else state.next(token)

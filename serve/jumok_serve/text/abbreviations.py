@@ -15,7 +15,8 @@ _BEFORE_NUMBERS = {
     "fr": "art av chap cf éd env fasc janv févr avr juil sept oct nov déc n num paragr réf t v",
     "es": "aprox art av avda cap ed ej fig gral máx mín n núm p pág págs párr tel tít v vol",
     "it": "art cap cfr circa ecc es fig n num pag pagg par s tav v vol",
-    "ru": "абз гл илл им кв корп млн млрд напр обл пер пл прим рис руб см ср стр табл тел тыс ул",
+    "ru": "абз авг апр вв гл дек илл им июл июн кв корп млн млрд напр нояб обл ок окт пер пл прим рис руб сек сент "
+    "см ср стр табл тел тыс ул февр экз янв",
     "pt": "art aprox cap ed fig n nº núm pág págs séc tel vol",
     "nl": "afb art bijv blz ca fig hfdst nr par tab",
     "pl": "art im np nr ok pkt por poz prof rys s str tab tj tys ul ust zob",
@@ -24,8 +25,8 @@ _BEFORE_NUMBERS = {
 _TITLES = {
     "en": "adm brig capt cdr cmdr col cpl dr gen gov hon jr lt maj messrs mr mrs ms mt mx prof pvt rep rev sen "
     "sgt sr st",
-    "de": "dipl dr fr frl hl hr ing mag med phil prof st",
-    "fr": "dr drs m me mgr mlle mlles mm mme mmes mr pr prof st ste vve",
+    "de": "dipl dr fa fam fr frl gebr hl hr ing kfm mag med phil prof st",
+    "fr": "av bd dr drs fg gal imp m me mgr mlle mlles mm mme mmes mr pl pr prof st ste vve",
     "es": "d da dr dra dña excmo excma ing lic prof profa sr sra sres sras srta srtas sta sto ud uds vd vds",
     "it": "arch avv dott dr egr gent geom ill ing mons on prof rag rev sig sigg sigra sra s",
     "ru": "акад бул г гг гор гр д дер доц им к кв ж м о обл оз пер пл пос пр просп проф р рис с св см т тов ул",
@@ -37,10 +38,12 @@ _TITLES = {
 _STARTERS = {
     "de": "aber alle als also am an auch auf aus bei beide bis da damit dabei dafür danach dann darauf darum "
     "das dass dazu dem den denn der deren des deshalb die dies diese dieser dieses doch dort du ein eine "
-    "einem einen einer eines er es falls für hier hinzu ich ihr ihre im in ist ja jede jeder jedes jedoch "
-    "jetzt kann kein keine klicken man mit nach nachdem nicht nun nur ob oder ohne schon sein seine seit "
-    "sie sind so sobald sollte sonst trotzdem um und uns unter viele vom von vor wann war warum was weil "
-    "weiter weitere wenn wer werden wie wir wird wo zu zudem zuerst zum zur zwar",
+    "einem einen einer eines einige er es falls für gestern habe haben hat heute hier hinzu ich ihr ihre im in ist "
+    "ja jede jeder jedes jedoch jemand jetzt kann kein keine klicken könnte man manche mancher manches mehrere "
+    "mit morgen muss nach nachdem nicht niemand nun nur ob oder ohne schon sein seine seit seitdem "
+    "sie siehe sind so sobald sollte sonst später trotzdem um und uns unter vgl viele vom von vor wann war waren "
+    "warum was weil weiter weitere welche wenn wer werden weshalb wie wieso wir wird wo woher wohin wollte wurde "
+    "wurden zu zudem zuerst zum zur zwar zwischen",
 }
 
 

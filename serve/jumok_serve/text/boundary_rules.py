@@ -1,6 +1,7 @@
 """Rules for full stops that end no sentence, and for markers of lists."""
 
 import re
+from collections.abc import Iterator
 
 from jumok_serve.text.abbreviations import abbreviations, sentence_starters, titles
 
@@ -13,6 +14,13 @@ _FIRST_LETTER = re.compile(r"[^\W\d_]")
 _NUMBER = re.compile(r"\d{1,2}")
 _VOWEL = re.compile("[aeiouyäöüàâéèêëîïôùûáíóúãõåæøœаеёиоуыэюяіїєаα-ω]", re.IGNORECASE)  # noqa: RUF001
 _OPENING = "([{"
+_SAYS = re.compile(r"[\u2012-\u2015]\s*([^\W\d_])")
+_ELIDED = re.compile(r"^\w{1,2}['\u2019]")
+_INITIALS = re.compile(r"\w\.-\w")
+_ERA = "j.-c"
+"""French for Christ; it often ends a sentence, unlike initials of names."""
+_ITEM = re.compile(r"(?<!\S)(\d{1,2})\.\s+(?=\S)")
+_BEFORE_ITEM = re.compile(r"[.!?\u2026:;)\"\u201c\u201d\u00bb]\s+\Z")
 _MARKER = re.compile(
     r"""(?x)
     \(? (?: \d{1,3}(?:\.\d{1,3})* | [ivxlIVXL]{1,7} | [a-zA-Z] ) \)  # 1)  (iv)  a)
@@ -29,15 +37,17 @@ def ends_sentence(line: str, begin: int, end: int, language: str) -> bool:
         begin, end: indices of the sentence in the line; white space after it belongs to it.
         language: ISO 639 code of one language, in two letters if possible.
     """
+    after = line[end : end + REACH]
     found = _LAST_WORD.search(line[max(begin, end - REACH) : end])
     if found is None:
-        return True
-    word, after = found[1], line[end : end + REACH]
+        says = _SAYS.match(after)  # "Where?" - she asked.
+        return says is None or not says[1].islower()
+    word = _ELIDED.sub("", found[1])
     alone = line[begin:end].strip() if end - begin <= REACH else ""
     if _is_marker(alone):
         return True
-    if word.lower() in titles(language) or (word.isupper() and len(alone) == 2):
-        return False  # a title, or an initial alone
+    if _is_name_part(word, language, alone=len(alone) == 2) or _is_inside(word, after, spaced=line[end - 1].isspace()):
+        return False
     if after[:1].isdigit() or after[:1] in _OPENING:
         return not _is_abbreviation(word, language)
     next_word = found[0] if (found := _FIRST_WORD.match(after)) else ""
@@ -48,6 +58,38 @@ def ends_sentence(line: str, begin: int, end: int, language: str) -> bool:
         return not (capitals or _is_abbreviation(word, language))
     ordinal = bool(sentence_starters(language)) and _NUMBER.fullmatch(word) is not None and next_word != ""
     return not ordinal or next_word.lower() in sentence_starters(language)
+
+
+def _is_name_part(word: str, language: str, *, alone: bool) -> bool:
+    """True for titles and initials, if a name follows them."""
+    initials = word.isupper() and (alone or _INITIALS.fullmatch(word) is not None) and word.lower() != _ERA
+    return initials or word.lower().rpartition("-")[2] in titles(language)
+
+
+def _is_inside(word: str, after: str, *, spaced: bool) -> bool:
+    """True if an abbreviation goes on after a full stop without space."""
+    return not spaced and (after[:1] == "-" or (after[:1].isalnum() and (len(word) == 1 or "." in word)))
+
+
+def list_items(line: str) -> Iterator[tuple[int, int]]:
+    """Yield the places of the markers ``1.``, ``2.`` and so on of a list inside of a line.
+
+    The first one stands at the beginning or after a sentence, as do the others, in ascending order. One alone makes no
+    list: it may be an ordinal.
+    """
+    before: tuple[int, int] | None = None
+    number = 0
+    for found in _ITEM.finditer(line):
+        place = found.span()
+        if place[0] and not _BEFORE_ITEM.search(line, max(0, place[0] - 8), place[0]):
+            continue
+        if int(found[1]) == number + 1 and before is not None:
+            if number == 1:
+                yield before
+            yield place
+            before, number = place, number + 1
+        elif int(found[1]) == 1:
+            before, number = place, 1
 
 
 def marker_length(sentence: str) -> int:

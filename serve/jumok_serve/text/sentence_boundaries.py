@@ -9,7 +9,7 @@ from itertools import accumulate, islice
 from jumok_proto.errors import DeadlineExceededError
 from jumok_serve.errors import ForeignCodeError
 from jumok_serve.foreign import ForeignCode
-from jumok_serve.text.boundary_rules import ends_sentence
+from jumok_serve.text.boundary_rules import ends_sentence, list_items
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +54,9 @@ def sentence_spans(text: str, language: str, *, deadline: float | None = None) -
     """Yield first and end index of each sentence, without the white space around it.
 
     A line break always ends a sentence; a full stop after an abbreviation or an ordinal does not, although the library
-    may say so. A line of at most `MAX_PIECE` characters and `MAX_STOPS` stops is split as a whole; in a longer one,
-    quotation marks and brackets over more than a quarter of a piece may be missed. The time is proportional to the
-    text's length.
+    may say so. Markers of a list inside of a line are sentences of their own. A line of at most `MAX_PIECE` characters
+    and `MAX_STOPS` stops is split as a whole; in a longer one, quotation marks and brackets over more than a quarter of
+    a piece may be missed. The time is proportional to the text's length.
 
     Args:
         language: ISO 639 code of one language, without script or region.
@@ -68,8 +68,8 @@ def sentence_spans(text: str, language: str, *, deadline: float | None = None) -
     first = 0
     for line in text.splitlines(keepends=True):
         begin = 0
-        for end in () if line.isspace() else _ends(line, language, deadline):
-            if end < len(line) and not ends_sentence(line, begin, end, language):
+        for end, sure in () if line.isspace() else _with_items(line, _ends(line, language, deadline)):
+            if not sure and end < len(line) and not ends_sentence(line, begin, end, language):
                 continue
             part = line[begin:end]
             if sentence := part.strip():
@@ -77,6 +77,22 @@ def sentence_spans(text: str, language: str, *, deadline: float | None = None) -
                 yield start, start + len(sentence)
             begin = end
         first += len(line)
+
+
+def _with_items(line: str, ends: Iterator[int]) -> Iterator[tuple[int, bool]]:
+    """Yield ends of a line in order, with True for those around markers of lists, which the library may miss."""
+    items = list_items(line)
+    item = next(items, None)
+    last = 0
+    for end in ends:
+        while item is not None and item[0] < end:
+            if item[0] > last:
+                yield item[0], True
+            last = item[1]
+            yield last, True
+            item = next(items, None)
+        if end > last:
+            yield end, False
 
 
 def possible_ends(text: str) -> int:

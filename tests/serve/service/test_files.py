@@ -2,8 +2,7 @@
 
 import asyncio
 import io
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -68,7 +67,6 @@ def test_a_file_as_bytes_and_its_languages(client: jumok.Client, served: tuple[s
 
 PAGE = "<html><body><p>A <b>brown</b> dog.<br>Two women.</p><pre>code</pre></body></html>\n"
 UNITS = '<xliff version="1.2"><trans-unit id="1"><source>A <g id="1">brown</g> dog.</source></trans-unit></xliff>'
-MESSAGES = 'msgid "A dog.\\n"\nmsgstr ""\n\nmsgid "%d men"\nmsgid_plural "Men"\nmsgstr[0] ""\nmsgstr[1] "x"\n'
 
 
 def translated(client: jumok.Client, content: str, file_format: str, **options: Any) -> str:
@@ -86,23 +84,6 @@ def test_tags_are_in_the_translation_once(client: jumok.Client, served: tuple[st
     units = translated(client, UNITS, "xliff")
     assert units.startswith(UNITS[: UNITS.index("</trans")] + "<target>")
     assert [units.count(tag) for tag in ('<g id="1">', "</g>", "<target>", "</target>")] == [2, 2, 1, 1]
-
-
-def test_outstanding_requests_of_all_kinds_are_as_alone(client: jumok.Client) -> None:
-    kinds: list[Callable[[], object]] = [
-        lambda: translated(client, PAGE, "html"),
-        lambda: translated(client, UNITS, "xliff"),
-        lambda: translated(client, MESSAGES, "po", placeholders=["percent"]),
-        lambda: translated(client, SRT, "srt", source_language="auto", target_language="de"),
-        lambda: translated(client, "A dog.\n\nA man. A girl.\n", "text", glossary={"dog": "Hund"}),
-        lambda: client.translate("A dog <i>runs</i>.", markup="html", **SHORT),
-        lambda: client.translate(["A dog.", "***"], source_language="auto", **SHORT),
-        lambda: [result.translation for result in client.translate_iter(["A dog.", "A man."], **SHORT)],
-    ]
-    alone = [kind() for kind in kinds]
-    with ThreadPoolExecutor(64) as pool:
-        together = list(pool.map(lambda number: kinds[number % len(kinds)](), range(64)))
-    assert together == alone * 8
 
 
 def test_the_asynchronous_sdk(served: tuple[str, Translator], tmp_path: Path) -> None:

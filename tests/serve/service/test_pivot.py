@@ -14,6 +14,7 @@ import jumok
 from jumok.commands.models import models as models_command
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.service.rpc.call import Call
+from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.serve.service.handlers.test_service_translator import check_same
@@ -193,3 +194,50 @@ def test_a_cancelled_call_frees_the_rows_of_both_engines(bundles: tuple[Path, Pa
         for model in models:
             check_idle(model)
         assert sum(models[held].counters().given_up.values()) > 0
+
+
+def test_terms_go_over_the_pivot(models: tuple[Translator, Translator], client: jumok.Client) -> None:
+    text = "Ein alte Frau und ein Mann und noch ein Mann. Ein {name}."
+    glossary = {"ALTE frau": ["Hund", "Haus"], "Mann": "junge Frau", "Haus": "Hund", "Ein": "Ein"}
+    terms: dict[str, Any] = {"glossary": glossary, "placeholders": ["braces"]}
+    answer = client.translate(text, **terms, **PAIR)
+    assert answer.pivot is not None
+    assert answer.pivot.text.count("alte Frau") == 1  # copied as the text writes it
+    found = answer.hypotheses[0].terms
+    places = [(one.source, one.source_span and text[slice(*one.source_span)], one.targets) for one in found]
+    wanted = [*(["Ein", "alte Frau", "ein", "Mann", "ein", "Mann"]), "Ein", "{name}"]
+    assert [source for source, *_ in places] == wanted
+    assert [written for _, written, _ in places] == wanted
+    assert places[1][2] == ("Hund", "Haus")
+    for one in found:
+        if one.satisfied:
+            assert one.target_span is not None
+            assert answer.text[slice(*one.target_span)] in one.targets
+        else:
+            assert one.target_span is None
+    assert [one.satisfied for one in found][:7] == [True] * 7
+    assert answer.text.count("junge Frau") == 2
+    for options in ({"num_hypotheses": 2, "beam_size": 8, "split_sentences": False}, {"markup": "html"}):
+        several = client.translate(text, **terms, **options, **PAIR)
+        assert [[one.satisfied for one in each.terms][:7] for each in several.hypotheses] == [[True] * 7] * len(
+            several.hypotheses
+        )
+    assert client.translate("Eine Frau", **terms, **PAIR) == client.translate("Eine Frau", **PAIR)
+    for model in models:
+        check_idle(model)
+
+
+def test_a_stored_glossary_has_the_languages_of_both_ends(
+    models: tuple[Translator, Translator], tmp_path: Path
+) -> None:
+    with (
+        serving(*models, glossaries=GlossaryStore(tmp_path / "glossaries")) as address,
+        jumok.Client(address) as client,
+    ):
+        client.glossaries.create("men", {"Mann": "junge Frau"}, **PAIR)
+        client.glossaries.create("others", {"Mann": "junge Frau"}, source_language="en", target_language="fr")
+        answer = client.translate("Ein Mann", stored_glossary="men", **PAIR)
+        assert [one.satisfied for one in answer.hypotheses[0].terms] == [True]
+        assert "junge Frau" in answer.text
+        with pytest.raises(jumok.InvalidArgumentError, match="no entries"):
+            client.translate("Ein Mann", stored_glossary="others", **PAIR)

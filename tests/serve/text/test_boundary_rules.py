@@ -22,11 +22,23 @@ SPLIT = {
         ("In der 1. Runde verlor der 12. Spieler."),
         ("Er wurde 5.| Dann ging er."),
         ("Das wiegt ca. 5 kg, vgl. oben.| Siehe Abb. (rechts)."),
+        ("Dipl.-Kfm. Weber leitet die Fa. Huber.| Er ist neu."),
+        ("Er saß in Reihe 7.| Niemand sah ihn."),
     ],
-    "fr": [("M. Dupont arrive.| Voici Mme. Durand et M. Petit.")],
-    "es": [("La Sra. López paga aprox. 50 euros.| El Sr. Ruiz no.")],
-    "it": [("Il sig. Rossi e la dott. Bianchi.| Vedi fig. 3.")],
-    "ru": [("См. рис. 5 и стр. 7.| Он жил на ул. Ленина.")],
+    "fr": [
+        ("M. Dupont arrive.| Voici Mme. Durand et M. Petit."),
+        ("Né en 12 av. J.-C. à Arles, il suit J.-L. Godard.| C'est vrai."),
+        ("Il habite à l'av. Victor Hugo.| Elle aussi."),
+    ],
+    "es": [
+        ("La Sra. López paga aprox. 50 euros.| El Sr. Ruiz no."),
+        ("—¿Quién es? —dijo él.| —¡Yo! —gritó ella.| Nadie abrió."),
+    ],
+    "it": [("Il sig. Rossi e la dott. Bianchi.| Vedi fig. 3."), ("Nacque nel 70 a.C. a Mantova.| Morì nel 19 a.C.")],
+    "ru": [
+        ("См. рис. 5 и стр. 7.| Он жил на ул. Ленина."),
+        ("«Кто там?» — спросил он.| Это было 9 февр. 1990 г. утром."),  # noqa: RUF001
+    ],
 }
 
 
@@ -61,6 +73,23 @@ def test_abbreviations_and_ordinals_end_no_sentence(language: str) -> None:
 def test_markers_of_lists_are_kept(text: str, sentences: tuple[str, ...], kept: tuple[str, ...]) -> None:
     found = split(text, "en")
     assert (found.sentences, found.kept) == (sentences, kept)
+
+
+@pytest.mark.parametrize(
+    ("language", "text", "sentences"),
+    [
+        ("de", "1. Tür öffnen. 2. Licht an. 3. Warten.", ("Tür öffnen.", "Licht an.", "Warten.")),
+        ("it", "Ecco: 1. Aprite la porta. 2. Uscite.", ("Ecco:", "Aprite la porta.", "Uscite.")),
+        # Not in order, inside of a sentence, or alone.
+        ("de", "Die 1. Liga und die 2. Liga.", ("Die 1. Liga und die 2. Liga.",)),
+        ("de", "Am 1. Mai und am 3. Mai.", ("Am 1. Mai und am 3. Mai.",)),
+        ("de", "Die 1. Liga. Die 2. Liga ist weg.", ("Die 1. Liga.", "Die 2. Liga ist weg.")),
+    ],
+)
+def test_lists_inside_of_a_line(language: str, text: str, sentences: tuple[str, ...]) -> None:
+    found = split(text, language)
+    assert found.sentences == sentences
+    assert "".join(part for pair in zip(found.kept, (*sentences, ""), strict=True) for part in pair) == text
 
 
 def test_codes_of_three_letters_have_two() -> None:

@@ -92,15 +92,14 @@ async def stored_terms(
 
     Raises:
         GlossaryNotFoundError: the caller has no such glossary.
-        InvalidArgumentError: the glossary has no entries for the languages, or two models translate.
+        InvalidArgumentError: the glossary has no entries for the languages.
         GlossariesUnavailableError: the server keeps no glossaries.
     """
     name = request.glossary.stored
     if not name:
         return None
-    languages = chosen.only("a glossary").manifest.languages
-    direction = languages.direction(request.source_language_code or None, request.target_language_code or None)
-    return await _in_thread(store, lambda known, owner: known.terms(owner, name, direction.source, direction.target))
+    source, target = chosen.languages(request.source_language_code, request.target_language_code)
+    return await _in_thread(store, lambda known, owner: known.terms(owner, name, source, target))
 
 
 async def _in_thread(store: GlossaryStore | None, work: Callable[[GlossaryStore, str], Result]) -> Result:

@@ -15,11 +15,13 @@ from jumok_serve.engine.future import Future
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
+from jumok_serve.service.handlers.pivot_terms import TermCopies, carried_terms, terms_over_pivot
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.rpc.error_table import drop_frames, is_expected
 from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.terms import TermFinder
 from jumok_serve.tasks.translation import Pending, PendingTexts
 
 Run = Callable[[Callable[[], list[Translation]]], Awaitable[list[Translation]]]
@@ -46,10 +48,12 @@ def split_parameters(
     """Return the parameters of the two models.
 
     The first model takes the beam size and its own defaults, as the other options are meant for the translation. Both
-    take the deadline, and both split sentences: the second model's text is the joined translation of the first.
+    take the deadline, and both split sentences: the second model's text is the joined translation of the first. The
+    first model copies terms, so that the second finds them.
     """
     options = DecodingOptions(beam_size=parameters.options.beam_size, num_hypotheses=1)
-    first = replace(parameters, target_language=pivot, options=options)
+    copies = None if parameters.terms is None else TermCopies(parameters.terms)
+    first = replace(parameters, target_language=pivot, options=options, terms=copies)
     return first, replace(parameters, source_language=pivot)
 
 
@@ -109,12 +113,13 @@ async def submit_over_pivot(
         pending.cancel()
         raise
 
-    async def go_on(index: int, text: str) -> Pending:
+    async def go_on(index: int, pivot: Translation) -> Pending:
         prefix = None if prefixes is None else [prefixes[index]]
+        carried = replace(second, terms=carried_terms(second.terms, pivot))
 
         async def submit_text() -> Pending:
             Deadline(parameters.deadline).check("the second model's queue was full")
-            return await submit(second_model, [text], second, prefix, on_progress)
+            return await submit(second_model, [pivot.text], carried, prefix, on_progress)
 
         try:
             return await submit_when_there_is_room(submit_text)
@@ -123,7 +128,7 @@ async def submit_over_pivot(
             message = str(error).replace(error.field, name) if error.field else str(error)
             raise InvalidArgumentError(f"after translation into {chosen.pivot}: {message}", field=name) from error
 
-    return PivotPending(pending, go_on, run=run, wakeups=wakeups, started=started)
+    return PivotPending(pending, go_on, run=run, wakeups=wakeups, started=started, terms=parameters.terms)
 
 
 class PivotPending:
@@ -132,21 +137,24 @@ class PivotPending:
     Args:
         first: translations of the first model.
         go_on: gives the translation of a text by the first model, with the text's index, to the second.
+        terms: terms of the request, which the first model has copied.
     """
 
     def __init__(
         self,
         first: PendingTexts,
-        go_on: Callable[[int, str], Awaitable[Pending]],
+        go_on: Callable[[int, Translation], Awaitable[Pending]],
         *,
         run: Run,
         wakeups: LoopWakeups,
         started: float,
+        terms: TermFinder | None = None,
     ) -> None:
         self._texts = [_Text(part) for part in first.by_text()]
         self._wakeups = wakeups
         self._run = run
         self._started = started
+        self._terms = terms
         self._timings: Timings | None = None
         for index, text in enumerate(self._texts):
             task = asyncio.ensure_future(self._translate(text, partial(go_on, index)))
@@ -157,11 +165,11 @@ class PivotPending:
         """One future per text."""
         return [text.future for text in self._texts]
 
-    async def _translate(self, text: _Text, go_on: Callable[[str], Awaitable[Pending]]) -> None:
+    async def _translate(self, text: _Text, go_on: Callable[[Translation], Awaitable[Pending]]) -> None:
         try:
             await self._wakeups.wait(text.first.futures)
             (pivot,) = await self._run(text.first.collect)
-            text.second = await go_on(pivot.text)
+            text.second = await go_on(pivot)
             await self._wakeups.wait(text.second.futures)
             text.future.set_result(None)
         except CancelledError:
@@ -192,7 +200,7 @@ class PivotPending:
             raise
         timings = self.timings()
         return [
-            _joined(pivot, translation, timings)
+            _joined(pivot, terms_over_pivot(self._terms, pivot, translation), timings)
             for text in self._texts
             for pivot, translation in zip(text.first.collect(), _done(text).collect(), strict=True)
         ]

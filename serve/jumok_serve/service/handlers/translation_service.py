@@ -362,8 +362,6 @@ class TranslationService(TranslationServiceServicer):
 
         if parameters.attention:
             chosen.only("attention")
-        if parameters.terms is not None:
-            chosen.only("glossary and do_not_translate")
         if len(chosen.models) == 1:
             return await submit(chosen.last, texts, parameters, prefixes, on_progress)
         first_defaults = chosen.models[0].manifest.generation

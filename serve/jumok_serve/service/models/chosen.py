@@ -22,6 +22,17 @@ class ChosenModels(NamedTuple):
         """The model that writes the translations."""
         return self.models[-1]
 
+    def languages(self, source: str, target: str) -> tuple[str, str]:
+        """Return the first model's source and the last model's target language, as the models spell them.
+
+        Args:
+            source, target: languages of the request; empty: the model's default.
+        """
+        first, last = self.models[0].manifest.languages, self.last.manifest.languages
+        middle = self.pivot or None
+        of_first = first.direction(source or None, middle or target or None)
+        return of_first.source, last.direction(middle or source or None, target or None).target
+
     def only(self, work: str) -> LoadedModel:
         """Return the only model, for work that two cannot do together.
 

@@ -89,9 +89,9 @@ def _begins_html(line: str) -> bool:
 
 
 def _paragraph_end(lines: Sequence[str], index: int) -> int:
-    """Return the line after a paragraph, which a line break or a heading ends too."""
+    """Return the line after a paragraph, which a line break, a heading and a possible row of a table end too."""
     heading = lines[index].lstrip(" \t>").startswith("#")
-    while not heading and not _breaks(lines[index]) and index + 1 < len(lines):
+    while not heading and not _breaks(lines[index]) and "|" not in lines[index] and index + 1 < len(lines):
         following = lines[index + 1]
         if not following.strip() or any(rule.match(following) for rule in (_MARKED, _FENCE, _KEPT)):
             break

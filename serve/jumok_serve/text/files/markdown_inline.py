@@ -7,6 +7,7 @@ from typing import Final
 from jumok_serve.text.markup.scanner import Kind, scan
 
 _TARGET: Final = r"(?:\([^()\s]*(?:[ \t]+\"[^\"]*\")?\)|\[[^\[\]]*\])"
+_ENTITY_END: Final = r"(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
 _INLINE: Final = re.compile(
     r"(?P<escape>\\[!-/:-@\[-`{-~])"
     r"|(?P<code>(?<!`)(?P<ticks>`{1,9})(?!`)[^`]+(?P=ticks)(?!`))"
@@ -15,11 +16,12 @@ _INLINE: Final = re.compile(
     rf"|(?P<link>\[(?=[^\[\]]+\]{_TARGET}))"
     rf"|(?P<linkend>\]{_TARGET})"
     r"|(?P<mark>\*\*|__|~~|\*|_)"
-    r"|(?P<entity>&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)",
+    rf"|(?P<entity>&{_ENTITY_END})",
     re.DOTALL,
 )
 _NAME: Final = re.compile(r"m(\d+)")
 _SPECIAL: Final = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])")
+_AMPERSAND: Final = re.compile(f"&amp;(?=({_ENTITY_END})?)")
 _LINK: Final = "["
 
 
@@ -119,5 +121,5 @@ class Inline:
 
 def _escaped(text: str) -> str:
     """Write text of HTML as Markdown; entities other than those of ``&``, ``<`` and ``>`` stay."""
-    plain = text.replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
-    return _SPECIAL.sub(r"\\\g<0>", plain)
+    plain = _SPECIAL.sub(r"\\\g<0>", text.replace("&lt;", "<").replace("&gt;", ">"))
+    return _AMPERSAND.sub(lambda found: "&" if found[1] is None else "\\&", plain)

@@ -103,6 +103,7 @@ def test_texts_of_a_page() -> None:
         ("**a *b* c**", "<m1>a <m0>b</m0> c</m1>"),
         ("a [b *c* d](e) f", "a <m1>b <m0>c</m0> d</m1> f"),
         ("AT&T &nbsp; <x", "AT&amp;T &nbsp; &lt;x"),
+        (r"a \&amp; \&#65; b", "a &amp;amp; &amp;#65; b"),
         ("``a`b``", "``a`b``"),
         ("*not closed", "*not closed"),
         ("a <br> b", "a <m0/> b"),
@@ -112,6 +113,13 @@ def test_inline_marks(written: str, markup: str) -> None:
     inline = Inline(written)
     assert inline.markup == markup
     assert re.sub(r"\\([*<`])", r"\1", inline.write(markup)) == written
+
+
+@pytest.mark.parametrize("content", ["| a | b |\na dog\n| --- | --- |", "a | b\ndog\n| --- | --- |\n"])
+def test_paragraphs_before_dashes_do_not_become_tables(content: str) -> None:
+    found = texts(content, "markdown")
+    again = texts(rewritten(content, "markdown", str.upper), "markdown")
+    assert [text.content.upper() for text in found] == [text.content for text in again]
 
 
 def test_translations_begin_no_block() -> None:

@@ -24,7 +24,7 @@ from jumok_serve import DecodingOptions, Translator
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.terms import TermMatch
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "multi30k-en-de-transformer"
 RARE = 50
 """Most occurrences of a rare word in the training references."""

@@ -102,14 +102,20 @@ def by_position(pair: Pair, _: Floats) -> dict[Span, Place]:
     return found
 
 
-def by_token(pair: Pair, attention: Floats) -> dict[Span, Place]:
-    """Place spans by the source token of each token; one inside of a word goes with the token before."""
+def sources_by_token(pair: Pair, attention: Floats) -> list[Place]:
+    """Return the source token of each token; one inside of a word has that of the token before."""
     best = attention[:, [end > start for start, end in pair.source_tokens]].argmax(axis=1)
     sources = [place for place in pair.source_tokens if place[1] > place[0]]
     aligned: list[Place] = []
     for row, (first, _) in enumerate(pair.target_tokens):
         inside = aligned and first > 0 and not pair.target.text[first - 1].isspace()
         aligned.append(aligned[-1] if inside else sources[int(best[row])])
+    return aligned
+
+
+def by_token(pair: Pair, attention: Floats) -> dict[Span, Place]:
+    """Place spans by the source token of each token; one inside of a word goes with the token before."""
+    aligned = sources_by_token(pair, attention)
     found = {}
     for span in spans_of(pair.source.spans):
         runs: list[list[Place]] = [[]]
@@ -243,21 +249,28 @@ def plain(fragments: Sequence[str]) -> list[str]:
     return [blocks[0].text if len(blocks) == 1 else "" for blocks in parsed]
 
 
-def check_translations(translator: Translator, sources: Sequence[str], beam_size: int) -> None:
-    """Translate with tags and without, and print the share with all tags once, the same words, and the cost."""
-    started = time.perf_counter()
-    marked = translator.translate(sources, markup="html", beam_size=beam_size, split_sentences=True)
-    with_tags_s = time.perf_counter() - started
+def check_translations(translator: Translator, sources: Sequence[str], beam_size: int, *, rounds: int = 1) -> None:
+    """Translate with tags and without, and print the share with all tags once, the same words, and the cost.
+
+    Args:
+        rounds: rounds of both, which take turns after a first one that only warms up; 1: no other.
+    """
     plain_texts = ["\n".join(block.text for block in parse(source, "html").blocks) for source in sources]
-    started = time.perf_counter()
-    plain = translator.translate(plain_texts, beam_size=beam_size, split_sentences=True)
-    plain_s = time.perf_counter() - started
+    seconds = []
+    for _ in range(1 if rounds == 1 else rounds + 1):
+        started = time.perf_counter()
+        marked = translator.translate(sources, markup="html", beam_size=beam_size, split_sentences=True)
+        between = time.perf_counter()
+        plain = translator.translate(plain_texts, beam_size=beam_size, split_sentences=True)
+        seconds.append((between - started, time.perf_counter() - between))
     once = sum(Counter(TAG.findall(a)) == Counter(TAG.findall(b.text)) for a, b in zip(sources, marked, strict=True))
     nested = sum(_is_nested(one.text) for one in marked)
     same = sum(a.hypotheses[0].token_ids == b.hypotheses[0].token_ids for a, b in zip(marked, plain, strict=True))
+    with_tags_s, plain_s = np.median(seconds[-rounds:], axis=0)
+    share = np.median([plain_s / with_tags_s for with_tags_s, plain_s in seconds[-rounds:]])
     print(f"translated {len(sources)} texts with beam size {beam_size}")
     print(f"every tag once: {once}; well formed: {nested}; tokens as without tags: {same}")
-    print(f"seconds: {with_tags_s:.1f} with tags, {plain_s:.1f} without")
+    print(f"seconds: {with_tags_s:.1f} with tags, {plain_s:.1f} without; throughput with tags: {share:.1%} of without")
 
 
 def _is_nested(text: str) -> bool:

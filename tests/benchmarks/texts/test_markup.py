@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.markup import IN_TREE, by_gain, fit_links, heads_of, main, pairs_of, recovered, token_errors
+from benchmarks.texts.markup import IN_TREE, by_gain, fit_links, heads_of, main, pairs_of, recovered, token_errors
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from tests.support.models.variants import edited

@@ -1,0 +1,1 @@
+"""The text layer: tags, terms and sentences."""

@@ -1,0 +1,107 @@
+"""Made HTML and XML: the parsed translation has the structure of the parsed document."""
+
+import random
+from collections import Counter
+
+import lxml.etree
+import lxml.html
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jumok_proto.markup import MarkupKind
+from jumok_serve.tasks.word_alignment import words
+from jumok_serve.text.markup.document import Block
+from jumok_serve.text.markup.parser import parse
+from jumok_serve.text.markup.transfer import Word, transfer, write_spans
+from tests.support.files import made
+
+INLINE = ("b", "i", 'a href="x?a=1&amp;b=2"', "span title='a &gt; b'", "em")
+BLOCKS = ("p", "div", 'li class="c"', "section", "td")
+BLOCK_NAMES = {"doc", *(tag.split()[0] for tag in BLOCKS)}
+TEXTS = ("one", "two three.", "&amp;", "&lt;x&gt;", "한국어", "12,", "R&amp;D", "größer")
+ALONE = {
+    "html": ('<img src="a.png">', "<!-- c -->", '<input name="x">', "<code>f(x)</code>", '<b translate="no">Name</b>'),
+    "xml": ('<img src="a.png"/>', "<!-- c -->", "<?go on?>", "<x/>", "<![CDATA[a < b]]>"),
+}
+
+
+@st.composite
+def inline(draw: st.DrawFn, kind: MarkupKind, depth: int = 0) -> str:
+    """Make words with elements, nested up to four deep."""
+    parts = []
+    for _ in range(draw(st.integers(1, 4))):
+        shape = draw(st.integers(0, 5))
+        if shape == 0:
+            parts.append(draw(st.sampled_from(ALONE[kind])))
+        elif shape == 1 and depth < 4:
+            tag = draw(st.sampled_from(INLINE))
+            parts.append(f"<{tag}>{draw(inline(kind, depth + 1))}</{tag.split()[0]}>")
+        else:
+            parts.append(draw(st.sampled_from(TEXTS)))
+    return draw(st.sampled_from(["", " ", "\n"])).join(parts)
+
+
+@st.composite
+def documents(draw: st.DrawFn, kind: MarkupKind, depth: int = 0) -> str:
+    """Make elements that have elements or words inside."""
+    tag = "doc" if depth == 0 else draw(st.sampled_from(BLOCKS))
+    if depth and draw(st.booleans()):
+        inside = f"{draw(st.sampled_from(TEXTS))} {draw(inline(kind))}"
+    else:
+        between = draw(st.sampled_from(["", "\n  ", "<!-- d -->"]))
+        inside = between.join(draw(st.lists(documents(kind, depth + 1), max_size=0 if depth == 3 else 3)))
+    return f"<{tag}>{inside}</{tag.split()[0]}>"
+
+
+def translated(block: Block, chosen: random.Random) -> str:
+    """Write a block with some of its words in another order, and others of its own."""
+    source = words(block.text)
+    order = [*range(len(source))]
+    chosen.shuffle(order)
+    order = order[: chosen.randint(1, len(order))] if order and chosen.random() < 0.3 else order
+    aligned = [Word(start, end, 0) for start, end in (source[index] for index in order)]
+    aligned += [Word(0, 0, 0)] * chosen.randint(0, 2)
+    chosen.shuffle(aligned)
+    parts = [f"w{number}" if chosen.random() < 0.8 else "<&>" for number in range(len(aligned))]
+    ends = [sum(map(len, parts[: number + 1])) + number for number in range(len(parts))]
+    places = [(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
+    found = transfer(block.spans, block.text, aligned, [(0, len(block.text))])
+    return write_spans(block.spans, found, " ".join(parts), places, block.escape)
+
+
+def nodes(root: "lxml.etree._Element") -> tuple[Counter[tuple[str, ...]], list[str]]:
+    """All elements, comments and instructions with those around them, and the names of blocks in their order."""
+    paths: Counter[tuple[str, ...]] = Counter()
+    for one in root.iter():
+        path = (one, *one.iterancestors())
+        named = [
+            f"{each.tag} {sorted(each.attrib.items())}" if isinstance(each.tag, str) else str(each) for each in path
+        ]
+        paths[tuple(named)] += 1
+    return paths, [one.tag for one in root.iter() if one.tag in BLOCK_NAMES]
+
+
+def _shown(node: "lxml.etree._Element") -> str:
+    return f"{node.tag} {sorted(node.attrib.items())}" if isinstance(node.tag, str) else str(node)
+
+
+@given(documents("xml"), st.integers(0, 10**6))
+@made
+def test_translated_xml_has_the_structure_of_the_document(text: str, seed: int) -> None:
+    chosen = random.Random(seed)
+    written = parse(text, "xml").written(lambda block: translated(block, chosen))
+    assert nodes(lxml.etree.fromstring(written.encode())) == nodes(lxml.etree.fromstring(text.encode()))
+
+
+@given(documents("html"), st.integers(0, 10**6))
+@made
+def test_translated_html_has_the_structure_of_the_document(text: str, seed: int) -> None:
+    chosen = random.Random(seed)
+    document = parse(text, "html")
+    written = document.written(lambda block: translated(block, chosen))
+    assert nodes(lxml.html.fragment_fromstring(written)) == nodes(lxml.html.fragment_fromstring(text))
+    again = parse(written, "html")
+    assert len(again.blocks) == len(document.blocks)
+    assert [one for one in again.pieces if isinstance(one, str)] == [
+        one for one in document.pieces if isinstance(one, str)
+    ]
