@@ -55,8 +55,10 @@ logger = logging.getLogger(__name__)
 PRECISIONS = ("fp32", "fp16", "int8")
 """Precisions of a bundle: fp16 is for CUDA, int8 for the CPU, fp32 for both."""
 DEFAULT_PRECISIONS = ("fp32", "int8")
-USUAL_PARAMETERS = 100_000_000
+USUAL_PARAMETERS = 20_000_000
 """Parameters up to which verification tries all of its inputs; it tries fewer with larger models."""
+TEXTS_FOR_TOKENS = 5
+"""Times as many calibration texts as texts of random tokens on which int8 is compared with fp32, up to `SENTENCES`."""
 SHORTLIST_FILE = "shortlist.npz"
 PACKAGES = ("jumok", "torch", "onnx", "onnxscript", "onnxruntime", "sentencepiece", "tokenizers", "transformers")
 """Packages whose versions the manifest records, if they are installed."""
@@ -171,7 +173,9 @@ def export_bundle(
         search=search,
         pad=special_tokens.pad,
         described=described_texts,
-        most=bounds.some(SENTENCES, least=TOGETHER),
+        most=min(
+            SENTENCES, bounds.some(SENTENCES * (1 if calibration is None else TEXTS_FOR_TOKENS), least=TOGETHER)
+        ),
     )
 
     aligning = alignment

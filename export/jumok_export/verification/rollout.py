@@ -20,6 +20,10 @@ from jumok_serve.runtime.graphs import Floats, Integers
 from jumok_serve.runtime.slot_buffers import LENGTH_STEP
 
 
+NOISE = np.random.default_rng(9).standard_normal(2**16 + 1, np.float32)
+"""Numbers that are repeated as memory after the end of sources; drawing them anew would take longer than decoding."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannedSentence:
     """One sentence of a rollout.
@@ -205,7 +209,7 @@ def play(
         width = -(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP + (LENGTH_STEP if padded and step.trimmed else 0)
         batch = {
             spec.name: _stack(
-                [memory[sentence][spec.name] for sentence in step.sentences], spec, lengths, width, random
+                [memory[sentence][spec.name] for sentence in step.sentences], spec, lengths, width
             )
             for spec in memory_specs
         }
@@ -261,13 +265,13 @@ def _cut(value: NDArray[Any], spec: TensorSpec, longest: int) -> NDArray[Any]:
 
 
 def _stack(
-    rows: Sequence[NDArray[Any]], spec: TensorSpec, lengths: Integers, width: int, random: np.random.Generator
+    rows: Sequence[NDArray[Any]], spec: TensorSpec, lengths: Integers, width: int
 ) -> NDArray[Any]:
     """Memory [B, ...] of sentences, with noise after the end of each source."""
     if "S" not in spec.axes:
         return np.stack(list(rows))
     shape = [len(rows), *(width if axis == "S" else int(axis) for axis in spec.axes[1:])]
-    stacked = random.standard_normal(shape, np.float32).astype(rows[0].dtype, copy=False)
+    stacked: NDArray[Any] = np.resize(NOISE, shape).astype(rows[0].dtype, copy=False)
     for target, row, length in zip(stacked, rows, lengths, strict=True):
         place = tuple(slice(length) if axis == "S" else slice(None) for axis in spec.axes[1:])
         target[place] = row[place]

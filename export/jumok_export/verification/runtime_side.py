@@ -35,10 +35,12 @@ class RuntimeSide:
 
     Args:
         graphs: graphs of one precision. With shortlists, `memory` includes the listed columns.
+        checked: False to leave out the comparison of each step's candidates with its logits.
     """
 
-    def __init__(self, graphs: Graphs) -> None:
+    def __init__(self, graphs: Graphs, *, checked: bool = True) -> None:
         self._graphs = graphs
+        self._checked = checked
 
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
         """Memory and first state, see `Side`."""
@@ -92,10 +94,12 @@ class RuntimeSide:
         return DecoderStep(self._graphs, inputs, memory_values, state_values, width=width)
 
     def _logits(self, step: DecoderStep) -> Floats:
-        """Run a step, check its candidates, and return the logits [R, U]."""
+        """Run a step, check its candidates unless that is left out, and return the logits [R, U]."""
         choice = _any_choice(step.rows, step.width)
         tokens, totals = step.run(choice)
         logits: Floats = step.logits().numpy()
+        if not self._checked:
+            return logits
         selection = Selection(
             logits=logits,
             scores=choice.scores,

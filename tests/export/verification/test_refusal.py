@@ -11,6 +11,7 @@ import torch
 from onnx import helper
 from torch import Tensor
 
+from jumok_export.bundles import export as export_module
 from jumok_export.bundles import recipe
 from jumok_export.bundles import variants as variants_module
 from jumok_export.errors import ExportError, VerificationError
@@ -47,9 +48,15 @@ def test_a_broken_graph_is_refused(
 
 
 @pytest.mark.parametrize("damage", BREAKS, ids=lambda damage: damage.__name__)
-def test_a_broken_graph_is_refused_for_int8_alone(
-    damage: Callable[[Graphs], None], export_tiny: Export, tiny_graphs: Graphs, tmp_path: Path
+def test_a_broken_graph_is_refused_for_int8_alone_with_the_fewest_inputs(
+    damage: Callable[[Graphs], None],
+    export_tiny: Export,
+    tiny_graphs: Graphs,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """The largest models are verified on as few inputs."""
+    monkeypatch.setattr(export_module, "USUAL_PARAMETERS", 1)
     graphs = copied(tiny_graphs)
     damage(graphs)
     with pytest.raises(VerificationError, match="verification failed in fp32; no bundle was written"):
@@ -134,9 +141,11 @@ def shifted_zero_point(graphs: Graphs) -> None:
     ("damage", "expected"),
     [(wrong_scales, "decode"), (one_scale_for_the_batch, "batch invariance"), (shifted_zero_point, "excess error")],
 )
+@pytest.mark.parametrize("usual", [1, 10**9], ids=["fewest inputs", "all inputs"])
 def test_a_broken_quantization_is_refused(
     damage: Callable[[Graphs], None],
     expected: str,
+    usual: int,
     export_tiny: Export,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -147,6 +156,7 @@ def test_a_broken_quantization_is_refused(
             damage(quantized)
         return quantized["decoder"]
 
+    monkeypatch.setattr(export_module, "USUAL_PARAMETERS", usual)
     monkeypatch.setattr(variants_module, "quantize_graph", damaged)
     with pytest.raises(VerificationError, match=r"(?s)failed in int8; .*\nfp32 passed: leave int8 out") as caught:
         export_tiny(tmp_path / "out", precisions=("int8",))
