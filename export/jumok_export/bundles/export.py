@@ -173,9 +173,7 @@ def export_bundle(
         search=search,
         pad=special_tokens.pad,
         described=described_texts,
-        most=min(
-            SENTENCES, bounds.some(SENTENCES * (1 if calibration is None else TEXTS_FOR_TOKENS), least=TOGETHER)
-        ),
+        most=min(SENTENCES, bounds.some(SENTENCES * (1 if calibration is None else TEXTS_FOR_TOKENS), least=TOGETHER)),
     )
 
     aligning = alignment

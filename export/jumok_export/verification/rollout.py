@@ -19,7 +19,6 @@ from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import Floats, Integers
 from jumok_serve.runtime.slot_buffers import LENGTH_STEP
 
-
 NOISE = np.random.default_rng(9).standard_normal(2**16 + 1, np.float32)
 """Numbers that are repeated as memory after the end of sources; drawing them anew would take longer than decoding."""
 
@@ -208,9 +207,7 @@ def play(
         lengths = np.array([len(source) for source in sources])
         width = -(-int(lengths.max()) // LENGTH_STEP) * LENGTH_STEP + (LENGTH_STEP if padded and step.trimmed else 0)
         batch = {
-            spec.name: _stack(
-                [memory[sentence][spec.name] for sentence in step.sentences], spec, lengths, width
-            )
+            spec.name: _stack([memory[sentence][spec.name] for sentence in step.sentences], spec, lengths, width)
             for spec in memory_specs
         }
         tokens = np.array([history[-1] for history in step.histories])
@@ -264,9 +261,7 @@ def _cut(value: NDArray[Any], spec: TensorSpec, longest: int) -> NDArray[Any]:
     return value[tuple(slice(longest) if axis == "T" else slice(None) for axis in spec.axes)]
 
 
-def _stack(
-    rows: Sequence[NDArray[Any]], spec: TensorSpec, lengths: Integers, width: int
-) -> NDArray[Any]:
+def _stack(rows: Sequence[NDArray[Any]], spec: TensorSpec, lengths: Integers, width: int) -> NDArray[Any]:
     """Memory [B, ...] of sentences, with noise after the end of each source."""
     if "S" not in spec.axes:
         return np.stack(list(rows))
