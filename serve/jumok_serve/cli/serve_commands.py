@@ -15,8 +15,9 @@ from typing import Any, get_args
 import click
 
 from jumok_serve.bundle.private_copy import copy_bundle
+from jumok_serve.cli.configuration import NO_PIVOT, Configuration
 from jumok_serve.cli.named_models import bundles_of
-from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, NO_PIVOT, Configuration, flag, read_configuration
+from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, flag, read_configuration
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import BundleError, ConfigurationError, CredentialsError
 from jumok_serve.runtime.device import CudaSettings
