@@ -4,9 +4,12 @@ import os
 import sys
 from typing import NoReturn
 
+from jumok.commands._second_signal import end_at_second_signal
+
 
 def main() -> NoReturn:
-    """Run the command line and exit with its code."""
+    """Run the command line and exit with its code; a second Ctrl-C or SIGTERM always ends the process."""
+    end_at_second_signal()
     if sys.stdout is None:  # closed by the caller, who then wants no output
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     try:

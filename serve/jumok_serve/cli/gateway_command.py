@@ -13,7 +13,7 @@ import grpc
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.request_reader import make_intake
-from jumok_serve.service.stop_signals import ending_at_second_signal, received_signals, serve_until_stopped
+from jumok_serve.service.stop_signals import received_signals, serve_until_stopped
 from jumok_serve.service.telemetry.logs import logging_to_stderr
 
 PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -88,7 +88,7 @@ def gateway(
                 await serve_until_stopped(port, signals, grace, announced)
 
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the port serves
-    with logging_to_stderr(log_format="text", level="info"), ending_at_second_signal():
+    with logging_to_stderr(log_format="text", level="info"):
         asyncio.run(run())
 
 

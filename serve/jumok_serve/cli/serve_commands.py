@@ -30,7 +30,6 @@ from jumok_serve.service.auth.tokens import SCOPES, TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call_gate import CallObserver
 from jumok_serve.service.server import Front
-from jumok_serve.service.stop_signals import ending_at_second_signal
 from jumok_serve.service.telemetry.logs import CallLog, logging_to_stderr
 from jumok_serve.service.telemetry.metrics_port import MetricsPort
 from jumok_serve.text.terms import GlossaryStore
@@ -115,7 +114,6 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as opened:
         opened.enter_context(logging_to_stderr(log_format=settings.log_format, level=settings.log_level))
-        opened.enter_context(ending_at_second_signal())
         checker = None if settings.trusted_bundles else _checker(settings)
         observers = _observers(settings, opened)
         # Checked before the models are loaded, which takes longer.

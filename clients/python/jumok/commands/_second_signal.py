@@ -1,0 +1,45 @@
+"""End of a process that does not stop at a second Ctrl-C or SIGTERM."""
+
+import os
+import select
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+CLOSING_S = 5.0
+"""Seconds that a process may take to close after the second signal."""
+_STDERR = 2
+
+
+def end_at_second_signal(closing_s: float = CLOSING_S) -> None:
+    """End this process with status 1, `closing_s` seconds after a second stop signal.
+
+    A thread counts signals, so that the main thread may be stuck in native code. A signal counts if Python has a
+    handler for it. Call it in the main thread; no other code may set a wakeup descriptor.
+    """
+    received, written = socket.socketpair()
+    written.setblocking(False)
+    signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+    os.register_at_fork(after_in_child=_forget)  # Ctrl-C reaches forked children too, and would count twice
+    threading.Thread(target=_watch, args=(received, written, closing_s), name="stop signals", daemon=True).start()
+
+
+def _forget() -> None:
+    with suppress(ValueError):  # forked by another thread than the main one
+        signal.set_wakeup_fd(-1)
+
+
+def _watch(received: socket.socket, _written: socket.socket, closing_s: float) -> None:
+    """Count signals; the written end stays open as long as this runs."""
+    stops = 0
+    while stops < 2:
+        stops += sum(number in STOP_SIGNALS for number in received.recv(64))
+    time.sleep(closing_s)
+    message = f"Error: still closing {closing_s:g} s after the second signal; the process ends now\n"
+    with suppress(OSError):
+        if select.select([], [_STDERR], [], 0)[1]:  # else the reader of a pipe does not read
+            os.write(_STDERR, message.encode())
+    os._exit(1)
