@@ -11,6 +11,7 @@ import click
 import grpc
 
 from jumok_serve.service.auth.tls import TlsFiles
+from jumok_serve.service.connections import allow_connections
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.request_reader import make_intake
 from jumok_serve.service.stop_signals import received_signals, serve_until_stopped
@@ -77,6 +78,7 @@ def gateway(
         async with StubBackend(channels, token=token, needs_token=needs_token) as backend:
             site = Site(backend=backend, limits=limits, intake=make_intake(limits), timeout_s=http_timeout)
             application = Application(site, _split(http_origins), playground=http_playground)
+            allow_connections(limits, ports=1)
             port = HttpPort(application, host=http_host, port=http_port, limits=limits, tls=tls)
 
             @contextmanager

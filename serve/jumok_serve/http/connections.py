@@ -1,13 +1,16 @@
 """Connections of the HTTP port: their number, and the time for each step of a request."""
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.utils import get_remote_addr
 from uvicorn.server import ServerState
 
+from jumok_serve.service.address import account_of, peer_name
 from jumok_serve.service.connections import HANDSHAKE_S
 from jumok_serve.service.limits import ServiceLimits
 
@@ -20,22 +23,34 @@ MAX_HEAD_BYTES = 64 * 1024
 class BoundedConnection(H11Protocol):
     """Connection that is closed if its client is slow.
 
-    Unlike its base class it bounds the number of connections, the time for a request's head, and the time in which
-    the client reads nothing of a response.
+    Unlike its base class it bounds the number of connections, in all and of one address, the time for a request's
+    head, and the time in which the client reads nothing of a response.
+
+    Args:
+        open_by_account: number of open connections of each party, shared by all connections.
     """
 
-    def __init__(self, config: Config, state: ServerState, limits: ServiceLimits) -> None:
+    def __init__(
+        self, config: Config, state: ServerState, limits: ServiceLimits, open_by_account: Counter[str]
+    ) -> None:
         super().__init__(config, state, {})
         self._limits = limits
+        self._open_by_account = open_by_account
+        self._account = ""
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: Any) -> None:
         """Start to wait for a request; one connection too many is closed."""
-        if len(self.connections) >= self._limits.max_connections:
+        address = get_remote_addr(transport)
+        account = account_of(peer_name(*address)) if address else ""
+        too_many = bool(account) and self._open_by_account[account] >= self._limits.max_connections_of_address
+        if too_many or len(self.connections) >= self._limits.max_connections:
             self.transport = transport
             transport.abort()
             return
+        self._account = account
+        self._open_by_account[account] += 1
         super().connection_made(transport)
         self._head = self.loop.call_later(HEAD_S, transport.abort)
 
@@ -50,7 +65,9 @@ class BoundedConnection(H11Protocol):
             self._head = self.loop.call_later(HEAD_S, self.transport.abort)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers."""
+        """Stop the timers, and uncount the connection."""
+        if self in self.connections:
+            self._open_by_account -= Counter([self._account])
         for timer in (self._head, self._unread):
             if timer is not None:
                 timer.cancel()

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import time
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -89,8 +90,9 @@ class HttpPort:
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         )
         config.load()
+        open_by_account: Counter[str] = Counter()
         self._listener = await asyncio.get_running_loop().create_server(
-            lambda: BoundedConnection(config, self._state, self._limits),
+            lambda: BoundedConnection(config, self._state, self._limits, open_by_account),
             sock=bound,
             ssl=context,
             backlog=BACKLOG,

@@ -4,7 +4,6 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
-from ipaddress import IPv6Address
 from itertools import islice
 from typing import Any, TypeAlias
 from urllib.parse import parse_qsl
@@ -13,6 +12,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive, Scope
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, ResourceExhaustedError
+from jumok_serve.service.address import peer_name
 from jumok_serve.service.rpc.byte_budget import ByteBudget
 from jumok_serve.service.rpc.request_reader import Intake
 
@@ -230,8 +230,4 @@ def peer_of(scope: Scope) -> str:
     """Return the sender's address in gRPC's notation, so that a caller has one account in all protocols."""
     if scope.get("client") is None:
         return "unix:"
-    host, port = scope["client"]
-    if ":" not in host:
-        return f"ipv4:{host}:{port}"
-    mapped = IPv6Address(host.partition("%")[0]).ipv4_mapped
-    return f"ipv6:[{host}]:{port}" if mapped is None else f"ipv4:{mapped}:{port}"
+    return peer_name(*scope["client"])

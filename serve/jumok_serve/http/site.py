@@ -19,9 +19,9 @@ from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.http.backend import Backend, Sender
 from jumok_serve.http.errors import describe
 from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, peer_of
+from jumok_serve.service.address import account_of
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.access import BEARER
-from jumok_serve.service.rpc.call import account_of
 from jumok_serve.service.rpc.request_reader import Intake
 
 logger = logging.getLogger(__name__)

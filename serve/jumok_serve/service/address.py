@@ -1,9 +1,12 @@
-"""Listening addresses: their notation, and a check that they can be bound."""
+"""Addresses: notation, a check that they can be bound, and the party that a peer's address belongs to."""
 
 import errno
 import socket
 import stat
+from functools import lru_cache
+from ipaddress import IPv6Address, ip_address
 from pathlib import Path
+from urllib.parse import unquote
 
 from jumok_serve.errors import ListenError
 
@@ -92,3 +95,29 @@ def _bind_path(path: Path) -> socket.socket:
         bound.close()
         raise
     return bound
+
+
+def peer_name(host: str, port: int) -> str:
+    """Return a peer's address in gRPC's notation, so that a caller has one account in all protocols."""
+    if ":" not in host:
+        return f"ipv4:{host}:{port}"
+    mapped = IPv6Address(host.partition("%")[0]).ipv4_mapped
+    return f"ipv6:[{host}]:{port}" if mapped is None else f"ipv4:{mapped}:{port}"
+
+
+def account_of(peer: str) -> str:
+    """Return the party of an address in gRPC's notation."""
+    return _network(peer.rpartition(":")[0])
+
+
+@lru_cache(4096)
+def _network(address: str) -> str:
+    """Return an address without its port; of IPv6 the network of 64 bits, which one host may have all of."""
+    kind, _, host = address.partition(":")
+    if kind != "ipv6":
+        return address
+    try:
+        full = ip_address(unquote(host).strip("[]").partition("%")[0])
+    except ValueError:
+        return address
+    return f"ipv6:{full.packed[:8].hex()}"

@@ -1,6 +1,21 @@
-"""Arguments of gRPC servers: limits of connections, and of the calls of one connection."""
+"""Limits of the connections of gRPC servers: gRPC's own, and a bound on those of one address."""
 
+import asyncio
+import logging
+import os
+import resource
+import socket
+import stat
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from jumok_serve.service.address import account_of, peer_name
 from jumok_serve.service.limits import ServiceLimits
+
+logger = logging.getLogger(__name__)
 
 STREAM_WINDOW = 16 * 1024
 """Bytes of a call that are received before its request is read; a read asks for the rest of the message."""
@@ -8,6 +23,14 @@ HANDSHAKE_S = 20.0
 """Time for TLS and the first frames of a connection."""
 MAX_PENDING = 2048
 """Calls that wait for the event loop; each may hold metadata and a window."""
+
+INTERVAL_S = 0.5
+"""Time between two looks at the number of connections."""
+OTHER_FILES = 512
+"""Open files besides connections: bundles, logs, pipes of child processes."""
+_FILES = Path("/proc/self/fd")
+_SILENCE = slice(52, 56)
+"""Place of `tcpi_last_data_recv` in Linux' `struct tcp_info`: milliseconds since the last data."""
 
 Argument = tuple[str, int]
 
@@ -43,3 +66,78 @@ def channel_arguments(limits: ServiceLimits) -> tuple[Argument, ...]:
 
 def _milliseconds(seconds: float) -> int:
     return max(1, round(1000 * seconds))
+
+
+def allow_connections(limits: ServiceLimits, ports: int) -> None:
+    """Raise this process's limit of open files to its hard limit, or to what its connections need."""
+    needed = ports * limits.max_connections + OTHER_FILES
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= needed:
+        return
+    allowed = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, allowed), hard))
+    if allowed < needed:
+        logger.warning(
+            "%d connections need %d open files, and %d are allowed; raise 'ulimit -Hn', or lower max_connections",
+            ports * limits.max_connections,
+            needed,
+            allowed,
+        )
+
+
+async def bound_addresses(port: int, most: int) -> None:
+    """Close connections beyond the most of an address, which gRPC cannot do, until cancelled.
+
+    Sees connections in Linux' /proc; on other systems there is no bound.
+    """
+    while _FILES.is_dir():
+        await asyncio.sleep(INTERVAL_S)
+        with suppress(OSError):  # too many open files
+            if len(os.listdir(_FILES)) > most:
+                for account, closed in (await asyncio.to_thread(close_excess, port, most)).items():
+                    logger.warning(
+                        "closed %d connections of %s, which may have %d; raise max_connections_of_address for a proxy",
+                        closed,
+                        account,
+                        most,
+                    )
+
+
+def close_excess(port: int, most: int) -> dict[str, int]:
+    """Close each address's connections to a port beyond the most, the longest silent first.
+
+    Returns:
+        Number of closed connections by address.
+    """
+    found: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
+    for number in map(int, os.listdir(_FILES)):
+        with suppress(OSError), _connection(number, port) as (connection, peer):
+            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SILENCE.stop)
+            found[account_of(peer)].append((int.from_bytes(info[_SILENCE], sys.byteorder), number, peer))
+    excess = {account: sorted(peers, reverse=True)[: len(peers) - most] for account, peers in found.items()}
+    for _, number, peer in (one for several in excess.values() for one in several):
+        with suppress(OSError), _connection(number, port) as (connection, now):
+            if now == peer:  # else it was closed, and its number given to another
+                connection.shutdown(socket.SHUT_RDWR)
+    return {account: len(closed) for account, closed in excess.items() if closed}
+
+
+@contextmanager
+def _connection(number: int, port: int) -> Iterator[tuple[socket.socket, str]]:
+    """Duplicate an open file that is a connection to a port of this process; yields it with its peer.
+
+    Raises:
+        OSError: the file is none.
+    """
+    if not stat.S_ISSOCK(os.fstat(number).st_mode):
+        raise OSError
+    copy = os.dup(number)
+    try:
+        connection = socket.socket(fileno=copy)
+    except OSError:
+        os.close(copy)
+        raise
+    with connection:
+        if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != port:
+            raise OSError
+        yield connection, peer_name(*connection.getpeername()[:2])

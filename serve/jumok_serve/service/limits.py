@@ -23,6 +23,7 @@ class ServiceLimits:
         max_calls_of_caller: open calls of a token, or without tokens of an address.
         max_watches: open health watches and reflections; as many health checks; one caller may have half.
         max_connections: connections of a port.
+        max_connections_of_address: connections of a client address to a port; others are closed.
         upload_s: time for a request to arrive, in seconds.
         silence_s: time between two messages of a corpus, in seconds.
         wrong_tokens_per_second: calls of an address without a right token, before they are told to wait.
@@ -48,6 +49,7 @@ class ServiceLimits:
     max_calls_of_caller: int = 4096
     max_watches: int = 1024
     max_connections: int = 2048
+    max_connections_of_address: int = 1024
     upload_s: float = 30.0
     silence_s: float = 600.0
     wrong_tokens_per_second: float = 10.0

@@ -15,10 +15,10 @@ from jumok_proto.results import ModelState
 from jumok_proto.v1 import admin_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.errors import ListenError
-from jumok_serve.service.address import check_address, format_address
+from jumok_serve.service.address import UNIX, check_address, format_address
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile
-from jumok_serve.service.connections import channel_arguments
+from jumok_serve.service.connections import allow_connections, bound_addresses, channel_arguments
 from jumok_serve.service.handlers.admin_service import AdminService
 from jumok_serve.service.handlers.file_service import FileService
 from jumok_serve.service.handlers.glossary_service import GlossaryService
@@ -245,8 +245,10 @@ class Server:
             ListenError: the address cannot be bound.
             CredentialsError: the certificates are unusable.
         """
-        for port in self._ports():
-            await port.start(self.tls)
+        ports = self._ports()
+        allow_connections(self.limits, len(ports) + (self.front is not None))
+        for port in ports:
+            await port.start(self.tls, self.limits.max_connections_of_address)
         if self.front is not None:
             await self.front.start()
 
@@ -259,7 +261,7 @@ class Server:
         if self._lifecycle is not None:
             self._lifecycle.cancel()  # its call would keep the server open for the whole grace
         self._translation.stop()
-        stopping = [port.server.stop(grace_s) for port in self._ports()]
+        stopping = [port.stop(grace_s) for port in self._ports()]
         if self.front is not None:
             stopping.append(self.front.stop(grace_s))
         await asyncio.gather(*stopping)
@@ -278,13 +280,14 @@ class _Port:
     host: str
     number: int
     setting: str
+    _bounding: asyncio.Task[None] | None = None
 
     @property
     def address(self) -> str:
         """``host:port``; after ``start`` with the actual port."""
         return format_address(self.host, self.number)
 
-    async def start(self, tls: TlsFiles | None) -> None:
+    async def start(self, tls: TlsFiles | None, most_of_address: int) -> None:
         """Listen and serve; raises as ``Server.start``."""
         await asyncio.to_thread(check_address, self.host, self.number, self.setting)
         try:
@@ -295,6 +298,14 @@ class _Port:
         except RuntimeError as error:
             raise ListenError(f"cannot listen on {self.address}: {error}") from error
         await self.server.start()
+        if not self.host.startswith(UNIX):
+            self._bounding = asyncio.create_task(bound_addresses(self.number, most_of_address))
+
+    async def stop(self, grace_s: float) -> None:
+        """Stop as ``Server.stop``."""
+        await self.server.stop(grace_s)
+        if self._bounding is not None:
+            self._bounding.cancel()
 
 
 def run_server(

@@ -3,7 +3,9 @@
 import json
 import socket
 import ssl
+import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -30,9 +32,10 @@ def bounded(translator: Translator) -> Iterator[Served]:
         yield served
 
 
-def connect(served: Served) -> socket.socket:
+def connect(served: Served, of: str | None = None) -> socket.socket:
+    """Connect, from an address of this machine."""
     host, port = served.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=HANG_S)
+    return socket.create_connection((host, int(port)), timeout=HANG_S, source_address=None if of is None else (of, 0))
 
 
 def converse(served: Served, sent: bytes) -> bytes:
@@ -246,6 +249,26 @@ def test_connections_are_bounded_and_slow_ones_harm_no_other(translator: Transla
         finally:
             for connection in held:
                 connection.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+def test_one_address_cannot_keep_others_out(translator: Translator) -> None:
+    with serving_http(translator, limits=ServiceLimits(max_connections_of_address=2)) as served, ExitStack() as opened:
+        held = [opened.enter_context(connect(served)) for _ in range(2)]
+        for connection in held:
+            connection.sendall(HEALTH)
+            read_until(connection, b'{"status":"ok"}')
+        assert converse(served, HEALTH) == b""
+        other = opened.enter_context(connect(served, of="127.0.0.2"))
+        other.sendall(HEALTH)
+        read_until(other, b'{"status":"ok"}')
+        held.pop().close()
+        while True:  # until the server has seen the end of that one
+            again = opened.enter_context(connect(served))
+            with suppress(ConnectionError):
+                again.sendall(HEALTH)
+                if again.recv(1):
+                    break
 
 
 def test_a_client_that_reads_nothing_is_disconnected(translator: Translator) -> None:

@@ -41,7 +41,8 @@ def test_ten_thousand_idle_connections_are_cheap(tiny_bundle: Path) -> None:
     if hard != resource.RLIM_INFINITY and hard < FILES:
         pytest.skip(f"{FILES} open files are needed, and the hard limit is {hard}: raise it with ulimit -Hn")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, FILES), hard))  # the server inherits it
-    command = [*JUMOK, "serve", "--port", "0", "--http-port", "0", "--max-connections", str(FILES), str(tiny_bundle)]
+    limits = ["--max-connections", str(FILES), "--max-connections-of-address", str(FILES)]
+    command = [*JUMOK, "serve", "--port", "0", "--http-port", "0", *limits, str(tiny_bundle)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process, ExitStack() as opened:
         opened.callback(process.kill)
         assert process.stdout is not None

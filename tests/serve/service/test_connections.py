@@ -2,8 +2,9 @@
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
@@ -34,6 +35,9 @@ ANSWER_S = 60.0
 """Time for an answer; only a failing test takes it."""
 
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="connections are seen in Linux' /proc")
+
+
 class Connection:
     """A connection of HTTP/2 without a library, which answers pings only if asked."""
 
@@ -43,10 +47,10 @@ class Connection:
 
     @classmethod
     @asynccontextmanager
-    async def to(cls, address: str) -> "AsyncIterator[Connection]":
-        """Connect and exchange settings."""
+    async def to(cls, address: str, of: str | None = None) -> "AsyncIterator[Connection]":
+        """Connect, from an address of this machine, and exchange settings."""
         host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port))
+        reader, writer = await asyncio.open_connection(host, int(port), local_addr=None if of is None else (of, 0))
         try:
             writer.write(PREFACE + frame(SETTINGS, 0, 0, b""))
             yield cls(reader, writer)
@@ -172,6 +176,58 @@ def test_connections_beyond_the_most_are_closed() -> None:
             async with Connection.to(server.address) as third:
                 assert await third.receive(lambda kind, _: kind == SETTINGS) is None
             assert await pinged(first, 1, 0) == b""
+
+    asyncio.run(scenario())
+
+
+async def left_after(closed: int, connections: Sequence[Connection]) -> list[Connection]:
+    """Wait until this many connections are closed; returns the others."""
+    ends = {asyncio.ensure_future(connection.receive(lambda *_: False)): connection for connection in connections}
+    waiting = set(ends)
+    while len(ends) - len(waiting) < closed:
+        done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        assert all(end.result() is None for end in done)
+    for end in waiting:
+        end.cancel()
+    await asyncio.wait(waiting)
+    return [connection for end, connection in ends.items() if end in waiting]
+
+
+@linux
+def test_an_address_keeps_the_connections_that_it_used_last() -> None:
+    async def scenario() -> None:
+        limits = ServiceLimits(max_connections_of_address=3)
+        async with serving(FakeModel(), limits=limits) as (server, _), AsyncExitStack() as opened:
+
+            async def connect(of: str = "127.0.0.1") -> Connection:
+                connection = await opened.enter_async_context(Connection.to(server.address, of))
+                assert await pinged(connection, 1, 0.05) == b""  # pauses, so that none was silent for as long
+                return connection
+
+            other = await connect("127.0.0.2")
+            held = [await connect() for _ in range(3)]
+            for connection in reversed(held):
+                assert await pinged(connection, 1, 0.05) == b""
+            held += [await connect() for _ in range(2)]
+            assert await left_after(2, held) == [held[0], *held[3:]]
+            assert [await pinged(connection, 1, 0) for connection in (other, held[0], *held[3:])] == [b""] * 4
+
+    asyncio.run(scenario())
+
+
+@linux
+def test_one_address_cannot_keep_others_out() -> None:
+    """It takes all connections and is silent."""
+
+    async def scenario() -> None:
+        limits = ServiceLimits(max_connections=4, max_connections_of_address=2)
+        async with serving(FakeModel(), limits=limits) as (server, _), AsyncExitStack() as opened:
+            for _ in range(4):
+                await opened.enter_async_context(Connection.to(server.address))
+            served = False
+            while not served:
+                async with Connection.to(server.address, of="127.0.0.2") as connection:
+                    served = await connection.receive(lambda kind, _: kind == SETTINGS) is not None
 
     asyncio.run(scenario())
 

@@ -6,15 +6,13 @@ import re
 import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from functools import lru_cache
-from ipaddress import ip_address
 from typing import NamedTuple
-from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
 from jumok_proto.results import Timings
 from jumok_proto.v1.translation_pb2 import Translation
+from jumok_serve.service.address import account_of
 from jumok_serve.service.rpc.open_calls import OpenCalls
 
 REQUEST_ID = "x-request-id"
@@ -107,24 +105,6 @@ class Call:
     def account(self) -> str:
         """Party whose share of the server the call uses: the token, or the address without tokens."""
         return self.caller or account_of(self.peer)
-
-
-def account_of(peer: str) -> str:
-    """Return the party of an address in gRPC's notation."""
-    return _network(peer.rpartition(":")[0])
-
-
-@lru_cache(4096)
-def _network(address: str) -> str:
-    """Return an address without its port; of IPv6 the network of 64 bits, which one host may have all of."""
-    kind, _, host = address.partition(":")
-    if kind != "ipv6":
-        return address
-    try:
-        full = ip_address(unquote(host).strip("[]").partition("%")[0])
-    except ValueError:
-        return address
-    return f"ipv6:{full.packed[:8].hex()}"
 
 
 CALL: ContextVar[Call] = ContextVar("call")
