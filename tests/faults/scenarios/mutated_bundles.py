@@ -1,6 +1,7 @@
 """Mutated bundles with right hashes: each is used or refused, and none crashes or hangs a server."""
 
 import asyncio
+import faulthandler
 import json
 import multiprocessing
 import os
@@ -18,6 +19,7 @@ import onnx
 
 from benchmarks.common.progress import progress
 from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.bundle.bundle import read_manifest
 from jumok_serve.errors import BundleError
 from jumok_serve.sandbox.checker import MEMORY_BYTES, BundleChecker
 from jumok_serve.sandbox.trial import limit_process, try_bundle
@@ -27,54 +29,115 @@ from tests.faults.tools.findings import Findings, Plan
 
 CPU_S = 20
 """Limit of a trial, which takes less than a second otherwise."""
+EACH_LARGE = 20
+"""One bundle in this number is a copy of the plan's; the others are copies of a small one, which opens faster."""
 EACH_BY_CHECKER = 50
 """One bundle in this number goes through the whole checker too; starting its process takes longer than the trial."""
 NUMBERS = (0, 1, -1, 2, 3, 7, 127, 255, 2**15, 2**31 - 1, 2**31, 2**40, 2**63 - 1, -(2**63))
 
 
 async def mutated_bundles(plan: Plan, findings: Findings) -> None:
-    """Open mutated bundles in child processes, and load those that pass."""
-    outcomes = await asyncio.to_thread(try_mutated, plan.bundle, plan.messages, plan.seed)
-    findings.tell("mutated bundles", sum(outcomes.values()))
-    for outcome, count in sorted(outcomes.items()):
-        findings.tell(outcome, count)
+    """Read manifests of mutated bundles, open them in child processes, and load those that pass."""
+    with TemporaryDirectory(prefix="jumok-small-") as folder:
+        small = await asyncio.to_thread(_make_small, Path(folder))
+        outcomes = await asyncio.to_thread(try_mutated, plan.bundle, small, plan.messages, plan.seed)
+    findings.tell("mutated bundles", outcomes.total())
+    for (kind, outcome), count in sorted(outcomes.items()):
+        findings.tell(f"{kind}: {outcome}", count)
+    findings.tell("tried by the whole checker, in a process of its own", outcomes.checked)
     findings.expect_none("crashes and hangs of a load after a good trial", outcomes.failed)
-    findings.data["outcomes"] = dict(outcomes)
+    findings.data["outcomes"] = {f"{kind}: {outcome}": count for (kind, outcome), count in outcomes.items()}
 
 
-class Outcomes(Counter[str]):
-    """Numbers of outcomes, and the loads that failed although the trial was good."""
+class Outcomes(Counter[tuple[str, str]]):
+    """Numbers of outcomes by kind of mutation.
+
+    Attributes:
+        checked: number of bundles that the checker saw too.
+        failed: exceptions of the reader, and loads that failed although the trial was good.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.checked = 0
         self.failed: list[str] = []
 
+    def of(self, outcome: str) -> int:
+        """Return the number of an outcome, of all kinds."""
+        return sum(count for (_, one), count in self.items() if one == outcome)
 
-def try_mutated(bundle: Path, count: int, seed: int) -> Outcomes:
-    """Try mutated copies of a bundle."""
+
+def _make_small(folder: Path) -> Path:
+    """Make a bundle with all kinds of graphs and little to compute."""
+    from benchmarks.common.random_marian import MarianSizes, make_checkpoint, sentences
+    from jumok_export.importers.huggingface.importing import import_checkpoint
+    from tests.parity.run import quiet
+
+    sizes = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=64)
+    with quiet():
+        make_checkpoint(sizes, folder / "checkpoint")
+        texts = sentences(sizes, 16, tokens=12, seed=1)
+        import_checkpoint(folder / "checkpoint", folder / "small", name="small", calibration=texts)
+    return folder / "small"
+
+
+def try_mutated(large: Path, small: Path, count: int, seed: int) -> Outcomes:
+    """Try mutated copies of two bundles."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["jumok_serve.translator", "jumok_serve.sandbox.trial"])
+    context.set_forkserver_preload([__name__])
     outcomes = Outcomes()
     with TemporaryDirectory(prefix="jumok-mutated-") as name:
         checker = BundleChecker(verdicts=Verdicts(Path(name) / "verdicts"), cpu_s=CPU_S)
         for number in range(count):
             folder = Path(name) / str(number)
+            bundle = small if number % EACH_LARGE else large
             mutation = mutate(bundle, folder, random.Random(f"{seed} {number}"))
-            trial = _in_child(context, _trial, folder)
-            outcomes[trial if trial in {"good", "refused"} else f"stopped: {trial}"] += 1
-            if trial == "good":
-                load = _in_child(context, _load, folder)
-                if load != "good":
-                    outcomes.failed.append(f"{number} {mutation}: {load}")
+            outcome, failure = _try(context, folder)
+            outcomes[mutation.partition(":")[0], outcome] += 1
+            if failure:
+                outcomes.failed.append(f"{number} {mutation}: {failure}")
             if number % EACH_BY_CHECKER == 0:
-                try:
-                    checker.check(folder)
-                except BundleError:
-                    outcomes["refused by the checker"] += 1
+                outcomes.checked += 1
+                refused = _is_refused(checker, folder)
+                if refused != (outcome != GOOD):
+                    outcomes.failed.append(f"{number} {mutation}: {outcome}, but the checker's refusal is {refused}")
             shutil.rmtree(folder)
             if number % 500 == 499:
                 progress(f"{number + 1} mutated bundles: {dict(outcomes)}")
     return outcomes
+
+
+GOOD, BY_READER, BY_TRIAL = "good", "refused by the reader", "refused by the trial"
+
+
+def _try(context: Any, folder: Path) -> tuple[str, str]:
+    """Do as a server: read the manifest, try the bundle in a child process, and load it if the trial was good.
+
+    Returns:
+        The outcome, and a failure that should not be.
+    """
+    faulthandler.dump_traceback_later(4 * CPU_S, exit=True)  # if the reader hangs
+    try:
+        read_manifest(folder)
+    except BundleError:
+        return BY_READER, ""
+    except Exception as error:
+        return BY_READER, f"reader: {error!r}"
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+    trial = _in_child(context, _trial, folder)
+    if trial != GOOD:
+        return (trial if trial == BY_TRIAL else f"stopped: {trial}"), ""
+    load = _in_child(context, _load, folder)
+    return GOOD, "" if load == GOOD else f"load: {load}"
+
+
+def _is_refused(checker: BundleChecker, folder: Path) -> bool:
+    try:
+        checker.check(folder)
+    except BundleError:
+        return True
+    return False
 
 
 def _in_child(context: Any, work: Callable[[str, Connection], None], folder: Path) -> str:
@@ -101,7 +164,7 @@ def _trial(folder: str, answer: Connection) -> None:
     _silence()
     limit_process(memory_bytes=MEMORY_BYTES, cpu_s=CPU_S)
     problems = try_bundle(folder, "auto", shortlist=False)
-    answer.send("refused" if problems else "good")
+    answer.send(BY_TRIAL if problems else GOOD)
     os._exit(0)
 
 
@@ -113,11 +176,11 @@ def _load(folder: str, answer: Connection) -> None:
         translator.warm_up()
         translator.translate("A man in a blue shirt is standing on a ladder.", max_length=20)
     except InvalidArgumentError:  # a mutated limit or default that the text or its options exceed
-        answer.send("good")
+        answer.send(GOOD)
     except Exception as error:
         answer.send(f"error {error!r}"[:300])
     else:
-        answer.send("good")
+        answer.send(GOOD)
     os._exit(0)
 
 
