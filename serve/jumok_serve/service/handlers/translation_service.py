@@ -1,12 +1,10 @@
 """TranslationService: translates texts, and scores or aligns given translations."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from contextvars import copy_context
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from typing import Protocol, TypeVar, cast
+from typing import cast
 
 from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.conversion import (
@@ -44,6 +42,7 @@ from jumok_serve.service.handlers.detection import (
 from jumok_serve.service.handlers.glossary_service import stored_terms
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.pivot import submit_over_pivot
+from jumok_serve.service.handlers.request_work import MAX_INLINE_TOKENS, RequestWork
 from jumok_serve.service.handlers.requests import (
     Context,
     ParsedRequest,
@@ -54,13 +53,11 @@ from jumok_serve.service.handlers.requests import (
     reject_unknown_fields,
     single_text_field_names,
 )
-from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel, Scoring
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import current_caller, record_items
-from jumok_serve.service.rpc.open_calls import OpenCalls
 from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
@@ -71,36 +68,10 @@ from jumok_serve.text.terms import GlossaryStore
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
 """Open items of a corpus: more than a batch has sentences, so that a finished sentence is replaced at once."""
-MAX_INLINE_CHARACTERS = 2048
-"""Characters of a request that is tokenized on the event loop: 0.1 ms with SentencePiece, 0.8 ms at worst with BPE."""
 MAX_INLINE_ENDS = 4
-"""Possible ends of sentences inside of its texts: 0.03 ms, in Catalan and Danish 0.8 ms."""
-CHARACTERS_PER_TEXT = 64
-"""Fixed cost of a text in characters: making its search and future takes as long as tokenizing these."""
-MAX_INLINE_TOKENS = 2048
-"""Most tokens of the translations of a request whose response is made on the event loop: 1 ms."""
-MAX_TOKENIZING = 256
-"""Requests of a caller that are tokenized or wait for it."""
-TOKENIZING_THREADS = 2
-MAX_SCORING = 64
-"""Requests of a caller whose targets are scored or wait for it."""
-SCORING_THREADS = 1
-MAX_ATTENTION_REQUESTS = 256
-"""Open requests for attention, in any stage; one caller may have half."""
-ATTENTION_THREADS = 1
+"""Possible ends of sentences in texts that are split on the event loop: 0.03 ms, in Catalan and Danish 0.8 ms."""
 
 CORPUS_ORDERS = CorpusOrder.values()
-
-
-class Cancellable(Protocol):
-    """Work for a request."""
-
-    def cancel(self) -> None:
-        """Cancel the work."""
-
-
-Job = TypeVar("Job", bound=Cancellable)
-Result = TypeVar("Result")
 
 
 class TranslationService(TranslationServiceServicer):
@@ -116,17 +87,8 @@ class TranslationService(TranslationServiceServicer):
         self._glossaries = glossaries
         self._limits = limits
         self._wakeups = LoopWakeups()
-        # Long work runs in threads, so that other calls and health checks go on.
-        self._tokenizing = WorkerPool("tokenized", threads=TOKENIZING_THREADS, max_jobs=MAX_TOKENIZING)
-        self._scoring = WorkerPool("scored", threads=SCORING_THREADS, max_jobs=MAX_SCORING)
-        # A thread may still work for a cancelled request, which no longer counts as open.
-        self._attention = WorkerPool(
-            "attended", threads=ATTENTION_THREADS, max_jobs=MAX_ATTENTION_REQUESTS + ATTENTION_THREADS
-        )
-        self._attention_requests = OpenCalls(
-            "requests for attention", MAX_ATTENTION_REQUESTS, MAX_ATTENTION_REQUESTS // 2
-        )
-        self._detection = LanguageDetection(models, self._tokenizing)
+        self._work = RequestWork()
+        self._detection = LanguageDetection(models, self._work.tokenizing)
         self._stopping = asyncio.Event()
 
     async def TranslateText(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:  # noqa: N802
@@ -147,7 +109,7 @@ class TranslationService(TranslationServiceServicer):
             self._limits.check_hypotheses(len(request.contents), parsed.beam_size, parsed.num_hypotheses)
             prefixes = list(request.target_prefixes) or None
             attends = parsed.parameters.attends
-            with self._attention_slot(attends):
+            with self._work.attention_slot(attends):
                 pending = await self._submit(chosen, list(request.contents), parsed.parameters, prefixes)
                 try:
                     await self._wakeups.wait(pending.futures)
@@ -155,7 +117,7 @@ class TranslationService(TranslationServiceServicer):
                     def make_response() -> TranslateTextResponse:
                         return response_to_proto(pending.collect(), pending.timings())
 
-                    return await self._run(make_response, attends, _max_tokens(chosen, parsed, pending))
+                    return await self._work.run(make_response, attends, _max_tokens(chosen, parsed, pending))
                 finally:
                     pending.cancel()
 
@@ -172,7 +134,7 @@ class TranslationService(TranslationServiceServicer):
             self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
             progress = asyncio.Event()
             prefixes = [request.target_prefix] if request.target_prefix else None
-            with self._attention_slot(parsed.parameters.attends), single_text_field_names():
+            with self._work.attention_slot(parsed.parameters.attends), single_text_field_names():
                 self._limits.check_lengths(contents=[request.content], target_prefixes=prefixes or [])
                 pending = await self._submit(
                     chosen,
@@ -194,7 +156,7 @@ class TranslationService(TranslationServiceServicer):
 
                     max_tokens = _max_tokens(chosen, parsed, pending)
                     attends = parsed.parameters.attends
-                    await write_response(context, await self._run(make_response, attends, max_tokens))
+                    await write_response(context, await self._work.run(make_response, attends, max_tokens))
                 finally:
                     pending.cancel()
 
@@ -254,12 +216,12 @@ class TranslationService(TranslationServiceServicer):
             window=min(settings.window or DEFAULT_WINDOW, self._limits.max_hypotheses // parsed.num_hypotheses),
             in_order=settings.order != CORPUS_ORDER_COMPLETION,
             submit=submit,
-            run_work=partial(self._run, attention=parsed.parameters.attends),
+            run_work=partial(self._work.run, attention=parsed.parameters.attends),
             wakeups=self._wakeups,
             stopping=self._stopping,
             record=record_items(),
         )
-        with self._attention_slot(parsed.parameters.attends):
+        with self._work.attention_slot(parsed.parameters.attends):
             await corpus.run(first.items)
 
     def stop(self) -> None:
@@ -292,9 +254,9 @@ class TranslationService(TranslationServiceServicer):
                     caller=current_caller(),
                 ),
             )
-            scoring = await self._tokenize(start, request.contents, request.targets)
+            scoring = await self._work.tokenize(start, request.contents, request.targets)
             try:
-                return await asyncio.wrap_future(self._scoring.submit_pieces(_scored(scoring), current_caller()))
+                return await self._work.score(_scored(scoring))
             finally:
                 scoring.cancel()
 
@@ -317,11 +279,11 @@ class TranslationService(TranslationServiceServicer):
                     caller=current_caller(),
                 ),
             )
-            with self._attention_slot(True):
-                aligning = await self._tokenize(start, request.contents, request.targets)
+            with self._work.attention_slot(True):
+                aligning = await self._work.tokenize(start, request.contents, request.targets)
                 try:
                     await self._wakeups.wait(aligning.futures)
-                    return await self._run(lambda: alignments_to_proto(aligning.collect()), attention=True)
+                    return await self._work.run(lambda: alignments_to_proto(aligning.collect()), attention=True)
                 finally:
                     aligning.cancel()
 
@@ -358,7 +320,7 @@ class TranslationService(TranslationServiceServicer):
             if spare and model.is_crowded(current_caller()):
                 raise OverloadedError("the rest of the queue is for single calls", retry_after_s=RETRY_AFTER_S)
             start = partial(model.submit, texts, parameters, target_prefixes=prefixes, on_progress=on_progress)
-            return self._tokenize(start, texts, prefixes or [], quick=_is_quick(texts, parameters))
+            return self._work.tokenize(start, texts, prefixes or [], quick=_is_quick(texts, parameters))
 
         if parameters.attention:
             chosen.only("attention")
@@ -373,45 +335,9 @@ class TranslationService(TranslationServiceServicer):
             prefixes,
             on_progress,
             submit=submit,
-            run=lambda work: self._run(work, False, max_tokens),
+            run=lambda work: self._work.run(work, False, max_tokens),
             wakeups=self._wakeups,
         )
-
-    @contextmanager
-    def _attention_slot(self, attention: bool) -> Iterator[None]:
-        """Count an open request for attention, or refuse it; other requests pass."""
-        if not attention:
-            yield
-            return
-        caller = current_caller()
-        self._attention_requests.open(caller)
-        try:
-            yield
-        finally:
-            self._attention_requests.close(caller)
-
-    async def _run(
-        self, work: Callable[[], Result], attention: bool, max_tokens: int = MAX_INLINE_TOKENS + 1
-    ) -> Result:
-        """Make a response with at most ``max_tokens`` tokens, long ones in a thread."""
-        if attention:
-            return await asyncio.wrap_future(
-                self._attention.submit(partial(copy_context().run, work), current_caller())
-            )
-        if max_tokens <= MAX_INLINE_TOKENS:
-            return work()
-        return await asyncio.to_thread(work)
-
-    async def _tokenize(self, start: Callable[[], Job], *texts: Sequence[str], quick: bool = True) -> Job:
-        """Start a job that tokenizes texts; long ones, and those that are not quick to split, in a thread."""
-        if quick and _is_short(*texts):
-            return start()
-        job = self._tokenizing.submit(start, current_caller(), _size(*texts))
-        try:
-            return await asyncio.wrap_future(job)
-        except asyncio.CancelledError:  # has cancelled a queued job, but not a running one
-            job.add_done_callback(_cancel_result)
-            raise
 
 
 def _scored(scoring: Scoring) -> Generator[int, None, ScoreTextResponse]:
@@ -427,22 +353,7 @@ def _max_tokens(chosen: ChosenModels, parsed: ParsedRequest, pending: Pending) -
     return len(pending.futures) * parsed.max_tokens
 
 
-def _size(*texts: Sequence[str]) -> int:
-    """Count the characters of texts, with the fixed cost of each."""
-    return sum(CHARACTERS_PER_TEXT + len(text) for group in texts for text in group)
-
-
-def _is_short(*texts: Sequence[str]) -> bool:
-    """True if tokenizing takes little more time than a thread switch."""
-    return _size(*texts) <= MAX_INLINE_CHARACTERS
-
-
 def _is_quick(texts: Sequence[str], parameters: TranslationParameters) -> bool:
     """True if finding the sentences of short texts, without terms, takes little time."""
     ends = sum(map(possible_ends, texts)) if parameters.in_parts else 0
     return parameters.markup is None and parameters.terms is None and ends <= MAX_INLINE_ENDS
-
-
-def _cancel_result(job: "Future[Job]") -> None:
-    if not job.cancelled() and job.exception() is None:
-        job.result().cancel()
