@@ -94,9 +94,9 @@ def test_the_reader_of_messages_may_be_stuck_too() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_an_endless_graph_is_left_at_the_second_ctrl_c(tiny_bundle: Path, tmp_path: Path) -> None:
-    """The first interrupts the command, which then waits for the step that never ends."""
+    """The first interrupts the command, which then waits for the step that never ends; the second ends the wait."""
     bundle = shutil.copytree(tiny_bundle, tmp_path / "endless")
-    for graph in (bundle / "fp32").glob("encoder*.onnx"):
+    for graph in bundle.rglob("encoder*.onnx"):
         edit_graph(bundle, str(graph.relative_to(bundle)), loop_forever)
     command = [*JUMOK, "translate", "--bundle", bundle]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
@@ -113,8 +113,7 @@ def test_an_endless_graph_is_left_at_the_second_ctrl_c(tiny_bundle: Path, tmp_pa
             process.send_signal(signal.SIGINT)
             _wait_until(lambda: process.poll() is not None or not _is_pending(process.pid, signal.SIGINT))
         _, error = process.communicate(timeout=HANG_S)
-    assert process.returncode == 1
-    assert b"the process ends now" in error
+    assert (process.returncode, error) == (130, b"")
 
 
 def _cpu_s(process: int) -> float:

@@ -1,7 +1,9 @@
 """The ``jumok`` command, also ``python -m jumok``."""
 
+import atexit
 import os
 import sys
+from contextlib import suppress
 from typing import NoReturn
 
 from jumok.commands._second_signal import end_at_second_signal
@@ -13,13 +15,19 @@ def main() -> NoReturn:
     if sys.stdout is None:  # closed by the caller, who then wants no output
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
     try:
-        from jumok.commands._main import run  # noqa: PLC0415 - not every installation has click
+        from jumok.commands._main import INTERRUPTED, run  # noqa: PLC0415 - not every installation has click
     except ModuleNotFoundError as error:
         if error.name != "click":
             raise
         print("jumok: the command line needs click; install it with: pip install 'jumok[cli]'", file=sys.stderr)
         sys.exit(2)
-    sys.exit(run(sys.argv[1:]))
+    code = run(sys.argv[1:])
+    if code == INTERRUPTED:  # native threads may still compute, and would crash while libraries are taken down
+        atexit._run_exitfuncs()
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+        os._exit(code)
+    sys.exit(code)
 
 
 if __name__ == "__main__":

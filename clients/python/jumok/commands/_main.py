@@ -15,6 +15,8 @@ from jumok_proto import __version__
 from jumok_proto.errors import JumokError
 
 COMMANDS = "jumok.commands"
+INTERRUPTED = 130
+"""Exit code after Ctrl-C."""
 
 _EXTRAS = {
     "jumok_serve": "serve",
@@ -111,7 +113,7 @@ def _report(error: BaseException) -> int:
             error.show()
             code = error.exit_code
         case KeyboardInterrupt() | click.Abort():
-            code = 130
+            code = INTERRUPTED
         case BrokenPipeError():
             # Python flushes standard output again at exit, and would report the broken pipe.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
