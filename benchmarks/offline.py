@@ -32,7 +32,7 @@ import sacrebleu
 import torch
 
 from benchmarks.common import models
-from benchmarks.common.processes import Contender, Process, Program
+from benchmarks.common.processes import Process, Program
 from benchmarks.common.progress import described, progress
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
 from benchmarks.common.ratios import (
@@ -157,20 +157,27 @@ def _rests(
     results: Sequence[CellResult],
     plan: Plan,
 ) -> Iterator[Rested]:
-    """Measure the smallest cell after rests: jumok, and CTranslate2 in its fastest setting."""
+    """Measure the smallest cell after rests: jumok, CTranslate2 in its fastest setting, and the control."""
     cell = min(tasks, key=lambda cell: cell.rows)
     for result in results:
         if result.cell == cell:
             ours = contenders.ours[result.precision]
             [peer] = [each for each in contenders.peers[result.precision] if each.name == result.peer]
             for name, each in ((f"jumok {result.precision}", ours), (f"CTranslate2 {result.precision}", peer)):
+                yield _rested(name, cell, each.task(tasks[cell]), processes[each.program], plan)
+    control = models.control(threads=plan.threads)
+    with Process(control.program) as process:
+        yield _rested("control", cell, tasks[cell], process, plan)
 
-                def call(rest_s: float, calls: int, each: Contender = each) -> Sequence[float]:
-                    task = replace(each.task(tasks[cell]), least_s=0.0, rest_s=rest_s, repetitions=calls)
-                    return processes[each.program].measure(task).seconds
 
-                yield measure_rests(cell.model, name, QUICK_RESTS if plan.tiny else RESTS, call)
-                progress(f"{cell.model}, {cell}, {name}: after rests")
+def _rested(name: str, cell: Cell, task: Task, process: Process, plan: Plan) -> Rested:
+    """Measure a contender after rests."""
+
+    def call(rest_s: float, calls: int) -> Sequence[float]:
+        return process.measure(replace(task, least_s=0.0, rest_s=rest_s, repetitions=calls)).seconds
+
+    progress(f"{cell.model}, {cell}, {name}: after rests")
+    return measure_rests(cell.model, name, QUICK_RESTS if plan.tiny else RESTS, call)
 
 
 def run_trained(plan: Plan, folder: Path, record: Record) -> None:

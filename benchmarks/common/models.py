@@ -241,6 +241,13 @@ def generate(models: Models, *, threads: int, batch_size: int = 0) -> Contender:
     )
 
 
+def control(*, threads: int) -> Contender:
+    """The control of measurements after rests, which has no model."""
+    return Contender(
+        program=Program(name="control", module="benchmarks.contenders.control_side", arguments=(str(threads),)), size=0
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class ServedModel:
     """One model for all servers.

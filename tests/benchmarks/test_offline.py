@@ -72,7 +72,8 @@ def test_every_cell_is_run_and_recorded(tmp_path: Path) -> None:
         "CTranslate2 int8 1x1",
     ]
     assert [each["name"] for each in record["rests"]] == [
-        f"{side} {precision}" for precision in ("int8", "fp32") for side in ("jumok", "CTranslate2")
+        *(f"{side} {precision}" for precision in ("int8", "fp32") for side in ("jumok", "CTranslate2")),
+        "control",
     ]
     assert [len(times) for times in record["rests"][0]["seconds"].values()] == [3, 2]
     assert "after 0.05 s" in done.stdout
