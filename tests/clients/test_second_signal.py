@@ -91,7 +91,6 @@ def test_the_reader_of_messages_may_be_stuck_too() -> None:
     os.close(writer)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_an_endless_graph_is_left_at_the_second_ctrl_c(tiny_bundle: Path, tmp_path: Path) -> None:
     """The first interrupts the command, which then waits for the step that never ends; the second ends the wait."""
