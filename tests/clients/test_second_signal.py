@@ -97,7 +97,7 @@ def test_an_endless_graph_is_left_at_the_second_ctrl_c(tiny_bundle: Path, tmp_pa
     bundle = shutil.copytree(tiny_bundle, tmp_path / "endless")
     for graph in bundle.rglob("encoder*.onnx"):
         edit_graph(bundle, str(graph.relative_to(bundle)), loop_forever)
-    command = [*JUMOK, "translate", "--bundle", bundle]
+    command = [*JUMOK, "translate", "--bundle", str(bundle)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
