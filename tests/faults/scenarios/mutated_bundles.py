@@ -29,7 +29,7 @@ from tests.faults.tools.findings import Findings, Plan
 
 CPU_S = 20
 """Limit of a trial, which takes less than a second otherwise."""
-EACH_LARGE = 20
+EACH_LARGE = 50
 """One bundle in this number is a copy of the plan's; the others are copies of a small one, which opens faster."""
 EACH_BY_CHECKER = 50
 """One bundle in this number goes through the whole checker too; starting its process takes longer than the trial."""
