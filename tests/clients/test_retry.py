@@ -1,12 +1,16 @@
 """Retries, choice of servers and addresses, by tables worked by hand."""
 
+import asyncio
 from collections.abc import Sequence
 
+import grpc
 import pytest
 
 import jumok
 from jumok._transport.address import addresses
 from jumok._transport.retry import Attempts, Backoff, Endpoints
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest, TranslateTextResponse
+from tests.support.servers.scripted import Scripted, capitals
 
 UNAVAILABLE = jumok.UnavailableError("gone")
 
@@ -80,6 +84,45 @@ def test_errors_that_are_not_retryable_are_raised(error: jumok.JumokError) -> No
     attempts.begin(0.0)
     with pytest.raises(type(error)):
         attempts.failed(error, 0.0)
+
+
+def test_a_call_that_the_server_cancels_is_repeated_unless_the_client_was_closed() -> None:
+    attempts = Attempts(Endpoints(1), 10.0, 5, now=0.0)
+    attempts.begin(0.0)
+    assert attempts.failed(jumok.CallCancelledError("busy"), 0.0) > 0.0
+    attempts.begin(1.0)
+    with pytest.raises(jumok.CallCancelledError):
+        attempts.failed(jumok.CallCancelledError("closed"), 1.0, closed=True)
+
+
+class CancelsFirst(Scripted):
+    """Cancels the first call without a reason, as gRPC does if too many calls are unread."""
+
+    def TranslateText(self, request: TranslateTextRequest, context: grpc.ServicerContext) -> TranslateTextResponse:
+        if not self.requests:
+            self.requests.append(request)
+            context.abort(grpc.StatusCode.CANCELLED, "")
+        return super().TranslateText(request, context)
+
+
+@pytest.fixture
+def service() -> Scripted:
+    return CancelsFirst()
+
+
+def test_a_client_repeats_a_call_that_a_server_cancelled(service: Scripted, address: str) -> None:
+    with jumok.Client(address) as client:
+        assert client.translate("a") == capitals("a")
+    assert len(service.requests) == 2
+
+
+def test_an_asyncio_client_repeats_a_call_that_a_server_cancelled(service: Scripted, address: str) -> None:
+    async def scenario() -> None:
+        async with jumok.AsyncClient(address) as client:
+            assert await client.translate("a") == capitals("a")
+
+    asyncio.run(scenario())
+    assert len(service.requests) == 2
 
 
 def test_another_server_is_tried_at_once() -> None:

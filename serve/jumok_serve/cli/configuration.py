@@ -148,7 +148,7 @@ class Configuration(BaseModel):
     )
     max_connections_of_address: Positive = Field(
         _SERVICE.max_connections_of_address,
-        description="Most connections of a client address to a port; further ones, or silent ones, are closed.",
+        description="Most connections of a client address to a port; further ones are closed.",
     )
     upload_s: Seconds = Field(_SERVICE.upload_s, description="Seconds for a request to arrive.")
     silence_s: Seconds = Field(_SERVICE.silence_s, description="Most seconds between two messages of a corpus.")

@@ -6,9 +6,8 @@ import os
 import resource
 import socket
 import stat
-import sys
-from collections import defaultdict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -29,8 +28,6 @@ INTERVAL_S = 0.5
 OTHER_FILES = 512
 """Open files besides connections: bundles, logs, pipes of child processes."""
 _FILES = Path("/proc/self/fd")
-_SILENCE = slice(52, 56)
-"""Place of `tcpi_last_data_recv` in Linux' `struct tcp_info`: milliseconds since the last data."""
 
 Argument = tuple[str, int]
 
@@ -86,40 +83,52 @@ def allow_connections(limits: ServiceLimits, ports: int) -> None:
 
 
 async def bound_addresses(port: int, most: int) -> None:
-    """Close connections beyond the most of an address, which gRPC cannot do, until cancelled.
+    """Close new connections of an address that has the most, which gRPC cannot do, until cancelled.
 
     Sees connections in Linux' /proc; on other systems there is no bound.
     """
+    known: list[str] = []
     while _FILES.is_dir():
         await asyncio.sleep(INTERVAL_S)
         with suppress(OSError):  # too many open files
             if len(os.listdir(_FILES)) > most:
-                for account, closed in (await asyncio.to_thread(close_excess, port, most)).items():
+                known, closed = await asyncio.to_thread(close_excess, port, most, known)
+                for account, number in closed.items():
                     logger.warning(
                         "closed %d connections of %s, which may have %d; raise max_connections_of_address for a proxy",
-                        closed,
+                        number,
                         account,
                         most,
                     )
 
 
-def close_excess(port: int, most: int) -> dict[str, int]:
-    """Close each address's connections to a port beyond the most, the longest silent first.
+def close_excess(port: int, most: int, known: Sequence[str]) -> tuple[list[str], Counter[str]]:
+    """Close each address's connections to a port beyond the most.
+
+    Args:
+        known: peers that were connected before, which are the last to be closed.
 
     Returns:
-        Number of closed connections by address.
+        Peers that stay connected, and the number of closed connections by address.
     """
-    found: dict[str, list[tuple[int, int, str]]] = defaultdict(list)
-    for number in map(int, os.listdir(_FILES)):
-        with suppress(OSError), _connection(number, port) as (connection, peer):
-            info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _SILENCE.stop)
-            found[account_of(peer)].append((int.from_bytes(info[_SILENCE], sys.byteorder), number, peer))
-    excess = {account: sorted(peers, reverse=True)[: len(peers) - most] for account, peers in found.items()}
-    for _, number, peer in (one for several in excess.values() for one in several):
-        with suppress(OSError), _connection(number, port) as (connection, now):
+    found: dict[str, int] = {}
+    for number in sorted(map(int, os.listdir(_FILES))):  # new files have the first free number
+        with suppress(OSError), _connection(number, port) as (_, peer):
+            found[peer] = number
+    left: list[str] = []
+    of_account: Counter[str] = Counter()
+    closed: Counter[str] = Counter()
+    for peer in dict.fromkeys([*(peer for peer in known if peer in found), *found]):
+        account = account_of(peer)
+        of_account[account] += 1
+        if of_account[account] <= most:
+            left.append(peer)
+            continue
+        with suppress(OSError), _connection(found[peer], port) as (connection, now):
             if now == peer:  # else it was closed, and its number given to another
                 connection.shutdown(socket.SHUT_RDWR)
-    return {account: len(closed) for account, closed in excess.items() if closed}
+                closed[account] += 1
+    return left, closed
 
 
 @contextmanager

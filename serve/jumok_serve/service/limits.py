@@ -23,7 +23,7 @@ class ServiceLimits:
         max_calls_of_caller: open calls of a token, or without tokens of an address.
         max_watches: open health watches and reflections; as many health checks; one caller may have half.
         max_connections: connections of a port.
-        max_connections_of_address: connections of a client address to a port; others are closed.
+        max_connections_of_address: connections of a client address to a port; new ones are closed.
         upload_s: time for a request to arrive, in seconds.
         silence_s: time between two messages of a corpus, in seconds.
         wrong_tokens_per_second: calls of an address without a right token, before they are told to wait.

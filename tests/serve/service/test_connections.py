@@ -1,17 +1,18 @@
 """Limits of connections: pings, idleness, age, number, and bytes before a request is read."""
 
 import asyncio
+import socket
 import struct
 import sys
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, ExitStack, aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
 
 import jumok
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_serve.service.connections import STREAM_WINDOW
+from jumok_serve.service.connections import STREAM_WINDOW, close_excess
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.tools.http2 import (
     ACK,
@@ -194,25 +195,46 @@ async def left_after(closed: int, connections: Sequence[Connection]) -> list[Con
 
 
 @linux
-def test_an_address_keeps_the_connections_that_it_used_last() -> None:
+def test_connections_of_an_address_beyond_the_most_are_closed() -> None:
     async def scenario() -> None:
         limits = ServiceLimits(max_connections_of_address=3)
-        async with serving(FakeModel(), limits=limits) as (server, _), AsyncExitStack() as opened:
-
-            async def connect(of: str = "127.0.0.1") -> Connection:
-                connection = await opened.enter_async_context(Connection.to(server.address, of))
-                assert await pinged(connection, 1, 0.05) == b""  # pauses, so that none was silent for as long
-                return connection
-
-            other = await connect("127.0.0.2")
-            held = [await connect() for _ in range(3)]
-            for connection in reversed(held):
-                assert await pinged(connection, 1, 0.05) == b""
-            held += [await connect() for _ in range(2)]
-            assert await left_after(2, held) == [held[0], *held[3:]]
-            assert [await pinged(connection, 1, 0) for connection in (other, held[0], *held[3:])] == [b""] * 4
+        async with (
+            serving(FakeModel(), limits=limits) as (server, _),
+            Connection.to(server.address, of="127.0.0.2") as other,
+            AsyncExitStack() as opened,
+        ):
+            held = [await opened.enter_async_context(Connection.to(server.address)) for _ in range(5)]
+            for connection in (other, *(left := await left_after(2, held))):
+                assert await pinged(connection, 1, 0) == b""
+            assert len(left) == 3
 
     asyncio.run(scenario())
+
+
+@linux
+def test_new_connections_are_closed_before_older_ones() -> None:
+    """Although the number of the first file is free again, so that a new connection has it."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as opened:
+
+        def connect() -> tuple[socket.socket, socket.socket]:
+            client = opened.enter_context(socket.create_connection(server.getsockname()))
+            return client, opened.enter_context(server.accept()[0])
+
+        port = server.getsockname()[1]
+        first = connect()
+        older = [connect() for _ in range(2)]
+        known, closed = close_excess(port, 3, [])
+        assert (len(known), closed) == (3, {})
+        for one in first:
+            one.close()
+        newer = [connect() for _ in range(3)]
+        known, closed = close_excess(port, 3, known)
+        assert closed == {"ipv4:127.0.0.1": 2}
+        ended = [client.recv(1, socket.MSG_DONTWAIT) for client, _ in newer[1:]]
+        assert ended == [b"", b""]
+        for client, accepted in (*older, newer[0]):
+            accepted.sendall(b"x")
+            assert client.recv(1) == b"x"
 
 
 @linux

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jumok_proto.errors import JumokError, UnavailableError
+from jumok_proto.errors import CallCancelledError, JumokError, UnavailableError
 
 MAX_ATTEMPTS = 5
 FIRST_DELAY_S = 0.1
@@ -129,10 +129,17 @@ class Attempts:
         """Record that the current attempt was answered."""
         self._endpoints.succeeded(self.endpoint)
 
-    def failed(self, error: JumokError, now: float) -> float:
-        """Return the seconds until the next attempt; raises after the last."""
+    def failed(self, error: JumokError, now: float, *, closed: bool = False) -> float:
+        """Return the seconds until the next attempt; raises after the last.
+
+        gRPC cancels calls of a server that has too many unread ones.
+
+        Args:
+            closed: True if the client was closed, which cancels calls too.
+        """
         other_ready = self._endpoints.ended(self.endpoint, error, now)
-        if not error.retryable or self._left <= 0:
+        may_repeat = error.retryable or (isinstance(error, CallCancelledError) and not closed)
+        if not may_repeat or self._left <= 0:
             raise error
         delay_s = 0.0 if other_ready else self._backoff.delay_s(error.retry_after_s)
         if now + delay_s >= self._deadline:

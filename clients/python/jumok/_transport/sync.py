@@ -189,7 +189,8 @@ class Connection:
     def _wait_to_retry(self, attempts: Attempts, error: grpc.RpcError | UnavailableError) -> None:
         """Wait until the next attempt; raise the error of the last."""
         try:
-            delay_s = attempts.failed(self._failure(attempts.endpoint, error), time.monotonic())
+            failed = self._failure(attempts.endpoint, error)
+            delay_s = attempts.failed(failed, time.monotonic(), closed=self._closing.closed)
         except JumokError as failure:
             raise failure.with_traceback(None) from None
         self._closing.sleep(delay_s)
