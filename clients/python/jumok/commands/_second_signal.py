@@ -4,6 +4,7 @@ import os
 import select
 import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -12,19 +13,31 @@ STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 CLOSING_S = 5.0
 """Seconds that a process may take to close after the second signal."""
 _STDERR = 2
+FIRST_FREE = 3
+"""First file number after the standard streams."""
 
 
 def end_at_second_signal(closing_s: float = CLOSING_S) -> None:
     """End this process with status 1, `closing_s` seconds after a second stop signal.
 
     A thread counts signals, so that the main thread may be stuck in native code. A signal counts if Python has a
-    handler for it. Call it in the main thread; no other code may set a wakeup descriptor.
+    handler for it. Call it in the main thread; no other code may set a wakeup descriptor. On Windows it does nothing.
     """
-    received, written = socket.socketpair()
+    if sys.platform == "win32":
+        return
+    received, written = map(_above_standard_streams, socket.socketpair())
     written.setblocking(False)
     signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
     os.register_at_fork(after_in_child=_forget)  # Ctrl-C reaches forked children too, and would count twice
     threading.Thread(target=_watch, args=(received, written, closing_s), name="stop signals", daemon=True).start()
+
+
+def _above_standard_streams(end: socket.socket) -> socket.socket:
+    """Give a socket another number than those of standard streams, which a caller may have closed."""
+    from fcntl import F_DUPFD_CLOEXEC, fcntl  # noqa: PLC0415 - Windows does not have it
+
+    with end:
+        return socket.socket(fileno=fcntl(end, F_DUPFD_CLOEXEC, FIRST_FREE))
 
 
 def _forget() -> None:
