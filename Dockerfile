@@ -2,31 +2,38 @@
 # The digest names one image for all platforms; take the newest of the tag when Python or Debian has mended a fault.
 FROM python:3.11-slim-bookworm@sha256:a36c24f9cbdf4fd0f52d67f0823eeac19c2028c637cecc392d97f980d4fec56b AS base
 
-FROM base AS wheel
+# Versions and digests of all packages are those of deploy/locks. These here stay out of the images.
+FROM base AS tools
+COPY deploy/locks /locks
+RUN pip install --no-cache-dir --require-hashes --requirement /locks/build.txt
+
+
+FROM tools AS wheel
 # The compiler of the native kernels; which version of it does not matter.
 # hadolint ignore=DL3008
 RUN apt-get update && apt-get install --no-install-recommends --yes g++ && rm -rf /var/lib/apt/lists/*
 WORKDIR /source
 COPY . .
-RUN JUMOK_NATIVE=required pip wheel --no-cache-dir --no-deps --wheel-dir /dist .
+RUN JUMOK_NATIVE=required pip wheel --no-cache-dir --no-deps --no-build-isolation --wheel-dir /dist .
 
 
-# The tool that lists the installed packages stays out of the environment that it lists.
-FROM base AS environment
-COPY --from=wheel /dist /dist
-RUN python -m venv --without-pip /opt/jumok && pip install --no-cache-dir "$(echo /dist/*.whl)[sbom]"
-
-
-FROM environment AS cpu-environment
+FROM tools AS cpu-environment
 # NumPy's own tests are 17 MB that nothing here imports.
-RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve,http]" \
-    && find /opt/jumok -path '*/numpy/*' -type d -name tests -prune -exec rm -r {} + \
+RUN python -m venv --without-pip /opt/jumok \
+    && pip --python /opt/jumok install --no-cache-dir --require-hashes --requirement /locks/cpu.txt \
+    && find /opt/jumok -path '*/numpy/*' -type d -name tests -prune -exec rm -r {} +
+COPY --from=wheel /dist /dist
+# Without an index: fails if the wheel needs a package that the lock lacks.
+RUN pip --python /opt/jumok install --no-index "$(echo /dist/*.whl)[serve,http]" \
     && cyclonedx-py environment --output-file /opt/jumok/sbom.cdx.json /opt/jumok
 
 
-FROM environment AS cuda-environment
-# ONNX Runtime's extras are CUDA and cuDNN: the host needs a driver and the NVIDIA container toolkit, and nothing else.
-RUN pip --python /opt/jumok install --no-cache-dir "$(echo /dist/*.whl)[serve-gpu,http]" "onnxruntime-gpu[cuda,cudnn]>=1.23" \
+FROM tools AS cuda-environment
+# The lock has CUDA and cuDNN: the host needs a driver and the NVIDIA container toolkit, and nothing else.
+RUN python -m venv --without-pip /opt/jumok \
+    && pip --python /opt/jumok install --no-cache-dir --require-hashes --requirement /locks/cuda.txt
+COPY --from=wheel /dist /dist
+RUN pip --python /opt/jumok install --no-index "$(echo /dist/*.whl)[serve-gpu,http]" \
     && cyclonedx-py environment --output-file /opt/jumok/sbom.cdx.json /opt/jumok
 
 

@@ -3,9 +3,11 @@
 VENV ?= .venv
 # ONNX Runtime for CUDA and the other are the same module, so they need an environment each.
 CUDA_VENV ?= .venv-cuda
-# A server's environment, and that of the tool that lists its packages.
+# A server's environment, and those of the tools that list its packages, choose their versions, and build wheels.
 SERVER_VENV ?= .venv-server
-SBOM_VENV ?= .venv-sbom
+BUILD_VENV ?= .venv-build
+LOCK_VENV ?= .venv-lock
+WHEELS_VENV ?= .venv-wheels
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 # What an installation compiles.
@@ -130,16 +132,38 @@ gpu:  ## check and measure decoding on a GPU; ARGS are the check's
 .PHONY: sbom
 sbom:  ## list a server's Python packages in build/sbom.cdx.json, in the CycloneDX format
 	@$(MAKE) --no-print-directory VENV=$(SERVER_VENV) $(SERVER_VENV)/installed-serve
-	@$(MAKE) --no-print-directory VENV=$(SBOM_VENV) $(SBOM_VENV)/installed-sbom
+	@$(MAKE) --no-print-directory VENV=$(BUILD_VENV) $(BUILD_VENV)/locked-build
 	@mkdir -p build
-	$(SBOM_VENV)/bin/cyclonedx-py environment --output-file build/sbom.cdx.json $(SERVER_VENV)
+	$(BUILD_VENV)/bin/cyclonedx-py environment --output-file build/sbom.cdx.json $(SERVER_VENV)
+
+.PHONY: wheels
+wheels:  ## build the wheels for x86-64 and AArch64 in dist/, in minutes; ARGS=--twice compares a second build
+	@$(MAKE) --no-print-directory VENV=$(WHEELS_VENV) $(WHEELS_VENV)/locked-wheels
+	$(WHEELS_VENV)/bin/python deploy/build_wheels.py $(ARGS)
+
+# pip-compile writes the versions for the Python that runs it, which is the images'. jumok itself is "unsafe": left out.
+PIP_COMPILE = JUMOK_NATIVE=off CUSTOM_COMPILE_COMMAND="make lock" $(LOCK_VENV)/bin/pip-compile --quiet --upgrade --generate-hashes \
+	--strip-extras --unsafe-package jumok --no-annotate --no-emit-options
+.PHONY: lock
+lock:  ## choose the newest versions of packages for the images and wheels, in deploy/locks/; needs Python 3.11
+	@$(MAKE) --no-print-directory VENV=$(LOCK_VENV) PYTHON=python3.11 $(LOCK_VENV)/bin/python
+	@$(LOCK_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'pip-tools>=7.5'
+	$(PIP_COMPILE) --output-file deploy/locks/build.txt deploy/locks/build.in
+	$(PIP_COMPILE) --output-file deploy/locks/wheels.txt deploy/locks/wheels.in
+	$(PIP_COMPILE) --output-file deploy/locks/cpu.txt --extra serve,http pyproject.toml
+	$(PIP_COMPILE) --output-file deploy/locks/cuda.txt --extra serve-gpu,http pyproject.toml deploy/locks/cuda.in
 
 clean:  ## remove the environment, and what tools and builds have left
-	rm -rf $(VENV) $(CUDA_VENV) $(SERVER_VENV) $(SBOM_VENV) build dist site serve/jumok_serve/kernels/*.so .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CUDA_VENV) $(SERVER_VENV) $(BUILD_VENV) $(LOCK_VENV) $(WHEELS_VENV) build dist site serve/jumok_serve/kernels/*.so .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed-%: pyproject.toml hatch_build.py $(KERNELS) | $(VENV)/bin/python
 	@echo "Installing jumok[$*] and what it needs into $(VENV); this may take minutes ..."
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+$(VENV)/locked-%: deploy/locks/%.txt | $(VENV)/bin/python
+	@echo "Installing $< into $(VENV) ..."
+	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --requirement $<
 	@touch $@
 
 $(VENV)/bin/python:

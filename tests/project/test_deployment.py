@@ -107,7 +107,7 @@ def test_images_from_elsewhere_are_pinned_by_digest() -> None:
     assert [image for image in used if not DIGEST.search(image)] == []
 
 
-def test_the_builder_sees_what_the_wheel_is_made_of() -> None:
+def test_the_builder_sees_what_the_image_is_made_of() -> None:
     with (ROOT / "pyproject.toml").open("rb") as stream:
         configured = tomllib.load(stream)
     project, hatch = configured["project"], configured["tool"]["hatch"]
@@ -117,6 +117,7 @@ def test_the_builder_sees_what_the_wheel_is_made_of() -> None:
         *project["license-files"],
         *hatch["build"]["targets"]["wheel"]["packages"],
         "hatch_build.py",
+        "deploy/locks",
     }
     seen = {line[1:] for line in (ROOT / ".dockerignore").read_text(encoding="utf-8").splitlines() if line[:1] == "!"}
     assert seen == needed

@@ -11,7 +11,7 @@ Differences from a reader's terminal:
 - ports 50051 and 8080 are free ports;
 - the Hugging Face Hub is a server on this machine, which has a tiny checkpoint under a published one's name;
 - ``make`` is a dry run: ``.ci/run`` runs the targets that newcomers run first;
-- ``pip install`` does nothing: `tests/project/test_packaging.py` installs the extras;
+- ``pip`` does nothing: `tests/project/test_packaging.py` installs the extras;
 - ``docker`` and ``kubectl`` do nothing: `tests/project/test_deployment.py` tests their files.
 """
 
@@ -55,7 +55,7 @@ LONGEST_README = 130
 SERVE = f"jumok serve {MODEL} --port 50051\n"
 SHELL = """
 make() { command make --dry-run --directory "$REPOSITORY" "$@"; }
-pip() { [ "$1" = install ]; }
+pip() { case $1 in download | install) ;; *) return 1 ;; esac; }
 docker() { case $1 in build | run | compose) ;; *) return 1 ;; esac; }
 kubectl() {
     case "$1 $2" in

@@ -190,6 +190,14 @@ def test_without_the_wheel_is_for_every_platform(sources: Path, tmp_path: Path) 
     assert pure.name.endswith("-py3-none-any.whl")
 
 
+@pytest.mark.slow
+def test_the_source_distribution_serves_without_a_compiler(sources: Path) -> None:
+    command = [sys.executable, str(ROOT / "deploy/check_wheel.py"), str(sources)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "served without native kernels, and the log says so" in done.stdout
+
+
 def test_the_source_distribution_holds_the_kernels_sources(sources: Path) -> None:
     with tarfile.open(sources) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
@@ -274,13 +282,17 @@ def test_a_command_of_another_extra_names_it(
     assert f"pip install 'jumok[{extra}]'" in with_serve.run("jumok", command, *arguments[command], code=1)
 
 
-def test_the_images_list_of_packages_is_complete(wheel: Path, with_serve: Environment, tmp_path: Path) -> None:
+def test_the_images_list_of_packages_is_complete(with_serve: Environment, tmp_path: Path) -> None:
     commands = re.findall(r"cyclonedx-py (\S+ .*)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.MULTILINE)
     (command,) = set(commands)
     assert len(commands) == 2  # of both environments
     written = tmp_path / "sbom.cdx.json"
     places = {"/opt/jumok/sbom.cdx.json": written, "/opt/jumok": with_serve.folder}
-    tool = install(wheel, "[sbom]", tmp_path / "tool")
+    tool = Environment(tmp_path / "tool")
+    venv.create(tool.folder, with_pip=False)
+    lock = ["--require-hashes", "--requirement", str(ROOT / "deploy/locks/build.txt")]
+    pip = [sys.executable, "-m", "pip", "--python", str(tool.folder), "install", "--quiet", *lock]
+    subprocess.run(pip, check=True, timeout=HANG_S)
     tool.run("cyclonedx-py", *(places.get(argument, argument) for argument in command.split()))
     listed = json.loads(written.read_text(encoding="utf-8"))
     assert listed["bomFormat"] == "CycloneDX"

@@ -1,0 +1,133 @@
+"""Check an installation without compiler and network: ``python deploy/check_wheel.py FILE [--wheelhouse FOLDER]``.
+
+FILE is a wheel or the source distribution. It is installed with its extra ``serve`` into a new environment of this
+Python, from the wheelhouse alone, with no program in PATH but the environment's. A committed model is then served: with
+native kernels from a wheel that has them, else without, which the log must say. The exit code is then 0. Needs nothing
+but Python, so that it runs in a bare container.
+"""
+
+import argparse
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+import venv
+import zipfile
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+BUNDLE = ROOT / "models/multi30k-en-de-transformer"
+SENTENCE = "A man in a red jacket is riding a bicycle through the snow."
+LIBRARY = "jumok_serve/kernels/libjumok_kernels.so"
+WITH, WITHOUT = "native kernels are used", "native kernels are not used"
+TIMEOUT_S = 600.0
+
+
+class CheckError(Exception):
+    """A failed check."""
+
+
+def run(*command: str | Path, environment: dict[str, str] | None = None) -> str:
+    """Run a program; return its output.
+
+    Raises:
+        CheckError: the program fails.
+    """
+    done = subprocess.run(
+        [str(part) for part in command],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise CheckError(f"{' '.join(map(str, command))}: exit code {done.returncode}\n{done.stdout.strip()}")
+    return done.stdout
+
+
+def fill(wheelhouse: Path, distribution: Path) -> None:
+    """Download what an installation with this Python needs, and what a build of the source distribution needs."""
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
+    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(wheelhouse)]
+    run(*pip, f"{distribution}[serve]", *build)
+
+
+def without_compiler(folder: Path) -> dict[str, str]:
+    """Return the variables of a process that finds the programs of an environment, and no others."""
+    ours = ("PYTHON", "PIP_", "JUMOK_", "CXX")
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
+    return kept | {"PATH": str(folder / "bin"), "PIP_CONFIG_FILE": os.devnull}
+
+
+def install(distribution: Path, wheelhouse: Path, folder: Path) -> float:
+    """Install a distribution with its extra ``serve`` into a new environment; return the seconds of pip."""
+    venv.create(folder, with_pip=True)
+    start = time.monotonic()
+    pip = [str(folder / "bin/python"), "-m", "pip", "install", "--no-index", "--find-links", str(wheelhouse)]
+    run(*pip, f"{distribution}[serve]", environment=without_compiler(folder))
+    return time.monotonic() - start
+
+
+def check_serving(folder: Path, *, kernels: bool) -> str:
+    """Serve the committed model, and return a translation; check that the kernels are used, or that the log warns."""
+    jumok = folder / "bin/jumok"
+    variables = without_compiler(folder)
+    command = [jumok, "serve", BUNDLE, "--port", "0", "--threads", "1", "--replicas", "1"]
+    log = folder / "log"
+    with (
+        log.open("w", encoding="utf-8") as errors,
+        subprocess.Popen(
+            list(map(str, command)), env=variables, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True
+        ) as server,
+    ):
+        try:
+            assert server.stdout is not None
+            serving = re.match(r"serving on (\S+): ", server.stdout.readline())
+            written = log.read_text(encoding="utf-8")
+            if serving is None:
+                raise CheckError(f"the server did not start:\n{written}")
+            wanted, other = (WITH, WITHOUT) if kernels else (WITHOUT, WITH)
+            if wanted not in written or other in written:
+                raise CheckError(f"the server did not log {wanted!r}:\n{written}")
+            translation = run(jumok, "translate", "--server", serving[1], SENTENCE, environment=variables).strip()
+            server.terminate()
+            if server.wait(TIMEOUT_S) != 0:
+                raise CheckError(f"the server ended with exit code {server.returncode}")
+        finally:
+            server.kill()
+    return translation
+
+
+def main() -> None:
+    """Run the check; exit with code 1 and a reason if any part fails."""
+    parser = argparse.ArgumentParser(description="Install and serve without compiler and network.")
+    parser.add_argument("distribution", type=Path, metavar="FILE", help="wheel or source distribution")
+    parser.add_argument(
+        "--wheelhouse", type=Path, help="folder of packages; is filled if it is missing; default: a temporary one"
+    )
+    options = parser.parse_args()
+    distribution = options.distribution.resolve()
+    try:
+        with tempfile.TemporaryDirectory() as temporary:
+            wheelhouse = (options.wheelhouse or Path(temporary, "wheelhouse")).resolve()
+            if not wheelhouse.exists():
+                fill(wheelhouse, distribution)
+            folder = Path(temporary, "environment")
+            took_s = install(distribution, wheelhouse, folder)
+            print(f"installed in {took_s:.1f} s: {distribution.name}, Python {platform.python_version()}")
+            kernels = distribution.suffix == ".whl" and LIBRARY in zipfile.ZipFile(distribution).namelist()
+            translation = check_serving(folder, kernels=kernels)
+            print(f"served {'with' if kernels else 'without'} native kernels, and the log says so: {translation}")
+    except (CheckError, OSError, zipfile.BadZipFile, subprocess.TimeoutExpired) as error:
+        sys.exit(f"check failed: {error}")
+
+
+if __name__ == "__main__":
+    main()

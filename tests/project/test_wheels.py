@@ -1,0 +1,222 @@
+"""Released wheels, the versions that are locked for images, and the workflow of releases.
+
+Compiling takes minutes, so `make wheels` is not run: JUMOK_TEST_WHEELS names the folder of its results.
+"""
+
+import base64
+import hashlib
+import os
+import re
+import runpy
+import shutil
+import subprocess
+import sys
+import tomllib
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.support.hang import HANG_S
+
+ROOT = Path(__file__).parents[2]
+BUILD = ROOT / "deploy/build_wheels.py"
+CHECK = ROOT / "deploy/check_wheel.py"
+LOCKS = ROOT / "deploy/locks"
+LIBRARY = "jumok_serve/kernels/libjumok_kernels.so"
+IMAGE = {"python_version": "3.11", "python_full_version": "3.11.9", "platform_machine": "x86_64", "extra": ""}
+"""Markers of the images, beside those that all machines here have."""
+COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+WHEELS = os.environ.get("JUMOK_TEST_WHEELS")
+
+compiles = pytest.mark.skipif(COMPILER is None or os.uname().machine != "x86_64", reason="no compiler for x86-64")
+
+
+def project() -> dict[str, Any]:
+    loaded: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    return loaded
+
+
+def needed(extras: str) -> Iterator[Requirement]:
+    """Yield what the distribution needs with extras, without itself."""
+    table = project()["project"]
+    for line in [
+        *table["dependencies"],
+        *(line for extra in extras.split(",") for line in table["optional-dependencies"][extra]),
+    ]:
+        requirement = Requirement(line)
+        if requirement.name == table["name"]:
+            yield from needed(",".join(sorted(requirement.extras)))
+        else:
+            yield requirement
+
+
+def listed(name: str) -> list[Requirement]:
+    """Read the requirements of a file for people, with those that it includes."""
+    lines = (LOCKS / name).read_text(encoding="utf-8").splitlines()
+    included = [line.removeprefix("-r ") for line in lines if line.startswith("-r ")]
+    own = [Requirement(line) for line in lines if not line.startswith(("-r ", "#"))]
+    return [*own, *(requirement for other in included for requirement in listed(other))]
+
+
+WANTED = {
+    "build": lambda: [*listed("build.in"), *map(Requirement, project()["build-system"]["requires"])],
+    "wheels": lambda: listed("wheels.in"),
+    "cpu": lambda: [*needed("serve,http")],
+    "cuda": lambda: [*needed("serve-gpu,http"), *listed("cuda.in")],
+}
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_lock_has_the_versions_that_are_needed(name: str) -> None:
+    text = (LOCKS / f"{name}.txt").read_text(encoding="utf-8")
+    assert "://" not in text  # of whichever index pip is configured for
+    pins: dict[str, str] = {}
+    entries = re.sub(r"\\\n\s+", "", re.sub(r"^ *#.*\n", "", text, flags=re.MULTILINE)).splitlines()
+    for entry in filter(None, entries):
+        found = re.fullmatch(r"([a-z0-9-]+)==(\S+) (?:--hash=sha256:[0-9a-f]{64} ?)+", entry)
+        assert found is not None, entry
+        pins[found[1]] = found[2]
+    for requirement in WANTED[name]():
+        if requirement.marker is None or requirement.marker.evaluate(IMAGE):
+            version = pins.get(canonicalize_name(requirement.name))
+            assert version is not None, f"run make lock: {name}.txt lacks {requirement}"
+            assert requirement.specifier.contains(version, prereleases=True), f"run make lock: {requirement}, {version}"
+
+
+def test_images_and_wheels_take_the_locked_versions() -> None:
+    image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
+    installed = re.findall(r"pip (?:--python \S+ )?(?:install|wheel) [^&\n]+", image)
+    assert len(installed) == 6
+    for command in installed:
+        assert any(option in command for option in ("--require-hashes", "--no-index", "--no-build-isolation")), command
+    assert set(re.findall(r"/locks/(\w+)\.txt", image)) == {"build", "cpu", "cuda"}
+    command = ["make", "-C", ROOT, "--dry-run", "wheels"]
+    dry = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
+    assert "--require-hashes --requirement deploy/locks/wheels.txt\n" in dry
+    assert "/bin/python deploy/build_wheels.py \n" in dry
+
+
+def test_the_release_is_built_and_checked_by_pinned_actions() -> None:
+    workflow = yaml.safe_load((ROOT / ".github/workflows/release.yml").read_text(encoding="utf-8"))
+    jobs = workflow["jobs"]
+    steps = [step for job in jobs.values() for step in job["steps"]]
+    used = [step["uses"] for step in steps if "uses" in step]
+    assert used
+    assert [action for action in used if not re.fullmatch(r"actions/[\w-]+@[0-9a-f]{40}", action)] == []
+    commands = [step["run"] for step in steps if "run" in step]
+    assert "make wheels ARGS=--twice" in commands
+    scripts = re.findall(r"python (\S+)", "\n".join(commands))
+    assert set(scripts) == {"deploy/check_wheel.py"}
+    assert all((ROOT / script).exists() for script in scripts)
+    named = [line.rpartition(" :: ")[2] for line in project()["project"]["classifiers"] if "Python :: 3." in line]
+    assert jobs["check"]["strategy"]["matrix"]["python"] == named
+    assert workflow["permissions"] == {"contents": "read"}
+    (compared,) = (command for command in commands if "__version__" in command)
+    version = runpy.run_path(str(ROOT / "proto/jumok_proto/__init__.py"))["__version__"]
+    for tag, code in ((f"v{version}", 0), (f"v{version}.1", 1)):
+        environment = os.environ | {"GITHUB_REF_NAME": tag}
+        done = subprocess.run(["sh", "-euc", compared], cwd=ROOT, env=environment, capture_output=True, check=False)
+        assert done.returncode == code, tag
+
+
+def digest(data: bytes) -> str:
+    """Return a digest as wheels record it."""
+    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def write_wheel(folder: Path, library: bytes) -> Path:
+    """Write a wheel for x86-64 Linux that holds a library alone."""
+    files = {
+        LIBRARY: library,
+        "jumok-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: jumok\nVersion: 1\n",
+        "jumok-1.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-linux_x86_64\n",
+    }
+    record = "jumok-1.dist-info/RECORD"
+    digests = {
+        name: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=") for name, data in files.items()
+    }
+    lines = [f"{name},sha256={digests[name].decode()},{len(data)}\n" for name, data in files.items()]
+    wheel = folder / "jumok-1-py3-none-linux_x86_64.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, data in (files | {record: "".join([*lines, f"{record},,\n"]).encode()}).items():
+            archive.writestr(name, data)
+    return wheel
+
+
+def compiled(folder: Path, source: str, *options: str) -> bytes:
+    assert COMPILER is not None
+    out = folder / "made.so"
+    command = [COMPILER, "-shared", "-fPIC", "-x", "c++", "-", "-x", "none", *options, "-o", str(out)]
+    subprocess.run(command, input=source, text=True, check=True, timeout=HANG_S)
+    return out.read_bytes()
+
+
+@pytest.fixture(scope="module")
+def script() -> dict[str, Any]:
+    pytest.importorskip("auditwheel", reason="auditwheel is not installed")
+    return runpy.run_path(str(BUILD))
+
+
+@compiles
+def test_a_wheel_gets_the_tag_of_the_systems_that_can_use_it(script: dict[str, Any], tmp_path: Path) -> None:
+    library = compiled(tmp_path, '#include <cstdlib>\nextern "C" void* Call(int n) { return std::malloc(n); }\n')
+    for name in ("first", "second"):  # the same bytes at any time
+        (tmp_path / name).mkdir()
+        made = script["repair"](write_wheel(tmp_path, library), "x86_64", tmp_path / name)
+        assert made == tmp_path / name / "jumok-1-py3-none-manylinux_2_28_x86_64.whl"
+        with zipfile.ZipFile(made) as archive:
+            assert archive.read(LIBRARY) == library
+            assert b"\nTag: py3-none-manylinux_2_28_x86_64\n" in archive.read("jumok-1.dist-info/WHEEL")
+    first, second = (path.read_bytes() for path in sorted(tmp_path.glob("*/*.whl")))
+    assert first == second
+
+
+@compiles
+def test_a_wheel_that_others_cannot_use_is_refused(script: dict[str, Any], tmp_path: Path) -> None:
+    other = tmp_path / "libother.so"
+    other.write_bytes(compiled(tmp_path, 'extern "C" int Other() { return 1; }\n', "-Wl,-soname,libother.so"))
+    library = compiled(tmp_path, 'extern "C" int Other();\nint Call() { return Other(); }\n', str(other))
+    with pytest.raises(script["BuildError"], match=r"libother\.so"):
+        script["repair"](write_wheel(tmp_path, library), "x86_64", tmp_path / "out")
+
+
+def check(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", str(CHECK), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+
+
+def test_a_wheel_that_does_not_install_fails_the_check(tmp_path: Path) -> None:
+    wheelhouse = tmp_path / "wheelhouse"
+    wheelhouse.mkdir()
+    done = check(tmp_path / "jumok-1-py3-none-any.whl", "--wheelhouse", wheelhouse)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith("check failed: ")
+    assert "jumok-1-py3-none-any.whl" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(WHEELS is None, reason="set JUMOK_TEST_WHEELS to the folder that make wheels has filled")
+def test_the_built_wheels_install_and_serve() -> None:
+    assert WHEELS is not None
+    folder = Path(WHEELS).resolve()
+    lines = (folder / "SHA256SUMS").read_text(encoding="ascii").splitlines()
+    sums = {name: expected for expected, name in (line.split("  ") for line in lines)}
+    for name, expected in sums.items():
+        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == expected
+    wheels = [name for name in sums if name.endswith(".whl")]
+    assert {name.partition("-py3-none-")[2] for name in wheels} == {
+        "manylinux_2_28_x86_64.whl",
+        "manylinux_2_28_aarch64.whl",
+    }
+    (sources,) = (name for name in sums if name.endswith(".tar.gz"))
+    (here,) = (name for name in wheels if name.endswith(f"_{os.uname().machine}.whl"))
+    for name, kernels in ((here, "with"), (sources, "without")):
+        done = check(folder / name)
+        assert done.returncode == 0, done.stderr
+        assert f"served {kernels} native kernels" in done.stdout
