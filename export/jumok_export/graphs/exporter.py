@@ -20,7 +20,7 @@ _Replaced = tuple[Any, str, Callable[..., Any]]
 def quick_exporter() -> Iterator[None]:
     """Take the shortcuts within this context."""
     with contextlib.ExitStack() as restored:
-        for make in (_cached_operators, _needed_decompositions, _possible_rewrites):
+        for make in (_cached_operators, _needed_decompositions, _known_values, _possible_rewrites):
             with contextlib.suppress(ImportError, AttributeError, KeyError):
                 holder, name, function = make()
                 restored.callback(setattr, holder, name, getattr(holder, name))
@@ -44,6 +44,9 @@ def _needed_decompositions() -> _Replaced:
     decompose = _fx_passes.decompose_with_registry
 
     def needed(program: torch.export.ExportedProgram, registry: Any) -> torch.export.ExportedProgram:
+        for node in program.graph.nodes:  # constants such as `torch.tensor(...)` are detached in place
+            if node.target is torch.ops.aten.detach_.default:
+                node.target = torch.ops.aten.detach.default
         known = {*_decomp.get_onnx_implemented_overloads(registry), operator.getitem, *_ASSERTIONS}
         modules = list(program.graph_module.modules())
         called = [node.target for node in program.graph.nodes if node.op == "call_function"]
@@ -58,6 +61,24 @@ def _needed_decompositions() -> _Replaced:
 def _writes(target: Any) -> bool:
     """True for an operator that changes its inputs."""
     return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
+def _known_values() -> _Replaced:
+    """Take the values of a traced program's nodes as known, instead of computing them again, to insert casts."""
+    from torch.onnx._internal.fx.passes import type_promotion  # noqa: PLC0415
+
+    interpreter = type_promotion._TypePromotionInterpreter
+    compute = torch.fx.Interpreter.run_node
+
+    def run_node(self: Any, node: torch.fx.Node) -> Any:
+        with self._set_current_node(node):
+            rule = type_promotion.get_type_promotion_rule(node, self.type_promotion_table)
+            if rule:
+                self._maybe_promote_node(node, rule)
+        known = node.op == "call_function" and "val" in node.meta
+        return node.meta["val"] if known else compute(self, node)
+
+    return interpreter, "run_node", run_node
 
 
 def _possible_rewrites() -> _Replaced:

@@ -5,11 +5,12 @@ from contextlib import nullcontext
 import numpy as np
 import onnxruntime
 import pytest
+import torch
 
 from jumok_export.graphs import tracing
 from jumok_export.graphs.graph import Graph
 from jumok_export.models.attention import scaled_queries
-from jumok_export.models.transformer import Transformer
+from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.training.vocabulary import Vocabulary
 
 
@@ -45,3 +46,35 @@ def test_graphs_compute_the_same_without_shortcuts(
         if name != "decoder":  # verification compares its steps
             for value, other in zip(outputs(graph, feeds), outputs(tiny_graphs[name], feeds), strict=True):
                 np.testing.assert_array_equal(value, other)
+
+
+def test_a_transformer_is_traced_once_for_each_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decomposition would trace a graph again, and the insertion of casts would compute all of its values again."""
+    from torch.onnx._internal.exporter import _fx_passes  # noqa: PLC0415 - as the exporter
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("a second time")
+
+    monkeypatch.setattr(_fx_passes, "decompose_with_registry", refuse)
+    computed: list[object] = []
+    compute = torch.fx.Interpreter.run_node
+
+    def counted(self: torch.fx.Interpreter, node: torch.fx.Node) -> object:
+        computed.append(node.target)
+        return compute(self, node)
+
+    monkeypatch.setattr(torch.fx.Interpreter, "run_node", counted)
+    sizes = TransformerSizes(
+        source_vocabulary=30,
+        target_vocabulary=30,
+        width=16,
+        heads=2,
+        feed_forward=32,
+        encoder_layers=1,
+        decoder_layers=1,
+    )
+    graphs = tracing.export_graphs(Transformer(sizes).eval(), 30, 30)
+    assert graphs.keys() == {"encoder", "decoder", "scorer", "aligner"}
+    values = [target for target in computed if isinstance(target, torch._ops.OpOverload)]
+    casts = values.count(torch.ops.prims.convert_element_type.default)
+    assert len(values) <= 2 * casts  # each cast, and the operator that reads it
