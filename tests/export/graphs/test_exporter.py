@@ -50,7 +50,7 @@ def test_graphs_compute_the_same_without_shortcuts(
 
 def test_a_transformer_is_traced_once_for_each_graph(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decomposition would trace a graph again, and the insertion of casts would compute all of its values again."""
-    from torch.onnx._internal.exporter import _fx_passes  # noqa: PLC0415 - as the exporter
+    from torch.onnx._internal.exporter import _fx_passes
 
     def refuse(*_: object) -> None:
         raise AssertionError("a second time")
