@@ -66,13 +66,15 @@ def without_compiler(folder: Path) -> dict[str, str]:
     return kept | {"PATH": str(folder / "bin"), "PIP_CONFIG_FILE": os.devnull}
 
 
-def install(distribution: Path, wheelhouse: Path, folder: Path) -> float:
-    """Install a distribution with its extra ``serve`` into a new environment; return the seconds of pip."""
+def install(distribution: Path, wheelhouse: Path, folder: Path) -> tuple[float, float]:
+    """Install a distribution with its extra ``serve`` into a new environment; return pip's seconds and CPU seconds."""
     venv.create(folder, with_pip=True)
-    start = time.monotonic()
+    start, before = time.monotonic(), os.times()
     pip = [str(folder / "bin/python"), "-m", "pip", "install", "--no-index", "--find-links", str(wheelhouse)]
     run(*pip, f"{distribution}[serve]", environment=without_compiler(folder))
-    return time.monotonic() - start
+    after = os.times()
+    cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
+    return time.monotonic() - start, cpu_s
 
 
 def check_serving(folder: Path, *, kernels: bool) -> str:
@@ -120,8 +122,9 @@ def main() -> None:
             if not wheelhouse.exists():
                 fill(wheelhouse, distribution)
             folder = Path(temporary, "environment")
-            took_s = install(distribution, wheelhouse, folder)
-            print(f"installed in {took_s:.1f} s: {distribution.name}, Python {platform.python_version()}")
+            took_s, cpu_s = install(distribution, wheelhouse, folder)
+            used = f"{took_s:.1f} s, of a processor {cpu_s:.1f} s"
+            print(f"installed in {used}: {distribution.name}, Python {platform.python_version()}")
             kernels = distribution.suffix == ".whl" and LIBRARY in zipfile.ZipFile(distribution).namelist()
             translation = check_serving(folder, kernels=kernels)
             print(f"served {'with' if kernels else 'without'} native kernels, and the log says so: {translation}")
