@@ -87,7 +87,6 @@ def try_mutated(large: Path, small: Path, count: int, seed: int) -> Outcomes:
     context.set_forkserver_preload([__name__])
     outcomes = Outcomes()
     with TemporaryDirectory(prefix="jumok-mutated-") as name:
-        checker = BundleChecker(verdicts=Verdicts(Path(name) / "verdicts"), cpu_s=CPU_S)
         for number in range(count):
             folder = Path(name) / str(number)
             bundle = small if number % EACH_LARGE else large
@@ -98,12 +97,13 @@ def try_mutated(large: Path, small: Path, count: int, seed: int) -> Outcomes:
                 outcomes.failed.append(f"{number} {mutation}: {failure}")
             if number % EACH_BY_CHECKER == 0:
                 outcomes.checked += 1
-                refused = _is_refused(checker, folder)
+                verdicts = Verdicts(Path(name) / f"verdicts-{number}")  # none of another bundle with this manifest
+                refused = _is_refused(BundleChecker(verdicts=verdicts, cpu_s=CPU_S), folder)
                 if refused != (outcome != GOOD):
                     outcomes.failed.append(f"{number} {mutation}: {outcome}, but the checker's refusal is {refused}")
             shutil.rmtree(folder)
             if number % 500 == 499:
-                progress(f"{number + 1} mutated bundles: {dict(outcomes)}")
+                progress(f"{number + 1} mutated bundles: {dict(outcomes)}; failed: {outcomes.failed}")
     return outcomes
 
 
