@@ -255,6 +255,20 @@ def test_a_fault_of_the_server_is_an_internal_error(
     assert "id-1" in str(caught.value)
 
 
+@both
+def test_a_call_that_a_proxy_has_lost_can_be_repeated(translate: Translate, address: str, service: Scripted) -> None:
+    """A fault of a server has details; without, its proxy speaks, as Ray's for a replica that was killed."""
+    service.lost = ["The actor died unexpectedly.\n\tclass_name: Replica"] * 2
+    with pytest.raises(
+        jumok.UnavailableError, match=r"lost between .* and a server: The actor died unexpectedly\.$"
+    ) as caught:
+        translate(address, "a")
+    assert caught.value.retryable
+    with jumok.Client(address) as client:
+        assert client.translate("a") == capitals("a")
+    assert len(service.requests) == 3
+
+
 def test_a_parameter_is_named_as_the_caller_wrote_it() -> None:
     fields = ("options.beam_size", "contents[3]", "content", "target_prefixes[0]", "source_language_code", "model")
     assert [parameter_name(field) for field in fields] == [

@@ -15,15 +15,12 @@ Differences from a reader's terminal:
 - ``docker`` and ``kubectl`` do nothing: `tests/project/test_deployment.py` tests their files.
 """
 
-import contextlib
 import gzip
 import os
-import random
 import re
 import runpy
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -39,6 +36,7 @@ from jumok_proto.errors import JumokError
 from tests.parity.texts import parallel_sentences
 from tests.support.checkpoints.hub import Hub, serve_hub
 from tests.support.hang import HANG_S
+from tests.support.ports import free_port
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "tests/data"
@@ -46,6 +44,7 @@ MODEL = "models/multi30k-en-de-transformer"
 RUN_ELSEWHERE = {
     "docs/own-model.md": "tests/export/bundles/test_own_model.py",
     "docs/attention.ko.md": "tests/project/test_attention_page.py",
+    "docs/operations/ray.md": "tests/serve/ray/test_cluster.py",
 }
 """Documents whose examples have a test of their own, which also checks the results."""
 README = ROOT / "README.md"
@@ -90,14 +89,6 @@ def blocks(document: Path) -> Iterator[Block]:
     for found in re.finditer(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```$", text, re.MULTILINE | re.DOTALL):
         lines = (line.removeprefix(found[1]) for line in found[3].splitlines(keepends=True))
         yield Block(found[2], "".join(lines))
-
-
-def free_port() -> int:
-    """A free port that no other process gets by chance: systems assign ports from 32768 up."""
-    for port in random.SystemRandom().sample(range(20_000, 30_000), 100):
-        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
-            return port
-    raise AssertionError("no port is free")
 
 
 @dataclass(frozen=True)

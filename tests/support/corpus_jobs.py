@@ -18,7 +18,7 @@ from jumok.commands._runners import Outcome, in_process
 from jumok.commands.corpus.inputs import find_sources, is_one_file
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import Columns
-from jumok.commands.corpus.run import run_job
+from jumok.commands.corpus.run import run_job, translate_here
 from jumok_proto.results import FinishReason, Hypothesis, Translation
 
 COLUMNS = Columns(text="text", translation="translation", score=None, several=False)
@@ -81,7 +81,8 @@ def run(
     """Run a job to its end."""
     sources = find_sources(inputs, out, format_name, columns)
     job = Job(out, [source.name for source in sources], is_file=is_one_file(inputs))
-    return run_job(job, settings or {}, sources, lambda: nullcontext(runner), block_rows=block_rows)
+    translate = partial(translate_here, open_runner=lambda: nullcontext(runner))
+    return run_job(job, settings or {}, sources, translate, block_rows=block_rows)
 
 
 def _killed_at(change: int, work: Callable[[], object]) -> bool:

@@ -11,7 +11,7 @@ import grpc
 from google.rpc import status_pb2
 
 from jumok_proto.error_conversion import error_from_proto, make_error, read_details
-from jumok_proto.errors import Details, JumokError
+from jumok_proto.errors import Details, JumokError, UnavailableError
 from jumok_proto.parameters import name_parameter
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
@@ -64,6 +64,9 @@ def call_error(error: grpc.RpcError, server: str, *, tls: bool = False) -> Jumok
         message = f"the server at {server} is older than this client, or no jumok server: {message}"
     if code is grpc.StatusCode.UNAUTHENTICATED:
         message = f"{message}; give this caller's token (token, --token, JUMOK_TOKEN) to the client of {server}"
+    if not details.reason and code is grpc.StatusCode.INTERNAL:  # a server's own has details
+        first = message.partition("\n")[0]
+        return UnavailableError(f"the call was lost between {server} and a server: {first}", details=details, code=code)
     made = make_error(code, message, details)
     name_parameter(made)
     return made

@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from google.protobuf.message import Message
+
 from jumok._errors import item_error
 from jumok._results import TranslationUpdate
 from jumok_proto.alignment_conversion import alignments_from_proto
@@ -30,6 +32,11 @@ def read_translations(response: translation_pb2.TranslateTextResponse, count: in
             raise InternalError(f"the server answered text {number} without a hypothesis")
     with _readable():
         return response_from_proto(response)
+
+
+def is_empty(response: Message) -> bool:
+    """True if a message of a stream has no content: Ray's proxy sends one to carry the status of a failure."""
+    return not response.ByteSize()
 
 
 def read_update(response: translation_pb2.StreamTranslateTextResponse, before: str) -> TranslationUpdate:

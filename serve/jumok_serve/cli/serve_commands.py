@@ -4,43 +4,36 @@ import faulthandler
 import os
 import signal
 import sys
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
 import click
 
-from jumok_serve.bundle.private_copy import copy_bundle
-from jumok_serve.cli.configuration import NO_PIVOT, Configuration
-from jumok_serve.cli.named_models import bundles_of
+from jumok_serve.cli.configuration import Configuration
+from jumok_serve.cli.loading import (
+    http_origins,
+    make_checker,
+    open_model,
+    open_models,
+    open_observers,
+    service_arguments,
+    tune_process,
+)
 from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, flag, read_configuration
-from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.errors import BundleError, ConfigurationError, CredentialsError
-from jumok_serve.runtime.device import CudaSettings
-from jumok_serve.runtime.process_memory import freeze_objects, use_few_arenas
+from jumok_serve.errors import ConfigurationError, CredentialsError
+from jumok_serve.runtime.process_memory import freeze_objects
 from jumok_serve.sandbox.checker import BundleChecker
 from jumok_serve.service import Administration, Server, run_server
 from jumok_serve.service.address import check_address
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile, make_token
-from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.call_gate import CallObserver
 from jumok_serve.service.server import Front
-from jumok_serve.service.telemetry.logs import CallLog, logging_to_stderr
+from jumok_serve.service.telemetry.logs import logging_to_stderr
 from jumok_serve.service.telemetry.metrics_port import MetricsPort
-from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
-
-SWITCH_INTERVAL_S = 0.001
-"""Time after which a thread gives up Python's lock to a waiting thread. With the default of 5 ms, engine threads and
-the event loop wait for each other, and an overloaded server translates a tenth less."""
-
-LIMITS = [field.name for field in fields(ServiceLimits)]
-"""Settings that are limits of the service."""
 
 
 def _settings(command: Callable[..., None]) -> Callable[..., None]:
@@ -106,23 +99,20 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         click.echo(effective.toml(), nl=False)
         return
     settings = effective.configuration
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-    use_few_arenas()
+    tune_process()
     with suppress(OSError, ValueError):  # standard error is no file
         faulthandler.enable()  # a crash in native code, as of overwritten weights, leaves lines on standard error
     # Needed until the server serves: without a handler, SIGTERM does not stop the first process of a container.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     with ExitStack() as opened:
         opened.enter_context(logging_to_stderr(log_format=settings.log_format, level=settings.log_level))
-        checker = None if settings.trusted_bundles else _checker(settings)
-        observers = _observers(settings, opened)
+        checker = make_checker(settings)
+        observers = open_observers(settings, opened)
         # Checked before the models are loaded, which takes longer.
-        tokens = None if settings.tokens is None else TokenFile(settings.tokens)
+        arguments = service_arguments(settings)
         tls = _tls(settings)
         make_front = _front(settings)
-        glossaries = _glossaries(settings)
         _check_addresses(settings)
-        bundles = [bundle for source in settings.bundles for bundle in bundles_of(source)]
         models: list[Translator] = []
 
         def make_server() -> Server:
@@ -130,36 +120,21 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
                 models,
                 host=settings.host,
                 port=settings.port,
-                limits=ServiceLimits(**{name: getattr(settings, name) for name in LIMITS}),
                 tls=tls,
-                tokens=tokens,
                 observers=observers,
                 administration=_administration(settings, checker),
-                pivot="" if settings.pivot == NO_PIVOT else settings.pivot,
-                glossaries=glossaries,
                 make_front=make_front,
+                **arguments,
             )
             models.clear()  # another reference would keep an unloaded model in memory
             return server
 
         try:
-            for bundle in bundles:
-                models.append(_translator(settings, checker, bundle))
+            models += open_models(settings, checker)
             run_server(make_server, grace_s=settings.grace_s, on_start=partial(_announced, settings))
         finally:
             for model in models:
                 model.close(drain=False)
-
-
-def _observers(settings: Configuration, opened: ExitStack) -> list[CallObserver]:
-    observers: list[CallObserver] = []
-    if settings.log_requests:
-        observers.append(CallLog(texts=settings.log_texts))
-    if settings.traces_endpoint is not None:
-        from jumok_serve.service.telemetry.tracing import CallTracer  # noqa: PLC0415 - needs OpenTelemetry, an extra
-
-        observers.append(opened.enter_context(CallTracer.to_collector(settings.traces_endpoint)))
-    return observers
 
 
 def _front(settings: Configuration) -> Callable[[Server], Front] | None:
@@ -173,24 +148,9 @@ def _front(settings: Configuration) -> Callable[[Server], Front] | None:
         host=settings.http_host,
         port=settings.http_port,
         timeout_s=settings.http_timeout_s,
-        origins=[origin.strip() for origin in (settings.http_origins or "").split(",") if origin.strip()],
+        origins=http_origins(settings),
         playground=settings.http_playground,
     )
-
-
-def _glossaries(settings: Configuration) -> GlossaryStore | None:
-    if settings.glossaries is None:
-        return None
-    try:
-        return GlossaryStore(settings.glossaries)
-    except OSError as error:
-        raise click.UsageError(
-            f"{flag('glossaries')}: the folder {settings.glossaries} cannot be used: {error.strerror}; choose another"
-        ) from error
-
-
-def _checker(settings: Configuration) -> BundleChecker:
-    return BundleChecker(precision=settings.precision, shortlist=settings.shortlist)
 
 
 def _administration(settings: Configuration, checker: BundleChecker | None) -> Administration | None:
@@ -198,58 +158,11 @@ def _administration(settings: Configuration, checker: BundleChecker | None) -> A
         return None
     return Administration(
         root=settings.model_root,
-        load=partial(_translator, settings, checker),
+        load=partial(open_model, settings, checker),
         cancel_load=checker.close if checker is not None else lambda: None,
         host=settings.admin_host,
         port=settings.admin_port,
     )
-
-
-def _translator(settings: Configuration, checker: BundleChecker | None, bundle: Path) -> Translator:
-    if not settings.private_copies:
-        return _open(settings, checker, bundle)
-    copy = copy_bundle(bundle)
-    try:
-        translator = _open(settings, checker, Path(copy.name))
-    except BundleError as error:  # it names the copy
-        copy.cleanup()
-        raise BundleError(bundle, error.problems) from error
-    weakref.finalize(translator, copy.cleanup)
-    return translator
-
-
-def _open(settings: Configuration, checker: BundleChecker | None, bundle: Path) -> Translator:
-    if checker is not None:
-        checker.check(bundle)
-    translator = Translator(
-        bundle,
-        precision=settings.precision,
-        device=settings.device,
-        cuda=CudaSettings(
-            memory_limit_mib=settings.gpu_mem_limit_mib,
-            arena=settings.gpu_arena,
-            allow_copies=settings.gpu_allow_copies,
-        ),
-        replicas=settings.replicas,
-        threads=settings.threads,
-        shortlist=settings.shortlist,
-        limits=EngineLimits(
-            max_batch_tokens=settings.max_batch_tokens,
-            max_queue_requests=settings.max_queue_requests,
-            max_queue_tokens=settings.max_queue_tokens,
-            max_queue_bytes=settings.max_queue_bytes,
-            max_queue_work=settings.max_queue_work,
-            max_request_work=settings.max_request_work,
-            work_per_second=settings.work_per_second,
-            work_burst=settings.work_burst,
-        ),
-    )
-    try:
-        translator.warm_up()
-    except BaseException:
-        translator.close(drain=False)
-        raise
-    return translator
 
 
 def _check_addresses(settings: Configuration) -> None:

@@ -56,7 +56,10 @@ class Application:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request."""
+        """Answer a request, or the events of a host's start and end."""
+        if scope["type"] == "lifespan":
+            await self._application(scope, receive, send)
+            return
         headers = Headers(scope=scope)
         request_id = scope[REQUEST_ID] = request_id_from({REQUEST_ID_HEADER: headers.get(REQUEST_ID_HEADER, "")})
         framings = len(headers.getlist("content-length")) + len(headers.getlist("transfer-encoding"))

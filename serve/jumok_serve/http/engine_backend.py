@@ -16,7 +16,7 @@ from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Direction, Re
 from jumok_serve.service.rpc.access import BEARER
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.error_table import drop_frames, is_expected
-from jumok_serve.service.server import Server
+from jumok_serve.service.services import Services
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +60,13 @@ class OnlyRequest:
 
 
 class EngineBackend:
-    """Calls the services of a server in its event loop."""
+    """Calls the services of this process in their event loop."""
 
-    def __init__(self, server: Server) -> None:
-        self._server = server
+    def __init__(self, services: Services) -> None:
+        self._services = services
         methods = {
             f"/{service.full_name}/{method.name}": (method, getattr(servicer, method.name))
-            for service, servicer in server.services.items()
+            for service, servicer in services.services.items()
             for method in service.methods
         }
         self._methods: dict[str, Callable[[Any, CallContext], Awaitable[Any]]] = {
@@ -98,9 +98,9 @@ class EngineBackend:
         """Pass a call through the gate, with its status, reason and errors."""
         metadata: dict[str, str | bytes] = {"authorization": f"{BEARER}{sender.token}"} if sender.token else {}
         call = Call(method=method, request_id=sender.request_id, peer=sender.peer, metadata=metadata, request=request)
-        with self._server.gate.opened(call):
+        with self._services.gate.opened(call):
             try:
-                self._server.gate.admit(call)
+                self._services.gate.admit(call)
                 yield call
             except asyncio.CancelledError:
                 call.code = "CANCELLED"
@@ -116,7 +116,7 @@ class EngineBackend:
 
     async def directions(self, sender: Sender) -> tuple[Direction, ...]:
         """Return the directions of all models and routes."""
-        return tuple(Direction(*pair) for pair in self._server.models.pairs())
+        return tuple(Direction(*pair) for pair in self._services.models.pairs())
 
     async def usage(self, sender: Sender) -> int:
         """Return the translated characters of a token."""
@@ -126,12 +126,12 @@ class EngineBackend:
     @property
     def serving(self) -> bool:
         """True until the server stops."""
-        return self._server.serving
+        return self._services.serving
 
     @property
     def needs_token(self) -> bool:
         """True if calls need a token."""
-        return self._server.gate.needs_token
+        return self._services.gate.needs_token
 
 
 def _public(error: Exception, call: Call, timeout_s: float) -> JumokError:

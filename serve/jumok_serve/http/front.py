@@ -7,6 +7,7 @@ from jumok_serve.http.engine_backend import EngineBackend
 from jumok_serve.http.port import HttpPort
 from jumok_serve.http.site import Site
 from jumok_serve.service.server import Server
+from jumok_serve.service.services import Services
 
 
 def make_http_front(
@@ -26,6 +27,11 @@ def make_http_front(
         origins: web pages that may call; ``*``: all.
         playground: True if there is a page to translate in.
     """
-    site = Site(backend=EngineBackend(server), limits=server.limits, intake=server.intake, timeout_s=timeout_s)
-    application = Application(site, origins, playground=playground)
+    application = make_application(server, timeout_s=timeout_s, origins=origins, playground=playground)
     return HttpPort(application, host=host, port=port, limits=server.limits, tls=server.tls)
+
+
+def make_application(services: Services, *, timeout_s: float, origins: Sequence[str], playground: bool) -> Application:
+    """Make the HTTP application of services; arguments are those of `make_http_front`."""
+    site = Site(backend=EngineBackend(services), limits=services.limits, intake=services.intake, timeout_s=timeout_s)
+    return Application(site, origins, playground=playground)

@@ -83,8 +83,9 @@ class StubBackend:
             )
             sent = iter([request]) if described.client_streaming else request
             async for response in stub(sent, timeout=sender.timeout_s, metadata=_metadata(sender)):
-                begun = True
-                await write(response)
+                if response.ByteSize():  # an empty one only carries the status of a failure
+                    begun = True
+                    await write(response)
 
         await self._with_next(stream_one, lambda: not begun)
 

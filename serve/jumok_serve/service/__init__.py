@@ -1,5 +1,6 @@
 """gRPC service around translators."""
 
-from jumok_serve.service.server import Administration, Server, run_server
+from jumok_serve.service.server import Server, run_server
+from jumok_serve.service.services import Administration, Services
 
-__all__ = ["Administration", "Server", "run_server"]
+__all__ = ["Administration", "Server", "Services", "run_server"]

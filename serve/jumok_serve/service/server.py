@@ -1,59 +1,27 @@
-"""gRPC server: services, ports, start and stop."""
+"""gRPC server: services on ports, start and stop."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
-from grpc_health.v1 import health_pb2
 
-from jumok_proto.results import ModelState
-from jumok_proto.v1 import admin_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
-from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.errors import ListenError
 from jumok_serve.service.address import UNIX, check_address, format_address
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.connections import allow_connections, bound_addresses, channel_arguments
-from jumok_serve.service.handlers.admin_service import AdminService
-from jumok_serve.service.handlers.file_service import FileService
-from jumok_serve.service.handlers.glossary_service import GlossaryService
-from jumok_serve.service.handlers.health import Health
-from jumok_serve.service.handlers.model_service import ModelService
 from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES, reflection_servicers
-from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.models.lifecycle import Lifecycle
 from jumok_serve.service.models.loaded_model import LoadedModel
-from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.rpc.access import AccessControl
-from jumok_serve.service.rpc.call_counts import CallCounts
-from jumok_serve.service.rpc.call_gate import CallGate, CallObserver
-from jumok_serve.service.rpc.error_boundary import guarded_handlers
+from jumok_serve.service.rpc.call_gate import CallObserver
 from jumok_serve.service.rpc.interceptor import Interceptor
-from jumok_serve.service.rpc.request_reader import make_intake
+from jumok_serve.service.services import HEALTH_SERVICE, Administration, Services
 from jumok_serve.service.stop_signals import Stoppable, received_signals, serve_until_stopped
 from jumok_serve.text.terms import GlossaryStore
-
-TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
-FILE_SERVICE = file_pb2.DESCRIPTOR.services_by_name["FileService"]
-GLOSSARY_SERVICE = glossary_pb2.DESCRIPTOR.services_by_name["GlossaryService"]
-MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
-ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
-HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
-SERVICES = (TRANSLATION_SERVICE.full_name, MODEL_SERVICE.full_name)
-
-QUEUED_METHODS = [f"/{TRANSLATION_SERVICE.full_name}/{method}" for method in ("TranslateText", "StreamTranslateText")]
-"""Methods whose texts go through a model's queue."""
-
-HEALTH_READS = 8
-"""Health checks that are read at once; more wait unread."""
-MODEL_HEALTH_PREFIX = "models/"
-"""Prefix of a model's name in the health service."""
 
 
 class Front(Stoppable, Protocol):
@@ -72,26 +40,7 @@ class Front(Stoppable, Protocol):
         """Number of responses by status."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Administration:
-    """Configuration of AdminService.
-
-    Attributes:
-        root: folder of the bundles that may be loaded.
-        load: opens a bundle and warms it up; called in a thread.
-        cancel_load: makes a running `load` end soon; called when the server stops.
-        host: address to listen on, if it has its own port.
-        port: separate port; 0: any free one; None: the port of the other services.
-    """
-
-    root: Path
-    load: Callable[[Path], LoadedModel]
-    cancel_load: Callable[[], None] = lambda: None
-    host: str = "127.0.0.1"
-    port: int | None = None
-
-
-class Server:
+class Server(Services):
     """Serves models over gRPC; made inside a running event loop.
 
     The caller closes the models.
@@ -106,12 +55,7 @@ class Server:
         make_front: makes the port of another protocol, with its calls through ``gate`` to ``services``.
 
     Attributes:
-        models: registry of the models; the caller closes those loaded later too.
-        limits: limits of requests.
         tls: certificate files of all ports.
-        gate: gate of all calls.
-        intake: bounds on the reading of requests.
-        services: servicers of the gRPC port by service.
         front: port of another protocol; None: none.
 
     Raises:
@@ -133,45 +77,24 @@ class Server:
         glossaries: GlossaryStore | None = None,
         make_front: "Callable[[Server], Front] | None" = None,
     ) -> None:
-        self.models = ModelRegistry(models, pivot)
-        self.counts = CallCounts()
-        self.limits = limits
-        self.tls = tls
-        self._access = AccessControl(limits, tokens)
-        self.gate = CallGate(
-            self._access, (self.counts, *observers), dict.fromkeys(QUEUED_METHODS, self.models.are_full)
+        super().__init__(
+            models,
+            limits=limits,
+            tokens=tokens,
+            observers=observers,
+            administration=administration,
+            pivot=pivot,
+            glossaries=glossaries,
         )
-        self.intake, self._health_intake = make_intake(limits), make_intake(limits, HEALTH_READS)
-        self._health = Health()
-        self._keeps_glossaries = glossaries is not None
-        self._translation = TranslationService(self.models, limits, glossaries)
-        self._loop = asyncio.get_running_loop()
-        services: dict[ServiceDescriptor, object] = {
-            TRANSLATION_SERVICE: self._translation,
-            FILE_SERVICE: FileService(self._translation.TranslateCorpus, limits),
-            GLOSSARY_SERVICE: GlossaryService(glossaries),
-            MODEL_SERVICE: ModelService(self.models),
-        }
-        self._lifecycle: Lifecycle | None = None
+        self.tls = tls
         self._admin_port: _Port | None = None
-        if administration is not None:
-            self._lifecycle = Lifecycle(
-                self.models,
-                root=ModelRoot(administration.root),
-                load=administration.load,
-                cancel_load=administration.cancel_load,
-                on_change=self._models_changed,
-            )
-            admin = {ADMIN_SERVICE: AdminService(self.models, self._lifecycle)}
-            if administration.port is None:
-                services |= admin
-            else:
-                server = self._make_server(admin)
-                self._admin_port = _Port(server, administration.host, administration.port, "--admin-port")
-        self.services: Mapping[ServiceDescriptor, object] = services
-        self._port = _Port(self._make_server(services), host, port, "--port")
+        if administration is None or administration.port is None:
+            self.services = {**self.services, **self.administration}
+        else:
+            server = self._make_server(self.administration)
+            self._admin_port = _Port(server, administration.host, administration.port, "--admin-port")
+        self._port = _Port(self._make_server(self.services), host, port, "--port")
         self.front = None if make_front is None else make_front(self)
-        self._models_changed()
 
     def _make_server(self, services: Mapping[ServiceDescriptor, object]) -> grpc.aio.Server:
         """Make a server of these services, health and reflection."""
@@ -180,38 +103,8 @@ class Server:
             options=channel_arguments(self.limits),
         )
         names = [service.full_name for service in (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)]
-        standard = {HEALTH_SERVICE: self._health, **reflection_servicers(names)}
-        server.add_generic_rpc_handlers(
-            tuple(
-                guarded_handlers(service, servicer, self._health_intake if servicer is self._health else self.intake)
-                for service, servicer in {**services, **standard}.items()
-            )
-        )
+        server.add_generic_rpc_handlers(self.handlers({**services, **reflection_servicers(names)}))
         return server
-
-    def _models_changed(self) -> None:
-        """Update health now and whenever a model becomes ready or unready."""
-        for model in self.models:
-            model.on_ready_change(self._ready_changed)
-        self._update_health()
-
-    def _ready_changed(self) -> None:
-        """Update health from an engine's thread."""
-        with suppress(RuntimeError):  # the loop is closed
-            self._loop.call_soon_threadsafe(self._update_health)
-
-    def _update_health(self) -> None:
-        states = {
-            f"{MODEL_HEALTH_PREFIX}{entry.name}": entry.state is ModelState.SERVING
-            for entry in self.models.entries()
-            if not entry.draining
-        }
-        services = {TRANSLATION_SERVICE.full_name: any(states.values()), MODEL_SERVICE.full_name: True}
-        if self._keeps_glossaries:
-            services[GLOSSARY_SERVICE.full_name] = True
-        if self._lifecycle is not None:
-            services[ADMIN_SERVICE.full_name] = True
-        self._health.set(services | states)
 
     @property
     def address(self) -> str:
@@ -227,16 +120,6 @@ class Server:
     def admin_address(self) -> str | None:
         """Address of AdminService, if it has its own port."""
         return None if self._admin_port is None else self._admin_port.address
-
-    @property
-    def open_calls(self) -> int:
-        """Number of open calls."""
-        return self._access.open_calls
-
-    @property
-    def serving(self) -> bool:
-        """True until the server stops."""
-        return not self._health.stopped
 
     async def start(self) -> None:
         """Listen and serve.
@@ -257,16 +140,12 @@ class Server:
 
         Items of a corpus that were read are translated; the call then fails, and the client sends the rest elsewhere.
         """
-        self._health.stop()
-        if self._lifecycle is not None:
-            self._lifecycle.cancel()  # its call would keep the server open for the whole grace
-        self._translation.stop()
+        self.stop_serving()
         stopping = [port.stop(grace_s) for port in self._ports()]
         if self.front is not None:
             stopping.append(self.front.stop(grace_s))
         await asyncio.gather(*stopping)
-        if self._lifecycle is not None:
-            await self._lifecycle.stop()
+        await self.finish_loads()
 
     def _ports(self) -> "list[_Port]":
         return [self._port, *([] if self._admin_port is None else [self._admin_port])]
@@ -331,7 +210,4 @@ async def _serve(
         try:
             await serve_until_stopped(server, signals, grace_s, lambda: on_start(server))
         finally:
-            # All calls have ended, so the engines are empty.
-            await asyncio.gather(
-                *(asyncio.to_thread(entry.model.close, drain=False) for entry in server.models.entries())
-            )
+            await server.close_models()

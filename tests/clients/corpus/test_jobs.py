@@ -49,6 +49,17 @@ def test_blocks_of_any_size_make_one_file_in_order(source: Path, tmp_path: Path,
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "source.txt"]
 
 
+def test_blocks_after_an_unfinished_one_are_translated_again(source: Path, tmp_path: Path) -> None:
+    """A cluster finishes blocks in any order, so a job that was killed may lack the first."""
+    out = tmp_path / "out.txt"
+    with pytest.raises(ConnectionError):
+        run(out, source, runner=partial(ended_after, 9))
+    first, _ = sorted((unfinished(out) / "blocks").glob("*.rows"))
+    first.unlink()
+    assert run(out, source)
+    assert out.read_text() == CAPITALS
+
+
 def test_a_job_goes_on_from_its_finished_blocks(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

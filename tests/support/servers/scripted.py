@@ -79,6 +79,8 @@ class Scripted(TranslationServiceServicer):
     score_requests: list[translation_pb2.ScoreTextRequest] = field(default_factory=list)
     align_requests: list[alignment_pb2.AlignTextRequest] = field(default_factory=list)
     drop_answers: bool = False
+    lost: list[str] = field(default_factory=list)
+    """Messages of a proxy that has lost its server, for the next calls."""
     arrived: threading.Event = field(default_factory=threading.Event)
     hold: threading.Event | None = None
 
@@ -89,6 +91,8 @@ class Scripted(TranslationServiceServicer):
         self.arrived.set()
         if self.hold is not None:
             self.hold.wait(10)
+        if self.lost:
+            context.abort(grpc.StatusCode.INTERNAL, self.lost.pop(0))
         if self.error is not None:
             status = to_status(self.error, "id-1")
             details: Any = (("grpc-status-details-bin", status.SerializeToString()),)

@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from jumok._errors import call_error
 from jumok._files import FileOptions, FileReceiver, FileResult, FileSource, FileTarget, file_requests, written
-from jumok._responses import check_complete, read_update
+from jumok._responses import check_complete, is_empty, read_update
 from jumok._results import TranslationUpdate
 from jumok._transport.address import addresses
 from jumok._transport.channel import Opener, Tls
@@ -168,6 +168,8 @@ class AsyncConnection:
                 ):
                     async for response in call:
                         watched.heard()
+                        if is_empty(response):
+                            continue
                         attempts.succeeded()
                         update = read_update(response, update.text if update else "")
                         yield update

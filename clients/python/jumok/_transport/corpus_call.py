@@ -8,6 +8,7 @@ from typing import TypeAlias
 import grpc
 import grpc.aio
 
+from jumok._responses import is_empty
 from jumok._transport.watch import Watched
 from jumok_proto.errors import CallCancelledError, JumokError, UnavailableError
 from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest, TranslateCorpusResponse
@@ -45,7 +46,8 @@ class CorpusCall:
                 with self._watch(self.cancel) as watched:
                     for response in self._call:
                         watched.heard()
-                        yield response
+                        if not is_empty(response):
+                            yield response
         except grpc.RpcError as error:
             failure = self._describe(error)
             error.__traceback__ = None
@@ -78,7 +80,8 @@ class AsyncCorpusCall:
             with self._watch(self._call.cancel) as watched:
                 async for response in self._call:
                     watched.heard()
-                    yield response
+                    if not is_empty(response):
+                        yield response
         except grpc.aio.AioRpcError as error:
             if error.details() == OVERTAKEN:
                 raise UnavailableError("the server ended the call while a request was being sent") from None

@@ -354,10 +354,10 @@ def open_target(context: click.Context, server: str, bundle: Path | None) -> Cli
         if context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
             flag = parameter.replace("_", "-")
             raise click.UsageError(f"--bundle excludes --{flag}: it uses one model in this process")
-    return _local(bundle, **chosen)
+    return open_bundle(bundle, **chosen)
 
 
-def _local(bundle: Path, **settings: Any) -> LocalTranslator:
+def open_bundle(bundle: Path, **settings: Any) -> LocalTranslator:
     """Open a bundle with the server package, found by its entry point."""
     (entry_point,) = entry_points(group="jumok.local", name="translator")
     try:

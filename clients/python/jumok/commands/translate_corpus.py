@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, Unpack
 
@@ -14,6 +15,7 @@ from jumok.commands._options import (
     language_options,
     limit_options,
     markup_options,
+    open_bundle,
     open_target,
     sentence_options,
     target_options,
@@ -23,7 +25,7 @@ from jumok.commands._terms import term_options, text_options
 from jumok.commands.corpus.inputs import FORMATS, find_sources, is_one_file
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import Columns
-from jumok.commands.corpus.run import run_job
+from jumok.commands.corpus.run import Translate, run_job, translate_here
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.text_options import splits_sentences
 
@@ -51,6 +53,14 @@ BLOCK_ROWS = 2048
     show_default=True,
     help="Rows that are finished, and kept, together.",
 )
+@click.option(
+    "--ray",
+    metavar="ADDRESS",
+    help="Ray cluster whose actors translate with --bundle: its address; auto: the running one; local: one of this "
+    "machine, for this job.",
+)
+@click.option("--ray-actors", type=click.IntRange(1), help="Most actors.  [default: as many as there is room for]")
+@click.option("--ray-cpus", type=click.IntRange(1), default=1, show_default=True, help="Cores of each actor.")
 @target_options
 @language_options
 @sentence_options
@@ -69,6 +79,9 @@ def translate_corpus(
     out_column: str,
     score_column: str | None,
     block_rows: int,
+    ray: str | None,
+    ray_actors: int | None,
+    ray_cpus: int,
     server: str,
     bundle: Path | None,
     model: str,
@@ -126,10 +139,46 @@ def translate_corpus(
     }
     job = Job(out, [source.name for source in sources], is_file=is_one_file(inputs))
 
+    runner_settings: dict[str, Any] = {"model": model, "timeout_s": timeout_s, **settings}
+
     @contextmanager
     def open_runner() -> Iterator[Runner]:
         with open_target(context, server, bundle) as translator:
-            yield make_runner(translator, model=model, timeout_s=timeout_s, **settings)
+            yield make_runner(translator, **runner_settings)
 
-    if not run_job(job, lasting, sources, open_runner, block_rows=block_rows):
+    translate: Translate = partial(translate_here, open_runner=open_runner)
+    if ray is not None:
+        translate = _on_cluster(
+            bundle, bundle_settings(context), runner_settings, address=ray, actors=ray_actors, cpus=ray_cpus
+        )
+    if not run_job(job, lasting, sources, translate, block_rows=block_rows):
         context.exit(1)
+
+
+def _on_cluster(
+    bundle: Path | None,
+    chosen: dict[str, Any],
+    runner_settings: dict[str, Any],
+    *,
+    address: str,
+    actors: int | None,
+    cpus: int,
+) -> Translate:
+    """Return the translation on a Ray cluster.
+
+    Raises:
+        UsageError: of click: there is no bundle, or Ray is not installed.
+    """
+    if bundle is None:
+        raise click.UsageError("--ray needs --bundle, which each machine of the cluster has: servers need no Ray")
+    try:
+        from jumok.commands.corpus.cluster import Cluster, translate_on_cluster  # noqa: PLC0415 - needs an extra
+    except ModuleNotFoundError as error:
+        raise click.UsageError(f"--ray needs {error.name}; install it with: pip install 'jumok[ray]'") from error
+    opened = partial(_open_in_actor, bundle.resolve(), {"replicas": 1, "threads": cpus, **chosen}, runner_settings)
+    return partial(translate_on_cluster, cluster=Cluster(address=address, actors=actors, cpus=cpus), open_runner=opened)
+
+
+def _open_in_actor(bundle: Path, chosen: dict[str, Any], runner_settings: dict[str, Any]) -> Runner:
+    """Open a bundle in an actor, which is closed with its process."""
+    return make_runner(open_bundle(bundle, **chosen), **runner_settings)

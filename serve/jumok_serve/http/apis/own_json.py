@@ -1,8 +1,8 @@
 """The gRPC contract as JSON over HTTP, with streams as server-sent events."""
 
-import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
+from contextlib import aclosing
 from typing import NamedTuple
 
 from google.api.annotations_pb2 import http
@@ -20,6 +20,7 @@ from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
 from jumok_serve.http.errors import describe, http_status, retry_headers
 from jumok_serve.http.requests import parse_fields, parse_object
 from jumok_serve.http.site import Answer, EventStream, Incoming, Site, route
+from jumok_serve.service.rpc.responses import written
 
 
 class Method(NamedTuple):
@@ -119,28 +120,20 @@ def _parse(method: Method, incoming: Incoming) -> Message:
 
 async def _events(method: Method, incoming: Incoming, request: Message) -> AsyncIterator[bytes]:
     """Yield the responses as events; an error before the first is raised, a later one is the last event."""
-    messages: asyncio.Queue[Message] = asyncio.Queue(1)  # a reader that is slow gets fewer messages
     sender = incoming.sender(incoming.key())
-    calling = asyncio.ensure_future(incoming.site.backend.stream(method.name, request, sender, messages.put))
     begun = False
     try:
-        while not calling.done() or not messages.empty():
-            getting = asyncio.ensure_future(messages.get())
-            try:
-                await asyncio.wait({getting, calling}, return_when=asyncio.FIRST_COMPLETED)
-                if getting.done() or not messages.empty():
-                    yield _event(json_format.MessageToJson(await getting, indent=None))
-                    begun = True
-            finally:
-                getting.cancel()
-        await calling
+        async with aclosing(
+            written(lambda write: incoming.site.backend.stream(method.name, request, sender, write))
+        ) as messages:
+            async for message in messages:
+                yield _event(json_format.MessageToJson(message, indent=None))
+                begun = True
     except JumokError as error:
         if not begun:
             raise
         described = error_object(error, describe(error, sender.request_id))
         yield _event(json.dumps(described), "error")
-    finally:
-        calling.cancel()
 
 
 def _event(data: str, name: str = "") -> bytes:

@@ -1,6 +1,7 @@
 """Writing of streamed responses, to callers that may have left."""
 
 import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -26,3 +27,27 @@ async def write_response(context: "grpc.aio.ServicerContext[Any, Any]", message:
     call = CALL.get(None)
     if call is not None:
         call.response = message
+
+
+async def written(call: Callable[[Callable[[Message], Awaitable[None]]], Awaitable[None]]) -> AsyncGenerator[Message]:
+    """Yield the messages that a call writes; it waits until the last one was taken.
+
+    The end of this generator cancels the call.
+
+    Args:
+        call: writes messages with the function that it gets; its exception follows them.
+    """
+    messages: asyncio.Queue[Message] = asyncio.Queue(1)  # a reader that is slow gets fewer messages
+    calling = asyncio.ensure_future(call(messages.put))
+    try:
+        while not calling.done() or not messages.empty():
+            getting = asyncio.ensure_future(messages.get())
+            try:
+                await asyncio.wait({getting, calling}, return_when=asyncio.FIRST_COMPLETED)
+                if getting.done() or not messages.empty():
+                    yield await getting
+            finally:
+                getting.cancel()
+        await calling
+    finally:
+        calling.cancel()

@@ -131,11 +131,12 @@ class Job:
         return self._publishing or (self._files / self._names[file]).exists()
 
     def finished_blocks(self) -> dict[int, int]:
-        """Return the number of finished blocks of each file that has any."""
+        """Return the number of finished blocks of each file that has any, up to its first unfinished one."""
         counts: dict[int, int] = {}
-        for path in self._blocks.glob("*.rows"):
-            file = int(path.name.partition("-")[0])
-            counts[file] = counts.get(file, 0) + 1
+        for path in sorted(self._blocks.glob("*.rows")):
+            file, number = map(int, path.stem.split("-"))
+            if number == counts.get(file, 0):
+                counts[file] = number + 1
         return counts
 
     def check_model(self, name: str, version: str) -> None:

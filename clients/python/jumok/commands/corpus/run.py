@@ -2,13 +2,13 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeAlias
 
 import click
 
@@ -18,9 +18,12 @@ from jumok.commands.corpus.inputs import Source
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import Result, Row
 
+Translate: TypeAlias = Callable[[Job, Sequence[Source], int, "Progress"], None]
+"""Translates the unfinished rows of a job's sources, in blocks of a number of rows."""
+
 
 @dataclass(frozen=True, slots=True)
-class _Done:
+class Done:
     """A row of a file with its result, or the reason why it has none."""
 
     file: int
@@ -33,7 +36,7 @@ def run_job(
     job: Job,
     settings: Mapping[str, Any],
     sources: Sequence[Source],
-    open_runner: Callable[[], AbstractContextManager[Runner]],
+    translate: Translate,
     *,
     block_rows: int,
 ) -> bool:
@@ -41,6 +44,7 @@ def run_job(
 
     Args:
         settings: all that the output depends on beside the sources and the size of blocks, as JSON.
+        translate: translates the unfinished rows of all sources, and finishes their files.
         block_rows: rows of each block; the last of a file may have fewer.
 
     Returns:
@@ -55,18 +59,22 @@ def run_job(
             click.echo(f"going on with {job.folder}", err=True)
         progress = Progress([source.size for source in sources])
         if not job.is_published:
-            with open_runner() as runner:
-                _translate_sources(job, sources, runner, block_rows, progress)
+            translate(job, sources, block_rows, progress)
         bad = job.publish()
     end = f"{bad} bad rows in {job.errors}" if bad else "no bad rows"
     click.echo(f"{job.out}: {progress.rows} rows in this run; {end}", err=True)
     return job.translated_any or not bad
 
 
-def _translate_sources(
-    job: Job, sources: Sequence[Source], runner: Runner, block_rows: int, progress: "Progress"
+def translate_here(
+    job: Job,
+    sources: Sequence[Source],
+    block_rows: int,
+    progress: "Progress",
+    *,
+    open_runner: Callable[[], AbstractContextManager[Runner]],
 ) -> None:
-    """Translate the unfinished rows of all sources, and finish their files."""
+    """Translate the unfinished rows of all sources in one stream, and finish their files."""
     finished = job.finished_blocks()
     open_files = [file for file in range(len(sources)) if not job.is_joined(file)]
 
@@ -75,12 +83,12 @@ def _translate_sources(
             for row in sources[file].format.read(sources[file].path, finished.get(file, 0) * block_rows):
                 yield file, row
 
-    with closing(_translated(rows(), job, runner)) as done:
+    with open_runner() as runner, closing(translated(rows(), job.check_model, runner)) as done:
         upcoming = next(done, None)
         for file in open_files:
             number = finished.get(file, 0)
             while upcoming is not None and upcoming.file == file:
-                block: list[_Done] = []
+                block: list[Done] = []
                 while upcoming is not None and upcoming.file == file and len(block) < block_rows:
                     block.append(upcoming)
                     upcoming = next(done, None)
@@ -91,8 +99,14 @@ def _translate_sources(
             job.join(file, number, partial(sources[file].format.join, sources[file].path))
 
 
-def _translated(rows: Iterator[tuple[int, Row]], job: Job, runner: Runner) -> Generator[_Done, None, None]:
-    """Translate rows of all files in one stream."""
+def translated(
+    rows: Iterable[tuple[int, Row]], check_model: Callable[[str, str], None], runner: Runner
+) -> Generator[Done, None, None]:
+    """Translate rows of files in one stream.
+
+    Args:
+        check_model: called with name and version of the model of each translation.
+    """
     sent: deque[tuple[int, Row]] = deque()
 
     def lines() -> Iterator[Line]:
@@ -103,14 +117,14 @@ def _translated(rows: Iterator[tuple[int, Row]], job: Job, runner: Runner) -> Ge
     with closing(runner(lines())) as outcomes:
         for line, outcome in outcomes:
             file, row = sent.popleft()
-            yield _Done(file, row, _result(outcome, job), _reason(outcome, line))
+            yield Done(file, row, _result(outcome, check_model), _reason(outcome, line))
 
 
-def _result(outcome: Outcome, job: Job) -> Result | None:
+def _result(outcome: Outcome, check_model: Callable[[str, str], None]) -> Result | None:
     """Return the parts of a translation that are written; the rest would fill memory."""
     if isinstance(outcome, InputError):
         return None
-    job.check_model(outcome.model, outcome.model_version)
+    check_model(outcome.model, outcome.model_version)
     hypotheses = outcome.hypotheses
     return tuple(each.text for each in hypotheses), tuple(each.score for each in hypotheses)
 
@@ -119,14 +133,20 @@ def _reason(outcome: Outcome, line: Line) -> str:
     return str(outcome).removeprefix(f"{line.name}: ") if isinstance(outcome, InputError) else ""
 
 
-def _finish_block(job: Job, source: Source, file: int, number: int, block: Sequence[_Done], *, first_row: int) -> None:
-    errors = [
+def _finish_block(job: Job, source: Source, file: int, number: int, block: Sequence[Done], *, first_row: int) -> None:
+    written = [(done.row, done.result) for done in block]
+    job.add_block(
+        file, number, row_errors(source, block, first_row=first_row), lambda path: source.format.write(path, written)
+    )
+
+
+def row_errors(source: Source, block: Sequence[Done], *, first_row: int) -> list[dict[str, Any]]:
+    """Return a JSON object for each bad row of a block."""
+    return [
         {"file": str(source.path), "row": row, "reason": done.reason}
         for row, done in enumerate(block, start=first_row)
         if done.result is None
     ]
-    written = [(done.row, done.result) for done in block]
-    job.add_block(file, number, errors, lambda path: source.format.write(path, written))
 
 
 class Progress:

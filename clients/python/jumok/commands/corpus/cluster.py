@@ -1,0 +1,198 @@
+"""Jobs on a Ray cluster: tasks read files, and a pool of actors translates their blocks."""
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import ray
+from ray.exceptions import RayError
+
+from jumok.commands._runners import Runner
+from jumok.commands.corpus.inputs import Source
+from jumok.commands.corpus.job import Job
+from jumok.commands.corpus.rows import CorpusError, Row
+from jumok.commands.corpus.run import Progress, row_errors, translated
+
+BLOCKS_IN_TURN = 2
+"""Blocks that an actor translates at the same time, so that the end of one leaves no slot of a batch empty."""
+_END = b""
+"""Rows of the mark at the end of a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """A Ray cluster, and the share of it that a job takes.
+
+    Attributes:
+        address: address of the cluster; ``auto``: the running one; ``local``: one on this machine, for this job.
+        actors: most actors; None: as many as there is room for.
+        cpus: cores of each actor.
+    """
+
+    address: str
+    actors: int | None
+    cpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """A translated block, whose rows are in a file of the job's folder."""
+
+    rows: int
+    errors: list[dict[str, Any]]
+    models: set[tuple[str, str]]
+    path: Path
+
+
+def translate_on_cluster(
+    job: Job,
+    sources: Sequence[Source],
+    block_rows: int,
+    progress: Progress,
+    *,
+    cluster: Cluster,
+    open_runner: Callable[[], Runner],
+) -> None:
+    """Translate the unfinished rows of all sources, and finish their files.
+
+    Machines of the cluster have the bundle, and a file system in common with sources and output. Blocks end in any
+    order; a block whose actor dies is translated again.
+
+    Args:
+        open_runner: opens the bundle in an actor.
+
+    Raises:
+        CorpusError: the cluster has no room, or a task failed.
+    """
+    finished = job.finished_blocks()
+    files = [(file, finished.get(file, 0)) for file in range(len(sources)) if not job.is_joined(file)]
+    if not files:
+        return
+    # Actors have other working folders.
+    found = [replace(source, path=source.path.resolve()) for source in sources]
+    read_blocks = partial(_read_blocks, sources=found, block_rows=block_rows)
+    try:
+        ray.init(cluster.address, log_to_driver=False, logging_level="warning")
+        arguments = (open_runner, sources, job.folder.resolve(), block_rows)
+        blocks = _translated_blocks(cluster, files, read_blocks, arguments)
+        done = dict(files)
+        totals: dict[int, int] = {}
+        read = sum(source.size for file, source in enumerate(sources) if job.is_joined(file))
+        for file, number, packed, size in blocks:
+            if packed == _END:
+                totals[file] = number
+            else:
+                block: _Block = pickle.loads(packed)  # noqa: S301 - of this job
+                for model in block.models:
+                    job.check_model(*model)
+                job.add_block(file, number, block.errors, partial(os.replace, block.path))
+                read += size
+                progress.show(block.rows, len(block.errors), 0, (read, read))
+                done[file] += 1
+            if done[file] == totals.get(file):
+                job.join(file, totals[file], partial(sources[file].format.join, sources[file].path))
+    except ConnectionError as error:
+        raise CorpusError(f"no Ray cluster answers at {cluster.address}: start one, or give --ray local") from error
+    except RayError as error:
+        raise CorpusError(f"a task on the cluster failed: {_cause(error)}") from error
+    finally:
+        ray.shutdown()
+
+
+def _translated_blocks(
+    cluster: Cluster,
+    files: Sequence[tuple[int, int]],
+    read: Callable[[pa.Table], Iterator[pa.Table]],
+    arguments: tuple[object, ...],
+) -> Iterator[tuple[int, int, bytes, int]]:
+    """Yield the file, number, packed `_Block` and bytes of each block, in any order, and the end of each file.
+
+    Args:
+        files: files with their first blocks.
+        read: reads the blocks of a file.
+        arguments: arguments of `_Translate`.
+    """
+    room = int(ray.cluster_resources().get("CPU", 0) // cluster.cpus)
+    if room < 1:
+        raise CorpusError(
+            f"the cluster at {cluster.address} has no room for an actor of {cluster.cpus} cores: lower --ray-cpus, or "
+            "add machines"
+        )
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    context.print_on_execution_start = False
+    context.target_max_block_size = 1  # bytes: each row, which is a block of the job, goes on alone
+    actors = cluster.actors or room
+    pool = ray.data.ActorPoolStrategy(
+        min_size=1,
+        max_size=actors,
+        initial_size=min(actors, room),
+        max_tasks_in_flight_per_actor=2 * BLOCKS_IN_TURN,
+        max_concurrent_calls_per_actor=BLOCKS_IN_TURN,
+        enable_true_multi_threading=True,
+    )
+    begun = [{"file": file, "number": number} for file, number in files]
+    dataset = ray.data.from_items(begun, override_num_blocks=len(begun)).map_batches(
+        read, batch_size=1, batch_format="pyarrow", num_cpus=0
+    )
+    translated_blocks = dataset.map_batches(
+        _Translate,
+        fn_constructor_args=arguments,
+        batch_size=1,
+        batch_format="pyarrow",
+        compute=pool,
+        num_cpus=cluster.cpus,
+    )
+    for row in translated_blocks.iter_rows():
+        yield row["file"], row["number"], row["rows"], row["size"]
+
+
+def _table(file: int, number: int, rows: bytes, size: int) -> pa.Table:
+    return pa.table({"file": [file], "number": [number], "rows": [rows], "size": [size]})
+
+
+def _read_blocks(begun: pa.Table, sources: Sequence[Source], block_rows: int) -> Iterator[pa.Table]:
+    """Read the blocks of a file from a number on, then the mark of its end."""
+    (item,) = begun.to_pylist()
+    file, number, position = item["file"], item["number"], 0
+    rows = sources[file].format.read(sources[file].path, number * block_rows)
+    while block := list(islice(rows, block_rows)):
+        yield _table(file, number, pickle.dumps(block), block[-1].position - position)
+        number, position = number + 1, block[-1].position
+    yield _table(file, number, _END, 0)
+
+
+class _Translate:
+    """Actor that translates blocks into files of the job's folder."""
+
+    def __init__(
+        self, open_runner: Callable[[], Runner], sources: Sequence[Source], folder: Path, block_rows: int
+    ) -> None:
+        self._runner = open_runner()
+        self._sources = sources
+        self._folder = folder
+        self._block_rows = block_rows
+
+    def __call__(self, batch: pa.Table) -> pa.Table:
+        (item,) = batch.to_pylist()
+        file, number = item["file"], item["number"]
+        if item["rows"] == _END:
+            return batch
+        rows: list[Row] = pickle.loads(item["rows"])  # noqa: S301 - of this job
+        models: set[tuple[str, str]] = set()
+        done = list(translated(((file, row) for row in rows), lambda *model: models.add(model), self._runner))
+        path = self._folder / f"{file:06}-{number:08}.{os.getpid()}"
+        self._sources[file].format.write(path, [(each.row, each.result) for each in done])
+        errors = row_errors(self._sources[file], done, first_row=number * self._block_rows + 1)
+        return _table(file, number, pickle.dumps(_Block(len(rows), errors, models, path)), item["size"])
+
+
+def _cause(error: RayError) -> str:
+    """Return the last line of an error, which is the cause at the other end; tracebacks come before it."""
+    return str(error).strip().splitlines()[-1]

@@ -1,0 +1,111 @@
+"""Application of Ray Serve, built from settings."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.cli.configuration import Configuration
+from jumok_serve.cli.named_models import bundles_of
+from jumok_serve.cli.settings import NAMES, read_configuration
+from jumok_serve.errors import ConfigurationError
+from jumok_serve.ray.deployment import Replica
+
+PROXY = "Ray's proxies have the ports, their addresses and TLS"
+REFUSED: dict[str, str] = {
+    **dict.fromkeys(("host", "port", "http_host", "http_port"), PROXY),
+    **dict.fromkeys(("tls_certificate", "tls_key", "tls_client_ca"), PROXY),
+    **dict.fromkeys(("metrics_host", "metrics_port"), "Ray has the metrics"),
+    **dict.fromkeys(
+        ("model_root", "admin_host", "admin_port"), "a call reaches one replica; build the application again instead"
+    ),
+}
+"""Settings of a server that an application cannot have, and why."""
+
+
+START_ATTEMPTS = 3
+"""Attempts to start a replica, as a bundle that is missing stays missing."""
+
+
+class Scale(BaseModel):
+    """Size of a deployment, in Ray's terms.
+
+    Attributes:
+        num_replicas: actors, each with all models; with ``max_replicas`` the least.
+        max_replicas: most actors, which Ray starts by the calls that are open; None: their number is fixed.
+        target_ongoing_requests: open calls of each actor at which Ray starts another; the default is half a batch of
+            sentences.
+        num_cpus: cores of each actor.
+        num_gpus: GPUs of each actor.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    num_replicas: PositiveInt = 1
+    max_replicas: PositiveInt | None = None
+    target_ongoing_requests: PositiveFloat = 64
+    num_cpus: PositiveInt = 1
+    num_gpus: float = 0
+
+    def options(self) -> dict[str, Any]:
+        """Return the options of the deployment."""
+        options: dict[str, Any] = {"ray_actor_options": {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus}}
+        if self.max_replicas is None:
+            return {**options, "num_replicas": self.num_replicas}
+        scaling = {
+            "min_replicas": self.num_replicas,
+            "max_replicas": self.max_replicas,
+            "target_ongoing_requests": self.target_ongoing_requests,
+        }
+        return {**options, "autoscaling_config": scaling}
+
+
+def app(settings: dict[str, Any]) -> Any:
+    """Build the application of Ray Serve, on a machine that has its bundles.
+
+    Args:
+        settings: settings of ``jumok serve`` by name, the fields of `Scale`, and ``config``, a file of settings.
+            Variables ``JUMOK_...`` count too.
+
+    Raises:
+        ConfigurationError: a setting is wrong or unknown, or cannot be used with Ray.
+        BundleError: a bundle is missing, or its manifest cannot be used.
+    """
+    own = {name: value for name, value in settings.items() if name not in Scale.model_fields and name != "config"}
+    scale = Scale.model_validate({name: value for name, value in settings.items() if name in Scale.model_fields})
+    configuration = _configuration(settings.get("config"), own, scale)
+    bundles = [bundle for source in configuration.bundles for bundle in bundles_of(source)]
+    manifests = [Bundle.open(bundle).manifest for bundle in bundles]
+    versions = {manifest.name: manifest.version for manifest in manifests}
+    from ray import serve  # noqa: PLC0415 - an extra
+
+    deployment = serve.deployment(
+        serve.ingress()(Replica),
+        name="jumok",
+        max_ongoing_requests=configuration.max_queue_requests,  # more would wait in the proxy, and not fill batches
+        max_queued_requests=configuration.max_calls,
+        graceful_shutdown_timeout_s=configuration.grace_s,
+        max_constructor_retry_count=START_ATTEMPTS,
+        **scale.options(),
+    )
+    return deployment.bind(configuration, versions)
+
+
+def _configuration(file: str | None, own: Mapping[str, Any], scale: Scale) -> Configuration:
+    """Read the settings of replicas."""
+    if unknown := [name for name in own if name not in NAMES]:
+        known = "'jumok serve --help' and jumok_serve.ray.application.Scale have all"
+        raise ConfigurationError([f"{name}: no such setting; {known}" for name in unknown])
+    bundles = own.get("bundles")
+    flags = {**own, "bundles": bundles.split(os.pathsep) if isinstance(bundles, str) else bundles}
+    # Ray's proxy has the port of HTTP, on which some settings depend.
+    effective = read_configuration(None if file is None else Path(file), os.environ, {"http_port": 0, **flags})
+    wrong = [name for name in REFUSED if name in effective.given and (name != "http_port" or name in own)]
+    if wrong:
+        raise ConfigurationError([f"{name}: leave it out, {REFUSED[name]}" for name in wrong])
+    found = effective.configuration
+    threads = found.threads or max(1, scale.num_cpus // (found.replicas or 1))
+    return found.model_copy(update={"replicas": found.replicas or 1, "threads": threads})

@@ -1,0 +1,136 @@
+"""Calls that reach a replica through a gRPC proxy of Ray, given to the handlers of the gRPC server."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
+
+import grpc
+from google.protobuf.empty_pb2 import Empty
+from google.protobuf.message import Message
+from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.service.rpc.interceptor import Handler, Interceptor
+from jumok_serve.service.rpc.responses import written
+from jumok_serve.service.services import Services
+
+Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
+
+
+RayContext: TypeAlias = Any
+"""Ray's ``RayServegRPCContext``. The proxy gets it back with each response, and not with an exception."""
+
+
+class CallContext:
+    """Context of a call: the part of ``grpc.aio.ServicerContext`` that handlers use.
+
+    Ray tells a replica no deadline: its proxy cancels a call at the deadline.
+
+    Args:
+        requests: serialized requests.
+        max_bytes: largest request.
+        write: writes a response of a stream.
+    """
+
+    def __init__(
+        self,
+        context: RayContext,
+        requests: AsyncIterator[bytes],
+        max_bytes: int,
+        write: Callable[[Message], Awaitable[None]] | None = None,
+    ) -> None:
+        self._context = context
+        self._requests = requests
+        self._max_bytes = max_bytes
+        self._write = write
+        self.peer = context.peer
+        self.invocation_metadata = context.invocation_metadata
+        self.code = context.code
+
+    async def read(self) -> Any:
+        """Return the next request, or ``grpc.aio.EOF``.
+
+        Raises:
+            InvalidArgumentError: the request is too large.
+        """
+        request = await anext(self._requests, EOF)
+        if request is not EOF and len(request) > self._max_bytes:
+            raise InvalidArgumentError(
+                f"a request takes at most {self._max_bytes} bytes here, got {len(request)}: send several",
+                field="request",
+            )
+        return request
+
+    async def write(self, message: Message) -> None:
+        """Write a response of a stream."""
+        assert self._write is not None
+        await self._write(message)
+
+    def set_trailing_metadata(self, metadata: Metadata) -> None:
+        """Set the metadata that ends the call."""
+        self._context.set_trailing_metadata(list(metadata))
+
+    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
+        """End the call with a status."""
+        self._context.set_code(code)
+        self._context.set_details(details)
+        self._context.set_trailing_metadata(list(trailing_metadata))
+        raise grpc.aio.AbortError
+
+    def time_remaining(self) -> None:
+        """Return None: the deadline is not known."""
+
+    def done(self) -> bool:
+        """Return False: a caller that leaves cancels the call."""
+        return False
+
+
+class Calls:
+    """Gives calls to the handlers of services, through their gate."""
+
+    def __init__(self, services: Services) -> None:
+        self._max_bytes = services.limits.max_message_bytes
+        self._interceptor = Interceptor(services.gate)
+        self._services = services.handlers(services.services)
+
+    async def respond(self, method: str, request: bytes, context: RayContext) -> Message:
+        """Answer a call that has one response; an empty one carries the status of a failure."""
+        handler = await self._handler(method)
+        response = await handler.stream_unary(None, CallContext(context, _only(request), self._max_bytes))
+        return cast("Message", response) if response is not None else Empty()
+
+    async def stream(
+        self, method: str, requests: bytes | AsyncIterator[bytes], context: RayContext
+    ) -> AsyncIterator[Message]:
+        """Answer a call that has several responses; the last, empty one carries the status of a failure."""
+        handler = await self._handler(method)
+        each = _only(requests) if isinstance(requests, bytes) else requests
+
+        def call(write: Callable[[Message], Awaitable[None]]) -> Awaitable[None]:
+            return cast(
+                "Awaitable[None]", handler.stream_stream(None, CallContext(context, each, self._max_bytes, write))
+            )
+
+        async with aclosing(written(call)) as responses:
+            async for response in responses:
+                yield response
+        if context.code():
+            yield Empty()
+
+    async def _handler(self, method: str) -> Any:
+        return await self._interceptor.intercept_service(self._find, cast("grpc.HandlerCallDetails", _Details(method)))
+
+    async def _find(self, details: grpc.HandlerCallDetails) -> Handler:
+        """Return the handler of a method."""
+        found = (service.service(details) for service in self._services)
+        return next(handler for handler in found if handler is not None)
+
+
+class _Details(NamedTuple):
+    """Details of a call by which its handler is found."""
+
+    method: str
+
+
+async def _only(request: bytes) -> AsyncIterator[bytes]:
+    yield request

@@ -1,0 +1,193 @@
+"""Services of one process: models, servicers, gate of all calls and health, without a port."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2
+
+from jumok_proto.results import ModelState
+from jumok_proto.v1 import admin_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
+from jumok_serve.bundle.model_root import ModelRoot
+from jumok_serve.service.auth.tokens import TokenFile
+from jumok_serve.service.handlers.admin_service import AdminService
+from jumok_serve.service.handlers.file_service import FileService
+from jumok_serve.service.handlers.glossary_service import GlossaryService
+from jumok_serve.service.handlers.health import Health
+from jumok_serve.service.handlers.model_service import ModelService
+from jumok_serve.service.handlers.translation_service import TranslationService
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.models.lifecycle import Lifecycle
+from jumok_serve.service.models.loaded_model import LoadedModel
+from jumok_serve.service.models.registry import ModelRegistry
+from jumok_serve.service.rpc.access import AccessControl
+from jumok_serve.service.rpc.call_counts import CallCounts
+from jumok_serve.service.rpc.call_gate import CallGate, CallObserver
+from jumok_serve.service.rpc.error_boundary import guarded_handlers
+from jumok_serve.service.rpc.request_reader import make_intake
+from jumok_serve.text.terms import GlossaryStore
+
+TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
+FILE_SERVICE = file_pb2.DESCRIPTOR.services_by_name["FileService"]
+GLOSSARY_SERVICE = glossary_pb2.DESCRIPTOR.services_by_name["GlossaryService"]
+MODEL_SERVICE = model_pb2.DESCRIPTOR.services_by_name["ModelService"]
+ADMIN_SERVICE = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
+HEALTH_SERVICE = health_pb2.DESCRIPTOR.services_by_name["Health"]
+
+QUEUED_METHODS = [f"/{TRANSLATION_SERVICE.full_name}/{method}" for method in ("TranslateText", "StreamTranslateText")]
+"""Methods whose texts go through a model's queue."""
+
+HEALTH_READS = 8
+"""Health checks that are read at once; more wait unread."""
+MODEL_HEALTH_PREFIX = "models/"
+"""Prefix of a model's name in the health service."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Administration:
+    """Configuration of AdminService.
+
+    Attributes:
+        root: folder of the bundles that may be loaded.
+        load: opens a bundle and warms it up; called in a thread.
+        cancel_load: makes a running `load` end soon; called when the server stops.
+        host: address to listen on, if it has its own port.
+        port: separate port; 0: any free one; None: the port of the other services.
+    """
+
+    root: Path
+    load: Callable[[Path], LoadedModel]
+    cancel_load: Callable[[], None] = lambda: None
+    host: str = "127.0.0.1"
+    port: int | None = None
+
+
+class Services:
+    """Servicers of models, behind one gate; made inside a running event loop.
+
+    The caller closes the models.
+
+    Args:
+        administration: configuration of AdminService; None: no AdminService.
+        pivot: language over which two models translate a pair that no model has; empty: none.
+        glossaries: glossaries of callers; None: none are kept.
+
+    Attributes:
+        models: registry of the models; the caller closes those loaded later too.
+        limits: limits of requests.
+        counts: counts of ended calls.
+        gate: gate of all calls.
+        intake: bounds on the reading of requests.
+        services: servicers by service, without health and administration.
+        administration: servicer of AdminService by service; empty: none.
+
+    Raises:
+        DuplicateModelError: two models have the same name.
+    """
+
+    def __init__(
+        self,
+        models: Sequence[LoadedModel],
+        *,
+        limits: ServiceLimits = ServiceLimits(),  # noqa: B008 - frozen
+        tokens: TokenFile | None = None,
+        observers: Sequence[CallObserver] = (),
+        administration: Administration | None = None,
+        pivot: str = "en",
+        glossaries: GlossaryStore | None = None,
+    ) -> None:
+        self.models = ModelRegistry(models, pivot)
+        self.counts = CallCounts()
+        self.limits = limits
+        self._access = AccessControl(limits, tokens)
+        self.gate = CallGate(
+            self._access, (self.counts, *observers), dict.fromkeys(QUEUED_METHODS, self.models.are_full)
+        )
+        self.intake, self._health_intake = make_intake(limits), make_intake(limits, HEALTH_READS)
+        self._health = Health()
+        self._keeps_glossaries = glossaries is not None
+        self._translation = TranslationService(self.models, limits, glossaries)
+        self._loop = asyncio.get_running_loop()
+        self.services: Mapping[ServiceDescriptor, object] = {
+            TRANSLATION_SERVICE: self._translation,
+            FILE_SERVICE: FileService(self._translation.TranslateCorpus, limits),
+            GLOSSARY_SERVICE: GlossaryService(glossaries),
+            MODEL_SERVICE: ModelService(self.models),
+        }
+        self.administration: Mapping[ServiceDescriptor, object] = {}
+        self._lifecycle: Lifecycle | None = None
+        if administration is not None:
+            self._lifecycle = Lifecycle(
+                self.models,
+                root=ModelRoot(administration.root),
+                load=administration.load,
+                cancel_load=administration.cancel_load,
+                on_change=self._models_changed,
+            )
+            self.administration = {ADMIN_SERVICE: AdminService(self.models, self._lifecycle)}
+        self._models_changed()
+
+    def handlers(
+        self, services: Mapping[ServiceDescriptor, object]
+    ) -> "tuple[grpc.GenericRpcHandler[Message, Message], ...]":
+        """Make gRPC handlers of servicers and of health, each within an error boundary."""
+        return tuple(
+            guarded_handlers(service, servicer, self._health_intake if servicer is self._health else self.intake)
+            for service, servicer in {**services, HEALTH_SERVICE: self._health}.items()
+        )
+
+    def _models_changed(self) -> None:
+        """Update health now and whenever a model becomes ready or unready."""
+        for model in self.models:
+            model.on_ready_change(self._ready_changed)
+        self._update_health()
+
+    def _ready_changed(self) -> None:
+        """Update health from an engine's thread."""
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(self._update_health)
+
+    def _update_health(self) -> None:
+        states = {
+            f"{MODEL_HEALTH_PREFIX}{entry.name}": entry.state is ModelState.SERVING
+            for entry in self.models.entries()
+            if not entry.draining
+        }
+        services = {TRANSLATION_SERVICE.full_name: any(states.values()), MODEL_SERVICE.full_name: True}
+        if self._keeps_glossaries:
+            services[GLOSSARY_SERVICE.full_name] = True
+        if self._lifecycle is not None:
+            services[ADMIN_SERVICE.full_name] = True
+        self._health.set(services | states)
+
+    @property
+    def open_calls(self) -> int:
+        """Number of open calls."""
+        return self._access.open_calls
+
+    @property
+    def serving(self) -> bool:
+        """True until the services stop."""
+        return not self._health.stopped
+
+    def stop_serving(self) -> None:
+        """Report that nothing is served, and end corpora after the results of the items that were read."""
+        self._health.stop()
+        if self._lifecycle is not None:
+            self._lifecycle.cancel()  # its call would keep a server open for the whole grace
+        self._translation.stop()
+
+    async def finish_loads(self) -> None:
+        """Wait for the end of a running load, after all calls have ended."""
+        if self._lifecycle is not None:
+            await self._lifecycle.stop()
+
+    async def close_models(self) -> None:
+        """Close all models, after all calls have ended."""
+        entries = self.models.entries()
+        await asyncio.gather(*(asyncio.to_thread(entry.model.close, drain=False) for entry in entries))

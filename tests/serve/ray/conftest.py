@@ -1,0 +1,64 @@
+"""Ray Serve in a cluster of its own, with proxies for gRPC and HTTP."""
+
+import os
+import signal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ports import free_port
+from tests.support.ray_cluster import RayCluster, ray_cluster
+
+GRACE_S = 2.0
+"""Time for open calls of a replica that stops; it ends all corpora."""
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster with Serve.
+
+    Attributes:
+        address: address of its gRPC proxy.
+        http: URL of its HTTP proxy.
+    """
+
+    address: str
+    http: str
+    processes: RayCluster
+
+    def run(self, bundle: Path, **settings: Any) -> None:
+        """Run the application, or change it, and wait until all replicas run."""
+        from ray import serve
+
+        from jumok_serve.ray import app
+
+        serve.run(app({"bundles": str(bundle), "trusted_bundles": True, "grace_s": GRACE_S, **settings}))
+
+    def replicas(self) -> list[int]:
+        """Process ids of the replicas."""
+        return self.processes.processes("ServeReplica:default:jumok")
+
+    def kill(self, replica: int) -> None:
+        """Kill a replica."""
+        os.kill(replica, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    ray = pytest.importorskip("ray", reason="the extra ray is not installed")
+    from ray import serve
+
+    port, http_port = free_port(), free_port()
+    with ray_cluster() as processes:
+        ray.init(processes.address, log_to_driver=False, logging_level="error")
+        try:
+            serve.start(
+                grpc_options={"port": port, "grpc_servicer_functions": ["jumok_serve.ray.add_services"]},
+                http_options={"port": http_port},
+            )
+            yield Cluster(f"127.0.0.1:{port}", f"http://127.0.0.1:{http_port}", processes)
+        finally:
+            ray.shutdown()
