@@ -14,10 +14,13 @@ from jumok_serve.cli.settings import NAMES, read_configuration
 from jumok_serve.errors import ConfigurationError
 from jumok_serve.ray.deployment import Replica
 
-PROXY = "Ray's proxies have the ports, their addresses and TLS"
+PROXY = "Ray's proxies have the ports and their addresses"
 REFUSED: dict[str, str] = {
     **dict.fromkeys(("host", "port", "http_host", "http_port"), PROXY),
-    **dict.fromkeys(("tls_certificate", "tls_key", "tls_client_ca"), PROXY),
+    **dict.fromkeys(
+        ("tls_certificate", "tls_key", "tls_client_ca"),
+        "Ray's proxies have no TLS; put a proxy with TLS in front of them",
+    ),
     **dict.fromkeys(("metrics_host", "metrics_port"), "Ray has the metrics"),
     **dict.fromkeys(
         ("model_root", "admin_host", "admin_port"), "a call reaches one replica; build the application again instead"

@@ -1,5 +1,6 @@
 """Jobs on a Ray cluster: tasks read files, and a pool of actors translates their blocks."""
 
+import logging
 import os
 import pickle
 from collections.abc import Callable, Iterator, Sequence
@@ -125,6 +126,7 @@ def _translated_blocks(
             "add machines"
         )
     context = ray.data.DataContext.get_current()
+    logging.getLogger("ray.data").setLevel(logging.WARNING)  # the job reports its progress itself
     context.enable_progress_bars = False
     context.print_on_execution_start = False
     context.target_max_block_size = 1  # bytes: each row, which is a block of the job, goes on alone
