@@ -14,6 +14,7 @@ import statistics
 import time
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -175,11 +176,14 @@ def draw(lengths: Sequence[int], seconds: Mapping[str, Mapping[str, Sequence[flo
 
 async def beside_freezing_texts(bundle: Path, calls: int) -> None:
     """Print the latencies of one caller alone, and while another caller sends freezing texts one after the other."""
-    async with (
-        serving("jumok", "serve", bundle, "--port", "0", "--precision", "int8") as server,
-        jumok.AsyncClient(server.address) as usual,
-        jumok.AsyncClient(server.address) as other,
-    ):
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(
+            serving("jumok", "serve", bundle, "--host", "::", "--port", "0", "--precision", "int8")
+        )
+        port = server.address.rpartition(":")[2]
+        # Callers without tokens are told apart by their addresses.
+        usual = await stack.enter_async_context(jumok.AsyncClient(f"[::1]:{port}"))
+        other = await stack.enter_async_context(jumok.AsyncClient(f"127.0.0.1:{port}"))
 
         async def latencies() -> list[float]:
             taken = []

@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -55,6 +56,7 @@ def token_places(tokens: Sequence[str], text: str) -> list[Place]:
     return places
 
 
+@lru_cache(maxsize=2**14)
 def _letters(text: str) -> str:
     """Return characters to compare by, without spaces and in one form."""
     return unicodedata.normalize("NFKC", text.strip(_MARKS)).casefold().replace(" ", "")

@@ -62,7 +62,7 @@ def translated(block: Block, chosen: random.Random) -> str:
     aligned = [Word(start, end, 0) for start, end in (source[index] for index in order)]
     aligned += [Word(0, 0, 0)] * chosen.randint(0, 2)
     chosen.shuffle(aligned)
-    parts = [f"w{number}" if chosen.random() < 0.8 else "<&>" for number in range(len(aligned))]
+    parts = [f"w{number}" if chosen.random() < 0.8 else "<&>w" for number in range(len(aligned))]
     ends = [sum(map(len, parts[: number + 1])) + number for number in range(len(parts))]
     places = [(end - len(part), end) for part, end in zip(parts, ends, strict=True)]
     found = transfer(block.spans, block.text, aligned, [(0, len(block.text))])
