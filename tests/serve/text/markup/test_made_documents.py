@@ -100,8 +100,4 @@ def test_translated_html_has_the_structure_of_the_document(text: str, seed: int)
     document = parse(text, "html")
     written = document.written(lambda block: translated(block, chosen))
     assert nodes(lxml.html.fragment_fromstring(written)) == nodes(lxml.html.fragment_fromstring(text))
-    again = parse(written, "html")
-    assert len(again.blocks) == len(document.blocks)
-    assert [one for one in again.pieces if isinstance(one, str)] == [
-        one for one in document.pieces if isinstance(one, str)
-    ]
+    assert len(parse(written, "html").blocks) == len(document.blocks)
