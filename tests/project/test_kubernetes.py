@@ -212,18 +212,15 @@ def test_keda_scales_what_the_other_autoscaler_would_scale() -> None:
     spec = scaled["spec"]
     assert spec["scaleTargetRef"] == {"name": autoscaler["scaleTargetRef"]["name"]}  # of a Deployment by default
     assert (spec["minReplicaCount"], spec["maxReplicaCount"]) == (autoscaler["minReplicas"], autoscaler["maxReplicas"])
-    assert spec.keys() - {"scaleTargetRef", "minReplicaCount", "maxReplicaCount"} == {
-        "pollingInterval",
-        "fallback",
-        "triggers",
-    }
-    assert spec["fallback"].keys() == {"failureThreshold", "replicas", "behavior"}
-    assert spec["minReplicaCount"] <= spec["fallback"]["replicas"] <= spec["maxReplicaCount"]
-    (trigger,) = spec["triggers"]
-    assert trigger.keys() == {"type", "metadata"}
-    assert trigger["type"] == "prometheus"
-    assert trigger["metadata"].keys() == {"serverAddress", "query", "threshold", "ignoreNullValues"}
-    assert all(isinstance(value, str) for value in trigger["metadata"].values())  # numbers would be refused
+    assert spec.keys() - {"scaleTargetRef", "minReplicaCount", "maxReplicaCount"} == {"pollingInterval", "triggers"}
+    cpu, queue = spec["triggers"]
+    (resource,) = autoscaler["metrics"]
+    used = resource["resource"]["target"]["averageUtilization"]
+    assert cpu == {"type": "cpu", "metricType": "Utilization", "metadata": {"value": str(used)}}
+    assert queue.keys() == {"type", "metadata"}
+    assert queue["type"] == "prometheus"
+    assert queue["metadata"].keys() == {"serverAddress", "query", "threshold", "ignoreNullValues"}
+    assert all(isinstance(value, str) for value in queue["metadata"].values())  # numbers would be refused
 
 
 def test_clients_know_new_servers_before_old_ones_end(container: dict[str, Any]) -> None:

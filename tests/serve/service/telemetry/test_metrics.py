@@ -273,10 +273,10 @@ def test_alerts_ask_only_for_what_there_is() -> None:
             assert all(label in each.replace(" ", "").split(",") for each in kept)
 
 
-def test_the_autoscaler_asks_for_the_sentences_of_servers() -> None:
-    (trigger,) = yaml.safe_load(SCALED_OBJECT.read_text(encoding="utf-8"))["spec"]["triggers"]
+def test_the_autoscaler_asks_for_the_queues_of_servers() -> None:
+    (_, trigger) = yaml.safe_load(SCALED_OBJECT.read_text(encoding="utf-8"))["spec"]["triggers"]
     asked = metrics_of(trigger["metadata"]["query"])
-    assert asked == {"jumok_queue_requests", "jumok_running_sentences"}
+    assert asked == {"jumok_queue_requests"}
     assert asked <= asyncio.run(metric_names())
 
 
