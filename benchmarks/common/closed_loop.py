@@ -28,10 +28,14 @@ class Decoding:
     """Decoding options of every contender.
 
     As in CTranslate2, the first K finished hypotheses are final.
+
+    Attributes:
+        languages: source and target language; None: the model's.
     """
 
     beam_size: int
     max_length: int
+    languages: tuple[str, str] | None = None
 
     @property
     def options(self) -> DecodingOptions:
@@ -153,9 +157,12 @@ def latencies_after(server: Server, text: str, decoding: Decoding, rest_s: float
 
 
 async def _ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> Answer:
+    source_language, target_language = decoding.languages or (None, None)
     began = time.perf_counter()
     translation = await client.translate(
         text,
+        source_language=source_language,
+        target_language=target_language,
         beam_size=decoding.beam_size,
         max_length=decoding.max_length,
         early_stopping=True,

@@ -201,7 +201,7 @@ async def serving(
 ) -> AsyncIterator[Server]:
     """Run ``python -m MODULE`` until it serves, within this context.
 
-    The module prints ``serving on ADDRESS: `` once it serves.
+    The module prints ``serving on ADDRESS: ``, or ``serving HTTP on ADDRESS``, once it serves.
 
     Args:
         module: module to run.
@@ -230,7 +230,7 @@ async def serving(
                 line = (await asyncio.wait_for(process.stdout.readline(), START_S)).decode()
             except TimeoutError:
                 line = ""
-            said = re.match(r"serving on (\S+): (?:.*; metrics on (\S+)$)?", line)
+            said = re.match(r"serving (?:HTTP )?on (\S+?):?(?=\s)(?:.*; metrics on (\S+)$)?", line)
             if said is None:
                 log.seek(0)
                 raise ServerError(f"{module} does not serve; it wrote:\n{line}{log.read()}".rstrip())

@@ -16,6 +16,7 @@ class Relay:
 
     Attributes:
         address: ``host:port`` of the relay, in a ``with`` block.
+        carried: bytes that it relayed, of both directions.
     """
 
     def __init__(self, server: str) -> None:
@@ -25,6 +26,7 @@ class Relay:
         self._thread = threading.Thread(target=self._loop.run_forever)
         self._tasks: set[asyncio.Task[None]] = set()
         self.address = ""
+        self.carried = 0
 
     def silence(self, *, silent: bool = True) -> None:
         """Drop all bytes from now on, or none."""
@@ -72,6 +74,7 @@ class Relay:
     async def _copy(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         while data := await reader.read(2**16):
             if not self._silent:
+                self.carried += len(data)
                 writer.write(data)
                 await writer.drain()
         raise ConnectionResetError  # ends the other direction too
