@@ -47,7 +47,6 @@ class Model:
             f'[models.{name}]\ntitle = "{self.title}"\n'
             + "".join(f"{key} = {value:.1f}\n" for key, value in measured.items() if value is not None)
             + f"outstanding = {[*self.outstanding]}\nrates = {[round(rate, 2) for rate in self.rates]}\n"
-            f"outstanding = {[*self.outstanding]}\nrates = {[round(rate, 2) for rate in self.rates]}\n"
             f"server_ms = {[round(each, 1) for each in self.server_ms]}\n"
             f"client_ms = {[round(each, 2) for each in self.client_ms]}\nwire_bytes = {self.wire_bytes:.0f}\n"
         )
