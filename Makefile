@@ -11,14 +11,14 @@ WHEELS_VENV ?= .venv-wheels
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	$$python -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$python && break; done)
 # What an installation compiles.
-KERNELS := $(wildcard serve/jumok_serve/kernels/*/*.cc serve/jumok_serve/kernels/*/*.h)
+KERNELS := $(wildcard $(foreach depth,*/* */*/*,serve/jumok_serve/kernels/$(depth).cc serve/jumok_serve/kernels/$(depth).h))
 
 COMMA := ,
 
 PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help kernels-check kernels-asan demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving http-load step import-memory gpu quality regression real-models students parity faults format clean
+.PHONY: help kernels-check kernels-asan kernels-qemu demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving http-load step import-memory gpu quality regression real-models students parity faults format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -48,7 +48,7 @@ check: lint types  ## lint, formatting and types
 lint: $(VENV)/installed-dev
 	$(VENV)/bin/ruff check
 	$(VENV)/bin/ruff format --check
-	$(VENV)/bin/clang-format --dry-run --Werror $(KERNELS) $(wildcard tests/serve/kernels/*.cc)
+	$(VENV)/bin/clang-format --dry-run --Werror $(KERNELS) $(wildcard tests/serve/kernels/*.cc tests/serve/kernels/*.h)
 	$(VENV)/bin/lint-imports --no-cache
 
 types: $(VENV)/installed-dev
@@ -57,7 +57,7 @@ types: $(VENV)/installed-dev
 format: $(VENV)/installed-dev  ## format the code, and mend what can be mended
 	$(VENV)/bin/ruff check --fix
 	$(VENV)/bin/ruff format
-	$(VENV)/bin/clang-format -i $(KERNELS) $(wildcard tests/serve/kernels/*.cc)
+	$(VENV)/bin/clang-format -i $(KERNELS) $(wildcard tests/serve/kernels/*.cc tests/serve/kernels/*.h)
 
 # GCC 12 takes undefined vectors in its own AVX-512 headers for a fault of the caller: maybe-uninitialized is off.
 kernels-check: $(VENV)/installed-dev  ## compile the kernels with warnings as errors
@@ -67,7 +67,8 @@ kernels-check: $(VENV)/installed-dev  ## compile the kernels with warnings as er
 # sanitizer's. The kernels for older processors are tested by a run of their own.
 SANITIZED := tests/serve/kernels --ignore tests/serve/kernels/test_arena.py \
 	--deselect tests/serve/kernels/test_products.py::test_weights_are_kept_once \
-	--deselect tests/serve/kernels/test_kernels.py::test_processors_without_avx512
+	--deselect tests/serve/kernels/test_kernels.py::test_older_instruction_sets \
+	--deselect tests/serve/kernels/test_instruction_sets.py::test_emulated
 kernels-asan: $(VENV)/installed-dev  ## test the kernels under AddressSanitizer and UBSan; ARGS are pytest's
 	$(VENV)/bin/python hatch_build.py build/kernels-asan -O1 -g \
 		-fsanitize=address,undefined -fno-sanitize-recover=undefined
@@ -77,6 +78,11 @@ kernels-asan: $(VENV)/installed-dev  ## test the kernels under AddressSanitizer 
 			JUMOK_TEST_LIBRARY=build/kernels-asan/libjumok_kernels.so $$kernels \
 			$(VENV)/bin/pytest -p no:xdist $(SANITIZED) $(ARGS) || exit 1; \
 	done
+
+kernels-qemu: $(VENV)/installed-dev  ## test the kernels on emulated processors: AArch64, AVX2, and older ones; ARGS are pytest's
+	@for program in qemu-x86_64 qemu-aarch64 aarch64-linux-gnu-g++; do command -v $$program >/dev/null || { \
+		echo "there is no $$program: install qemu-user and g++-aarch64-linux-gnu" >&2; exit 1; }; done
+	$(VENV)/bin/pytest -p no:xdist tests/serve/kernels/test_instruction_sets.py $(ARGS)
 
 proto: $(VENV)/installed-dev  ## generate the stubs from the .proto files
 	$(VENV)/bin/python proto/generate.py

@@ -31,11 +31,17 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast")
 MACHINES = {62: "x86_64", 183: "aarch64"}
 """Processors by their number in ELF files; a compiler defines ``__x86_64__`` or ``__aarch64__``."""
-LOAD = "import ctypes, sys; ctypes.CDLL(sys.argv[1])"
+LOAD = """
+import ctypes, sys
+library = ctypes.CDLL(sys.argv[1])
+print(library.jumok_has_kernels() if hasattr(library, "jumok_has_kernels") else 0)
+"""
+EMPTY = ("-x", "c++", os.devnull)
+"""Arguments of a compiler for an empty source."""
 OLDEST_PYTHON = (3, 11)
 """The same as `requires-python` in pyproject.toml."""
-OWN_FLAGS = re.compile(r"^// compile: (.+)$", re.MULTILINE)
-"""Further flags of a source for one x86-64 instruction set."""
+OWN_FLAGS = re.compile(r"^// compile(?: for (\w+))?: (.+)$", re.MULTILINE)
+"""Further flags of a source, and the kind of processor that it is for, if not for all."""
 
 
 class PythonHook(MetadataHookInterface):
@@ -67,7 +73,8 @@ class KernelsHook(BuildHookInterface[WheelBuilderConfig]):
             compile_library(folder)
             machine = machine_of(folder / LIBRARY)
             if machine == platform.machine():
-                check(folder / LIBRARY)
+                if not check(folder / LIBRARY) and choice == "required":
+                    raise KernelsError("this processor has no instruction set that they are for")
             elif version == "editable":
                 raise KernelsError(f"they are for {machine}, and this is {platform.machine()}")
         except (KernelsError, OSError) as error:
@@ -108,23 +115,45 @@ def compile_library(folder: Path) -> None:
 
 
 def compile_to(library: Path, folder: Path, compiler: Sequence[str], link_flags: Sequence[str] = ()) -> None:
-    """Compile the sources under a folder that suit the compiler's processor, and link them to a library.
+    """Compile the sources under a folder that suit the compiler and its processor, and link them to a library.
 
     Raises:
         KernelsError: the compiler fails.
     """
     commands: list[list[str]] = []
+    known: list[bool] = []  # of sources for one instruction set each
     machine = target(compiler)
     for source in sorted(folder.rglob("*.cc")):
-        own = OWN_FLAGS.search(source.read_text(encoding="utf-8"))
-        if own is None or machine == "x86_64":
-            made = f"{library.parent}/{len(commands)}.o"
-            own_flags = shlex.split(own[1] if own else "")
-            paths = [f"-I{folder}", f"-ffile-prefix-map={folder}=."]  # the same bytes from any folder
-            commands.append([*compiler, *own_flags, *paths, "-c", str(source), "-o", made])
+        processor, own_flags = own_flags_of(source)
+        if processor is not None:
+            if processor != machine:
+                continue
+            known.append(knows(compiler, own_flags))
+            if not known[-1]:
+                continue
+        made = f"{library.parent}/{len(commands)}.o"
+        paths = [f"-I{folder}", f"-ffile-prefix-map={folder}=."]  # the same bytes from any folder
+        commands.append([*compiler, *own_flags, *paths, "-c", str(source), "-o", made])
+    if known and not any(known):
+        raise KernelsError(f"{shlex.join(compiler)} knows none of the instruction sets that they are for")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(run, commands))
     run([*compiler, "-shared", "-Wl,-z,nodelete", *link_flags, *(made for *_, made in commands), "-o", str(library)])
+
+
+def own_flags_of(source: Path) -> tuple[str | None, list[str]]:
+    """Return the kind of processor that a source is for, None for all, and its own flags."""
+    own = OWN_FLAGS.search(source.read_text(encoding="utf-8"))
+    return (None, []) if own is None else (own[1], shlex.split(own[2]))
+
+
+def knows(compiler: Sequence[str], flags: Sequence[str]) -> bool:
+    """True if a compiler knows all flags; an older one may not."""
+    try:
+        run([*compiler, *flags, *EMPTY, "-E"])
+    except KernelsError:
+        return False
+    return True
 
 
 def find_compiler() -> list[str]:
@@ -150,7 +179,7 @@ def target(compiler: Sequence[str]) -> str:
     Raises:
         KernelsError: the compiler fails.
     """
-    defined = run([*compiler, "-dM", "-E", "-x", "c++", os.devnull]).split()
+    defined = run([*compiler, *EMPTY, "-dM", "-E"]).split()
     return next((machine for machine in MACHINES.values() if f"__{machine}__" in defined), "")
 
 
@@ -168,8 +197,8 @@ def machine_of(library: Path) -> str:
     return machine
 
 
-def check(library: Path) -> None:
-    """Load a library, in a process of its own.
+def check(library: Path) -> bool:
+    """Load a library, in a process of its own; True if it has kernels for this processor, and not only functions.
 
     Raises:
         KernelsError: the reason of the system's loader.
@@ -180,6 +209,7 @@ def check(library: Path) -> None:
     if done.returncode != 0:
         reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
         raise KernelsError(f"this system does not load the library: {reason}")
+    return done.stdout.strip() == "1"
 
 
 def run(command: Sequence[str]) -> str:

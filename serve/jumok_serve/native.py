@@ -1,4 +1,4 @@
-"""The library of native kernels, if it is compiled and usable."""
+"""The library of native kernels, if it is compiled and usable, and its functions for Python."""
 
 import ctypes
 import hashlib
@@ -27,7 +27,7 @@ ELF_SECTIONS = struct.Struct("<40xQ10xHH2x")
 
 @cache
 def library() -> Path | None:
-    """Return the library, or None; the first call logs which."""
+    """Return the library if sessions can use its operators, or None; the first call logs which."""
     try:
         check(LIBRARY)
     except Exception as error:  # ONNX Runtime's errors have no common class, and a server starts after any
@@ -41,20 +41,33 @@ def library() -> Path | None:
 def function(name: str, arguments: tuple[Any, ...], *, keep_gil: bool = True) -> Any:
     """Return an int64 function of the library; None without library.
 
+    Functions need no instruction set, so they are there even if sessions cannot use the operators.
+
     Args:
         arguments: ctypes of its arguments.
         keep_gil: True to keep Python's global lock: for calls of microseconds, waiting for it again costs more.
     """
-    path = library()
-    return None if path is None else _function(path, name, arguments, keep_gil)
+    return _function(LIBRARY, name, arguments, keep_gil)
 
 
 @cache
 def _function(path: Path, name: str, arguments: tuple[Any, ...], keep_gil: bool) -> Any:
+    if not _loads(path):
+        return None
     found = getattr((ctypes.PyDLL if keep_gil else ctypes.CDLL)(str(path)), name, None)
     if found is not None:
         found.argtypes, found.restype = arguments, ctypes.c_int64
     return found
+
+
+@cache
+def _loads(path: Path) -> bool:
+    try:
+        check_file(path)
+        ctypes.CDLL(str(path))
+    except (OSError, ValueError):  # `library` logs it
+        return False
+    return True
 
 
 def address(array: NDArray[Any]) -> int:
@@ -73,9 +86,21 @@ def check(path: Path) -> None:
     """Load a library as sessions do.
 
     Raises:
+        OSError, ValueError: as in `check_file`.
+        Exception: from ONNX Runtime, for a file that it cannot load, that has no operators, or that has none for this
+            processor.
+    """
+    check_file(path)
+    onnxruntime.SessionOptions().register_custom_ops_library(str(path))
+
+
+def check_file(path: Path) -> None:
+    """Check a library's file, without loading it.
+
+    Raises:
         FileNotFoundError: the file is missing.
+        OSError: the file cannot be read.
         ValueError: the file is cut off, or was compiled from other sources than those beside it.
-        Exception: from ONNX Runtime, for a file that it cannot load or that has no operators.
     """
     if not path.exists():
         raise FileNotFoundError(
@@ -92,4 +117,3 @@ def check(path: Path) -> None:
     sources = sorted([*path.parent.rglob("*.cc"), *path.parent.rglob("*.h")])
     if sources and hashlib.sha256(b"".join(source.read_bytes() for source in sources)).digest() not in content:
         raise ValueError(f"{path} was compiled from other sources than those beside it; install jumok again")
-    onnxruntime.SessionOptions().register_custom_ops_library(str(path))

@@ -29,7 +29,7 @@ REGISTER_SOURCE = """// Entry point of a library of operators.
 extern "C" __attribute__((visibility("default"))) void* RegisterCustomOps(void*, const void*) { return nullptr; }
 """
 FAST_SOURCE = """// For processors that have it.
-// compile: -mavx2 -DFAST=7
+// compile for x86_64: -mavx2 -DFAST=7
 #if !defined(__AVX2__)
 #error "without its flags"
 #endif
@@ -102,6 +102,50 @@ def test_a_source_has_its_own_flags(tree: Tree) -> None:
     (tree.folder / "fast.cc").write_text(FAST_SOURCE, encoding="utf-8")
     assert tree.build()
     assert ctypes.CDLL(str(tree.library)).Fast() == 7
+
+
+@compiles
+def test_flags_may_be_for_all_processors(tree: Tree) -> None:
+    source = FAST_SOURCE.replace(" for x86_64", "").replace("-mavx2", "-D__AVX2__")
+    (tree.folder / "fast.cc").write_text(source, encoding="utf-8")
+    assert tree.build()
+    assert ctypes.CDLL(str(tree.library)).Fast() == 7
+
+
+@compiles
+@on_x86_64
+def test_compilers_that_do_not_know_the_flags_leave_such_sources_out(
+    tree: Tree, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """With none of such sources the library would have no kernels."""
+    source = FAST_SOURCE.replace("-mavx2", "-mavx3").replace("Fast", "Faster")
+    (tree.folder / "faster.cc").write_text(source, encoding="utf-8")
+    assert not tree.build()
+    assert "knows none of the instruction sets that they are for" in "".join(capfd.readouterr())
+    (tree.folder / "fast.cc").write_text(FAST_SOURCE, encoding="utf-8")
+    assert tree.build()
+    library = ctypes.CDLL(str(tree.library))
+    assert library.Fast() == 7
+    assert not hasattr(library, "Faster")
+
+
+@compiles
+@pytest.mark.parametrize("usable", [0, 1])
+def test_required_kernels_have_to_be_for_this_processor(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], usable: int
+) -> None:
+    """Otherwise the library is installed for its functions."""
+    source = 'extern "C" __attribute__((visibility("default"))) long jumok_has_kernels() { return %d; }\n'
+    (tree.folder / "dispatch.cc").write_text(source % usable, encoding="utf-8")
+    assert tree.build()
+    monkeypatch.setenv("JUMOK_NATIVE", "required")
+    if usable:
+        assert tree.build()
+        return
+    with pytest.raises(SystemExit):
+        tree.build()
+    reason = "this processor has no instruction set that they are for"
+    assert f"the native kernels cannot be used: {reason}" in "".join(capfd.readouterr())
 
 
 @compiles

@@ -252,11 +252,12 @@ def test_norms_refuse_weights_that_vary(name: str) -> None:
 
 @pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
 @pytest.mark.slow
-def test_processors_without_avx512() -> None:
-    """Run all kernel tests with the functions for older processors, which newer ones can run too."""
+@pytest.mark.parametrize("kernels", ["avx2", "portable"])
+def test_older_instruction_sets(kernels: str) -> None:
+    """Run all kernel tests with the kernels for older processors, which newer ones can run too."""
     files = [__file__, *(str(Path(__file__).with_name(f"test_{name}.py")) for name in OTHERS)]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *files]
     run = subprocess.run(
-        command, env={**os.environ, "JUMOK_TEST_KERNELS": "avx2"}, capture_output=True, text=True, check=False
+        command, env={**os.environ, "JUMOK_TEST_KERNELS": kernels}, capture_output=True, text=True, check=False
     )
     assert run.returncode == 0, run.stdout

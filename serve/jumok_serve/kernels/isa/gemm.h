@@ -50,6 +50,7 @@ struct GemmKernels {
   int64_t columns;       // of a panel
   int64_t chunk;         // consecutive int8 weights of a column that share a lane
   bool overflow_groups;  // true if int8 chunks are summed in overflow groups
+  bool copies_inputs;    // true if `prepare` copies inputs even of whole chunks
   PreparedInputs (*prepare)(const uint8_t* inputs, int64_t rows, int64_t depth, bool as_int16);
   void (*multiply)(const PanelGemm<uint8_t>&);
   void (*multiply_floats)(const PanelGemm<float>&);
@@ -59,7 +60,7 @@ struct GemmKernels {
 // inline function that was compiled for an instruction set that this processor lacks.
 void* scratch(size_t bytes);
 
-// Kernels of the best instruction set; only if `row_kernels` is not null.
+// Kernels of the chosen instruction set; only if `row_kernels` is not null.
 const GemmKernels& gemm_kernels();
 
 }  // namespace jumok

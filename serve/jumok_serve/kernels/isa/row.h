@@ -95,11 +95,7 @@ struct RowKernels {
 
 constexpr int64_t kBlock = 64;
 
-// Best instruction set of this processor that has kernels.
-enum class Isa { kNone, kAvx2, kAvx512Vnni };
-Isa best_isa();
-
-// Kernels of the best instruction set; null if the processor has none.
+// Kernels of the chosen instruction set; null if there is none.
 const RowKernels* row_kernels();
 
 }  // namespace jumok

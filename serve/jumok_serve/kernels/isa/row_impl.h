@@ -1,4 +1,4 @@
-// Implementation of RowKernels, compiled once for each instruction set, which defines LANES and ISA, the namespace.
+// Implementation of RowKernels over the traits `Vec` of an instruction set, in its namespace ISA.
 //
 // A row's result depends on that row only: sums are taken in the order of its entries, and padding adds zeros.
 #include <algorithm>
@@ -7,9 +7,6 @@
 
 #include "isa/layer_norm_impl.h"
 #include "isa/row.h"
-#if LANES == 16
-#include "isa/int8_attention_impl.h"
-#endif
 #include "isa/vectors.h"
 
 namespace jumok {
@@ -91,18 +88,19 @@ inline void weigh(int64_t count, const Floats* most, float* scores, float* share
   }
 }
 
-// Adds up weighted values of kRows rows, loading each value once, in kSums interleaved sums.
-template <typename Element, int kVectors, int kRows, int kSums>
-[[gnu::always_inline]] inline void add_up(const Attention<Element>& rows, int64_t first_row, const Element* values,
-                                          const float* weights, const float* share) {
+// Adds up kPart vectors of weighted values of kRows rows, from vector `first` on, loading each value once, in kSums
+// interleaved sums.
+template <typename Element, int kVectors, int kPart, int kRows, int kSums>
+[[gnu::always_inline]] inline void add_up_part(const Attention<Element>& rows, int64_t first_row, int first,
+                                               const Element* values, const float* weights, const float* share) {
   const int64_t count = rows.count, room = padded(count);
-  Floats sums[kSums][kRows][kVectors] = {};
-  const auto add = [&](int64_t i, Floats(&to)[kRows][kVectors]) {
+  Floats sums[kSums][kRows][kPart] = {};
+  const auto add = [&](int64_t i, Floats(&to)[kRows][kPart]) {
     const Element* value = values + rows.entry_stride * entry_of(rows, i);
     float scaled[kRows];
     for (int row = 0; row < kRows; ++row) scaled[row] = weights[row * room + i] * scale_of(value, kVectors * kLanes);
-    for (int j = 0; j < kVectors; ++j) {
-      const Floats part = load(value + j * kLanes);
+    for (int j = 0; j < kPart; ++j) {
+      const Floats part = load(value + (first + j) * kLanes);
       for (int row = 0; row < kRows; ++row) to[row][j] += part * scaled[row];
     }
   };
@@ -111,10 +109,21 @@ template <typename Element, int kVectors, int kRows, int kSums>
     for (int sum = 0; sum < kSums; ++sum) add(i + sum, sums[sum]);
   if (i < count) add(i, sums[0]);
   for (int row = 0; row < kRows; ++row)
-    for (int j = 0; j < kVectors; ++j) {
+    for (int j = 0; j < kPart; ++j) {
       const Floats sum = kSums == 1 ? sums[0][row][j] : sums[0][row][j] + sums[kSums - 1][row][j];
-      store(sum * share[row], rows.out + (first_row + row) * rows.out_stride + j * kLanes);
+      store(sum * share[row], rows.out + (first_row + row) * rows.out_stride + (first + j) * kLanes);
     }
+}
+
+template <typename Element, int kVectors, int kRows, int kSums>
+[[gnu::always_inline]] inline void add_up(const Attention<Element>& rows, int64_t first_row, const Element* values,
+                                          const float* weights, const float* share) {
+  constexpr int kPart = std::min(kVectors, Vec::kHeadVectors);
+  if constexpr (kPart == kVectors)
+    add_up_part<Element, kVectors, kPart, kRows, kSums>(rows, first_row, 0, values, weights, share);
+  else
+    for (int first = 0; first < kVectors; first += kPart)
+      add_up_part<Element, kVectors, kPart, kRows, kSums>(rows, first_row, first, values, weights, share);
 }
 
 // Attention of kRows rows that share keys and values.
@@ -146,7 +155,7 @@ void attend_apart(const Attention<Element>& all_rows, int64_t first_row) {
 }
 
 inline float one(float from) { return from; }
-inline float one(Half from) { return _cvtsh_ss(from); }
+inline float one(Half from) { return Vec::from_half(from); }
 inline float one(Int8 from) { return from; }
 
 // Attention of a row with heads of any width.
@@ -197,21 +206,18 @@ void attend_in_groups(const Attention<Element>& rows) {
 
 template <typename Element>
 void attend_rows(const Attention<Element>& rows) {
-#if LANES == 16
-  if constexpr (std::is_same_v<Element, Int8>) {
-    if (rows.width == 64) return attend_int8<1>(rows);
-    if (rows.width == 128) return attend_int8<2>(rows);
-  }
-#endif
+  if constexpr (Vec::kIntegerAttention && std::is_same_v<Element, Int8>)
+    if (attend_in_integers(rows)) return;
+  constexpr int kLeast = kLanes == 4 ? 4 : 1;  // vectors of the narrowest head
   switch (rows.width) {
-    case 1 * kLanes:
-      return attend_in_groups<Element, 1>(rows);
-    case 2 * kLanes:
-      return attend_in_groups<Element, 2>(rows);
-    case 4 * kLanes:
-      return attend_in_groups<Element, 4>(rows);
-    case 8 * kLanes:
-      return attend_in_groups<Element, 8>(rows);
+    case 1 * kLeast* kLanes:
+      return attend_in_groups<Element, 1 * kLeast>(rows);
+    case 2 * kLeast* kLanes:
+      return attend_in_groups<Element, 2 * kLeast>(rows);
+    case 4 * kLeast* kLanes:
+      return attend_in_groups<Element, 4 * kLeast>(rows);
+    case 8 * kLeast* kLanes:
+      return attend_in_groups<Element, 8 * kLeast>(rows);
     default:
       for (int64_t row = 0; row < rows.rows; ++row) attend_any(rows, row);
   }
@@ -220,7 +226,7 @@ void attend_rows(const Attention<Element>& rows) {
 void to_half(const float* from, Half* to, int64_t count) {
   int64_t i = 0;
   for (; i + kLanes <= count; i += kLanes) store(load(from + i), to + i);
-  for (; i < count; ++i) to[i] = _cvtss_sh(from[i], _MM_FROUND_TO_NEAREST_INT);
+  for (; i < count; ++i) to[i] = Vec::to_half(from[i]);
 }
 
 // Quantizes four heads at once, in the time of two.

@@ -1,7 +1,6 @@
-// SIMD vectors of LANES floats or int32, and operations on them, in the namespace ISA.
+// SIMD vectors of floats or int32, and operations on them, of the instruction set whose traits `Vec` are included
+// first.
 #pragma once
-
-#include <immintrin.h>
 
 #include <cstdint>
 #include <cstring>
@@ -14,9 +13,8 @@ namespace jumok {
 namespace ISA {
 namespace {
 
-constexpr int kLanes = LANES;
-typedef float Floats __attribute__((vector_size(4 * LANES)));
-typedef int32_t Ints __attribute__((vector_size(4 * LANES)));
+using Floats = Vec::Floats;
+using Ints = Vec::Ints;
 using Lanes = std::make_integer_sequence<int, kLanes>;
 
 template <typename Part, int... kNumbers>
@@ -36,51 +34,15 @@ inline Floats load(const float* from) {
   return vector;
 }
 
-inline Floats load(const Half* from) {
-#if LANES == 16
-  return (Floats)_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
-#else
-  return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
-#endif
-}
-
-inline Floats load(const Int8* from) {
-#if LANES == 16
-  return (Floats)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from))));
-#else
-  return (Floats)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(from))));
-#endif
-}
+inline Floats load(const Half* from) { return Vec::from_half(from); }
+inline Floats load(const Int8* from) { return Vec::from_int8(from); }
 
 inline void store(Floats vector, float* to) { std::memcpy(to, &vector, sizeof vector); }
 
-inline void store(Floats vector, Half* to) {
-#if LANES == 16
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), _mm512_cvtps_ph((__m512)vector, _MM_FROUND_TO_NEAREST_INT));
-#else
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm256_cvtps_ph((__m256)vector, _MM_FROUND_TO_NEAREST_INT));
-#endif
-}
+inline void store(Floats vector, Half* to) { Vec::to_half(vector, to); }
+inline void store(Floats vector, Int8* to) { Vec::to_int8(vector, to); }
 
-// Rounds to int8; numbers must be within -128 .. 127.
-inline void store(Floats vector, Int8* to) {
-#if LANES == 16
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32((__m512)vector)));
-#else
-  const __m256i whole = _mm256_cvtps_epi32((__m256)vector);
-  const __m128i words = _mm_packs_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
-  _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packs_epi16(words, words));
-#endif
-}
-
-inline Floats all(float value) {
-#if LANES == 16
-  return (Floats)_mm512_set1_ps(value);
-#else
-  return (Floats)_mm256_set1_ps(value);
-#endif
-}
-
+inline Floats all(float value) { return Vec::all(value); }
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats magnitude(Floats x) { return (Floats)((Ints)x & 0x7fffffff); }
 
@@ -88,26 +50,14 @@ inline Floats magnitude(Floats x) { return (Floats)((Ints)x & 0x7fffffff); }
 // those that are 1 at 0 (Lawson's algorithm): 1e-7. The rounding error of x / ln 2 adds to it and grows with -x.
 // e^-infinity is 0; without AVX-512, x below -87 counts as -87.
 inline Floats exponential(Floats x) {
-#if LANES == 16
-  const Floats logarithm = x * 1.44269504f;
-  const Floats whole = (Floats)_mm512_roundscale_ps((__m512)logarithm, _MM_FROUND_TO_NEAREST_INT);
-#else
-  const Floats magic = all(12582912.0f);  // 1.5 * 2^23: adding it leaves the integer in the last bits
-  const Floats logarithm = (Floats)_mm256_max_ps((__m256)all(-87.0f), (__m256)x) * 1.44269504f;  // NaN stays
-  const Floats shifted = logarithm + magic, whole = shifted - magic;
-#endif
-  const Floats rest = logarithm - whole;
+  const Vec::Power power = Vec::power_of_e(x);
   Floats sum = all(1.326472731e-3f);
-  sum = sum * rest + 9.671512991e-3f;
-  sum = sum * rest + 5.550733581e-2f;
-  sum = sum * rest + 2.402224243e-1f;
-  sum = sum * rest + 6.931470037e-1f;
-  sum = sum * rest + 1.0f;
-#if LANES == 16
-  return (Floats)_mm512_scalef_ps((__m512)sum, (__m512)whole);  // of -infinity, 0 for any sum
-#else
-  return sum * (Floats)(((Ints)shifted + 127) << 23);
-#endif
+  sum = sum * power.rest + 9.671512991e-3f;
+  sum = sum * power.rest + 5.550733581e-2f;
+  sum = sum * power.rest + 2.402224243e-1f;
+  sum = sum * power.rest + 6.931470037e-1f;
+  sum = sum * power.rest + 1.0f;
+  return Vec::scaled(sum, power.whole);
 }
 
 // Picks lanes of `a` and, from kLanes on, of `b`, by constant numbers.
@@ -172,10 +122,9 @@ inline Floats each_of(Floats* vectors) {
 }
 
 // Combines the lanes of each quarter, into all its lanes.
-template <typename Combined>
+template <typename Combined, int N = 1>
 inline Floats of_quarters(Floats x) {
-  x = Combined()(x, swapped<1>(x, Lanes()));
-  if constexpr (kLanes == 16) x = Combined()(x, swapped<2>(x, Lanes()));
+  if constexpr (N < kLanes / 4) return of_quarters<Combined, 2 * N>(Combined()(x, swapped<N>(x, Lanes())));
   return x;
 }
 
@@ -200,17 +149,7 @@ struct Quantizer {
   // Saturates; NaN becomes 0.
   void store(Floats numbers, uint8_t* to) const {
     numbers *= inverse_scale;  // a division takes several times as long as the rest
-    numbers = numbers > 512.0f ? all(512.0f) : numbers;
-    // Conversion turns NaN and too small numbers into the least integer.
-#if LANES == 16
-    Ints whole = (Ints)_mm512_cvtps_epi32((__m512)numbers) + zero_point;
-    whole = whole < 0 ? Ints{} : whole;
-    _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_cvtusepi32_epi8((__m512i)whole));
-#else
-    const __m256i whole = (__m256i)((Ints)_mm256_cvtps_epi32((__m256)numbers) + zero_point);
-    const __m128i words = _mm_packus_epi32(_mm256_castsi256_si128(whole), _mm256_extracti128_si256(whole, 1));
-    _mm_storel_epi64(reinterpret_cast<__m128i*>(to), _mm_packus_epi16(words, words));
-#endif
+    Vec::to_uint8(numbers > 512.0f ? all(512.0f) : numbers, zero_point, to);
   }
 
   float inverse_scale;

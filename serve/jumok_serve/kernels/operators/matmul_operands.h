@@ -68,9 +68,9 @@ class MatmulOperands {
   template <typename Result>
   void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out) const {
     const int64_t blocks = (rows + kRowsPerBlock - 1) / kRowsPerBlock;
-    // With overflow groups, inputs of a block of rows are prepared once for all panels; else a panel is read once for
-    // all blocks.
-    const bool by_blocks = kQuantized && gemm_kernels().overflow_groups;
+    // Inputs that are copied are prepared once for all panels of a block of rows; else a panel is read once for all
+    // blocks.
+    const bool by_blocks = kQuantized && gemm_kernels().copies_inputs;
     call.parallel_for(panels_ * blocks, work_ * std::max(rows / kRowsPerUnit, int64_t{1}),
                       [&](int64_t first, int64_t last) {
                         PanelGemm<Number> own = all_;

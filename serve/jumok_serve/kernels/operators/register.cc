@@ -17,7 +17,8 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
   if (api == nullptr)
     return base->GetApi(1)->CreateStatus(ort::Code::kInvalidArgument, "ONNX Runtime is older than 1.23");
   if (jumok::row_kernels() == nullptr)
-    return api->CreateStatus(ort::Code::kInvalidArgument, "this processor has no AVX2, FMA and F16C");
+    return api->CreateStatus(ort::Code::kInvalidArgument,
+                             "this processor has neither AVX2 with FMA and F16C nor, if it is an ARM, dot products");
   const std::lock_guard<std::mutex> lock(mutex);
   if (domain == nullptr) {
     ort::CustomOpDomain* made = nullptr;

@@ -4,8 +4,11 @@
 // largest of a row. Sums of products are exact. In a vector, lane 4r + e belongs to row r and entry e of a block.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
+#include "isa/avx512_vnni/vec.h"
 #include "isa/row.h"
 #include "isa/vectors.h"
 
@@ -242,6 +245,14 @@ void attend_int8_in_blocks(const Attention<Int8>& rows) {
 template <int kLines>
 void attend_int8(const Attention<Int8>& rows) {
   rows.row_stride == 0 ? attend_int8_in_blocks<kLines, true>(rows) : attend_int8_in_blocks<kLines, false>(rows);
+}
+
+// Attention in integers; false if there is none for heads of this width. Inlined by force, so that no other kernels are
+// compiled for these widths.
+[[gnu::always_inline]] inline bool attend_in_integers(const Attention<Int8>& rows) {
+  if (rows.width == 64) return attend_int8<1>(rows), true;
+  if (rows.width == 128) return attend_int8<2>(rows), true;
+  return false;
 }
 
 }  // namespace

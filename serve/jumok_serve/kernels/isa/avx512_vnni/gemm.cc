@@ -1,0 +1,5 @@
+// compile for x86_64: -mavx512f -mavx512bw -mavx512dq -mavx512vl -mavx512vnni -mfma -mf16c
+#define ISA avx512_vnni
+#include "isa/avx512_vnni/vec.h"
+
+#include "isa/gemm_impl.h"

@@ -1,0 +1,5 @@
+// compile: -ffp-contract=off
+#define ISA portable
+#include "isa/portable/vec.h"
+
+#include "isa/gemm_impl.h"
