@@ -30,12 +30,15 @@ struct VectorExtensions {
 
   static Floats add_product(Floats sum, Floats a, Floats b) { return sum + a * b; }
 
-  // e^x = 2^rest * 2^whole; NaN for NaN. x below -87 counts as -87.
+  // x, or -87 if it is less; NaN stays.
+  static Floats bounded_exponent(Floats x) { return x < -87.0f ? all(-87.0f) : x; }
+
+  // e^x = 2^rest * 2^whole, for a bounded x; NaN for NaN.
   struct Power {
     Floats whole, rest;  // `whole` as `scaled` takes it
   };
   static Power power_of_e(Floats x) {
-    const Floats logarithm = (x < -87.0f ? all(-87.0f) : x) * 1.44269504f;  // NaN stays
+    const Floats logarithm = x * 1.44269504f;
     const Floats shifted = logarithm + kShift, whole = shifted - kShift;
     return {shifted, logarithm - whole};
   }

@@ -50,7 +50,7 @@ inline Floats magnitude(Floats x) { return (Floats)((Ints)x & 0x7fffffff); }
 // those that are 1 at 0 (Lawson's algorithm): 1e-7. The rounding error of x / ln 2 adds to it and grows with -x.
 // e^-infinity is 0; without AVX-512, x below -87 counts as -87.
 inline Floats exponential(Floats x) {
-  const Vec::Power power = Vec::power_of_e(x);
+  const Vec::Power power = Vec::power_of_e(Vec::bounded_exponent(x));
   Floats sum = all(1.326472731e-3f);
   sum = sum * power.rest + 9.671512991e-3f;
   sum = sum * power.rest + 5.550733581e-2f;

@@ -28,6 +28,8 @@ struct Vec : VectorExtensions {
     return (Floats)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)sum);
   }
 
+  static Floats bounded_exponent(Floats x) { return (Floats)_mm256_max_ps((__m256)all(-87.0f), (__m256)x); }
+
   static Floats from_half(const Half* from) {
     return (Floats)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
   }

@@ -29,6 +29,7 @@ struct Vec : VectorExtensions {
     return (Floats)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)sum);
   }
 
+  static Floats bounded_exponent(Floats x) { return x; }  // e^-infinity is 0
   static Power power_of_e(Floats x) {
     const Floats logarithm = x * 1.44269504f;
     const Floats whole = (Floats)_mm512_roundscale_ps((__m512)logarithm, _MM_FROUND_TO_NEAREST_INT);

@@ -26,6 +26,8 @@ struct Vec : VectorExtensions {
     return (Floats)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
   }
 
+  static Floats bounded_exponent(Floats x) { return (Floats)vmaxq_f32((float32x4_t)x, vdupq_n_f32(-87.0f)); }
+
   static Floats from_half(const Half* from) { return (Floats)vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(from))); }
   static float from_half(Half half) { return vgetq_lane_f32(vcvt_f32_f16(vreinterpret_f16_u16(vdup_n_u16(half))), 0); }
   static void to_half(Floats numbers, Half* to) {
