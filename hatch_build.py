@@ -41,7 +41,8 @@ EMPTY = ("-x", "c++", os.devnull)
 OLDEST_PYTHON = (3, 11)
 """The same as `requires-python` in pyproject.toml."""
 OWN_FLAGS = re.compile(r"^// compile(?: for (\w+))?: (.+)$", re.MULTILINE)
-"""Further flags of a source, and the kind of processor that it is for, if not for all."""
+"""Further flags of a source, and the kind of processor that it is for, if not for all. Of several lines for one kind, the
+first counts that the compiler knows."""
 
 
 class PythonHook(MetadataHookInterface):
@@ -124,13 +125,18 @@ def compile_to(library: Path, folder: Path, compiler: Sequence[str], link_flags:
     known: list[bool] = []  # of sources for one instruction set each
     machine = target(compiler)
     for source in sorted(folder.rglob("*.cc")):
-        processor, own_flags = own_flags_of(source)
-        if processor is not None:
-            if processor != machine:
+        own_flags: list[str] | None = []
+        lines = OWN_FLAGS.findall(source.read_text(encoding="utf-8"))
+        if any(processor for processor, _ in lines):
+            flags = [shlex.split(own) for processor, own in lines if processor == machine]
+            if not flags:
                 continue
-            known.append(knows(compiler, own_flags))
-            if not known[-1]:
-                continue
+            own_flags = next((own for own in flags if knows(compiler, own)), None)
+            known.append(own_flags is not None)
+        elif lines:
+            own_flags = shlex.split(lines[0][1])
+        if own_flags is None:
+            continue
         made = f"{library.parent}/{len(commands)}.o"
         paths = [f"-I{folder}", f"-ffile-prefix-map={folder}=."]  # the same bytes from any folder
         commands.append([*compiler, *own_flags, *paths, "-c", str(source), "-o", made])
@@ -139,12 +145,6 @@ def compile_to(library: Path, folder: Path, compiler: Sequence[str], link_flags:
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(run, commands))
     run([*compiler, "-shared", "-Wl,-z,nodelete", *link_flags, *(made for *_, made in commands), "-o", str(library)])
-
-
-def own_flags_of(source: Path) -> tuple[str | None, list[str]]:
-    """Return the kind of processor that a source is for, None for all, and its own flags."""
-    own = OWN_FLAGS.search(source.read_text(encoding="utf-8"))
-    return (None, []) if own is None else (own[1], shlex.split(own[2]))
 
 
 def knows(compiler: Sequence[str], flags: Sequence[str]) -> bool:

@@ -1,3 +1,4 @@
+// compile for aarch64: -march=armv8.2-a+dotprod
 // compile for aarch64: -mcpu=generic+dotprod
 #define ISA neon
 #include "isa/neon/vec.h"
