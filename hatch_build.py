@@ -41,8 +41,8 @@ EMPTY = ("-x", "c++", os.devnull)
 OLDEST_PYTHON = (3, 11)
 """The same as `requires-python` in pyproject.toml."""
 OWN_FLAGS = re.compile(r"^// compile(?: for (\w+))?: (.+)$", re.MULTILINE)
-"""Further flags of a source, and the kind of processor that it is for, if not for all. Of several lines for one kind, the
-first counts that the compiler knows."""
+"""Further flags of a source, and the kind of processor that it is for, if not for all. Of several lines for one
+kind, the first counts that the compiler knows."""
 
 
 class PythonHook(MetadataHookInterface):
