@@ -43,7 +43,7 @@ def state_after(terms: Terms, tokens: Sequence[int], eos_ids: tuple[int, ...] = 
 def all_hypotheses(
     step: StepFunction, options: SearchOptions, terms: Terms
 ) -> Iterator[tuple[float, tuple[int, ...], float]]:
-    """All sequences that may be written, with their normalised merits before and normalised scores after them."""
+    """All sequences that may be written, with their ranks before and normalised scores after them."""
 
     def extend(tokens: tuple[int, ...], total: float, merit: float) -> Iterator[tuple[float, tuple[int, ...], float]]:
         log_probs = process(log_softmax(step((START, *tokens))), (START,), tokens, options)
@@ -56,17 +56,23 @@ def all_hypotheses(
             after = merit if nearer else merit + log_prob
             if ends or len(longer) == options.max_length:
                 length = len(longer) ** options.length_penalty
-                yield after / length, longer, (total + log_prob) / length
+                rank = rank_of(total + log_prob, after, len(longer), options.length_penalty)
+                yield rank, longer, (total + log_prob) / length
             else:
                 yield from extend(longer, total + log_prob, after)
 
     return extend((), 0.0, 0.0)
 
 
+def rank_of(total: float, merit: float, length: int, penalty: float) -> float:
+    """Normalised merit plus the score of the terms, which is normalised as in 20 tokens."""
+    return merit / length**penalty + (total - merit) / 20**penalty
+
+
 def reference_term_search(
     step: StepFunction, options: SearchOptions, terms: Terms, prefix: Sequence[int] = ()
 ) -> list[tuple[tuple[int, ...], float]]:
-    """Return tokens and normalised scores of the hypotheses, by merit; some hypothesis must reach all terms."""
+    """Return tokens and normalised scores of the hypotheses, by rank; some hypothesis must reach all terms."""
     prompt, size, penalty = (START, *prefix), options.beam_size, options.length_penalty
     count = len(terms.alternatives)
     most_ended = max(size - count * (size // (count + 1)), options.num_hypotheses)
@@ -96,9 +102,10 @@ def reference_term_search(
             for one in scored
             if not missing_terms([*prefix, *one[3]][: None if one[2] not in options.eos_ids else -1], terms)
         ]
-        for negated, _, token, tokens, merit in sorted(complete, key=lambda one: -one[4])[:most_ended]:
+        ranked = [(rank_of(-one[0], one[4], length, penalty), one) for one in complete]
+        for rank, (negated, _, token, tokens, _) in sorted(ranked, key=lambda one: -one[0])[:most_ended]:
             if token in options.eos_ids or length == options.max_length:
-                ended.append((merit / length**penalty, tokens, -negated / length**penalty))
+                ended.append((rank, tokens, -negated / length**penalty))
         ended = sorted(ended, key=lambda one: -one[0])[:most_ended]
         running = [] if length == options.max_length else [one for one in scored if one[2] not in options.eos_ids]
         states = {one: state_of(one[3]) for one in running}
@@ -120,8 +127,8 @@ def reference_term_search(
         rows = [(-negated, tokens, merit) for negated, _, _, tokens, merit in sorted(chosen)]
         hoped = options.max_length if options.early_stopping == "never" and penalty > 0 else length
         full = len(ended) == most_ended
-        best = max((merit for *_, merit in rows), default=0.0)
-        if not rows or (full and (options.early_stopping is True or best / hoped**penalty <= ended[-1][0])):
+        best = max((rank_of(total, merit, hoped, penalty) for total, _, merit in rows), default=0.0)
+        if not rows or (full and (options.early_stopping is True or best <= ended[-1][0])):
             break
     return [(tokens, score) for _, tokens, score in ended[: options.num_hypotheses]]
 

@@ -91,9 +91,10 @@ def import_model(
     hf:ORG/NAME@REVISION. A named model is imported once into the cache, which `jumok serve NAME` reads; with --out it
     is written there.
 
-    Imports Hugging Face checkpoints (Marian, M2M100, NLLB, BART, mBART, Pegasus, T5, mT5 and umT5), CTranslate2
-    folders and Argos Translate packages. Nothing in them is executed. The bundle decodes by the model's own settings.
-    Give the languages if the model names none.
+    Imports Hugging Face checkpoints (Marian, M2M100, NLLB, BART, mBART, Pegasus, T5, mT5 and umT5), Marian's own
+    models (OPUS-MT originals, students of Firefox and Bergamot), CTranslate2 folders and Argos Translate packages.
+    Nothing in them is executed. The bundle decodes by the model's own settings. Give the languages if the model names
+    none.
     """
     from jumok_serve.bundle.bundle import check_target  # noqa: PLC0415
 

@@ -175,9 +175,11 @@ class BeamSearch:
 
     def _rows_as_ended(self, length: int) -> "list[Ended]":
         """Return hypotheses of the rows as they are, with `length` tokens."""
-        penalty = self._options.length_penalty
-        merits = self._merits[: self._live_rows]
-        return [Ended(normalized_score(merit, length, penalty), length, row, None) for row, merit in enumerate(merits)]
+        return [Ended(self._rank(row, length), length, row, None) for row in range(self._live_rows)]
+
+    def _rank(self, row: int, length: int) -> float:
+        """Return the score by which a row would be ranked if it ended with a length and its present merit."""
+        return normalized_score(self._merits[row], length, self._options.length_penalty)
 
     def _stops(self, length: int) -> bool:
         """True if the search ends, by `early_stopping`; called when the list of ended hypotheses is full.
@@ -192,7 +194,7 @@ class BeamSearch:
         favours_length = options.early_stopping == "never" and options.length_penalty > 0
         reachable_length = options.max_length if favours_length else length
         worst = self._ended[self._enough_ended - 1].score
-        return normalized_score(max(self._merits), reachable_length, options.length_penalty) <= worst
+        return max(self._rank(row, reachable_length) for row in range(self._live_rows)) <= worst
 
     def stable_tokens(self) -> list[int]:
         if self.finished:
@@ -223,9 +225,8 @@ class BeamSearch:
 
         The bound holds because log-probabilities are at most 0.
         """
-        options = self._options
-        lengths = (len(self._steps) + 1, options.max_length)  # the score is monotonic in the length
-        return max(normalized_score(self._merits[row], length, options.length_penalty) for length in lengths)
+        lengths = (len(self._steps) + 1, self._options.max_length)  # the score is monotonic in the length
+        return max(self._rank(row, length) for length in lengths)
 
     def hypotheses(self) -> list[FinishedHypothesis]:
         if not self.finished:

@@ -16,6 +16,8 @@ from jumok_serve.search.terms import BOOST, TermAutomaton, Terms, TermState, rea
 _Continuation: TypeAlias = tuple[float, int, int, TermState, float]
 """Negated sum of token scores, row, next token, state after it, and merit; ordered so that the best is first."""
 ALL_CONTINUATIONS: Final = 2**31 - 1
+TERM_LENGTH: Final = 20
+"""Length, in tokens, by which the log-probabilities of terms are normalized in every hypothesis."""
 AFTER_TERM: Final = 16
 """More candidates of a row after a term: the best may all continue its last word."""
 
@@ -28,8 +30,9 @@ class TermSearch(BeamSearch):
     hypothesis with all terms ends, if it is one of the best k continuations with all terms. The search may stop with k
     ended hypotheses, by ``early_stopping``. Here k is the part of the last bank, at least ``num_hypotheses``.
 
-    Ended hypotheses are ranked by merit: the sum of token scores without those of terms, divided by length^penalty. An
-    unlikely term costs equally at any length, so neither short nor long hypotheses gain by it.
+    Ended hypotheses are ranked by their merit, the sum of token scores without those of terms, divided by
+    length^penalty, plus the scores of terms, divided by TERM_LENGTH^penalty. So an unlikely term costs equally at any
+    length, and neither short nor long hypotheses gain by it; but where it stands counts.
 
     The candidates of a row are those of beam search, and all tokens that go on with a term: `boosts` bring these among
     the best. Totals of candidates are log-probabilities, because ``scores`` are 0.
@@ -127,17 +130,30 @@ class TermSearch(BeamSearch):
 
     def _keep_ended(self, ended: Sequence[_Continuation], found: Sequence[_Continuation], length: int) -> None:
         """Keep the best ended hypotheses with all terms, or without if there are none."""
-        complete = sorted(-one[4] for one in found if one[3].complete)[: self._most_ended]
-        for negated, row, token, state, merit in ended:
-            final = normalized_score(merit, length, self._options.length_penalty)
+        complete = sorted((self._rank_of(one, length) for one in found if one[3].complete), reverse=True)
+        worst = complete[: self._most_ended][-1] if complete else DEAD_SCORE
+        for one in ended:
+            negated, row, token, state, _ = one
+            final = self._rank_of(one, length)
             hypothesis = Ended(final, length - 1, row, (token, -negated))
             if not state.complete:
                 self._short.append((state.left, hypothesis))
-            elif -merit <= complete[-1]:
+            elif final >= worst:
                 self._ended.append(hypothesis)
         self._ended.sort(key=by_score, reverse=True)  # stable: of equal ones the earlier stays first
         del self._ended[self._most_ended :]
         self._short = [] if self._ended else sorted(self._short, key=_by_missing)[: self.beam_size]
+
+    def _rank_of(self, continuation: _Continuation, length: int) -> float:
+        negated, *_, merit = continuation
+        return self._ranked(merit, -negated, length)
+
+    def _rank(self, row: int, length: int) -> float:
+        return self._ranked(self._merits[row], self._sums[row], length)
+
+    def _ranked(self, merit: float, total: float, length: int) -> float:
+        penalty = self._options.length_penalty
+        return normalized_score(merit, length, penalty) + normalized_score(total - merit, TERM_LENGTH, penalty)
 
     def _fewest_missing(self, rows: Sequence[Ended]) -> list[Ended]:
         """Return the hypotheses that need the fewest tokens for their missing terms.

@@ -40,14 +40,14 @@ def test_an_exhaustive_beam_finds_the_best_of_all_sequences_with_the_terms(
         rng = np.random.default_rng(seed)
         step, terms = toy_model(rng, vocabulary, 1), random_terms(rng, vocabulary=vocabulary, most=2)
         complete = {
-            tokens: (merit, score)
-            for merit, tokens, score in all_hypotheses(step, options, terms)
+            tokens: (rank, score)
+            for rank, tokens, score in all_hypotheses(step, options, terms)
             if not missing_terms(tokens[:-1] if tokens[-1] == 1 else tokens, terms)
         }
         if not complete:
             continue
         checked += 1
-        best = sorted((merit for merit, _ in complete.values()), reverse=True)[:4]  # some hypotheses tie
+        best = sorted((rank for rank, _ in complete.values()), reverse=True)[:4]  # some hypotheses tie
         found = search(step, options, terms)
         assert [complete[one.token_ids][0] for one in found] == pytest.approx(best, rel=1e-9, abs=1e-12)
         assert [one.score for one in found] == pytest.approx([complete[one.token_ids][1] for one in found], rel=1e-9)

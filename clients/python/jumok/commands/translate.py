@@ -138,7 +138,7 @@ def translate(
                 for sentence in outcome.cut_sentences:
                     shown = sentence if len(sentence) <= SHOWN else f"{sentence[:SHOWN]}..."
                     click.echo(f"Warning: {line.name}: too long for the model, cut into parts: {shown}", err=True)
-                _warn(warnings, line, outcome, prefix=target_prefix, whole=not (splits or markup))
+                _warn(warnings, line, outcome, prefix=target_prefix, whole=not (splits or markup), several=several)
                 write_text(_written(outcome, line, number, json_lines=json_lines, several=several), out)
             out.flush()
             advance([line])
@@ -146,11 +146,14 @@ def translate(
         context.exit(1)
 
 
-def _warn(warnings: Warnings, line: Line, translation: Translation, *, prefix: str | None, whole: bool) -> None:
+def _warn(
+    warnings: Warnings, line: Line, translation: Translation, *, prefix: str | None, whole: bool, several: bool
+) -> None:
     """Warn of reasons to doubt a translation.
 
     Args:
         whole: True if the text was translated as one sentence.
+        several: True for several hypotheses, which a text that is split into sentences cannot have.
     """
     warnings.unknown_source(line.name, translation.source_unknown_count, translation.source_token_count)
     warnings.missing_terms(line.name, translation)
@@ -163,8 +166,8 @@ def _warn(warnings: Warnings, line: Line, translation: Translation, *, prefix: s
     if whole and _SENTENCES.search(line.text):
         warnings.once(
             "sentences",
-            f"{line.name} seems to have several sentences, and the model translates one at a time: use "
-            "--split-sentences",
+            f"{line.name} seems to have several sentences, and the model translates one at a time: "
+            + ("give each sentence as a text of its own" if several else "use --split-sentences"),
         )
 
 
