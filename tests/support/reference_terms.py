@@ -66,7 +66,7 @@ def all_hypotheses(
 
 def rank_of(total: float, merit: float, length: int, penalty: float) -> float:
     """Normalised merit plus the score of the terms, which is normalised as in 20 tokens."""
-    return merit / length**penalty + (total - merit) / 20**penalty
+    return float(merit / length**penalty + (total - merit) / 20**penalty)
 
 
 def reference_term_search(
