@@ -33,7 +33,8 @@ CAUSES = {
     "JUMOK_SERVER)",
     "No route to host|Network is unreachable": "this machine has no route there",
     "[Tt]imeout|[Tt]imed out": "it does not answer",
-    "http1.x server": "it speaks HTTP/1: give the port for gRPC (--port of the server), not the one for HTTP, or another address",
+    "http1.x server": "it speaks HTTP/1: give the port for gRPC (--port of the server), not the one for HTTP, "
+    "or another address",
 }
 """Explanations for users, by patterns in gRPC's messages."""
 
