@@ -15,7 +15,7 @@ from jumok_serve.text.markup.parser import parse
 from jumok_serve.text.markup.transfer import Word, transfer, write_spans
 from tests.support.files import made
 
-INLINE = ("b", "i", 'a href="x?a=1&amp;b=2"', "span title='a &gt; b'", "em")
+INLINE = ("b", "i", "span title='a &gt; b'", "em", 'a href="x?a=1&amp;b=2"')
 BLOCKS = ("p", "div", 'li class="c"', "section", "td")
 BLOCK_NAMES = {"doc", *(tag.split()[0] for tag in BLOCKS)}
 TEXTS = ("one", "two three.", "&amp;", "&lt;x&gt;", "한국어", "12,", "R&amp;D", "größer")
@@ -34,7 +34,7 @@ def inline(draw: st.DrawFn, kind: MarkupKind, depth: int = 0) -> str:
         if shape == 0:
             parts.append(draw(st.sampled_from(ALONE[kind])))
         elif shape == 1 and depth < 4:
-            tag = draw(st.sampled_from(INLINE))
+            tag = draw(st.sampled_from(INLINE[:-1] if depth else INLINE))  # HTML has no link inside of a link
             parts.append(f"<{tag}>{draw(inline(kind, depth + 1))}</{tag.split()[0]}>")
         else:
             parts.append(draw(st.sampled_from(TEXTS)))
