@@ -18,7 +18,7 @@ from tests.support.models.hostile_bundles import edit_graph, loop_forever
 
 PROGRAM = """
 import os, signal, sys, time
-from jumok.commands._second_signal import STOP_SIGNALS, end_at_second_signal
+from jumok._second_signal import STOP_SIGNALS, end_at_second_signal
 for number in STOP_SIGNALS:
     signal.signal(number, lambda *_: None)
 end_at_second_signal(float({closing_s}))
@@ -112,7 +112,8 @@ def test_an_endless_graph_is_left_at_the_second_ctrl_c(tiny_bundle: Path, tmp_pa
             process.send_signal(signal.SIGINT)
             _wait_until(lambda: process.poll() is not None or not _is_pending(process.pid, signal.SIGINT))
         _, error = process.communicate(timeout=HANG_S)
-    assert (process.returncode, error) == (130, b"")
+    # Python may see both as one interrupt; then it waits on, and is ended.
+    assert (process.returncode, error) == (130, b"") or (process.returncode == 1 and b"the process ends now" in error)
 
 
 def _cpu_s(process: int) -> float:

@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from typing import NoReturn
 
-from jumok.commands._second_signal import end_at_second_signal
+from jumok._second_signal import end_at_second_signal
 
 
 def main() -> NoReturn:

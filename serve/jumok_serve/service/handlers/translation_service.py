@@ -42,7 +42,6 @@ from jumok_serve.service.handlers.detection import (
 from jumok_serve.service.handlers.glossary_service import stored_terms
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.pivot import submit_over_pivot
-from jumok_serve.service.handlers.request_work import MAX_INLINE_TOKENS, RequestWork
 from jumok_serve.service.handlers.requests import (
     Context,
     ParsedRequest,
@@ -53,6 +52,7 @@ from jumok_serve.service.handlers.requests import (
     reject_unknown_fields,
     single_text_field_names,
 )
+from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, RequestWork
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel, Scoring

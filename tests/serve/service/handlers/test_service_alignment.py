@@ -110,7 +110,7 @@ def test_aligning_is_given_up_with_its_call() -> None:
 
 
 def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jumok_serve.service.handlers.request_work.MAX_ATTENTION_REQUESTS", 4)
+    monkeypatch.setattr("jumok_serve.service.handlers.worker_pool.MAX_ATTENTION_REQUESTS", 4)
 
     async def scenario() -> None:
         model = FakeModel()

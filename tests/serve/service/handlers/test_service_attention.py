@@ -21,7 +21,7 @@ PLAIN = translation_pb2.TranslateTextRequest(contents=["a"])
 
 def test_attention_holds_up_no_other_translation_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 40  # more than there are threads for answers without attention
-    monkeypatch.setattr("jumok_serve.service.handlers.request_work.MAX_ATTENTION_REQUESTS", 2 * most)
+    monkeypatch.setattr("jumok_serve.service.handlers.worker_pool.MAX_ATTENTION_REQUESTS", 2 * most)
 
     async def scenario() -> None:
         model = FakeModel()
@@ -52,7 +52,7 @@ def test_attention_holds_up_no_other_translation_and_is_bounded(monkeypatch: pyt
 
 
 def test_one_caller_leaves_room_for_attention_of_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("jumok_serve.service.handlers.request_work.MAX_ATTENTION_REQUESTS", 4)
+    monkeypatch.setattr("jumok_serve.service.handlers.worker_pool.MAX_ATTENTION_REQUESTS", 4)
     made = {name: make_token(name, ["translate"]) for name in ("greedy", "other")}
     tokens = tmp_path / "tokens"
     tokens.write_text("\n".join(token.line() for _, token in made.values()), encoding="utf-8")

@@ -59,7 +59,7 @@ def test_scoring_is_given_up_with_its_call() -> None:
 
 
 def test_too_much_to_score_is_refused_and_health_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("jumok_serve.service.handlers.request_work.MAX_SCORING", 2)
+    monkeypatch.setattr("jumok_serve.service.handlers.worker_pool.MAX_SCORING", 2)
 
     async def scenario() -> None:
         model = FakeModel()
