@@ -29,7 +29,7 @@ class ChosenModels(NamedTuple):
             source, target: languages of the request; empty: the model's default.
         """
         first, last = self.models[0].manifest.languages, self.last.manifest.languages
-        middle = self.pivot or None
+        middle = self.pivot if len(self.models) > 1 else None
         of_first = first.direction(source or None, middle or target or None)
         return of_first.source, last.direction(middle or source or None, target or None).target
 
