@@ -127,7 +127,9 @@ def reference_term_search(
         rows = [(-negated, tokens, merit) for negated, _, _, tokens, merit in sorted(chosen)]
         hoped = options.max_length if options.early_stopping == "never" and penalty > 0 else length
         full = len(ended) == most_ended
-        best = max((rank_of(total, merit, hoped, penalty) for total, _, merit in rows), default=0.0)
+        exact = options.early_stopping == "never"
+        rivals = [row for row in rows if exact or not state_of(row[1]).left]
+        best = max((rank_of(total, merit, hoped, penalty) for total, _, merit in rivals), default=-np.inf)
         if not rows or (full and (options.early_stopping is True or best <= ended[-1][0])):
             break
     return [(tokens, score) for _, tokens, score in ended[: options.num_hypotheses]]

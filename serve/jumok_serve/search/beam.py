@@ -3,7 +3,7 @@
 # ruff: noqa: D102 - the contract is documented once, in Search
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -194,7 +194,11 @@ class BeamSearch:
         favours_length = options.early_stopping == "never" and options.length_penalty > 0
         reachable_length = options.max_length if favours_length else length
         worst = self._ended[self._enough_ended - 1].score
-        return max(self._rank(row, reachable_length) for row in range(self._live_rows)) <= worst
+        return max((self._rank(row, reachable_length) for row in self._rivals()), default=DEAD_SCORE) <= worst
+
+    def _rivals(self) -> Iterable[int]:
+        """Return the rows that ended hypotheses are compared with."""
+        return range(self._live_rows)
 
     def stable_tokens(self) -> list[int]:
         if self.finished:

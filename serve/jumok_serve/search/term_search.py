@@ -2,7 +2,7 @@
 
 # ruff: noqa: D102 - the contract is documented once, in Search
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -150,6 +150,11 @@ class TermSearch(BeamSearch):
 
     def _rank(self, row: int, length: int) -> float:
         return self._ranked(self._merits[row], self._sums[row], length)
+
+    def _rivals(self) -> Iterable[int]:
+        if self._options.early_stopping == "never":
+            return super()._rivals()
+        return [row for row, state in enumerate(self._states) if state.complete]  # the others have yet to pay for terms
 
     def _ranked(self, merit: float, total: float, length: int) -> float:
         penalty = self._options.length_penalty
