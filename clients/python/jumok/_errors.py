@@ -44,6 +44,8 @@ REFUSED = "Connection refused"
 LOCALHOST, LOOPBACK = "localhost", "127.0.0.1"
 LOOK_S = 0.2
 """Time to connect to this machine, for an error message."""
+OF_CLIENT = "Exception "
+"""Begin of gRPC's messages about errors in this process; other INTERNAL without details is not of a server either."""
 CLOSED = "it closed the connection"
 WITHOUT_TLS = "if it uses TLS, give tls (--tls, --tls-ca)"
 WITH_TLS = (
@@ -65,7 +67,7 @@ def call_error(error: grpc.RpcError, server: str, *, tls: bool = False) -> Jumok
         message = f"the server at {server} is older than this client, or no jumok server: {message}"
     if code is grpc.StatusCode.UNAUTHENTICATED:
         message = f"{message}; give this caller's token (token, --token, JUMOK_TOKEN) to the client of {server}"
-    if not details.reason and code is grpc.StatusCode.INTERNAL:  # a server's own has details
+    if not details.reason and code is grpc.StatusCode.INTERNAL and not message.startswith(OF_CLIENT):
         first = message.partition("\n")[0]
         return UnavailableError(f"the call was lost between {server} and a server: {first}", details=details, code=code)
     made = make_error(code, message, details)

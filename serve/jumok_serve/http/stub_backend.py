@@ -142,6 +142,8 @@ def _metadata(sender: Sender) -> list[tuple[str, str]]:
 def _error_of(error: grpc.aio.AioRpcError) -> JumokError:
     packed = dict(cast("Iterable[tuple[str, str | bytes]]", error.trailing_metadata() or ())).get(DETAILS, b"")
     details = read_details(packed if isinstance(packed, bytes) else b"")
+    if error.code() is grpc.StatusCode.INTERNAL and not details.reason:  # a proxy, such as Ray's, lost the server
+        return UnavailableError(error.details() or "the call was lost", details=details)
     return make_error(error.code(), error.details() or "", details)
 
 

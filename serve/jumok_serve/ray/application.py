@@ -3,9 +3,17 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, PositiveFloat, PositiveInt
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    ValidationError,
+    model_validator,
+)
 
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.cli.configuration import Configuration
@@ -20,6 +28,14 @@ REFUSED: dict[str, str] = {
     **dict.fromkeys(
         ("tls_certificate", "tls_key", "tls_client_ca"),
         "Ray's proxies have no TLS; put a proxy with TLS in front of them",
+    ),
+    **dict.fromkeys(
+        (
+            *("max_connections", "max_connections_of_address", "max_streams", "max_idle_s"),
+            *("keepalive_s", "keepalive_timeout_s", "min_ping_interval_s"),
+            *("max_connection_age_s", "max_connection_grace_s"),
+        ),
+        "Ray's proxies have the connections",
     ),
     **dict.fromkeys(("metrics_host", "metrics_port"), "Ray has the metrics"),
     **dict.fromkeys(
@@ -51,7 +67,13 @@ class Scale(BaseModel):
     max_replicas: PositiveInt | None = None
     target_ongoing_requests: PositiveFloat = 64
     num_cpus: PositiveInt = 1
-    num_gpus: float = 0
+    num_gpus: NonNegativeFloat = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.max_replicas is not None and self.max_replicas < self.num_replicas:
+            raise ValueError(f"max_replicas is {self.max_replicas}, less than num_replicas, {self.num_replicas}")
+        return self
 
     def options(self) -> dict[str, Any]:
         """Return the options of the deployment."""
@@ -78,7 +100,7 @@ def app(settings: dict[str, Any]) -> Any:
         BundleError: a bundle is missing, or its manifest cannot be used.
     """
     own = {name: value for name, value in settings.items() if name not in Scale.model_fields and name != "config"}
-    scale = Scale.model_validate({name: value for name, value in settings.items() if name in Scale.model_fields})
+    scale = _scale({name: value for name, value in settings.items() if name in Scale.model_fields})
     configuration = _configuration(settings.get("config"), own, scale)
     bundles = [bundle for source in configuration.bundles for bundle in bundles_of(source)]
     manifests = [Bundle.open(bundle).manifest for bundle in bundles]
@@ -89,12 +111,20 @@ def app(settings: dict[str, Any]) -> Any:
         serve.ingress()(Replica),
         name="jumok",
         max_ongoing_requests=configuration.max_queue_requests,  # more would wait in the proxy, and not fill batches
-        max_queued_requests=configuration.max_calls,
+        max_queued_requests=-1,  # replicas refuse with a reason and a time to wait
         graceful_shutdown_timeout_s=configuration.grace_s,
         max_constructor_retry_count=START_ATTEMPTS,
         **scale.options(),
     )
     return deployment.bind(configuration, versions)
+
+
+def _scale(given: Mapping[str, Any]) -> Scale:
+    try:
+        return Scale.model_validate(given)
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, one['loc'])) or 'replicas'}: {one['msg']}" for one in error.errors()]
+        raise ConfigurationError(wrong) from error
 
 
 def _configuration(file: str | None, own: Mapping[str, Any], scale: Scale) -> Configuration:

@@ -63,7 +63,7 @@ def ends_sentence(line: str, begin: int, end: int, language: str) -> bool:
 def _is_name_part(word: str, language: str, *, alone: bool) -> bool:
     """True for titles and initials, if a name follows them."""
     initials = word.isupper() and (alone or _INITIALS.fullmatch(word) is not None) and word.lower() != _ERA
-    return initials or word.lower().rpartition("-")[2] in titles(language)
+    return initials or word.lower().rpartition(".-")[2] in titles(language)  # Dipl.-Ing., but not next-gen
 
 
 def _is_inside(word: str, after: str, *, spaced: bool) -> bool:

@@ -129,6 +129,9 @@ def test_a_bundle_that_is_missing_or_of_another_version_stops_a_replica(tiny_bun
         ({"model_root": "."}, "model_root: leave it out, a call reaches one replica"),
         ({"max_texts": "many"}, "max_texts = 'many'"),
         ({"http_port": 8080}, "http_port: leave it out"),
+        ({"max_connections_of_address": 9}, "max_connections_of_address: leave it out, Ray's proxies"),
+        ({"num_replicas": 0}, "num_replicas: Input should be greater than 0"),
+        ({"num_replicas": 3, "max_replicas": 2}, "max_replicas is 2, less than num_replicas, 3"),
     ],
 )
 def test_wrong_settings_of_an_application_are_named(settings: dict[str, Any], message: str, tiny_bundle: Path) -> None:

@@ -7,6 +7,7 @@ from jumok_serve.text.sentence_splitting import split
 
 SPLIT = {
     "en": [
+        ("The console is next-gen.| It ships in May."),
         ("A box weighs approx. 20 kg.| It is heavy."),
         ("Ten lbs. of rice cost 3 euros.| Two cost less."),
         ("Eq. 7 shows it.| Compare Tab. 2 and sec. (b)."),
@@ -23,6 +24,7 @@ SPLIT = {
         ("Er wurde 5.| Dann ging er."),
         ("Das wiegt ca. 5 kg, vgl. oben.| Siehe Abb. (rechts)."),
         ("Dipl.-Kfm. Weber leitet die Fa. Huber.| Er ist neu."),
+        ("Geöffnet ist Mo-Fr.| Am Wochenende ist zu."),
         ("Er saß in Reihe 7.| Niemand sah ihn."),
     ],
     "fr": [

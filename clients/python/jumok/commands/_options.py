@@ -350,11 +350,16 @@ def open_target(context: click.Context, server: str, bundle: Path | None) -> Cli
         tls, token = access(context)
         await_server(context, addresses(server))
         return Client(server, tls=tls, token=token)
+    exclude_server_options(context)
+    return open_bundle(bundle, **chosen)
+
+
+def exclude_server_options(context: click.Context) -> None:
+    """Refuse the options of a server beside a bundle."""
     for parameter in ("server", "model", "wait", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token"):
         if context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
             flag = parameter.replace("_", "-")
             raise click.UsageError(f"--bundle excludes --{flag}: it uses one model in this process")
-    return open_bundle(bundle, **chosen)
 
 
 def open_bundle(bundle: Path, **settings: Any) -> LocalTranslator:

@@ -12,6 +12,7 @@ from jumok import Options
 from jumok.commands._options import (
     bundle_settings,
     decoding_options,
+    exclude_server_options,
     language_options,
     limit_options,
     markup_options,
@@ -147,12 +148,19 @@ def translate_corpus(
             yield make_runner(translator, **runner_settings)
 
     translate: Translate = partial(translate_here, open_runner=open_runner)
+    if ray is None and (ray_actors is not None or _was_given(context, "ray_cpus")):
+        raise click.UsageError("--ray-actors and --ray-cpus need --ray, the address of a cluster")
     if ray is not None:
+        exclude_server_options(context)
         translate = _on_cluster(
             bundle, bundle_settings(context), runner_settings, address=ray, actors=ray_actors, cpus=ray_cpus
         )
     if not run_job(job, lasting, sources, translate, block_rows=block_rows):
         context.exit(1)
+
+
+def _was_given(context: click.Context, parameter: str) -> bool:
+    return context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE
 
 
 def _on_cluster(

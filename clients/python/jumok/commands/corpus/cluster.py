@@ -9,6 +9,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import ray
@@ -80,6 +81,9 @@ def translate_on_cluster(
     read_blocks = partial(_read_blocks, sources=found, block_rows=block_rows)
     try:
         ray.init(cluster.address, log_to_driver=False, logging_level="warning")
+    except ConnectionError as error:
+        raise CorpusError(f"no Ray cluster answers at {cluster.address}: start one, or give --ray local") from error
+    try:
         arguments = (open_runner, sources, job.folder.resolve(), block_rows)
         blocks = _translated_blocks(cluster, files, read_blocks, arguments)
         done = dict(files)
@@ -98,8 +102,6 @@ def translate_on_cluster(
                 done[file] += 1
             if done[file] == totals.get(file):
                 job.join(file, totals[file], partial(sources[file].format.join, sources[file].path))
-    except ConnectionError as error:
-        raise CorpusError(f"no Ray cluster answers at {cluster.address}: start one, or give --ray local") from error
     except RayError as error:
         raise CorpusError(f"a task on the cluster failed: {_cause(error)}") from error
     finally:
@@ -189,7 +191,7 @@ class _Translate:
         rows: list[Row] = pickle.loads(item["rows"])  # noqa: S301 - of this job
         models: set[tuple[str, str]] = set()
         done = list(translated(((file, row) for row in rows), lambda *model: models.add(model), self._runner))
-        path = self._folder / f"{file:06}-{number:08}.{os.getpid()}"
+        path = self._folder / f"{file:06}-{number:08}.{uuid4().hex}"
         self._sources[file].format.write(path, [(each.row, each.result) for each in done])
         errors = row_errors(self._sources[file], done, first_row=number * self._block_rows + 1)
         return _table(file, number, pickle.dumps(_Block(len(rows), errors, models, path)), item["size"])
