@@ -24,7 +24,6 @@ class Model:
         title: name for people.
         outstanding: sentences at once.
         rates: sentences per second.
-        server_ms: processor time of the server, for each sentence.
         client_ms: processor time of the client, for each sentence.
         wire_bytes: bytes of TCP for each sentence, both directions.
         start_s: seconds from the start of the process until it serves, files in memory; None: not measured.
@@ -34,7 +33,6 @@ class Model:
     title: str
     outstanding: Sequence[int]
     rates: Sequence[float]
-    server_ms: Sequence[float]
     client_ms: Sequence[float]
     wire_bytes: float
     start_s: float | None = None
@@ -47,7 +45,6 @@ class Model:
             f'[models.{name}]\ntitle = "{self.title}"\n'
             + "".join(f"{key} = {value:.1f}\n" for key, value in measured.items() if value is not None)
             + f"outstanding = {[*self.outstanding]}\nrates = {[round(rate, 2) for rate in self.rates]}\n"
-            f"server_ms = {[round(each, 1) for each in self.server_ms]}\n"
             f"client_ms = {[round(each, 2) for each in self.client_ms]}\nwire_bytes = {self.wire_bytes:.0f}\n"
         )
 
@@ -100,7 +97,7 @@ def server_table(figures: Figures) -> str:
         for number, rate in zip(model.outstanding, model.rates, strict=True):
             start = "not measured" if model.start_s is None else f"{model.start_s:.1f}"
             memory = "not measured" if model.memory_mib is None else f"{model.memory_mib:.0f}"
-            last = f"{start} | {memory} | {model.wire_bytes:.0f}" if number == model.outstanding[0] else " | | "
+            last = f"{start} | {memory} | {model.wire_bytes:.0f}" if number == model.outstanding[-1] else " | | "
             rows.append(f"| {model.title} | {number} | {rate:.1f} | {rate / figures.cores:.1f} | {last} |")
     return "\n".join(rows)
 

@@ -82,7 +82,7 @@ async def measure_curve(
         for number in range(rounds):
             for count in outstanding:
                 measured = await load(server, texts, decoding, outstanding=count, sentences=max(2 * count, 12))
-                each = (measured.wall_s, measured.cpu_s, measured.client_cpu_s)
+                each = (measured.wall_s, measured.client_cpu_s)
                 found[count].append(tuple(value / measured.sentences for value in each))  # type: ignore[arg-type]
             progress(f"round {number + 1} of {rounds}")
         carried = await _carried(server, texts[:20], decoding)
@@ -93,9 +93,8 @@ async def measure_curve(
         start_s=start_s,
         memory_mib=memory_mib,
         outstanding=outstanding,
-        rates=[1 / wall_s for wall_s, _, _ in medians],
-        server_ms=[1e3 * cpu_s for _, cpu_s, _ in medians],
-        client_ms=[1e3 * cpu_s for _, _, cpu_s in medians],
+        rates=[1 / wall_s for wall_s, _ in medians],
+        client_ms=[1e3 * cpu_s for _, cpu_s in medians],
         wire_bytes=carried,
     )
 

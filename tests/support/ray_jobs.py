@@ -1,6 +1,6 @@
 """Jobs of ``jumok translate-corpus --ray`` that need no model.
 
-As a program, ``ray_jobs.py ADDRESS OUT BLOCKS IN...`` runs a job that is killed with SIGKILL after so many blocks.
+As a program, ``ray_jobs.py ADDRESS OUT BLOCKS IN...`` runs a job that is killed with SIGKILL after BLOCKS blocks.
 """
 
 import os

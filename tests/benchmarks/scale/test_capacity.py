@@ -15,7 +15,6 @@ MODEL = Model(
     memory_mib=100.0,
     outstanding=[1, 64],
     rates=[20.0, 50.0],
-    server_ms=[50.0, 40.0],
     client_ms=[1.0, 0.5],
     wire_bytes=1250.0,
 )
