@@ -11,11 +11,13 @@ import platform
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +33,18 @@ COMPILERS = ("c++", "g++", "clang++")
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-fvisibility=hidden", "-ffp-contract=fast")
 MACHINES = {62: "x86_64", 183: "aarch64"}
 """Processors by their number in ELF files; a compiler defines ``__x86_64__`` or ``__aarch64__``."""
+ELF_64 = b"\x7fELF\x02\x01"
+ELF_HEADER = struct.Struct("<6s12xH20xQ10xHH2x")
+"""Fields of a 64-bit ELF header: first bytes, processor, and the table of sections: its offset, the size of an entry,
+the number of entries."""
+ENTRY_POINTS = ("RegisterCustomOps", "jumok_has_kernels")
+"""Functions that a usable library exports: ONNX Runtime's entry, and the check of the processor."""
 LOAD = """
 import ctypes, sys
 library = ctypes.CDLL(sys.argv[1])
-print(library.jumok_has_kernels() if hasattr(library, "jumok_has_kernels") else 0)
+for name in sys.argv[2:]:
+    library[name]
+print(library.jumok_has_kernels())
 """
 EMPTY = ("-x", "c++", os.devnull)
 """Arguments of a compiler for an empty source."""
@@ -76,7 +86,7 @@ class KernelsHook(BuildHookInterface[WheelBuilderConfig]):
             if machine == platform.machine():
                 if not check(folder / LIBRARY) and choice == "required":
                     raise KernelsError("this processor has no instruction set that they are for")
-            elif version == "editable":
+            elif version == "editable" or not os.environ.get("CXX"):
                 raise KernelsError(f"they are for {machine}, and this is {platform.machine()}")
         except (KernelsError, OSError) as error:
             if choice == "required":
@@ -91,7 +101,7 @@ class KernelsHook(BuildHookInterface[WheelBuilderConfig]):
 
 
 def compile_library(folder: Path) -> None:
-    """Compile the sources under a folder to a library in it, unless the library is up to date.
+    """Compile the sources under a folder to a library in it, unless the library is up to date and whole.
 
     Its build ID is the digest of the sources, by which `jumok_serve.native` refuses a library of other sources.
 
@@ -104,13 +114,15 @@ def compile_library(folder: Path) -> None:
     digest = hashlib.sha256(b"".join(path.read_bytes() for path in sources)).digest()
     flags_ns = Path(__file__).stat().st_mtime_ns
     if library.exists() and library.stat().st_mtime_ns > flags_ns and digest in library.read_bytes():
-        return
+        with suppress(KernelsError):  # a library that is cut off is compiled again
+            if machine_of(library) == (target(find_compiler()) if os.environ.get("CXX") else platform.machine()):
+                return
     if sys.platform != "linux":
         raise KernelsError(f"they are for Linux, and this is {sys.platform}")
     compiler = find_compiler()
     # In the same folder, so that the new library replaces the old one atomically under running processes.
     with tempfile.TemporaryDirectory(dir=folder, prefix=".build-") as build:
-        link_flags = [f"-Wl,--build-id=0x{digest.hex()}"]
+        link_flags = [f"-Wl,--build-id=0x{digest.hex()}", "-Wl,-z,defs"]  # no symbol that only the loader would miss
         compile_to(Path(build, LIBRARY), folder, [*compiler, *FLAGS], link_flags)
         Path(build, LIBRARY).replace(library)
 
@@ -184,16 +196,22 @@ def target(compiler: Sequence[str]) -> str:
 
 
 def machine_of(library: Path) -> str:
-    """Return the processor that a library is for, as `platform.machine` names it.
+    """Return the processor that a library is for, as `platform.machine` names it; the library is not loaded.
 
     Raises:
-        KernelsError: no ELF file of a known processor.
+        KernelsError: no ELF file of a known processor, a file that is cut off, or one without the `ENTRY_POINTS`.
     """
-    with library.open("rb") as stream:
-        header = stream.read(20)
-    machine = MACHINES.get(int.from_bytes(header[18:], "little"))
-    if not header.startswith(b"\x7fELF") or machine is None:
+    content = library.read_bytes()
+    magic, number, table, entry, entries = ELF_HEADER.unpack_from(content.ljust(ELF_HEADER.size, b"\0"))
+    machine = MACHINES.get(number)
+    if magic != ELF_64 or machine is None:
         raise KernelsError(f"{library} is no library for {' or '.join(MACHINES.values())}")
+    size = max(ELF_HEADER.size, table + entry * entries)  # the table ends the file
+    if len(content) < size:
+        raise KernelsError(f"{library} is cut off: {len(content)} of {size} bytes")
+    missing = [name for name in ENTRY_POINTS if f"\0{name}\0".encode() not in content]
+    if missing:
+        raise KernelsError(f"{library} has no function {' and no function '.join(missing)}")
     return machine
 
 
@@ -203,9 +221,8 @@ def check(library: Path) -> bool:
     Raises:
         KernelsError: the reason of the system's loader.
     """
-    done = subprocess.run(
-        [sys.executable, "-c", LOAD, str(library)], capture_output=True, text=True, errors="replace", check=False
-    )
+    command = [sys.executable, "-c", LOAD, str(library), *ENTRY_POINTS]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
     if done.returncode != 0:
         reason = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
         raise KernelsError(f"this system does not load the library: {reason}")
