@@ -19,6 +19,8 @@ from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.limits import ServiceLimits
 
 BACKLOG = 2048
+ACCEPTS = 1
+"""Connections accepted at once. asyncio tries each of them, and logs each failure, when no more files can be opened."""
 LAST_REQUESTS_S = 1.0
 """Seconds of a stop in which clients may still send a request on an open connection; its response closes it."""
 POLL_S = 0.02
@@ -95,9 +97,10 @@ class HttpPort:
             lambda: BoundedConnection(config, self._state, self._limits, open_by_account),
             sock=bound,
             ssl=context,
-            backlog=BACKLOG,
+            backlog=ACCEPTS,
             ssl_handshake_timeout=None if context is None else HEAD_S,
         )
+        bound.listen(BACKLOG)
 
     async def stop(self, grace_s: float) -> None:
         """Accept no connections, finish requests for ``grace_s`` seconds, then cancel them.

@@ -1,11 +1,13 @@
 """Limits of the connections of gRPC servers: gRPC's own, and a bound on those of one address."""
 
 import asyncio
+import errno
 import logging
 import os
 import resource
 import socket
 import stat
+import weakref
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -88,11 +90,14 @@ async def bound_addresses(port: int, most: int) -> None:
     Sees connections in Linux' /proc; on other systems there is no bound.
     """
     known: list[str] = []
-    while _FILES.is_dir():
+    if not _FILES.is_dir():
+        return
+    files = OpenFiles()
+    while True:
         await asyncio.sleep(INTERVAL_S)
-        with suppress(OSError):  # too many open files
-            if len(os.listdir(_FILES)) > most:
-                known, closed = await asyncio.to_thread(close_excess, port, most, known)
+        with suppress(OSError):  # the whole system has too many open files
+            if len(files.numbers()) > most:
+                known, closed = await asyncio.to_thread(close_excess, files, port, most, known)
                 for account, number in closed.items():
                     logger.warning(
                         "closed %d connections of %s, which may have %d; raise max_connections_of_address for a proxy",
@@ -102,7 +107,47 @@ async def bound_addresses(port: int, most: int) -> None:
                     )
 
 
-def close_excess(port: int, most: int, known: Sequence[str]) -> tuple[list[str], Counter[str]]:
+class OpenFiles:
+    """Open files of this process; seen also when it may open no more. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._nothing = os.open(os.devnull, os.O_RDONLY)
+        self._copy = os.dup(self._nothing)  # a number that is kept for copies
+        for number in (self._nothing, self._copy):
+            weakref.finalize(self, os.close, number)  # a thread may still look when the server has stopped
+
+    def numbers(self) -> Sequence[int]:
+        """Return the numbers of open files, in order; new files have the first free number."""
+        try:
+            return sorted(map(int, os.listdir(_FILES)))
+        except OSError as error:
+            if error.errno != errno.EMFILE:
+                raise
+            return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])  # all are in use
+
+    @contextmanager
+    def connection(self, number: int, port: int) -> Iterator[tuple[socket.socket, str]]:
+        """Copy an open file that is a connection to a port of this process; yields it with its peer.
+
+        Raises:
+            OSError: the file is none.
+        """
+        if not stat.S_ISSOCK(os.fstat(number).st_mode):
+            raise OSError
+        os.dup2(number, self._copy, inheritable=False)
+        try:
+            connection = socket.socket(fileno=self._copy)
+            try:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != port:
+                    raise OSError
+                yield connection, peer_name(*connection.getpeername()[:2])
+            finally:
+                connection.detach()
+        finally:
+            os.dup2(self._nothing, self._copy, inheritable=False)
+
+
+def close_excess(files: OpenFiles, port: int, most: int, known: Sequence[str]) -> tuple[list[str], Counter[str]]:
     """Close each address's connections to a port beyond the most.
 
     Args:
@@ -112,8 +157,8 @@ def close_excess(port: int, most: int, known: Sequence[str]) -> tuple[list[str],
         Peers that stay connected, and the number of closed connections by address.
     """
     found: dict[str, int] = {}
-    for number in sorted(map(int, os.listdir(_FILES))):  # new files have the first free number
-        with suppress(OSError), _connection(number, port) as (_, peer):
+    for number in files.numbers():
+        with suppress(OSError), files.connection(number, port) as (_, peer):
             found[peer] = number
     left: list[str] = []
     of_account: Counter[str] = Counter()
@@ -124,29 +169,8 @@ def close_excess(port: int, most: int, known: Sequence[str]) -> tuple[list[str],
         if of_account[account] <= most:
             left.append(peer)
             continue
-        with suppress(OSError), _connection(found[peer], port) as (connection, now):
+        with suppress(OSError), files.connection(found[peer], port) as (connection, now):
             if now == peer:  # else it was closed, and its number given to another
                 connection.shutdown(socket.SHUT_RDWR)
                 closed[account] += 1
     return left, closed
-
-
-@contextmanager
-def _connection(number: int, port: int) -> Iterator[tuple[socket.socket, str]]:
-    """Duplicate an open file that is a connection to a port of this process; yields it with its peer.
-
-    Raises:
-        OSError: the file is none.
-    """
-    if not stat.S_ISSOCK(os.fstat(number).st_mode):
-        raise OSError
-    copy = os.dup(number)
-    try:
-        connection = socket.socket(fileno=copy)
-    except OSError:
-        os.close(copy)
-        raise
-    with connection:
-        if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != port:
-            raise OSError
-        yield connection, peer_name(*connection.getpeername()[:2])

@@ -12,7 +12,7 @@ import pytest
 
 import jumok
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_serve.service.connections import STREAM_WINDOW, close_excess
+from jumok_serve.service.connections import STREAM_WINDOW, OpenFiles, close_excess
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.tools.http2 import (
     ACK,
@@ -215,6 +215,7 @@ def test_connections_of_an_address_beyond_the_most_are_closed() -> None:
 def test_new_connections_are_closed_before_older_ones() -> None:
     """Although the number of the first file is free again, so that a new connection has it."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as opened:
+        files = OpenFiles()
 
         def connect() -> tuple[socket.socket, socket.socket]:
             client = opened.enter_context(socket.create_connection(server.getsockname()))
@@ -223,12 +224,12 @@ def test_new_connections_are_closed_before_older_ones() -> None:
         port = server.getsockname()[1]
         first = connect()
         older = [connect() for _ in range(2)]
-        known, closed = close_excess(port, 3, [])
+        known, closed = close_excess(files, port, 3, [])
         assert (len(known), closed) == (3, {})
         for one in first:
             one.close()
         newer = [connect() for _ in range(3)]
-        known, closed = close_excess(port, 3, known)
+        known, closed = close_excess(files, port, 3, known)
         assert closed == {"ipv4:127.0.0.1": 2}
         ended = [client.recv(1, socket.MSG_DONTWAIT) for client, _ in newer[1:]]
         assert ended == [b"", b""]

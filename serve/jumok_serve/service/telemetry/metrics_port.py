@@ -1,5 +1,6 @@
 """HTTP port for Prometheus, with bounds on connections and their time."""
 
+import errno
 import logging
 import socket
 import time
@@ -21,6 +22,8 @@ MAX_CONNECTIONS = 16
 """Open connections; another one is closed at once."""
 CONNECTION_S = 10.0
 """Seconds after which a connection is closed, in the middle of a request or of a response."""
+FULL_S = 0.5
+"""Wait for a file when the process may open no more; a connection that waits would be tried again at once."""
 
 
 class MetricsPort:
@@ -68,6 +71,15 @@ class _HttpServer(ThreadingMixIn, WSGIServer):
         self._connection_s = connection_s
         self._started: dict[socket.socket, float] = {}  # in the order of arrival
         super().__init__(address, _QuietHandler)
+
+    def get_request(self) -> Any:
+        """Accept a connection."""
+        try:
+            return super().get_request()
+        except OSError as error:
+            if error.errno in (errno.EMFILE, errno.ENFILE):
+                time.sleep(FULL_S)
+            raise
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for a connection, or close it."""
