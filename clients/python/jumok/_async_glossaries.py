@@ -1,9 +1,11 @@
 """Stored glossaries of a caller, for programs built on asyncio."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from jumok._transport.aio import AsyncConnection
 from jumok._validation import check_text, invalid_field
+from jumok_proto.errors import GlossaryNotFoundError
 from jumok_proto.glossaries.stored import StoredGlossary, stored_from_proto
 from jumok_proto.glossaries.tsv import read_tsv, write_tsv
 from jumok_proto.v1.glossary_pb2 import (
@@ -120,9 +122,11 @@ class AsyncGlossaries:
 
     async def delete(self, glossary: str, *, timeout_s: float | None = None) -> StoredGlossary:
         """Delete a glossary, given by id or name; raise GlossaryNotFoundError if the server does not keep it."""
-        request = DeleteGlossaryRequest(glossary=check_text("glossary", glossary))
-        response = await self._connection.call(lambda stubs: stubs.glossaries.DeleteGlossary, request, timeout_s)
-        return stored_from_proto(response.glossary)
+        found = await self.get(glossary, timeout_s=timeout_s)
+        request = DeleteGlossaryRequest(glossary=found.id)
+        with suppress(GlossaryNotFoundError):  # deleted since, by another caller or by an attempt that lost its answer
+            await self._connection.call(lambda stubs: stubs.glossaries.DeleteGlossary, request, timeout_s)
+        return found
 
 
 def _dictionary(

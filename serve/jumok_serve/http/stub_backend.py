@@ -12,7 +12,13 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from jumok_proto.error_conversion import make_error, read_details
-from jumok_proto.errors import JumokError, UnavailableError
+from jumok_proto.errors import GlossaryNotFoundError, JumokError, UnavailableError
+from jumok_proto.v1.glossary_pb2 import (
+    DeleteGlossaryRequest,
+    GetGlossaryRequest,
+    GetGlossaryResponse,
+    UpdateGlossaryRequest,
+)
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Direction, Response, Sender
@@ -21,6 +27,7 @@ from jumok_serve.service.rpc.call import REQUEST_ID
 
 DIRECTIONS_S = 10.0
 """Seconds for which the servers' directions are kept."""
+GET_GLOSSARY = "/jumok.v1.GlossaryService/GetGlossary"
 DETAILS = "grpc-status-details-bin"
 
 Result = TypeVar("Result")
@@ -55,15 +62,33 @@ class StubBackend:
 
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         """Call a method with one response."""
+        if isinstance(request, DeleteGlossaryRequest | UpdateGlossaryRequest):
+            return await self._change(method, request, sender, kind)
+        response = await self._call(method, request, sender, kind)
+        if isinstance(request, TranslateTextRequest):
+            self._characters.add(sender.token, request.contents)
+        return response
 
+    async def _call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         async def call_one(channel: grpc.aio.Channel) -> Response:
             stub = channel.unary_unary(method, request_serializer=_serialize, response_deserializer=kind.FromString)
             return cast("Response", await stub(request, timeout=sender.timeout_s, metadata=_metadata(sender)))
 
-        response = await self._with_next(call_one)
-        if isinstance(request, TranslateTextRequest):
-            self._characters.add(sender.token, request.contents)
-        return response
+        return await self._with_next(call_one)
+
+    async def _change(
+        self, method: str, request: DeleteGlossaryRequest | UpdateGlossaryRequest, sender: Sender, kind: type[Response]
+    ) -> Response:
+        """Delete a glossary, or change it; the next server gets the call also if a first one has done it already."""
+        named = GetGlossaryRequest(glossary=request.glossary)
+        found = (await self._call(GET_GLOSSARY, named, sender, GetGlossaryResponse)).glossary
+        request.glossary = found.id  # which no change takes away
+        try:
+            return await self._call(method, request, sender, kind)
+        except GlossaryNotFoundError:
+            if isinstance(request, UpdateGlossaryRequest):
+                raise
+            return kind(glossary=found)
 
     async def stream(
         self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]

@@ -14,13 +14,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import jumok
 from jumok_serve.cli.gateway_command import gateway
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S
 from tests.support.servers.http_server import call
 from tests.support.servers.in_process_server import serving
+from tests.support.servers.losing_proxy import losing_proxy
 
 PROGRAM = "from jumok_serve.cli.gateway_command import gateway; gateway()"
 TEXTS = ["a man in a blue shirt", "a dog"]
@@ -92,6 +95,31 @@ def test_a_server_that_stops_is_passed_over(translator: Translator) -> None:
             stopping.close()
             assert [call(f"{url}/translate", REQUEST).status for _ in range(4)] == [200] * 4
             assert call(f"{url}/health").status == 200
+
+
+@pytest.mark.parametrize("method", ["UpdateGlossary", "DeleteGlossary"])
+def test_a_change_whose_answer_is_lost_is_made_once(method: str, translator: Translator, tmp_path: Path) -> None:
+    with (
+        serving(translator, glossaries=GlossaryStore(tmp_path)) as server,
+        jumok.Client(server) as client,
+        losing_proxy(server, method) as (proxy, lost),
+        gateway_to(proxy, server) as (_, url),
+    ):
+
+        def change(verb: str, glossary: str, /, **fields: str) -> str:
+            request = urllib.request.Request(
+                f"{url}/v1/glossaries/{glossary}", json.dumps(fields).encode(), method=verb
+            )
+            with urllib.request.urlopen(request, timeout=HANG_S) as response:
+                return str(json.load(response)["glossary"]["id"])
+
+        for _ in range(2):
+            made = client.glossaries.create("old", {"dog": "Hund"})
+            assert change("PATCH", "old", name="new") == made.id
+            assert change("DELETE", "new") == made.id
+            assert client.glossaries.list() == []
+            call(f"{url}/v1/glossaries")  # the servers take turns, so the other one gets the next first call
+        assert lost
 
 
 def test_without_servers_clients_are_told_to_wait() -> None:

@@ -19,6 +19,7 @@ from tests.support.command import run, serve
 from tests.support.servers.fake_model import FakeModel, failure
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
+from tests.support.servers.losing_proxy import losing_proxy
 
 TEXT = "The old woman and the dog in the park."
 TERMS = {"dog": "Hund", "old woman": ["alte Frau", "Frau"]}
@@ -82,6 +83,20 @@ def test_the_sdk_keeps_glossaries(served: tuple[str, Translator]) -> None:
         assert client.glossaries.list() == []
         with pytest.raises(jumok.GlossaryNotFoundError, match="no glossary 'pets' is stored; available: none"):
             client.glossaries.get("pets")
+
+
+@pytest.mark.parametrize("method", ["CreateGlossary", "UpdateGlossary", "DeleteGlossary"])
+def test_a_change_whose_answer_is_lost_is_made_once(served: tuple[str, Translator], method: str) -> None:
+    with losing_proxy(served[0], method) as (proxy, lost), jumok.Client(proxy) as client:
+        made = client.glossaries.create("lost", {"dog": "Hund"})
+        changed = client.glossaries.update("lost", {"cat": "Katze"})
+        assert changed.id == made.id
+        assert client.glossaries.list() == [changed]
+        assert client.glossaries.delete("lost") == changed
+        assert client.glossaries.list() == []
+        with pytest.raises(jumok.GlossaryNotFoundError):
+            client.glossaries.delete("lost")
+        assert lost
 
 
 def test_the_asynchronous_sdk_keeps_glossaries(served: tuple[str, Translator]) -> None:
