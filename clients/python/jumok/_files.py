@@ -124,7 +124,7 @@ class FileReceiver:
 
 @contextmanager
 def written(target: FileTarget) -> Iterator[IO[bytes]]:
-    """Open a file to write; one of a path changes only once all is written.
+    """Open a file to write; the file of a path is replaced once all is written.
 
     Raises:
         OSError: the file cannot be written.

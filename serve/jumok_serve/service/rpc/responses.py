@@ -30,12 +30,12 @@ async def write_response(context: "grpc.aio.ServicerContext[Any, Any]", message:
 
 
 async def written(call: Callable[[Callable[[Message], Awaitable[None]]], Awaitable[None]]) -> AsyncGenerator[Message]:
-    """Yield the messages that a call writes; it waits until the last one was taken.
+    """Yield the messages that a call writes, and raise its exception after them.
 
-    The end of this generator cancels the call.
+    Closing this generator cancels the call.
 
     Args:
-        call: writes messages with the function that it gets; its exception follows them.
+        call: writes messages with the function that it gets, which returns once the message before was taken.
     """
     messages: asyncio.Queue[Message] = asyncio.Queue(1)  # a reader that is slow gets fewer messages
     calling = asyncio.ensure_future(call(messages.put))
