@@ -103,7 +103,7 @@ class Server(Services):
             options=channel_arguments(self.limits),
         )
         names = [service.full_name for service in (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)]
-        server.add_generic_rpc_handlers(self.handlers({**services, **reflection_servicers(names)}))
+        server.add_generic_rpc_handlers(self.handlers({**services, **reflection_servicers(names, self.stopping)}))
         return server
 
     @property

@@ -80,6 +80,7 @@ class Services:
     Attributes:
         models: registry of the models; the caller closes those loaded later too.
         limits: limits of requests.
+        stopping: event that ends calls without an end of their own.
         counts: counts of ended calls.
         gate: gate of all calls.
         intake: bounds on the reading of requests.
@@ -112,6 +113,7 @@ class Services:
         self._health = Health()
         self._keeps_glossaries = glossaries is not None
         self._translation = TranslationService(self.models, limits, glossaries)
+        self.stopping = self._translation.stopping
         self._loop = asyncio.get_running_loop()
         self.services: Mapping[ServiceDescriptor, object] = {
             TRANSLATION_SERVICE: self._translation,
@@ -180,7 +182,7 @@ class Services:
         self._health.stop()
         if self._lifecycle is not None:
             self._lifecycle.cancel()  # its call would keep a server open for the whole grace
-        self._translation.stop()
+        self.stopping.set()
 
     async def finish_loads(self) -> None:
         """Wait for the end of a running load, after all calls have ended."""

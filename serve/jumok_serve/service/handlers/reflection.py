@@ -1,5 +1,6 @@
 """Server reflection in both versions that tools speak: v1 and v1alpha."""
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
@@ -36,27 +37,43 @@ V1ALPHA_SERVICE = reflection_pb2.DESCRIPTOR.services_by_name["ServerReflection"]
 REFLECTION_SERVICES = (V1_SERVICE, V1ALPHA_SERVICE)
 
 
-def reflection_servicers(names: Iterable[str]) -> dict[ServiceDescriptor, object]:
+def reflection_servicers(names: Iterable[str], stopping: asyncio.Event) -> dict[ServiceDescriptor, object]:
     """Return the servicer of each version.
 
     Args:
         names: full names of the services to list, reflection among them.
+        stopping: event that ends open calls, which tools keep for as long as they run.
     """
     v1alpha = reflection.aio.ReflectionServicer(names)  # type: ignore[attr-defined]  # its types lack it
-    return {V1_SERVICE: _ReflectionV1(v1alpha), V1ALPHA_SERVICE: v1alpha}
+    return {service: _Reflection(v1alpha, service, stopping) for service in REFLECTION_SERVICES}
 
 
-class _ReflectionV1:
-    """Servicer of v1 by that of v1alpha: their messages have the same bytes."""
+class _Reflection:
+    """Servicer of a version by that of v1alpha: their messages have the same bytes."""
 
-    def __init__(self, v1alpha: Any) -> None:
+    def __init__(self, v1alpha: Any, service: ServiceDescriptor, stopping: asyncio.Event) -> None:
         self._v1alpha = v1alpha
-        self._response = GetMessageClass(V1_SERVICE.methods_by_name["ServerReflectionInfo"].output_type)
+        self._response = GetMessageClass(service.methods_by_name["ServerReflectionInfo"].output_type)
+        self._stopping = stopping
 
     async def ServerReflectionInfo(self, requests: AsyncIterator[Any], context: Any) -> AsyncIterator[Any]:  # noqa: N802
         """Answer each request about the server's contracts."""
-        converted = (
-            reflection_pb2.ServerReflectionRequest.FromString(request.SerializeToString()) async for request in requests
-        )
-        async for response in self._v1alpha.ServerReflectionInfo(converted, context):
+        async for response in self._v1alpha.ServerReflectionInfo(self._converted(requests), context):
             yield self._response.FromString(response.SerializeToString())
+
+    async def _converted(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        """Yield requests of v1alpha, until the caller or the server stops."""
+        reader, stopping = aiter(requests), asyncio.ensure_future(self._stopping.wait())
+        try:
+            while True:
+                reading = asyncio.ensure_future(anext(reader, None))
+                try:
+                    await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+                    request = reading.result() if reading.done() else None
+                finally:
+                    reading.cancel()
+                if request is None:
+                    return
+                yield reflection_pb2.ServerReflectionRequest.FromString(request.SerializeToString())
+        finally:
+            stopping.cancel()

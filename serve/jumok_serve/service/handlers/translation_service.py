@@ -75,7 +75,11 @@ CORPUS_ORDERS = CorpusOrder.values()
 
 
 class TranslationService(TranslationServiceServicer):
-    """Translates, scores and aligns with the models of a registry."""
+    """Translates, scores and aligns with the models of a registry.
+
+    Attributes:
+        stopping: event after which corpora are not read further, and end after the results of the items that were.
+    """
 
     def __init__(
         self,
@@ -89,7 +93,7 @@ class TranslationService(TranslationServiceServicer):
         self._wakeups = LoopWakeups()
         self._work = RequestWork()
         self._detection = LanguageDetection(models, self._work.tokenizing)
-        self._stopping = asyncio.Event()
+        self.stopping = asyncio.Event()
 
     async def TranslateText(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:  # noqa: N802
         """Translate all texts, or fail; cancellation frees the rows."""
@@ -218,15 +222,11 @@ class TranslationService(TranslationServiceServicer):
             submit=submit,
             run_work=partial(self._work.run, attention=parsed.parameters.attends),
             wakeups=self._wakeups,
-            stopping=self._stopping,
+            stopping=self.stopping,
             record=record_items(),
         )
         with self._work.attention_slot(parsed.parameters.attends):
             await corpus.run(first.items)
-
-    def stop(self) -> None:
-        """Read no further corpus items, and end calls after pending results."""
-        self._stopping.set()
 
     async def DetectLanguage(self, request: DetectLanguageRequest, context: Context) -> DetectLanguageResponse:  # noqa: N802
         """Detect the languages of all texts."""

@@ -14,21 +14,26 @@ from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, Serv
 
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.serve.service.auth.test_tokens import bearer
+from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, serving
 
 VERSIONS = ("v1", "v1alpha")
+
+
+def method_of(channel: grpc.aio.Channel, version: str) -> Any:
+    """Return the method of a version."""
+    return channel.stream_stream(
+        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
+        ServerReflectionRequest.SerializeToString,
+        ServerReflectionResponse.FromString,
+    )
 
 
 async def reflect(
     channel: grpc.aio.Channel, version: str, *requests: ServerReflectionRequest, metadata: Any = None
 ) -> list[ServerReflectionResponse]:
     """Send requests of a version; the messages of both have the same bytes."""
-    call = channel.stream_stream(
-        f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo",
-        ServerReflectionRequest.SerializeToString,
-        ServerReflectionResponse.FromString,
-    )(iter(requests), metadata=metadata)
-    return [response async for response in call]
+    return [response async for response in method_of(channel, version)(iter(requests), metadata=metadata)]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -68,6 +73,20 @@ def test_a_tool_that_knows_no_contract_can_call(version: str) -> None:
             answer = await channel.unary_unary("/jumok.v1.ModelService/ListModels", None, None)(b"")
             (model,) = GetMessageClass(method.output_type).FromString(answer).models  # type: ignore[attr-defined]
             assert model.name == "held"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_tool_that_stays_does_not_keep_a_server_that_stops(version: str) -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (server, channel):
+            call = method_of(channel, version)()
+            await call.write(ServerReflectionRequest(list_services=""))
+            assert (await call.read()).list_services_response.service
+            await server.stop(HANG_S)
+            assert await call.read() is grpc.aio.EOF  # type: ignore[attr-defined]  # its types lack it
+            assert await call.code() is grpc.StatusCode.OK
 
     asyncio.run(scenario())
 
