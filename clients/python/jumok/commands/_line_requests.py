@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO, Generic, Self, TypeVar
@@ -94,7 +94,8 @@ def open_document(source: Path | None) -> tuple[int | None, Iterator[Line]]:
         data = stream.read(MAX_LINE_BYTES + 1)
     if len(data) > MAX_LINE_BYTES:
         return None, iter([Line("", name, len(data), f"longer than {MAX_LINE_BYTES} bytes")])
-    return None, iter([_decoded(data.removeprefix(codecs.BOM_UTF8), name, is_document=True)])
+    data = data.removeprefix(codecs.BOM_UTF8)
+    return None, iter([_decoded(data, name, len(data), is_document=True)])
 
 
 def read_lines(stream: BinaryIO, source: str = "standard input") -> Iterator[Line]:
@@ -111,19 +112,18 @@ def read_lines(stream: BinaryIO, source: str = "standard input") -> Iterator[Lin
                 size += len(data)
             yield Line("", name, size, f"longer than {MAX_LINE_BYTES} bytes")
             continue
-        line = _decoded(data, name)
-        content = line.text.removesuffix("\n")
-        text = content.removesuffix("\r")
-        yield replace(line, text=text, size=size, carriage_return=content != text)
+        content = data.removesuffix(b"\n")
+        text = content.removesuffix(b"\r")
+        yield _decoded(text, name, size, carriage_return=content != text)
 
 
-def _decoded(data: bytes, name: str, *, is_document: bool = False) -> Line:
+def _decoded(data: bytes, name: str, size: int, *, carriage_return: bool = False, is_document: bool = False) -> Line:
     """Make a line of its bytes."""
     try:
-        return Line(data.decode("utf-8"), name, len(data), is_document=is_document)
+        return Line(data.decode("utf-8"), name, size, "", carriage_return, is_document)
     except UnicodeDecodeError as error:
         at = f"byte {error.start + 1}: 0x{data[error.start]:02x}"
-        return Line("", name, len(data), f"{at} is not UTF-8 ({error.reason}); convert it")
+        return Line("", name, size, f"{at} is not UTF-8 ({error.reason}); convert it", carriage_return)
 
 
 def answer_lines(lines: Iterable[Line], request: Request[Answer], *, retry_s: float) -> Iterator[Batch[Answer]]:

@@ -6,7 +6,6 @@ import shutil
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -113,8 +112,11 @@ def _lines(path: Path, skip: int) -> Iterator[tuple[Line, int]]:
         file.seek(0)
         stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if compressed else file
         try:
-            for line in islice(read_lines(stream, str(path)), skip, None):
-                yield line, file.tell()
+            position = 0
+            for number, line in enumerate(read_lines(stream, str(path))):
+                position = file.tell() if compressed else position + line.size
+                if number >= skip:
+                    yield line, position
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise CorpusError(f"{path} is damaged or cut off: {error}; compress it again, and start anew") from error
 
