@@ -36,6 +36,7 @@ from tests.faults.scenarios.sharing import sharing
 from tests.faults.scenarios.silence import dropped, stopped
 from tests.faults.scenarios.soak import plot, soak
 from tests.faults.scenarios.swaps import swaps
+from tests.faults.scenarios.unanswered import unanswered
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.texts import scenes
 
@@ -52,6 +53,7 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "dropped": dropped,
     "overload": overload,
     "sharing": sharing,
+    "unanswered": unanswered,
     "fuzz": fuzz,
     "bundles": mutated_bundles,
     "guided": guided,

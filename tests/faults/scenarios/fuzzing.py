@@ -38,13 +38,14 @@ SERVICES: tuple[ServiceDescriptor, ...] = tuple(
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 OTHER, BROKEN = "other", "broken"
 """Bundles that a server may be told to load; the second cannot be."""
+DEADLINE = "DEADLINE_EXCEEDED"
 DOCUMENTED = {
     "OK",
     "INVALID_ARGUMENT",
     "NOT_FOUND",
     "FAILED_PRECONDITION",
     "RESOURCE_EXHAUSTED",
-    "DEADLINE_EXCEEDED",
+    DEADLINE,
     "CANCELLED",
 }
 """Statuses of a server that neither loads nor stops, and needs no token."""
@@ -103,6 +104,8 @@ class Answers:
         self._changing = threading.Lock()
         self.codes: Counter[str] = Counter()
         self.methods: Counter[str] = Counter()
+        self.late: Counter[str] = Counter()
+        """Calls that the client ended at their deadline, by path: its error has no reason of the server's."""
         self.undocumented: list[str] = []
         self.without_details: list[str] = []
 
@@ -126,6 +129,8 @@ class Answers:
             self.methods[call.path] += 1
             if code not in DOCUMENTED:
                 self.undocumented.append(f"{code}: {call}")
+            elif code == DEADLINE and not details:
+                self.late[call.path] += 1
             elif call.path.startswith(f"/{OURS}") and code not in ("OK", "CANCELLED") and not _has_reason(details):
                 self.without_details.append(f"{code}: {call}")
 
@@ -210,6 +215,7 @@ async def fuzz(plan: Plan, findings: Findings) -> None:
     findings.expect("random calls", found, str(plan.messages), found == plan.messages)
     findings.tell("methods that they called", len(answers.methods))
     findings.tell("of these answered", ", ".join(f"{code} {number}" for code, number in answers.codes.most_common()))
+    findings.tell(f"calls without an answer after {TIMEOUT_S:g} s", ", ".join(sorted(answers.late)) or 0)
     findings.expect_none("answers with a status that is not documented", answers.undocumented)
     findings.expect_none("errors that do not say their reason", answers.without_details)
     findings.expect_none("faults in the server's log", faults)
