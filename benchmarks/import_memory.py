@@ -24,13 +24,6 @@ from benchmarks.common.random_nllb import NllbSizes
 
 ROOT = Path(__file__).parents[1]
 INTERVAL_S = 0.05
-OURS = """
-import sys, time
-start = time.monotonic()
-from jumok_export.importers.huggingface import import_checkpoint
-say = lambda text: print(f"{time.monotonic() - start:.1f} s {text}", file=sys.stderr, flush=True)
-import_checkpoint(sys.argv[1], sys.argv[2], precisions=sys.argv[3].split(","), progress=say)
-"""
 THEIRS = """
 import sys
 from ctranslate2.converters import TransformersConverter
@@ -96,10 +89,11 @@ def measure(name: str, program: str, precision: str, checkpoint: Path, out: Path
     Raises:
         ChildProcessError: the process failed; has its last output.
     """
-    code = OURS if program == "jumok" else THEIRS
+    ours = ["-m", "jumok", "import", str(checkpoint), "--out", str(out), "--precision", precision]
+    theirs = ["-c", THEIRS, str(checkpoint), str(out), precision]
     start = time.monotonic()
     with tempfile.TemporaryFile("w+") as log:
-        command = [sys.executable, "-c", code, str(checkpoint), str(out), precision]
+        command = [sys.executable, *(ours if program == "jumok" else theirs)]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log) as process:
             anonymous, file_backed = _watch(process)
         log.seek(0)

@@ -48,6 +48,7 @@ from jumok_serve.manifest.manifest import (
 )
 from jumok_serve.manifest.provenance import EnsemblePart, Provenance, SourceCheckpoint, TrainingData
 from jumok_serve.native import library
+from jumok_serve.runtime.process_memory import rare_collections
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -203,6 +204,7 @@ def export_bundle(
             _evaluating(model),
             scaled_queries(model),
             useful_threads(parameters),
+            rare_collections(),
         ):
             graphs = _export(model, bounds, weights, stage)
             written = write_variants(

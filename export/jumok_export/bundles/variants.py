@@ -77,6 +77,10 @@ class _Writer:
     progress: Callable[[str], None]
 
     @cached_property
+    def _side(self) -> TorchSide:
+        return TorchSide(self.model)
+
+    @cached_property
     def _calibration(self) -> Calibration | None:
         return None if self.calibrator is None else self.calibrator(self.graphs)
 
@@ -84,18 +88,21 @@ class _Writer:
         targets: tuple[Target, ...] = ("cpu", "device") if for_devices else ("cpu",)
         variant = self._write(self.graphs, folder, "fp32", targets, self.weights, native=for_devices)
         if not for_devices:
-            return variant, self._verified("fp32", variant, folder, verify_sources, packed=False)
-        report = self._verified("fp32", variant, folder, verify_fp32)
+            unpacked = opened(Folder(folder, variant), "fp32", CPU, native=False, packed=False)
+            return variant, self._verified("fp32", variant, folder, verify_sources, unpacked)
+        plain = opened(Folder(folder, variant), "fp32", CPU, native=False)
+        report = self._verified("fp32", variant, folder, verify_fp32, plain)
+        del plain  # its memory
         self.progress("verifying fp32 for devices")
         on_device = opened(Folder(folder, variant), "fp32", CPU_AS_DEVICE)
-        more = verify_device(self.model, on_device, self.bounds)
+        more = verify_device(self._side, on_device, self.bounds)
         native = self._native_checks("fp32", variant, folder)
         return variant, self._passed("fp32", VerificationReport(checks=(*report.checks, *more, *native)))
 
     def fp16(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport]:
         variant = write_variant(half_sources(self.graphs), folder, "fp16", targets=("device",))
         on_device = opened(Folder(folder, variant), "fp16", CPU_AS_DEVICE)
-        report = verify_fp16(self.model, on_device, self.bounds, calibration=self._calibration)
+        report = verify_fp16(self._side, on_device, self.bounds, calibration=self._calibration)
         return variant, self._passed("fp16", report)
 
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport, Agreement | None]:
@@ -112,8 +119,9 @@ class _Writer:
         rectified = frozenset() if given else rectified_keys(self.graphs[name] for name in ("encoder", "decoder"))
         verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
         self.progress("verifying int8")
-        report = self._verified("int8", variant, folder, verify)
-        native = self._native_checks("int8", variant, folder)
+        plain = opened(Folder(folder, variant), "int8", CPU, native=False)
+        report = self._verified("int8", variant, folder, verify, plain)
+        native = self._native_checks("int8", variant, folder, plain)
         return variant, self._passed("int8", VerificationReport(checks=(*report.checks, *native))), agreement
 
     def _quantized(
@@ -126,7 +134,7 @@ class _Writer:
         self.progress("comparing int8 with fp32")
         found = RuntimeSide(opened(Folder(folder, variant), "int8", CPU), checked=False)  # verification checks
         try:
-            return variant, measure_agreement(TorchSide(self.model), found, self.texts)
+            return variant, measure_agreement(self._side, found, self.texts)
         except GraphFailedError:  # which verification reports
             return variant, None
 
@@ -154,16 +162,13 @@ class _Writer:
         precision: str,
         variant: PrecisionVariant,
         folder: Path,
-        verify: Callable[[nn.Module, Graphs, InputBounds], VerificationReport],
-        *,
-        packed: bool = True,
+        verify: Callable[[TorchSide, Graphs, InputBounds], VerificationReport],
+        graphs: Graphs,
     ) -> VerificationReport:
-        where = Folder(folder, variant)
-        graphs = opened(where, precision, CPU, native=False, packed=packed)
-        report = verify(self.model, graphs, self.bounds)
+        report = verify(self._side, graphs, self.bounds)
+        graphs.unload("scorer")
         if self.listed:
-            graphs.unload("scorer")
-            listed = opened(where, precision, CPU, listed=True, native=False, packed=packed)
+            listed = opened(Folder(folder, variant), precision, CPU, listed=True, native=False, packed=graphs.packed)
             more = verify_shortlist(self.model, graphs, listed, self.bounds, precision)
             report = VerificationReport(checks=(*report.checks, *more))
         return self._passed(precision, report)
@@ -172,16 +177,16 @@ class _Writer:
         """Return the report; raises `VerificationError` if a check failed, unless that is allowed."""
         return report if self.unverified else passed(precision, report)
 
-    def _native_checks(self, precision: str, variant: PrecisionVariant, folder: Path) -> tuple[Check, ...]:
+    def _native_checks(
+        self, precision: str, variant: PrecisionVariant, folder: Path, plain: Graphs | None = None
+    ) -> tuple[Check, ...]:
+        """Compare native graphs with the plain ones in int8, with the model in fp32."""
         if not variant.native:
             return ()
         self.progress(f"verifying {precision} with native operators")
         where = Folder(folder, variant)
-        expected: Side = TorchSide(self.model)
-        reference = fp32_reference(self.model)
-        if precision != "fp32":
-            expected = RuntimeSide(opened(where, precision, CPU, native=False))
-            reference = int8_reference(self.model)
+        expected: Side = self._side if plain is None else RuntimeSide(plain)
+        reference = fp32_reference(self.model) if plain is None else int8_reference(self.model)
         listed = opened(where, precision, CPU, listed=True) if self.listed else None
         native = opened(where, precision, CPU)
         return verify_native(expected, native, listed, self.bounds, precision, reference=reference)
@@ -211,7 +216,7 @@ def opened(
     Raises:
         ExportError: ONNX Runtime cannot load them.
     """
-    give_back_memory()
+    give_back_memory(frozen=False)
     threads = torch.get_num_threads()
     try:
         return Graphs(where, precision, device=device, threads=threads, listed=listed, native=native, packed=packed)

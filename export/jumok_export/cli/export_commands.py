@@ -1,7 +1,5 @@
 """Commands that make bundles of one's own models: `jumok train`, `export`, `ensemble` and `add-native`."""
 
-import ctypes
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +19,7 @@ from jumok_export.cli.options import (
     shortlist_plan,
     unverified_option,
 )
+from jumok_export.cli.process import let_threads_sleep, reuse_freed_memory
 
 
 @click.command()
@@ -45,7 +44,7 @@ def train(*, configuration: Path, out: Path, data: Path | None) -> None:
     """
     from jumok_export.training.train import train as run_training  # noqa: PLC0415
 
-    _reuse_freed_memory()
+    reuse_freed_memory()
     run_training(configuration, out, data=data, progress=say)
 
 
@@ -95,6 +94,7 @@ def export(
     from jumok_serve.bundle.bundle import check_target  # noqa: PLC0415
 
     check_target(out, overwrite=overwrite)  # before the imports, which take seconds
+    let_threads_sleep()
     from jumok_export.quantization.calibration import read_calibration  # noqa: PLC0415
     from jumok_export.training.checkpoint import load_checkpoint  # noqa: PLC0415
     from jumok_export.training.datamodule import corpus_files  # noqa: PLC0415
@@ -131,6 +131,7 @@ def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
     With --overwrite, --out may be the bundle itself. Nothing is written if the new graphs and those of the bundle
     compute different results.
     """
+    let_threads_sleep()
     from jumok_export.bundles.add_native import add_native_graphs  # noqa: PLC0415
 
     say(written(out, add_native_graphs(bundle, out, overwrite=overwrite, progress=say)))
@@ -151,22 +152,8 @@ def ensemble(*, bundles: Sequence[Path], out: Path, name: str | None, model_vers
     from jumok_serve.bundle.bundle import check_target  # noqa: PLC0415
 
     check_target(out, overwrite=overwrite)  # before the imports, which take seconds
+    let_threads_sleep()
     from jumok_export.bundles.ensemble import make_ensemble  # noqa: PLC0415
 
     made = make_ensemble(bundles, out, name=name, version=model_version, overwrite=overwrite, progress=say)
     say(written(out, made))
-
-
-def _reuse_freed_memory() -> None:
-    """Have the C library keep freed memory for reuse.
-
-    A training step on a CPU allocates and frees hundreds of megabytes; else page faults take half of its time.
-    """
-    if sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc; other C libraries have no such call
-        m_trim_threshold, m_top_pad, m_mmap_max = -1, -2, -4
-        mallopt(m_mmap_max, 0)
-        mallopt(m_trim_threshold, 2**31 - 1)
-        mallopt(m_top_pad, 64 * 2**20)

@@ -7,6 +7,7 @@ from jumok_export.quantization.calibration import Calibration
 from jumok_export.verification.comparison import Moved, RelativeError, make_check
 from jumok_export.verification.rollout import RowScores
 from jumok_export.verification.samples import InputBounds, SentenceSamples
+from jumok_export.verification.sides import TorchSide
 from jumok_export.verification.trial import AGREEMENT, INVARIANCE, Trial, centre, describe, report
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
@@ -29,7 +30,7 @@ Measured: 0 and 1 in 40 sentences for random models; a real dependence changes n
 
 
 def verify_fp16(
-    model: nn.Module, graphs: Graphs, bounds: InputBounds, *, calibration: Calibration | None = None
+    model: nn.Module | TorchSide, graphs: Graphs, bounds: InputBounds, *, calibration: Calibration | None = None
 ) -> VerificationReport:
     """Compare fp16 graphs with their model, on the CPU, bound as on a device.
 

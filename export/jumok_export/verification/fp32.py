@@ -9,13 +9,13 @@ from torch import nn
 from jumok_export.verification.comparison import Differences, likely
 from jumok_export.verification.rollout import RowScores
 from jumok_export.verification.samples import InputBounds
-from jumok_export.verification.sides import Arrays, PartsSide
+from jumok_export.verification.sides import Arrays, PartsSide, TorchSide
 from jumok_export.verification.trial import AGREEMENT, INVARIANCE, AnySide, Trial, describe, report
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
 
 
-def verify_fp32(model: nn.Module | PartsSide, graphs: Graphs, bounds: InputBounds) -> VerificationReport:
+def verify_fp32(model: nn.Module | TorchSide | PartsSide, graphs: Graphs, bounds: InputBounds) -> VerificationReport:
     """Compare fp32 graphs with their model."""
     trial = Fp32Trial(model, graphs, bounds)
     return report(
@@ -31,7 +31,7 @@ def verify_fp32(model: nn.Module | PartsSide, graphs: Graphs, bounds: InputBound
     )
 
 
-def verify_sources(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> VerificationReport:
+def verify_sources(model: nn.Module | TorchSide, graphs: Graphs, bounds: InputBounds) -> VerificationReport:
     """Compare fp32 graphs, from which others are made, with their model.
 
     Selection and sampler, which are the same in other precisions, are checked there.
@@ -40,7 +40,7 @@ def verify_sources(model: nn.Module, graphs: Graphs, bounds: InputBounds) -> Ver
     return report(trial.encoder, trial.step, trial.scorer, trial.aligner, trial.longest, trial.beams)
 
 
-def verify_device(model: nn.Module | PartsSide, graphs: Graphs, bounds: InputBounds) -> tuple[Check, ...]:
+def verify_device(model: nn.Module | TorchSide | PartsSide, graphs: Graphs, bounds: InputBounds) -> tuple[Check, ...]:
     """Compare fp32 device graphs with the model.
 
     The graphs run on the CPU, bound as on a device.

@@ -49,7 +49,7 @@ layers, 7 in 100 with 12 layers of width 512, 25 in 100 with 12 + 12 of width 10
 
 
 def verify_int8(
-    model: nn.Module,
+    model: nn.Module | TorchSide,
     graphs: Graphs,
     bounds: InputBounds,
     *,
@@ -81,14 +81,13 @@ def verify_int8(
 class _Trial(Trial):
     def __init__(
         self,
-        model: nn.Module,
+        model: nn.Module | TorchSide,
         graphs: Graphs,
         bounds: InputBounds,
         weights: Sequence[NDArray[np.float32]],
         arithmetic: Int8Arithmetic,
     ) -> None:
         super().__init__(model, graphs, bounds)
-        self.model = model
         self.weights = weights
         self.arithmetic = arithmetic
         self.activations = "one scale per row"
@@ -105,6 +104,11 @@ class _Trial(Trial):
         self.graphs.unload("aligner")
         return checks
 
+    def _rounded(self) -> TorchSide:
+        """The same arithmetic in PyTorch."""
+        assert self._model is not None
+        return TorchSide(self._model, self.arithmetic)
+
     def longest(self) -> list[Check]:
         pair, step = self.samples.longest()
 
@@ -120,7 +124,7 @@ class _Trial(Trial):
         """Compare int8 with fp32; a larger error passes if the same arithmetic in PyTorch makes it."""
         error = measure(self.expected, self.runtime)
         if error.over:
-            emulated = measure(self.expected, TorchSide(self.model, self.arithmetic))
+            emulated = measure(self.expected, self._rounded())
             error.allow(emulated, EXCESS_ERROR, "the error of this rounding in PyTorch")
         return error.check(detail)
 
@@ -128,10 +132,11 @@ class _Trial(Trial):
         rollout = self.samples.rollout(sentences=100, beam_size=2)
         logits, rounding = RelativeError("decode", QUANTIZATION_ERROR), RelativeError("rounding", QUANTIZATION_ERROR)
         together, exact = RowScores(rollout), RowScores(rollout)
-        sides = (self.expected, self.runtime, TorchSide(self.model, self.arithmetic))
+        sides = (self.expected, self.runtime, self._rounded())
         for expected, found, rounded in zip(*(self.play(rollout, side) for side in sides), strict=True):
-            logits.compare(centre(expected), centre(found))
-            rounding.compare(centre(expected), centre(rounded))
+            centred = centre(expected)
+            logits.compare(centred, centre(found))
+            rounding.compare(centred, centre(rounded))
             together.add(found)
             exact.add(expected)
         invariance, agreement = (

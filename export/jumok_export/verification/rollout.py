@@ -8,6 +8,7 @@ own memory and state.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from jumok_serve.runtime.slot_buffers import LENGTH_STEP
 
 NOISE = np.random.default_rng(9).standard_normal(2**16 + 1, np.float32)
 """Numbers that are repeated as memory after the end of sources; drawing them anew would take longer than decoding."""
+_REPEATED = 2**22
+"""Most numbers that are kept repeated: 16 MiB."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,12 +264,22 @@ def _cut(value: NDArray[Any], spec: TensorSpec, longest: int) -> NDArray[Any]:
     return value[tuple(slice(longest) if axis == "T" else slice(None) for axis in spec.axes)]
 
 
+def _noise(size: int) -> Floats:
+    """`NOISE`, repeated up to a size, read-only."""
+    return _repeated_noise()[:size] if size <= _REPEATED else np.resize(NOISE, size)
+
+
+@cache
+def _repeated_noise() -> Floats:
+    return np.resize(NOISE, _REPEATED)
+
+
 def _stack(rows: Sequence[NDArray[Any]], spec: TensorSpec, lengths: Integers, width: int) -> NDArray[Any]:
     """Memory [B, ...] of sentences, with noise after the end of each source."""
     if "S" not in spec.axes:
         return np.stack(list(rows))
     shape = [len(rows), *(width if axis == "S" else int(axis) for axis in spec.axes[1:])]
-    stacked: NDArray[Any] = np.resize(NOISE, shape).astype(rows[0].dtype, copy=False)
+    stacked = _noise(int(np.prod(shape))).reshape(shape).astype(rows[0].dtype)
     for target, row, length in zip(stacked, rows, lengths, strict=True):
         place = tuple(slice(length) if axis == "S" else slice(None) for axis in spec.axes[1:])
         target[place] = row[place]

@@ -15,8 +15,11 @@ SHAPES = 12
 """Random shapes per graph, after the smallest one."""
 SOURCE_LENGTH, TARGET_LENGTH = 12, 10
 """Bounds of random lengths, in tokens; the model's own limits are checked once."""
-LEAST_SLOTS, ROUNDS = 5, 10
-"""Fewest sentences that are decoded at the same time, and most rounds: with many sentences more decode together."""
+LEAST_SLOTS, MOST_SLOTS, ROUNDS = 5, 10, 4
+"""Sentences that are decoded at the same time, at least and at most, and rounds in which many sentences would decode.
+
+A step of few rows takes as long as a step of more, as it reads the same weights.
+"""
 MOST_LOGITS = 2**27
 """Logits of a target that is scored at most: 512 MiB, several times over."""
 OTHER_TOKENS = 0.25
@@ -83,15 +86,13 @@ class Samples:
     def steps(self) -> Iterator[StepInputs]:
         """Yield single steps over random memory and state, the smallest first."""
         random = np.random.default_rng(3)
-        yield self._step(random, sentences=1, beam_size=1, source=1, parents=1, time=0)
-        yield self._step(random, sentences=3, beam_size=2, source=self._source_length, parents=1, time=0)
+        yield self._encoded_step(random, 1, 1, beam_size=1, parents=1, time=0)
+        yield self._encoded_step(random, 3, self._source_length, beam_size=2, parents=1, time=0)
         for _ in range(2 * self._shapes):
             sentences, source = self._shape(random, self._source_length)
             beam_size, parents = (int(size) for size in random.integers(1, (6, 9)))
             time = int(random.integers(self._target_length))
-            yield self._step(
-                random, sentences=sentences, beam_size=beam_size, source=source, parents=parents, time=time
-            )
+            yield self._encoded_step(random, sentences, source, beam_size=beam_size, parents=parents, time=time)
 
     def longest(self) -> tuple[Pairs, StepInputs]:
         """The longest source and target, and the step at the longest target's last token.
@@ -104,9 +105,10 @@ class Samples:
         targets = random.integers(self._bounds.target_vocabulary, size=(1, target))[:, : self._scored]
         start = np.array([self._bounds.start])
         pair = Pairs(ids, np.array([source]), start, targets, np.array([targets.shape[1]]))
-        step = self._step(random, sentences=1, beam_size=1, source=source, parents=1, time=target - 1)
+        self._source(random, 1, source)  # drawn as for other steps
         memory, _ = self._side.encode(*pair[:2])
-        return pair, step._replace(positions=np.array([target - 1]), source_lengths=pair[1], memory=memory)
+        step = self._step(random, pair[1], memory, beam_size=1, parents=1, time=target - 1)
+        return pair, step._replace(positions=np.array([target - 1]))
 
     def rollout(self, *, sentences: int, beam_size: int) -> Rollout:
         """A decode of several steps."""
@@ -139,12 +141,24 @@ class Samples:
         targets = _padded(random, (sentences, target), vocabulary, 0)
         return Pairs(*sources, random.integers(vocabulary, size=sentences), *targets)
 
-    def _step(
-        self, random: np.random.Generator, *, sentences: int, beam_size: int, source: int, parents: int, time: int
+    def _encoded_step(
+        self, random: np.random.Generator, sentences: int, length: int, *, beam_size: int, parents: int, time: int
     ) -> StepInputs:
-        rows = sentences * beam_size
-        ids, lengths = self._source(random, sentences, source)
+        ids, lengths = self._source(random, sentences, length)
         memory, _ = self._side.encode(ids, lengths)
+        return self._step(random, lengths, memory, beam_size=beam_size, parents=parents, time=time)
+
+    def _step(
+        self,
+        random: np.random.Generator,
+        lengths: Integers,
+        memory: Arrays,
+        *,
+        beam_size: int,
+        parents: int,
+        time: int,
+    ) -> StepInputs:
+        rows = len(lengths) * beam_size
         empty = self._side.empty_state()
         state = {name: _random_state(random, row, parents, time) for name, row in empty.items()}
         return StepInputs(
@@ -158,7 +172,7 @@ class Samples:
 
 
 def _slots(planned: Sequence[PlannedSentence]) -> int:
-    return max(LEAST_SLOTS, len(planned) // ROUNDS)
+    return min(MOST_SLOTS, max(LEAST_SLOTS, len(planned) // ROUNDS))
 
 
 class SentenceSamples(Samples):

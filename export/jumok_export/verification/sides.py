@@ -57,16 +57,18 @@ class TargetSide(Side, Protocol):
 
 
 class TorchSide:
-    """The PyTorch model.
+    """The PyTorch model; it keeps scores, as several precisions are compared on the same targets.
 
     Args:
-        model: a `TranslationModel` in evaluation mode.
+        model: a `TranslationModel` in evaluation mode, whose weights stay as they are.
         arithmetic: replacement of PyTorch's functions, or None.
     """
 
     def __init__(self, model: nn.Module, arithmetic: TorchFunctionMode | None = None) -> None:
         assert isinstance(model, TranslationModel)
-        self._model = model
+        self.model = model
+        self._model: TranslationModel = model
+        self._scores: dict[tuple[bytes, ...], Floats] = {}
         self._align = getattr(model, "align", None)
         self.aligns = self._align is not None
         self._arithmetic = nullcontext() if arithmetic is None else arithmetic
@@ -93,9 +95,11 @@ class TorchSide:
 
     def score(self, pair: Pairs) -> Floats:
         """Log-probability [B, T] of every target token."""
-        with torch.no_grad(), self._arithmetic:
-            scores: Floats = self._model.score(*map(torch.from_numpy, pair)).numpy()
-        return scores
+        key = tuple(array.tobytes() for array in pair)
+        if key not in self._scores:
+            with torch.no_grad(), self._arithmetic:
+                self._scores[key] = self._model.score(*map(torch.from_numpy, pair)).numpy()
+        return self._scores[key]
 
     def align(self, pair: Pairs) -> tuple[Floats, ...]:
         """Attention weights."""

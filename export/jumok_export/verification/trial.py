@@ -61,12 +61,12 @@ class Trial:
     """A model, its graphs, and the checks that every precision makes.
 
     Args:
-        model: the model in PyTorch, or the parts of an ensemble.
+        model: the model in PyTorch or its side, or the parts of an ensemble.
     """
 
-    def __init__(self, model: nn.Module | PartsSide, graphs: Graphs, bounds: InputBounds) -> None:
-        self._model = None if isinstance(model, PartsSide) else model
-        self.expected = model if isinstance(model, PartsSide) else TorchSide(model)
+    def __init__(self, model: nn.Module | TorchSide | PartsSide, graphs: Graphs, bounds: InputBounds) -> None:
+        self.expected = TorchSide(model) if isinstance(model, nn.Module) else model
+        self._model = None if isinstance(self.expected, PartsSide) else self.expected.model
         self.runtime = RuntimeSide(graphs)
         self.samples = Samples(bounds, self.expected)
         self.graphs = graphs

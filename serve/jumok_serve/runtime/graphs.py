@@ -106,6 +106,7 @@ class Graphs:
         in_place: True if the decoder writes into a KV cache by slot, False if it returns a new state.
         by_slot: True if the sentences of a step may be in any slots, False if they must be in slots 0 .. n-1.
         reads_entry_positions: True if the decoder reads the positions of cache entries.
+        packed: False if weights are read where their file is mapped.
         placement: cores of the threads.
 
     Raises:
@@ -157,7 +158,7 @@ class Graphs:
         self._device = device
         self._device_id = (device.name, 0) if device.own_memory else None
         self.placement = place_threads(threads if device.name == "cpu" else None)
-        self._packed = packed
+        self.packed = packed
         self._options = session_options(threads, device, self.placement.affinities, packed=packed)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
@@ -180,7 +181,7 @@ class Graphs:
         self._check_file(spec.file)
         try:
             checked = name not in _ONE_PASS
-            session = open_session(self.path(name), self._device, self._options, checked=checked, packed=self._packed)
+            session = open_session(self.path(name), self._device, self._options, checked=checked, packed=self.packed)
         except DeviceError:
             raise
         except Exception as error:
@@ -215,7 +216,7 @@ class Graphs:
         """
         other = copy.copy(self)
         other.placement = place_threads(threads)
-        other._options = session_options(threads, other._device, other.placement.affinities, packed=self._packed)
+        other._options = session_options(threads, other._device, other.placement.affinities, packed=self.packed)
         other._sessions = {**self._sessions, **{name: other._load(name) for name in ("encoder", "decoder")}}
         return other
 

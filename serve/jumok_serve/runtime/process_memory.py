@@ -4,7 +4,8 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from jumok_serve.native import function
 
@@ -43,10 +44,32 @@ def freeze_objects() -> None:
     gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
 
 
-def give_back_memory() -> None:
-    """Free unreferenced objects, and return free memory to the system."""
-    was_frozen = gc.get_freeze_count() > 0
-    gc.unfreeze()
+@contextmanager
+def rare_collections() -> Iterator[None]:
+    """Exclude present objects from garbage collection within this context, and make collections rarer.
+
+    A tenth of a graph's tracing would be searches for cycles among the objects of libraries.
+    """
+    before, was_frozen = gc.get_threshold(), gc.get_freeze_count() > 0
+    gc.freeze()
+    gc.set_threshold(NEW_OBJECTS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        if not was_frozen:
+            gc.unfreeze()
+
+
+def give_back_memory(*, frozen: bool = True) -> None:
+    """Free unreferenced objects, and return free memory to the system.
+
+    Args:
+        frozen: False to leave out objects that are excluded from garbage collection, which takes less time.
+    """
+    was_frozen = frozen and gc.get_freeze_count() > 0
+    if frozen:
+        gc.unfreeze()
     gc.collect()
     if was_frozen:
         gc.freeze()

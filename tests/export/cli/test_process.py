@@ -1,0 +1,34 @@
+"""Settings of the process in which a command computes."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jumok_export.cli.process import let_threads_sleep
+from tests.support.hang import HANG_S
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="PyTorch has other threads elsewhere")
+def test_waiting_threads_of_an_import_sleep(tmp_path: Path) -> None:
+    """OpenMP prints its settings when PyTorch loads it."""
+    others = {name: value for name, value in os.environ.items() if name != "OMP_WAIT_POLICY"}
+    done = subprocess.run(
+        [sys.executable, "-m", "jumok", "import", str(tmp_path), "--out", str(tmp_path / "out")],
+        env=others | {"OMP_DISPLAY_ENV": "TRUE"},
+        capture_output=True,
+        text=True,
+        timeout=HANG_S,
+        check=False,
+    )
+    assert done.returncode == 1, done.stderr
+    assert "holds no model of a format that can be imported" in done.stderr
+    assert "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
+
+
+def test_the_environment_may_say_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
+    let_threads_sleep()
+    assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
