@@ -32,7 +32,6 @@ from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile, make_token
 from jumok_serve.service.server import Front
 from jumok_serve.service.telemetry.logs import logging_to_stderr
-from jumok_serve.service.telemetry.metrics_port import MetricsPort
 from jumok_serve.translator import Translator
 
 
@@ -192,6 +191,8 @@ def _announced(settings: Configuration, server: Server) -> Iterator[None]:
         if server.front is not None:
             others += f"; HTTP on {server.front.address}"
         if settings.metrics_port is not None:
+            from jumok_serve.service.telemetry.metrics_port import MetricsPort  # noqa: PLC0415 - brings WSGI
+
             port = MetricsPort(server, host=settings.metrics_host, port=settings.metrics_port)
             others += f"; metrics on {opened.enter_context(port).address}"
         models = ", ".join(

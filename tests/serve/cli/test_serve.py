@@ -258,3 +258,11 @@ def test_inspect_shows_the_bundle(tiny_bundle: Path) -> None:
     machine = run("inspect", tiny_bundle, "--json")
     assert machine.returncode == 0
     assert json.loads(machine.stdout)["limits"] == manifest.limits.model_dump()
+
+
+def test_a_start_imports_nothing_that_only_some_servers_need() -> None:
+    program = "import sys, jumok_serve.cli.serve_commands; print(*{name.partition('.')[0] for name in sys.modules})"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=True)
+    known = set(done.stdout.split())
+    assert {"grpc", "onnxruntime", "pydantic"} <= known
+    assert known.isdisjoint({"prometheus_client", "wsgiref", "starlette", "uvicorn", "onnx", "torch", "transformers"})
