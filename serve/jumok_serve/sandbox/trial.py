@@ -46,6 +46,8 @@ def try_bundle(path: str, precision: str, *, shortlist: bool) -> list[str]:
     except BundleError as error:
         return list(error.problems)
     except BaseException as error:  # foreign files and graphs may fail in any way, by a library's panic too
+        if isinstance(error.__cause__, BundleError):  # of a graph that is opened at its first use
+            return list(error.__cause__.problems)
         return [f"using it fails: {error or repr(error)}"]
     return []
 

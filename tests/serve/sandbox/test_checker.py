@@ -93,6 +93,17 @@ def test_a_graph_that_takes_too_much_memory_is_refused(bundle: Path, tmp_path: P
     assert "decoding with it fails" in found or "cannot load it" in found or "too much memory" in found
 
 
+def test_problems_of_a_graph_that_is_opened_later_are_its_own(bundle: Path, tmp_path: Path) -> None:
+    fields = json.loads((bundle / "manifest.json").read_bytes())
+    for aligner in graphs_of(fields, "aligner"):
+        (bundle / aligner["file"]).write_bytes(b"no graph")
+    edit_manifest(bundle, lambda _: None)
+    found = problems_of(bundle, tmp_path, precision="fp32")
+    assert "/aligner" in found
+    assert "ONNX Runtime cannot load it" in found
+    assert "load it again" not in found
+
+
 def drop_logits(fields: dict[str, Any]) -> None:
     for decoder in graphs_of(fields, "decoder"):
         decoder["outputs"] = [output for output in decoder["outputs"] if output["name"] != "logits"]
