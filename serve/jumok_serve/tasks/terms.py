@@ -1,9 +1,10 @@
 """Terms of a sentence: source matches as token sequences, and their places in the translation."""
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
+from itertools import islice
 from typing import Final, NamedTuple, Protocol
 
 import numpy as np
@@ -18,6 +19,8 @@ from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MAX_TERMS: Final = 64
 """Most terms of a sentence: each takes places in the beam."""
+MAX_TERM_WORK: Final = 2**20
+"""Most work for the terms of a sentence: its search keeps each beginning of each token sequence."""
 MAX_CACHED_TERMS: Final = 4096
 
 
@@ -39,7 +42,7 @@ class TermMatch(NamedTuple):
 class TermFinder(Protocol):
     """Glossary and placeholders of a request."""
 
-    def find(self, text: str) -> list[TermMatch]:
+    def find(self, text: str) -> Iterable[TermMatch]:
         """Return the terms of a text in their order; they share no character."""
 
 
@@ -49,7 +52,7 @@ class SentenceTerms:
 
     Attributes:
         matches: terms in the text, [n].
-        tokens: their token sequences, [n]; none for a term that the tokenizer cannot write.
+        tokens: their token sequences, [n]; none for a term that the tokenizer cannot write, or that is too long.
     """
 
     text: str
@@ -104,19 +107,28 @@ class TermTokenizer:
         Raises:
             InvalidArgumentError: the text has too many terms; names `field`.
         """
-        matches = finder.find(text)
+        matches = list(islice(finder.find(text), MAX_TERMS + 1))
         if not matches:
             return SentenceTerms(text, (), NO_TERMS)
         if len(matches) > MAX_TERMS:
             raise InvalidArgumentError(
-                f"a sentence takes at most {MAX_TERMS} terms, this one has {len(matches)}: split the text", field=field
+                f"a sentence takes at most {MAX_TERMS} terms, this one has more: split the text", field=field
             )
         spaced = writes_spaces(direction.target)
-        sequences = tuple(
-            tuple(ids for target in match.targets if (ids := self._sequence(target, spaced))) for match in matches
-        )
+        sequences = tuple(self._sequences(matches, spaced))
         joins = self._continuing_tokens() if spaced else b""
         return SentenceTerms(text, tuple(matches), Terms(sequences, joins, tuple(match.once for match in matches)))
+
+    def _sequences(self, matches: Sequence[TermMatch], spaced: bool) -> Iterator[tuple[tuple[int, ...], ...]]:
+        """Yield the token sequences of each term, as far as the work for a sentence goes."""
+        left = MAX_TERM_WORK
+        for match in matches:
+            sequences = []
+            for ids in filter(None, (self._sequence(target, spaced) for target in match.targets)):
+                if (work := len(ids) ** 2) <= left:
+                    left -= work
+                    sequences.append(ids)
+            yield tuple(sequences)
 
     def _continuing_tokens(self) -> bytes:
         """Return a 1 for each token that continues a word."""

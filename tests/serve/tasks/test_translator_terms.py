@@ -10,7 +10,7 @@ import pytest
 from jumok_serve import InvalidArgumentError, Translation, Translator
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
-from jumok_serve.tasks.terms import MAX_TERMS, TermMatch
+from jumok_serve.tasks.terms import MAX_TERM_WORK, MAX_TERMS, TermMatch, TermTokenizer
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
 from tests.support.search_cases import EARLY_STOPPING
 
@@ -107,7 +107,7 @@ def test_a_target_prefix_may_hold_a_term(translator: Translator) -> None:
 def test_sampling_and_too_many_terms_are_refused(translator: Translator) -> None:
     with pytest.raises(InvalidArgumentError, match="terms need a search"):
         translate(translator, "A dog.", Terminology(GLOSSARY), sample=True)
-    with pytest.raises(InvalidArgumentError, match=f"at most {MAX_TERMS} terms, this one has 65") as error:
+    with pytest.raises(InvalidArgumentError, match=f"at most {MAX_TERMS} terms, this one has more") as error:
         translator.submit(["A dog."], TranslationParameters(terms=Words(("Hund",) * 65)))
     assert error.value.field == "contents[0]"
 
@@ -120,6 +120,22 @@ class Words:
 
     def find(self, text: str) -> list[TermMatch]:
         return [TermMatch(0, 1, (word,)) for word in self.words]
+
+
+def test_long_terms_are_left_out_before_they_cost_memory(translator: Translator) -> None:
+    """The search keeps each beginning of each sequence: half a GiB for these."""
+    long, short = "Hund und Frau " * 800, "Hund"
+    direction = translator.manifest.languages.direction("en", "de")
+    terms = TermTokenizer(translator.tokenizer).find(
+        "A dog.", Words((short, *[long] * (MAX_TERMS - 2), short)), direction, field="contents[0]"
+    )
+    lengths = [len(sequence) for alternatives in terms.tokens.alternatives for sequence in alternatives]
+    assert sum(length**2 for length in lengths) <= MAX_TERM_WORK
+    assert terms.tokens.alternatives[0] == terms.tokens.alternatives[-1] != ()
+    (translation,) = translator.submit(
+        ["A dog."], TranslationParameters(options=DecodingOptions(max_length=20), terms=Words((long, short)))
+    ).collect()
+    assert [term.satisfied for term in translation.hypotheses[0].terms] == [False, True]
 
 
 def test_batches_with_and_without_terms(translator: Translator) -> None:

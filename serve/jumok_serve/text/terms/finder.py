@@ -1,8 +1,10 @@
 """Terms of a text: placeholders first, then glossary entries."""
 
+from itertools import islice
+
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.text_options import TermOptions
-from jumok_serve.tasks.terms import TermFinder, TermMatch
+from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
 from jumok_serve.text.terms.glossary import Glossary
 from jumok_serve.text.terms.placeholders import Placeholders
 
@@ -18,14 +20,16 @@ class Terminology:
         self._finders = finders
 
     def find(self, text: str) -> list[TermMatch]:
-        """Return the terms of a text in their order."""
+        """Return the terms of a text in their order; of more than `MAX_TERMS` some, and one more than that."""
         found = list[TermMatch]()
         for finder in self._finders:
-            found += [
+            earlier = tuple(found)
+            others = (
                 one
                 for one in finder.find(text)
-                if not any(one.first < other.after and other.first < one.after for other in found)
-            ]
+                if not any(one.first < other.after and other.first < one.after for other in earlier)
+            )
+            found += islice(others, MAX_TERMS + 1 - len(found))
         return sorted(found)
 
 

@@ -1,7 +1,7 @@
 """Glossaries: source terms with the target terms that translate them."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, Self
 
 from jumok_proto.errors import InvalidArgumentError
@@ -33,8 +33,9 @@ class Glossary:
     """
 
     def __init__(self, entries: Mapping[str, str | Sequence[str]]) -> None:
-        self._targets: dict[tuple[str, ...], tuple[str, ...]] = {}  # by the words of the source term
-        self._lengths: dict[str, list[int]] = {}  # numbers of words, longest first, by the first word
+        # A trie of the words of source terms: its nodes are numbers, and 0 is the root.
+        self._children: dict[tuple[int, str], int] = {}
+        self._targets: dict[int, tuple[str, ...]] = {}  # by the node of the last word
         if len(entries) > MAX_ENTRIES:
             raise _refused(f"a glossary takes at most {MAX_ENTRIES} entries, got {len(entries)}: leave some out")
         for source, targets in entries.items():
@@ -65,41 +66,40 @@ class Glossary:
         return glossary
 
     def _add(self, source: str, targets: object) -> None:
-        key = _key(source)
-        if key in self._targets:
+        checked, node = _checked_targets(source, targets), 0
+        for word in _key(source):
+            node = self._children.setdefault((node, word), len(self._children) + 1)
+        if node in self._targets:
             raise _refused(f"two entries match {source!r}: put all target terms into one entry")
-        self._targets[key] = _checked_targets(source, targets)
-        lengths = self._lengths.setdefault(key[0], [])
-        if len(key) not in lengths:
-            lengths.append(len(key))
-            lengths.sort(reverse=True)
+        self._targets[node] = checked
 
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self._targets)
 
-    def find(self, text: str) -> list[TermMatch]:
-        """Return the terms that occur in a text, longest first at each place; they share no character."""
+    def find(self, text: str) -> Iterator[TermMatch]:
+        """Yield the terms that occur in a text, the longest at each place; they share no character."""
         found = list(words(text))
-        matches = []
         position = 0
         while position < len(found):
             match = self._match(found, position)
             if match is None:
                 position += 1
                 continue
-            length, targets = match
-            matches.append(TermMatch(found[position].first, found[position + length - 1].after, targets))
-            position += length
-        return matches
+            after, targets = match
+            yield TermMatch(found[position].first, found[after - 1].after, targets)
+            position = after
 
     def _match(self, found: Sequence[Word], position: int) -> tuple[int, tuple[str, ...]] | None:
-        first = found[position].text.lstrip()
-        for length in self._lengths.get(first, ()):
-            key = (first, *(word.text for word in found[position + 1 : position + length]))
-            if len(key) == length and key in self._targets:
-                return length, self._targets[key]
-        return None
+        """Return the longest entry at a word: the position after it, and its target terms."""
+        match = None
+        node = self._children.get((0, found[position].text.lstrip()))
+        while node is not None:
+            position += 1
+            if node in self._targets:
+                match = position, self._targets[node]
+            node = self._children.get((node, found[position].text)) if position < len(found) else None
+        return match
 
 
 def _key(source: object) -> tuple[str, ...]:

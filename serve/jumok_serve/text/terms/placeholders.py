@@ -1,7 +1,7 @@
 """Parts of a text that are copied into the translation: placeholders of programs, addresses, names."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
@@ -23,6 +23,8 @@ KINDS: Final[Mapping[str, str]] = MappingProxyType(
 """Regular expressions by kind, in the order in which they are tried at each place."""
 MAX_PATTERNS: Final = 64
 MAX_CHARACTERS: Final = 256
+MAX_MATCH: Final = 2048
+"""Most characters of a part that is copied: those of a long address."""
 
 
 class Placeholders:
@@ -44,11 +46,11 @@ class Placeholders:
         parts += [KINDS[kind] for kind in KINDS if kind in kinds]
         self._pattern = re.compile("|".join(f"(?:{part})" for part in parts)) if parts else None
 
-    def find(self, text: str) -> list[TermMatch]:
-        """Return the parts of a text to copy, in their order."""
-        if self._pattern is None:
-            return []
-        return [TermMatch(*found.span(), (found[0],), once=True) for found in self._pattern.finditer(text)]
+    def find(self, text: str) -> Iterator[TermMatch]:
+        """Yield the parts of a text to copy, in their order; parts of more than `MAX_MATCH` characters are left out."""
+        for found in self._pattern.finditer(text) if self._pattern else ():
+            if found.end() - found.start() <= MAX_MATCH:
+                yield TermMatch(*found.span(), (found[0],), once=True)
 
 
 def _expression(pattern: object) -> str:

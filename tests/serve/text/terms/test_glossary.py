@@ -1,5 +1,9 @@
 """Glossaries: matches in texts, entries that are refused, and TSV."""
 
+import random
+import time
+from collections.abc import Sequence
+
 import pytest
 
 from jumok_proto.errors import InvalidArgumentError
@@ -44,6 +48,38 @@ GLOSSARY = Glossary(
 )
 def test_whole_words_in_any_case_longest_first(text: str, found: list[str]) -> None:
     assert [text[match.first : match.after] for match in GLOSSARY.find(text)] == found
+
+
+def longest_of_all(entries: Sequence[Sequence[str]], words: Sequence[str]) -> list[tuple[int, int]]:
+    """Compare all entries at each word: first word and number of words of each match."""
+    matches, position = [], 0
+    while position < len(words):
+        lengths = [len(entry) for entry in entries if list(words[position : position + len(entry)]) == list(entry)]
+        if lengths:
+            matches.append((position, max(lengths)))
+        position += max(lengths, default=1)
+    return matches
+
+
+def test_matches_are_those_of_comparing_all_entries() -> None:
+    source = random.Random(3)
+    for _ in range(200):
+        entries = {tuple(source.choices("abc", k=source.randint(1, 5))) for _ in range(source.randint(1, 12))}
+        glossary = Glossary({" ".join(entry): "x" for entry in entries})
+        words = source.choices("abcd", k=40)
+        found = [(match.first // 2, (match.after - match.first + 1) // 2) for match in glossary.find(" ".join(words))]
+        assert found == longest_of_all(sorted(entries), words)
+
+
+def test_entries_that_begin_alike_take_no_longer_than_the_longest() -> None:
+    def took_s(lengths: Sequence[int]) -> float:
+        glossary = Glossary({"a " * length + "b": "x" for length in lengths})
+        started = time.thread_time()
+        assert not list(glossary.find("a " * 1000))
+        return time.thread_time() - started
+
+    alone = min(took_s([100]) for _ in range(5))
+    assert min(took_s(range(1, 101)) for _ in range(5)) < 5 * alone  # one after the other they take 50 times as long
 
 
 def test_a_match_has_the_target_terms_of_its_entry() -> None:

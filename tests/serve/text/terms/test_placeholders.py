@@ -3,8 +3,9 @@
 import pytest
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.tasks.terms import MAX_TERMS
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
-from jumok_serve.text.terms.placeholders import KINDS
+from jumok_serve.text.terms.placeholders import KINDS, MAX_MATCH
 
 
 def found(placeholders: Placeholders, text: str) -> list[str]:
@@ -77,7 +78,22 @@ def test_what_is_refused(kinds: tuple[str, ...], patterns: tuple[str, ...], mess
 def test_hostile_texts_are_searched_in_linear_time(text: str) -> None:
     """Backtracking over them would take hours."""
     placeholders = Placeholders(tuple(KINDS), ("a*b*c*d", "*x*y"))
-    assert len(placeholders.find(text)) <= len(text)
+    assert len(found(placeholders, text)) <= len(text)
+
+
+def test_a_part_may_be_as_long_as_an_address() -> None:
+    text = " ".join("a" * length for length in (MAX_MATCH, MAX_MATCH + 1, 90_000, 5))
+    assert found(Placeholders(patterns=("a*",)), text) == ["a" * MAX_MATCH, "a" * 5]
+
+
+def test_a_text_of_countless_terms_is_given_up_early() -> None:
+    """Each part would be compared with each entry: a thousand million times."""
+    terminology = Terminology(Placeholders(("braces",)), Glossary({"dog": "Hund", "{dog": "x"}))
+    matches = terminology.find("{dog} dog " * 30_000)
+    assert len(matches) == MAX_TERMS + 1
+    matches = terminology.find("{dog} " * (MAX_TERMS - 5) + "dog " * 30_000)
+    assert len(matches) == MAX_TERMS + 1
+    assert {text for match in matches for text in match.targets} == {"{dog}", "Hund"}
 
 
 def test_placeholders_come_before_entries() -> None:
