@@ -20,7 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import strategies as st
 
 from benchmarks.common.progress import progress
-from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
+from jumok_proto.v1 import admin_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
 from tests.faults.scenarios.swaps import model_name
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.random_messages import RandomCall, each_random_call
@@ -32,12 +32,23 @@ IDLE_WITHIN_S = 10.0
 OURS = "jumok."
 SERVICES: tuple[ServiceDescriptor, ...] = tuple(
     service
-    for module in (translation_pb2, model_pb2, health_pb2, reflection_pb2)
+    for module in (translation_pb2, file_pb2, glossary_pb2, model_pb2, health_pb2, reflection_pb2)
     for service in module.DESCRIPTOR.services_by_name.values()
 )
 ADMIN = admin_pb2.DESCRIPTOR.services_by_name["AdminService"]
 OTHER, BROKEN = "other", "broken"
 """Bundles that a server may be told to load; the second cannot be."""
+GLOSSARIES = st.sampled_from(("pets", "toys", ""))
+FORMATS = ("text", "markdown", "html", "po", "xliff", "srt", "vtt")
+FILES = (
+    b"A dog runs.\n",
+    b"# A dog\n\n- a *man* and [a dog](a)\n",
+    b"<p>A <b>dog</b> runs.<p>Two men.",
+    b'msgid "A dog."\nmsgstr ""\n',
+    b'<xliff version="1.2"><file><body><trans-unit><source>A dog.</source></trans-unit></body></file></xliff>',
+    b"1\n00:00:01,000 --> 00:00:02,000\nA dog.\n",
+    b"WEBVTT\n\n00:01.000 --> 00:02.000\nA dog.\n",
+)
 DEADLINE = "DEADLINE_EXCEEDED"
 DOCUMENTED = {
     "OK",
@@ -65,6 +76,15 @@ def likely_values(model: str, texts: Sequence[str], others: Sequence[str] = ()) 
         "content": text,
         "contents": text,
         "targets": text,
+        "CreateGlossaryRequest.name": GLOSSARIES,
+        "GetGlossaryRequest.glossary": GLOSSARIES,
+        "GetGlossaryEntriesRequest.glossary": GLOSSARIES,
+        "UpdateGlossaryRequest.glossary": GLOSSARIES,
+        "DeleteGlossaryRequest.glossary": GLOSSARIES,
+        "stored_glossary": GLOSSARIES,
+        "tsv": st.sampled_from(("dog\tHund\n", "a man\tein Mann\nice\tEis\tEiscreme\n", "dog\n", "\t\n")),
+        "format": st.sampled_from(FORMATS),
+        "TranslateFileRequest.file": st.sampled_from(FILES),
         "target_prefix": st.text(max_size=5),
         "target_prefixes": st.text(max_size=5),
         "source_language_code": st.sampled_from(("", "en")),
@@ -200,11 +220,11 @@ def call_at_random(
 async def fuzz(plan: Plan, findings: Findings) -> None:
     """Random messages to all methods of all services, several at a time."""
     likely = likely_values(model_name(plan.bundle), plan.texts, [model_name(plan.other)])
-    with TemporaryDirectory() as root:
+    with TemporaryDirectory() as root, TemporaryDirectory() as glossaries:
         shutil.copytree(plan.other, Path(root) / OTHER)
         (Path(root) / BROKEN).mkdir()
         (Path(root) / BROKEN / "manifest.json").write_text("{}", encoding="utf-8")
-        async with jumok_serve(plan.bundle, "--model-root", root) as server:
+        async with jumok_serve(plan.bundle, "--model-root", root, "--glossaries", glossaries) as server:
             answers = await asyncio.to_thread(
                 call_at_random, server.address, likely, (*SERVICES, ADMIN), count=plan.messages, seed=plan.seed
             )
