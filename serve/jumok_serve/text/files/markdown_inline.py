@@ -12,7 +12,8 @@ _INLINE: Final = re.compile(
     r"(?P<escape>\\[!-/:-@\[-`{-~])"
     r"|(?P<code>(?<!`)(?P<ticks>`{1,9})(?!`)[^`]+(?P=ticks)(?!`))"
     rf"|(?P<whole>!\[[^\[\]]*\]{_TARGET}?|<[A-Za-z][A-Za-z0-9+.-]*:[^<>\s]*>|<[^<>\s@]+@[^<>\s@]+>"
-    r"|</?[A-Za-z][^<>]*>|<!--.*?-->)"
+    r"|</?[A-Za-z][^<>]*>)"
+    r"|(?P<comment><!--)"
     rf"|(?P<link>\[(?=[^\[\]]+\]{_TARGET}))"
     rf"|(?P<linkend>\]{_TARGET})"
     r"|(?P<mark>\*\*|__|~~|\*|_)"
@@ -23,6 +24,7 @@ _NAME: Final = re.compile(r"m(\d+)")
 _SPECIAL: Final = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])")
 _AMPERSAND: Final = re.compile(f"&amp;(?=({_ENTITY_END})?)")
 _LINK: Final = "["
+_COMMENT_END: Final = "-->"
 
 
 class Inline:
@@ -38,11 +40,18 @@ class Inline:
         self._plain: list[str] = []
         self._marks: list[tuple[str, str]] = []
         self._open: list[tuple[str, int]] = []  # mark and place in the output
-        end = 0
-        for found in _INLINE.finditer(written):
+        self._open_by_mark: dict[str, list[int]] = {}  # indices of `_open`, ascending
+        end, last_comment_end = 0, written.rfind(_COMMENT_END)
+        while found := _INLINE.search(written, end):
             self._add(written[end : found.start()])
             end = found.end()
-            self._add_mark(found, written)
+            if found["comment"] and end <= last_comment_end:
+                end = written.index(_COMMENT_END, end) + len(_COMMENT_END)
+                self._out.append(f"<m{self._number(written[found.start() : end], '')}/>")
+            elif found["comment"]:
+                self._add(found[0])
+            else:
+                self._add_mark(found, written)
         self._add(written[end:])
         self.text = "".join(self._plain)
         self.markup = "".join(self._out)
@@ -84,35 +93,43 @@ class Inline:
         elif found["whole"]:
             self._out.append(f"<m{self._number(mark, '')}/>")
         elif kind == "link":
-            self._open.append((_LINK, len(self._out)))
+            self._open_mark(_LINK)
             self._out.append(mark)
         elif kind == "linkend":
             if not self._close(_LINK, mark):
                 self._add(mark)
         else:
-            before, after = written[: found.start()][-1:], written[found.end() :][:1]
+            before = written[max(0, found.start() - 1) : found.start()]
+            after = written[found.end() : found.end() + 1]
             inside = "_" in mark  # of a word it is no mark
             closes = bool(before.strip()) and not (inside and after.isalnum())
             opens = bool(after.strip()) and not (inside and before.isalnum())
             if closes and self._close(mark, mark):
                 return
             if opens:
-                self._open.append((mark, len(self._out)))
+                self._open_mark(mark)
             self._out.append(mark)
 
+    def _open_mark(self, mark: str) -> None:
+        self._open_by_mark.setdefault(mark, []).append(len(self._open))
+        self._open.append((mark, len(self._out)))
+
     def _close(self, opening: str, closing: str) -> bool:
-        """Close the last mark of a kind, and let those inside of it be text; False if there is none."""
-        for index in range(len(self._open) - 1, -1, -1):
-            mark, place = self._open[index]
-            if mark == opening:
-                number = self._number(opening, closing)
-                self._out[place] = f"<m{number}>"
-                self._out.append(f"</m{number}>")
-                del self._open[index:]
-                return True
-            if mark == _LINK:
-                return False
-        return False
+        """Close the last mark of a kind, and let those inside of it be text; False if there is none in the link."""
+        index = self._last_open(opening)
+        if index < 0 or index < self._last_open(_LINK):
+            return False
+        number = self._number(opening, closing)
+        self._out[self._open[index][1]] = f"<m{number}>"
+        self._out.append(f"</m{number}>")
+        while len(self._open) > index:
+            mark, _ = self._open.pop()
+            self._open_by_mark[mark].pop()
+        return True
+
+    def _last_open(self, mark: str) -> int:
+        indices = self._open_by_mark.get(mark)
+        return indices[-1] if indices else -1
 
     def _number(self, opening: str, closing: str) -> int:
         self._marks.append((opening, closing))

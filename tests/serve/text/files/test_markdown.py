@@ -1,6 +1,7 @@
 """Markdown: texts are translated with their marks, and blocks stay as they are."""
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -126,3 +127,20 @@ def test_translations_begin_no_block() -> None:
     for text, expected in (("- a", "\\- a"), ("1. a", "1\\. a"), ("# a", "\\# a"), ("1.5 a", "1.5 a"), ("-a", "-a")):
         assert rewritten("word\n", "markdown", {"word": text}.__getitem__) == f"{expected}\n"
     assert rewritten("| a |\n| - |\n", "markdown", lambda _: "b | c") == "| b \\| c |\n| - |\n"
+
+
+@pytest.mark.parametrize("unit", ["_a__", "**a*", "[_a", "~~a", "<!--", "`a", "[a](", "![", '(a "', "&#", "<a"])
+def test_time_grows_in_proportion_to_a_text(unit: str) -> None:
+    def took_s(length: int) -> float:
+        written = (unit * length)[:length]
+        started = time.thread_time()
+        Inline(written)
+        return time.thread_time() - started
+
+    # Linear time is 16 times as long, quadratic time 256 times.
+    assert took_s(32_000) < 100 * min(took_s(2_000) for _ in range(5))
+
+
+def test_a_comment_ends_at_its_first_end() -> None:
+    assert Inline("a <!-- b <!-- c --> d --> e").text == "a  d --> e"
+    assert Inline("a <!--> b <!-- c").text == "a <!--> b <!-- c"
