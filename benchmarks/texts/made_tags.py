@@ -215,13 +215,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--sentences", type=int, default=1000, help="test sentences")
     parser.add_argument("--beam-size", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3, help="rounds with and without tags, which take turns")
+    parser.add_argument("--cost-only", action="store_true", help="measure speed alone: a minute, without eflomal")
     options = parser.parse_args(arguments)
     plain = corpus("test_2016_flickr.en")[: options.sentences]
     chosen = random.Random(SEED)
     sources = [with_tags(sentence, chosen) for sentence in plain]
-    train = corpus("train.en"), corpus("train.de")
     bundle = Bundle.open(options.bundle)
     precision = "fp32" if "fp32" in bundle.manifest.precisions else next(iter(bundle.manifest.precisions))
+    if options.cost_only:
+        with Translator(options.bundle, precision=precision, replicas=1) as translator:
+            check_translations(translator, sources, options.beam_size, rounds=options.rounds)
+        return
+    train = corpus("train.en"), corpus("train.de")
     heads = heads_of(bundle, precision)
     if bundle.manifest.alignment is None:
         name, of_name = chosen_heads(options.bundle, bundle, *train)

@@ -17,6 +17,7 @@ from jumok_serve.files import UnusableFileError, read_file
 from jumok_serve.manifest.graph_variants import Target, graphs_by_role
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.native import library
+from jumok_serve.runtime.aligner_layers import layers_part
 from jumok_serve.runtime.binding import Binding, Tensors, as_value
 from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.device_slots import DeviceSlots
@@ -159,7 +160,7 @@ class Graphs:
         self._device_id = (device.name, 0) if device.own_memory else None
         self.placement = place_threads(threads if device.name == "cpu" else None)
         self.packed = packed
-        self._options = session_options(threads, device, self.placement.affinities, packed=packed)
+        self._options = self._session_options(threads)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
         problems: list[str] = []
@@ -176,27 +177,39 @@ class Graphs:
         """The file of the graph with a role."""
         return self._folder / self._graphs[name].file
 
-    def _load(self, name: str) -> Any:
+    def _session_options(self, threads: int | None) -> Any:
+        return session_options(
+            threads,
+            self._device,
+            self.placement.affinities,
+            packed=self.packed,
+            weights_folder=(self._folder / self._weights).parent,
+        )
+
+    def _load(self, name: str, layers: Sequence[int] = ()) -> Any:
+        """Open a session of a graph, or of the part of the aligner for some layers."""
         spec = self._graphs[name]
-        self._check_file(spec.file)
+        content = self._checked_content(spec.file)
+        part = layers_part(content, _output(spec, ATTENTION_OUTPUTS["cross"]), layers) if layers else None
         try:
             checked = name not in _ONE_PASS
-            session = open_session(self.path(name), self._device, self._options, checked=checked, packed=self.packed)
+            graph = self.path(name) if part is None else part
+            session = open_session(graph, self._device, self._options, checked=checked, packed=self.packed)
         except DeviceError:
             raise
         except Exception as error:
             if self._device.name != "cpu" and "CUDA" in str(error):
                 raise DeviceError(f"device {self._device.name!r} cannot be used: {error}") from error
             raise BundleError(self._path, [f"{spec.file}: ONNX Runtime cannot load it: {error}"]) from error
-        problems = check_graph(spec, session.get_inputs(), session.get_outputs())
+        problems = check_graph(spec, session.get_inputs(), session.get_outputs()) if part is None else []
         if self._pinned is not None:
             problems += self._pinned.changed([spec.file, self._weights])
         if problems:
             raise BundleError(self._path, problems)
         return session
 
-    def _check_file(self, file: str) -> None:
-        """Check that a graph reads no other file than the weights."""
+    def _checked_content(self, file: str) -> bytes:
+        """Read a graph, and check that it reads no other file than the weights."""
         weights = self._folder / self._weights
         try:
             content = read_file(self._folder / file, MAX_GRAPH_BYTES)
@@ -208,6 +221,7 @@ class Graphs:
             problems = [f"ONNX Runtime cannot load it: {error}"]
         if problems:
             raise BundleError(self._path, [f"{file}: {problem}" for problem in problems])
+        return content
 
     def with_threads(self, threads: int) -> "Graphs":
         """The same graphs; encoder and decoder use another number of threads.
@@ -216,7 +230,7 @@ class Graphs:
         """
         other = copy.copy(self)
         other.placement = place_threads(threads)
-        other._options = session_options(threads, other._device, other.placement.affinities, packed=self.packed)
+        other._options = other._session_options(threads)
         other._sessions = {**self._sessions, **{name: other._load(name) for name in ("encoder", "decoder")}}
         return other
 
@@ -226,16 +240,17 @@ class Graphs:
         with self._lock:
             self._sessions.pop(name, None)
 
-    def _session(self, name: str) -> Any:
+    def _session(self, name: str, layers: Sequence[int] = ()) -> Any:
+        key = " ".join(map(str, (name, *layers)))
         with self._lock:
-            if name not in self._sessions:
+            if key not in self._sessions:
                 try:
-                    self._sessions[name] = self._load(name)
+                    self._sessions[key] = self._load(name, layers)
                 except BundleError as error:  # not for the caller of a translation, who did not name a bundle
                     raise BundleNotLoadedError(
                         f"bundle {self._path.name} is not as it was opened, load it again: {'; '.join(error.problems)}"
                     ) from error
-            return self._sessions[name]
+            return self._sessions[key]
 
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Tensors, Tensors]:
         """Run the encoder, once for each sentence.
@@ -349,6 +364,19 @@ class Graphs:
     def attention(self, kinds: Sequence[str], pairs: Pairs) -> list[Floats]:
         """Compute attention of `ATTENTION_OUTPUTS` kinds."""
         return self._run_targets("aligner", [ATTENTION_OUTPUTS[kind] for kind in kinds], pairs)
+
+    def cross_attention(self, layers: Sequence[int], pairs: Pairs) -> Floats:
+        """Compute cross-attention of some layers, [B, len(layers), H, T, S]; rows after a target's end are undefined.
+
+        Only the part of the aligner runs that these layers depend on.
+        """
+        session = self._session("aligner", layers)
+        names = [output.name for output in session.get_outputs()]
+        if (whole := ATTENTION_OUTPUTS["cross"]) in names:  # a graph without such a part
+            found: Floats = self._run_targets("aligner", [whole], pairs)[0][:, list(layers)]
+            return found
+        values = session.run_with_ort_values(names, self._feeds("aligner", pairs._asdict()))
+        return np.concatenate([value.numpy() for value in values], axis=1)
 
     def _run_targets(self, graph: str, outputs: Sequence[str], pairs: Pairs) -> list[Floats]:
         values = self._session(graph).run_with_ort_values(outputs, self._feeds(graph, pairs._asdict()))

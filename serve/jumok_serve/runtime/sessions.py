@@ -58,13 +58,21 @@ def _share_arena() -> None:
     onnxruntime.create_and_register_allocator(memory, None)
 
 
-def session_options(threads: int | None, device: Device, affinities: str = "", *, packed: bool = True) -> Any:
+def session_options(
+    threads: int | None,
+    device: Device,
+    affinities: str = "",
+    *,
+    packed: bool = True,
+    weights_folder: Path | None = None,
+) -> Any:
     """Options of all sessions on a device.
 
     Args:
         threads: threads of each session; None: as many as ONNX Runtime finds cores.
         affinities: core of each thread but the caller, see `ThreadPlacement`; empty: any core.
         packed: see `open_session`.
+        weights_folder: folder of the weights of a graph that is not read from a file.
     """
     options = onnxruntime.SessionOptions()
     if device.name == "cpu":
@@ -80,6 +88,8 @@ def session_options(threads: int | None, device: Device, affinities: str = "", *
         options.add_session_config_entry("session.intra_op_thread_affinities", affinities)
     if not packed:
         options.add_session_config_entry("session.disable_prepacking", "1")
+    if weights_folder is not None:
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(weights_folder))
     options.enable_mem_pattern = False  # shapes change at every step, so no pattern recurs
     options.log_severity_level = ERRORS_ONLY
     # Each session has a thread pool; a pool that spins after its run takes cores from the next session.
@@ -89,10 +99,11 @@ def session_options(threads: int | None, device: Device, affinities: str = "", *
     return options
 
 
-def open_session(path: Path, device: Device, options: Any, *, checked: bool, packed: bool = True) -> Any:
+def open_session(graph: Path | bytes, device: Device, options: Any, *, checked: bool, packed: bool = True) -> Any:
     """Open a session of a graph on a device.
 
     Args:
+        graph: file of the graph, or its content.
         checked: True to look for operators that run outside a device's own memory.
         packed: False to read weights where their file is mapped, which is slower, instead of packing copies of them.
 
@@ -106,7 +117,7 @@ def open_session(path: Path, device: Device, options: Any, *, checked: bool, pac
         onnxruntime.set_default_logger_severity(ERRORS_ONLY)
     make = partial(
         onnxruntime.InferenceSession,
-        path,
+        graph,
         options,
         providers=device.session_providers(),
         disabled_optimizers=slower if packed else slower + PACKING_OPTIMIZERS,
@@ -121,7 +132,9 @@ def open_session(path: Path, device: Device, options: Any, *, checked: bool, pac
     keep_after_fork(session)
     check_active(device, session.get_providers())
     if found:
-        problem = f"{path.name} does not stay on the device: {'; '.join(found)}"
+        problem = (
+            f"{graph.name if isinstance(graph, Path) else 'a part'} does not stay on the device: {'; '.join(found)}"
+        )
         if not device.allow_copies:
             raise DeviceError(f"{problem}; allow that with --gpu-allow-copies, or use --device cpu")
         logger.warning("%s", problem)

@@ -45,9 +45,9 @@ def best_attention(
     given = []
     for index, token_ids in targets.items():
         given.append(pending.jobs[index].given(token_ids))
-    found = aligner.attention_of(("cross",), given, aligner.alignment, pending.deadline)
+    found = aligner.alignments(given, pending.deadline)
     attended: dict[int, Attended] = {}
-    for (index, token_ids), (weights,) in zip(targets.items(), found, strict=True):
+    for (index, token_ids), weights in zip(targets.items(), found, strict=True):
         tokens = pending.tokenizer.tokens(token_ids)
         attended[index] = Attended(
             weights[-len(token_ids) :],

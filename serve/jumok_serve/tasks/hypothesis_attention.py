@@ -66,8 +66,7 @@ class HypothesisAttention:
             for rank, one in enumerate(of_text)
             if job.source.token_ids and unknown in (*job.prompt[1:], *one.token_ids)
         }
-        found = self.aligner.attention_of(("cross",), list(given.values()), self.aligner.alignment, self.deadline)
-        weights = {key: attention for key, (attention,) in zip(given, found, strict=True)}
+        weights = dict(zip(given, self.aligner.alignments(list(given.values()), self.deadline), strict=True))
         spaced = writes_spaces(self.direction.target)
 
         def replaced(text: int, rank: int, one: Hypothesis) -> Hypothesis:

@@ -70,14 +70,28 @@ class TeacherForcing:
                 return int(layers), int(heads)
         return 0, 0
 
-    def alignment(self, weights: Floats) -> Floats:
-        """Average the heads that align tokens: weights [B, layers, heads, T, S] give [B, T, S]."""
+    def alignments(self, given: Sequence[GivenTarget], deadline: Deadline) -> list[Floats]:
+        """Compute the mean attention of the heads that align the tokens of each target, [T, S].
+
+        No target may be empty. Layers after those of the heads do not run.
+
+        Raises:
+            DeadlineExceededError, CancelledError: the deadline passed, or the request was cancelled, between batches.
+        """
         if self.aligning is None:
-            averaged: Floats = weights[:, max(0, weights.shape[1] - 2)].mean(axis=1, dtype=np.float32)
-            return averaged
-        layers, heads = ([getattr(one, name) for one in self.aligning.heads] for name in ("layer", "head"))
-        of_heads: Floats = weights[:, layers, heads].mean(axis=1, dtype=np.float32)
-        return of_heads
+            number, heads = self.heads("cross")
+            named = [(max(0, number - 2), head) for head in range(heads)]
+        else:
+            named = [(one.layer, one.head) for one in self.aligning.heads]
+        layers = sorted({layer for layer, _ in named})
+        places, heads_of = [layers.index(layer) for layer, _ in named], [head for _, head in named]
+
+        def run(pairs: Pairs) -> list[Floats]:
+            weights = self.graphs.cross_attention(layers, pairs)[:, places, heads_of]  # [B, heads, T, S]
+            averaged: Floats = weights.mean(axis=1, dtype=np.float32)
+            return [averaged]
+
+        return [cross for (cross,) in self._in_batches(("cross",), given, run, deadline)]
 
     def scores(self, given: Sequence[GivenTarget], deadline: Deadline) -> Generator[int, None, list[list[float]]]:
         """Compute the log-probability of every token of every target, given the tokens before it.
@@ -138,6 +152,20 @@ class TeacherForcing:
         Raises:
             DeadlineExceededError, CancelledError: the deadline passed, or the request was cancelled, between batches.
         """
+
+        def run(pairs: Pairs) -> list[Floats]:
+            return [reduce(weights) for weights in self.graphs.attention(kinds, pairs)]
+
+        return self._in_batches(kinds, given, run, deadline)
+
+    def _in_batches(
+        self,
+        kinds: Sequence[AttentionKind],
+        given: Sequence[GivenTarget],
+        run: Callable[[Pairs], list[Floats]],
+        deadline: Deadline,
+    ) -> list[list[Floats]]:
+        """Run an aligner in batches, and cut the attention of each target out of theirs."""
         cross, encoder, decoder = (math.prod(self.heads(kind)) for kind in ATTENTION_KINDS)
 
         def cost(source: int, target: int) -> float:  # the aligner computes all kinds
@@ -147,9 +175,9 @@ class TeacherForcing:
         attention: list[list[Floats]] = [[] for _ in given]
         for batch in _batches(given, cost):
             deadline.check("attention was computed")
-            found = self.graphs.attention(kinds, self._padded([given[index] for index in batch]))
-            for kind, weights in zip(kinds, found, strict=True):
-                for index, kept in zip(batch, reduce(weights), strict=True):
+            found = run(self._padded([given[index] for index in batch]))
+            for kind, of_kind in zip(kinds, found, strict=True):
+                for index, kept in zip(batch, of_kind, strict=True):
                     source, target = len(given[index].source_ids), len(given[index].target_ids)
                     rows = source if kind == "encoder" else target
                     columns = target if kind == "decoder" else source

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -40,19 +41,19 @@ def words(text: str) -> list[Place]:
 
 def token_places(tokens: Sequence[str], text: str) -> list[Place]:
     """Return the part of a text that each token spells, by its characters; empty for tokens without text."""
-    spelled = [(index, character) for index, token in enumerate(tokens) for character in _letters(token)]
-    written = [(index, character) for index, raw in enumerate(text) for character in _letters(raw)]
-    mine, others = "".join(one for _, one in spelled), "".join(one for _, one in written)
+    of_tokens, of_text = [_letters(token) for token in tokens], [_letters(raw) for raw in text]
+    written = [index for index, letters in enumerate(of_text) for _ in letters]
+    mine, others = "".join(of_tokens), "".join(of_text)
     if mine == others:
-        pairs = [(place, place) for place in range(len(mine))]
-    else:
-        blocks = SequenceMatcher(None, mine, others, autojunk=False).get_matching_blocks()
-        pairs = [(block.a + step, block.b + step) for block in blocks for step in range(block.size)]
+        ends = [0, *accumulate(map(len, of_tokens))]
+        return [(written[first], written[end - 1] + 1) if first < end else (0, 0) for first, end in pairwise(ends)]
+    spelled = [token for token, letters in enumerate(of_tokens) for _ in letters]
     places = [(0, 0)] * len(tokens)
-    for of_token, of_text in pairs:
-        token, index = spelled[of_token][0], written[of_text][0]
-        first, after = places[token]
-        places[token] = (first, index + 1) if after else (index, index + 1)
+    for block in SequenceMatcher(None, mine, others, autojunk=False).get_matching_blocks():
+        for step in range(block.size):
+            token, index = spelled[block.a + step], written[block.b + step]
+            first, after = places[token]
+            places[token] = (first, index + 1) if after else (index, index + 1)
     return places
 
 

@@ -21,7 +21,7 @@ _MESSAGES = {
         *("attribute 5* Attribute", "domain 7 string"),
     ],
     "Attribute": [
-        *("t 5 Tensor", "g 6 Graph", "tensors 10* Tensor", "graphs 11* Graph"),
+        *("name 1 string", "i 3 int64", "t 5 Tensor", "g 6 Graph", "tensors 10* Tensor", "graphs 11* Graph"),
         *("sparse_tensor 22 Sparse", "sparse_tensors 23* Sparse"),
     ],
     "Sparse": ["values 1 Tensor", "indices 2 Tensor"],

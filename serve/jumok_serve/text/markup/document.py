@@ -57,7 +57,7 @@ class Block:
         """Write plain text as markup, with the entities of the source where it had them."""
         if self.literal:
             return text.replace("]]>", "]]]]><![CDATA[>")
-        return "".join(self.entities.get(character) or _NEEDED.get(character, character) for character in text)
+        return text.translate(str.maketrans({**_NEEDED, **self.entities}))
 
 
 _NEEDED = {"&": "&amp;", "<": "&lt;"}

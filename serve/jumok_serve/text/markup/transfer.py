@@ -5,6 +5,7 @@ intervals, in the order in which the siblings' words stand in the target, those 
 a word gains its share of source characters inside of the span, less `THRESHOLD`.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -72,22 +73,23 @@ class _Target:
     """The target's words as arrays."""
 
     def __init__(self, words: Sequence[Word], sentences: Sequence[tuple[int, int]]) -> None:
-        self.start, self.end, self.sentence = np.array(words, np.int64).reshape(-1, 3).T
+        self.start, self.end, _ = np.array(words, np.int64).reshape(-1, 3).T
         self.aligned = self.end > self.start
         self.length = np.maximum(self.end - self.start, 1)
-        self._starts = np.array([start for start, _ in sentences], np.int64)
+        self._starts = [start for start, _ in sentences]
+        self._sentences = [word.sentence for word in words]
 
     def sentences(self, start: int, end: int) -> tuple[int, int]:
         """Return the first sentence of a part of the text, and the last."""
-        first = int(np.searchsorted(self._starts, start, "right")) - 1
-        last = int(np.searchsorted(self._starts, max(end, start + 1), "left")) - 1
+        first = bisect_right(self._starts, start) - 1
+        last = bisect_left(self._starts, max(end, start + 1)) - 1
         return max(first, 0), max(last, 0)
 
     def window(self, start: int, end: int, within: Interval) -> Interval:
         """Return the words of a source part's sentences; all words within the interval if there are none."""
         first, last = self.sentences(start, end)
-        lo = max(within[0], int(np.searchsorted(self.sentence, first, "left")))
-        hi = min(within[1], int(np.searchsorted(self.sentence, last, "right")))
+        lo = max(within[0], bisect_left(self._sentences, first))
+        hi = min(within[1], bisect_right(self._sentences, last))
         return (lo, hi) if lo < hi else within
 
     def gains(self, span: Span, window: Interval) -> Floats:
@@ -103,7 +105,6 @@ class _Candidate(NamedTuple):
     span: Span
     window: Interval
     gains: Floats
-    middle: float
 
 
 def _place(target: _Target, spans: Sequence[Span], within: Interval) -> dict[Span, Interval]:
@@ -119,21 +120,21 @@ def _place(target: _Target, spans: Sequence[Span], within: Interval) -> dict[Spa
         if group and window[0] >= end:
             found |= _place_group(group)
             group = []
-        group.append(_Candidate(span, window, gains, _middle(gains, window)))
+        group.append(_Candidate(span, window, gains))
         end = max(end, window[1])
     return found | (_place_group(group) if group else {})
 
 
-def _middle(gains: Floats, window: Interval) -> float:
+def _middle(one: _Candidate) -> float:
     """Return the mean place of the words that gain, or the middle of the best."""
-    inside = np.flatnonzero(gains > 0)
-    return window[0] + float(inside.mean() if len(inside) else gains.argmax() if len(gains) else 0)
+    inside = np.flatnonzero(one.gains > 0)
+    return one.window[0] + float(inside.mean() if len(inside) else one.gains.argmax() if len(one.gains) else 0)
 
 
 def _place_group(group: Sequence[_Candidate]) -> dict[Span, Interval]:
     """Place siblings in the order of the source or of the target, whichever gains more."""
     lo, hi = min(one.window[0] for one in group), max(one.window[1] for one in group)
-    by_target = sorted(group, key=lambda one: one.middle)
+    by_target = sorted(group, key=_middle) if len(group) > 1 else group
     total, intervals = best_intervals([_widened(one, lo, hi) for one in by_target])
     order: Sequence[_Candidate] = by_target
     if any(one is not other for one, other in zip(by_target, group, strict=True)):
@@ -145,6 +146,8 @@ def _place_group(group: Sequence[_Candidate]) -> dict[Span, Interval]:
 
 def _widened(one: _Candidate, lo: int, hi: int) -> Floats:
     first, after = one.window
+    if (first, after) == (lo, hi):
+        return one.gains
     return np.concatenate(
         [np.full(first - lo, OUTSIDE), one.gains, np.full(hi - after, OUTSIDE)]  # the other words of the group
     )

@@ -73,11 +73,7 @@ def nodes(root: "lxml.etree._Element") -> tuple[Counter[tuple[str, ...]], list[s
     """All elements, comments and instructions with those around them, and the names of blocks in their order."""
     paths: Counter[tuple[str, ...]] = Counter()
     for one in root.iter():
-        path = (one, *one.iterancestors())
-        named = [
-            f"{each.tag} {sorted(each.attrib.items())}" if isinstance(each.tag, str) else str(each) for each in path
-        ]
-        paths[tuple(named)] += 1
+        paths[tuple(map(_shown, (one, *one.iterancestors())))] += 1
     return paths, [one.tag for one in root.iter() if one.tag in BLOCK_NAMES]
 
 

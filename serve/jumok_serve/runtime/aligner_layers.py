@@ -1,0 +1,76 @@
+"""The part of an aligner that computes the cross-attention of some layers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from jumok_serve.manifest.manifest import TensorSpec
+from jumok_serve.runtime.graph_checks.onnx_model import inner_graphs, parse_model
+
+_MASKING = "Mul"
+"""Operator that sets the rows after a target's end to 0."""
+_LAYER_AXIS = 1
+
+
+def layers_part(content: bytes, output: TensorSpec, layers: Sequence[int]) -> bytes | None:
+    """Cut the graph that ends in the attention of some layers out of an aligner.
+
+    An exported Transformer's aligner joins the layers' attention, and masks it: the part has one output for each layer,
+    [B, 1, H, T, S], unmasked. It lacks all that the others need: later layers, and attention of other kinds.
+
+    Args:
+        content: the aligner, an ONNX model.
+        output: the aligner's cross-attention.
+
+    Returns:
+        An ONNX model; None if the aligner is built in another way.
+
+    Raises:
+        ValueError: the content is no ONNX model.
+    """
+    model = parse_model(content)
+    graph = model.graph
+    joined = _joined_layers(graph, output)
+    if joined is None:
+        return None
+    del graph.output[:]
+    for layer in layers:
+        graph.output.add(name=joined[layer])
+    _drop_unread(graph)
+    part: bytes = model.SerializeToString()
+    return part
+
+
+def _joined_layers(graph: Any, output: TensorSpec) -> Sequence[str] | None:
+    """Return the tensor with the attention of each layer, or None."""
+    makers = {name: node for node in graph.node for name in node.output}
+    last = makers.get(output.name)
+    before = [last] if last is None or last.op_type != _MASKING else [makers.get(name) for name in last.input]
+    for node in before:
+        if node is not None and node.op_type == "Concat" and len(node.input) == output.axes[_LAYER_AXIS]:
+            (axis,) = (attribute.i for attribute in node.attribute if attribute.name == "axis")
+            if axis == _LAYER_AXIS:
+                names: Sequence[str] = node.input
+                return names
+    return None
+
+
+def _drop_unread(graph: Any) -> None:
+    """Remove nodes and weights that no output depends on."""
+    read = {output.name for output in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(node.input)
+            read.update(name for inner in inner_graphs(node) for name in _reads(inner))
+    weights = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.node[:]
+    del graph.initializer[:]
+    graph.node.extend(reversed(kept))
+    graph.initializer.extend(weights)
+
+
+def _reads(graph: Any) -> set[str]:
+    """Return all names that an inner graph reads, its own included."""
+    names = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    return names.union(*(_reads(inner) for node in graph.node for inner in inner_graphs(node)))
