@@ -7,6 +7,7 @@ sources and packages give the same bytes.
 
 import argparse
 import hashlib
+import json
 import os
 import shlex
 import shutil
@@ -99,12 +100,22 @@ def repair(built: Path, machine: str, out: Path) -> Path:
     return made
 
 
+def list_packages(version: str, out: Path) -> Path:
+    """Write the CycloneDX list of the packages that a server needs; return its file."""
+    made = out / SBOM
+    run("cyclonedx_py", "requirements", "--pyproject", "pyproject.toml", "--output-reproducible", "-o", made, LOCK)
+    listed = json.loads(made.read_text(encoding="utf-8"))
+    # The tool takes no version that the build finds.
+    listed["metadata"]["component"] |= {"version": version, "purl": f"pkg:pypi/jumok@{version}"}
+    made.write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+    return made
+
+
 def build(out: Path, machines: list[str]) -> list[Path]:
     """Build the source distribution, the wheels, the list of packages and all checksums in an empty folder."""
     sources = build_sources(out)
-    made = [sources, *(build_wheel(sources, machine, out) for machine in machines), out / SBOM]
-    listed = ("--pyproject", "pyproject.toml", "--output-reproducible", "--output-file", out / SBOM, LOCK)
-    run("cyclonedx_py", "requirements", *listed)
+    version = sources.name.removesuffix(".tar.gz").rpartition("-")[2]
+    made = [sources, *(build_wheel(sources, machine, out) for machine in machines), list_packages(version, out)]
     sums = "".join(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n" for path in made)
     (out / SUMS).write_text(sums, encoding="ascii")
     return [*made, out / SUMS]

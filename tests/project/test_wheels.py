@@ -1,16 +1,19 @@
 """Released wheels, the versions that are locked for images, and the workflow of releases.
 
-Compiling takes minutes, so `make wheels` is not run: JUMOK_TEST_WHEELS names the folder of its results.
+Compiling takes minutes, so `make wheels` is not run: JUMOK_TEST_WHEELS names the folder of its results. With
+JUMOK_TEST_IMAGES, such as ``python:3.11-slim python:3.13-slim``, they are installed in containers of these images.
 """
 
 import base64
 import hashlib
+import json
 import os
 import re
 import runpy
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -33,6 +36,8 @@ IMAGE = {"python_version": "3.11", "python_full_version": "3.11.9", "platform_ma
 """Markers of the images, beside those that all machines here have."""
 COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 WHEELS = os.environ.get("JUMOK_TEST_WHEELS")
+IMAGES = os.environ.get("JUMOK_TEST_IMAGES", "").split()
+ENGINE = os.environ.get("JUMOK_TEST_ENGINE", "docker")
 
 compiles = pytest.mark.skipif(COMPILER is None or os.uname().machine != "x86_64", reason="no compiler for x86-64")
 
@@ -200,6 +205,12 @@ def test_a_wheel_that_does_not_install_fails_the_check(tmp_path: Path) -> None:
     assert "jumok-1-py3-none-any.whl" in done.stderr
 
 
+def test_a_missing_engine_is_named() -> None:
+    done = check("jumok-1-py3-none-any.whl", "--image", "python:3.11-slim", "--engine", "no-such-engine")
+    assert done.returncode == 1
+    assert done.stderr == "check failed: no engine 'no-such-engine'; name another with --engine\n"
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(WHEELS is None, reason="set JUMOK_TEST_WHEELS to the folder that make wheels has filled")
 def test_the_built_wheels_install_and_serve() -> None:
@@ -216,7 +227,43 @@ def test_the_built_wheels_install_and_serve() -> None:
     }
     (sources,) = (name for name in sums if name.endswith(".tar.gz"))
     (here,) = (name for name in wheels if name.endswith(f"_{os.uname().machine}.whl"))
-    for name, kernels in ((here, "with"), (sources, "without")):
-        done = check(folder / name)
-        assert done.returncode == 0, done.stderr
-        assert f"served {kernels} native kernels" in done.stdout
+    done = check(folder / here, folder / sources, *(f"--image={image}" for image in IMAGES), f"--engine={ENGINE}")
+    assert done.returncode == 0, done.stderr
+    for kernels in ("with", "without"):
+        assert done.stdout.count(f"served {kernels} native kernels") == max(1, len(IMAGES))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(WHEELS is None, reason="set JUMOK_TEST_WHEELS to the folder that make wheels has filled")
+def test_the_built_wheels_differ_in_the_library_alone() -> None:
+    assert WHEELS is not None
+    machine_of = runpy.run_path(str(ROOT / "hatch_build.py"))["machine_of"]
+    digests: dict[str, dict[str, str]] = {}
+    for wheel in Path(WHEELS).glob("*.whl"):
+        machine = wheel.stem.partition("manylinux_2_28_")[2]
+        with zipfile.ZipFile(wheel) as archive:
+            (record,) = (name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
+            rows = (line.split(",") for line in archive.read(record).decode().splitlines())
+            recorded = {name: coded.removeprefix("sha256=") for name, coded, _ in rows if name != record}
+            assert set(archive.namelist()) == {record, *recorded}
+            assert {name: digest(archive.read(name)) for name in recorded} == recorded
+            with tempfile.TemporaryDirectory() as folder:
+                assert machine_of(Path(archive.extract(LIBRARY, folder))) == machine
+        digests[machine] = recorded
+    one, other = (digests[machine] for machine in ("x86_64", "aarch64"))
+    different = {name for name in one.keys() | other.keys() if one.get(name) != other.get(name)}
+    assert {name.rpartition("/")[2] for name in different} == {Path(LIBRARY).name, "WHEEL"}
+    assert not [name for name in one if name.endswith((".cc", ".h", ".pyc"))]
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(WHEELS is None, reason="set JUMOK_TEST_WHEELS to the folder that make wheels has filled")
+def test_the_list_of_packages_names_the_release_and_what_is_locked() -> None:
+    assert WHEELS is not None
+    listed = json.loads(Path(WHEELS, "jumok.cdx.json").read_text(encoding="utf-8"))
+    version = runpy.run_path(str(ROOT / "proto/jumok_proto/__init__.py"))["__version__"]
+    component = listed["metadata"]["component"]
+    assert (component["name"], component["version"]) == ("jumok", version)
+    lock = (LOCKS / "cpu.txt").read_text(encoding="utf-8")
+    pins = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
+    assert {part["name"]: part["version"] for part in listed["components"]} == pins

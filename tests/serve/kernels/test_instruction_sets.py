@@ -1,9 +1,14 @@
-"""Kernels of every instruction set against the portable ones, here and on emulated processors; `make kernels-qemu`."""
+"""Kernels of every instruction set against the portable ones, here and on emulated processors; `make kernels-qemu`.
+
+JUMOK_TEST_WHEELS names a folder that `make wheels` has filled: the libraries in its wheels are then tested as well.
+"""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +23,12 @@ KERNELS = ROOT / "serve/jumok_serve/kernels"
 DRIVER = Path(__file__).with_name("kernels_driver.cc")
 COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 CROSS_COMPILER = "aarch64-linux-gnu-g++"
+WHEELS = os.environ.get("JUMOK_TEST_WHEELS")
+LIBRARIES = [
+    "compiled",
+    pytest.param("released", marks=pytest.mark.skipif(WHEELS is None, reason="JUMOK_TEST_WHEELS names no folder")),
+]
+INSTRUCTION_SETS = {"x86_64": {"avx512_vnni", "avx_vnni", "avx2"}, "aarch64": {"neon", "neon_i8mm"}}
 OWN_SOURCES = ("isa/overflow_groups.cc", "operators/packed_weights.cc", "runtime/arena.cc")
 """Sources of kernels that the driver needs, as the library does not export them."""
 FUNCTIONS_ALONE = """
@@ -47,15 +58,36 @@ def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compiled_driver(tmp_path_factory.mktemp("driver"), COMPILER)
 
 
-@pytest.fixture(scope="module")
-def aarch64(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+def released_library(machine: str, folder: Path) -> Path:
+    """Library of the wheel for a processor, in a folder."""
+    assert WHEELS is not None
+    (wheel,) = Path(WHEELS).glob(f"*_{machine}.whl")
+    with zipfile.ZipFile(wheel) as archive:
+        return Path(archive.extract(f"jumok_serve/kernels/{native.LIBRARY.name}", folder))
+
+
+@pytest.fixture(scope="module", params=LIBRARIES)
+def x86_64(request: pytest.FixtureRequest, driver: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """A driver and a library for x86-64."""
+    if os.uname().machine != "x86_64":
+        pytest.skip("the library is for another processor")
+    if request.param == "released":
+        return [str(driver), str(released_library("x86_64", tmp_path_factory.mktemp("released")))]
+    return [str(driver), str(native.LIBRARY)]
+
+
+@pytest.fixture(scope="module", params=LIBRARIES)
+def aarch64(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     """A driver and a library for AArch64."""
     if shutil.which(CROSS_COMPILER) is None:
         pytest.skip(f"there is no {CROSS_COMPILER}")
     folder = tmp_path_factory.mktemp("aarch64")
+    driver = str(compiled_driver(folder, CROSS_COMPILER))
+    if request.param == "released":
+        return [driver, str(released_library("aarch64", folder))]
     build = [sys.executable, str(ROOT / "hatch_build.py"), str(folder), "-O1"]
     subprocess.run(build, cwd=ROOT, env={**os.environ, "CXX": CROSS_COMPILER}, check=True, timeout=HANG_S)
-    return [str(compiled_driver(folder, CROSS_COMPILER)), str(folder / native.LIBRARY.name)]
+    return [driver, str(folder / native.LIBRARY.name)]
 
 
 def results_of(command: Sequence[str | Path]) -> str:
@@ -87,10 +119,19 @@ def test_the_driver_refuses_instruction_sets_that_are_missing(driver: Path) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(os.uname().machine != "x86_64", reason="the library is for another processor")
+@pytest.mark.skipif(WHEELS is None, reason="JUMOK_TEST_WHEELS names no folder")
+def test_released_libraries_have_all_instruction_sets(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    """A compiler may leave out those that it does not know; the library of this processor runs as it is."""
+    machine = os.uname().machine
+    found = results_of([request.getfixturevalue("driver"), released_library(machine, tmp_path)])
+    assert set(re.findall(r"^(\w+): ", found, re.MULTILINE)) == INSTRUCTION_SETS[machine]
+
+
+@pytest.mark.slow
+@needs_library
 @pytest.mark.parametrize(("cpu", "needed"), [("Haswell", ["avx2"]), ("Nehalem", [])])
-def test_emulated_x86_64(driver: Path, cpu: str, needed: list[str]) -> None:
-    found = results_of([emulator("x86_64"), "-cpu", cpu, driver, native.LIBRARY, *needed])
+def test_emulated_x86_64(x86_64: list[str], cpu: str, needed: list[str]) -> None:
+    found = results_of([emulator("x86_64"), "-cpu", cpu, *x86_64, *needed])
     assert "avx512_vnni: skipped" in found
     assert ("avx2: skipped" in found) == (not needed)
 
