@@ -26,6 +26,14 @@ SUMS = "SHA256SUMS"
 GLIBC = "2.28"
 PROCESSORS = {"x86_64": "x86_64", "aarch64": "generic"}
 """The oldest processor of each kind, in zig's words; sources for newer ones have flags of their own."""
+AUDITWHEEL = """
+import platform, sys
+machine = sys.argv.pop(1)
+platform.machine = lambda: machine
+from auditwheel.main import main
+sys.exit(main())
+"""
+"""Runs auditwheel for a processor: by itself it takes only the tags of the one that it runs on."""
 EPOCH = "1580601600"
 """Time of all files, in seconds since 1970, unless SOURCE_DATE_EPOCH is set: hatchling's default."""
 
@@ -35,12 +43,12 @@ class BuildError(Exception):
 
 
 def run(*command: str | Path, **variables: str) -> str:
-    """Run a module of this Python; return its output.
+    """Run this Python with arguments; return its output.
 
     Raises:
-        BuildError: the module fails.
+        BuildError: Python fails.
     """
-    arguments = [sys.executable, "-m", *map(str, command)]
+    arguments = [sys.executable, *map(str, command)]
     done = subprocess.run(
         arguments,
         cwd=ROOT,
@@ -57,7 +65,7 @@ def run(*command: str | Path, **variables: str) -> str:
 
 def build_sources(out: Path) -> Path:
     """Build the source distribution in a folder; return its file."""
-    run("build", "--sdist", "--no-isolation", "--outdir", out, ROOT)
+    run("-m", "build", "--sdist", "--no-isolation", "--outdir", out, ROOT)
     (made,) = out.glob("*.tar.gz")
     return made
 
@@ -74,7 +82,7 @@ def build_wheel(sources: Path, machine: str, out: Path) -> Path:
         (tree,) = Path(folder).iterdir()
         target = ["-target", f"{machine}-linux-gnu.{GLIBC}", f"-mcpu={PROCESSORS[machine]}", "-s"]
         run(
-            *("build", "--wheel", "--no-isolation", "--outdir", Path(folder, "built"), tree),
+            *("-m", "build", "--wheel", "--no-isolation", "--outdir", Path(folder, "built"), tree),
             CXX=shlex.join([sys.executable, "-m", "ziglang", "c++", *target]),
             JUMOK_NATIVE="required",
             ZIG_GLOBAL_CACHE_DIR=str(Path(folder, "zig")),  # objects of an earlier build would hide a difference
@@ -91,7 +99,8 @@ def repair(built: Path, machine: str, out: Path) -> Path:
         BuildError: the library needs newer systems, or libraries that they may not have.
     """
     platform = f"manylinux_{GLIBC.replace('.', '_')}_{machine}"
-    run("auditwheel", "repair", "--plat", platform, "--only-plat", "--patcher", "none", "--wheel-dir", out, built)
+    tag = ("--plat", platform, "--only-plat", "--patcher", "none")
+    run("-c", AUDITWHEEL, machine, "repair", *tag, "--wheel-dir", out, built)
     made = out / built.name.replace(f"linux_{machine}", platform)
     with zipfile.ZipFile(made) as archive:
         libraries = [name for name in archive.namelist() if ".so" in Path(name).suffixes]
@@ -103,7 +112,8 @@ def repair(built: Path, machine: str, out: Path) -> Path:
 def list_packages(version: str, out: Path) -> Path:
     """Write the CycloneDX list of the packages that a server needs; return its file."""
     made = out / SBOM
-    run("cyclonedx_py", "requirements", "--pyproject", "pyproject.toml", "--output-reproducible", "-o", made, LOCK)
+    tool = ("-m", "cyclonedx_py", "requirements")
+    run(*tool, "--pyproject", "pyproject.toml", "--output-reproducible", "--output-file", made, LOCK)
     listed = json.loads(made.read_text(encoding="utf-8"))
     # The tool takes no version that the build finds.
     listed["metadata"]["component"] |= {"version": version, "purl": f"pkg:pypi/jumok@{version}"}

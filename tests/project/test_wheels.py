@@ -135,19 +135,20 @@ def digest(data: bytes) -> str:
     return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
 
 
-def write_wheel(folder: Path, library: bytes) -> Path:
-    """Write a wheel for x86-64 Linux that holds a library alone."""
+def write_wheel(folder: Path, library: bytes, machine: str = "x86_64") -> Path:
+    """Write a wheel for a processor's Linux that holds a library alone."""
+    tags = f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-linux_{machine}\n"
     files = {
         LIBRARY: library,
         "jumok-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: jumok\nVersion: 1\n",
-        "jumok-1.dist-info/WHEEL": b"Wheel-Version: 1.0\nRoot-Is-Purelib: false\nTag: py3-none-linux_x86_64\n",
+        "jumok-1.dist-info/WHEEL": tags.encode(),
     }
     record = "jumok-1.dist-info/RECORD"
     digests = {
         name: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=") for name, data in files.items()
     }
     lines = [f"{name},sha256={digests[name].decode()},{len(data)}\n" for name, data in files.items()]
-    wheel = folder / "jumok-1-py3-none-linux_x86_64.whl"
+    wheel = folder / f"jumok-1-py3-none-linux_{machine}.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, data in (files | {record: "".join([*lines, f"{record},,\n"]).encode()}).items():
             archive.writestr(name, data)
@@ -180,6 +181,17 @@ def test_a_wheel_gets_the_tag_of_the_systems_that_can_use_it(script: dict[str, A
             assert b"\nTag: py3-none-manylinux_2_28_x86_64\n" in archive.read("jumok-1.dist-info/WHEEL")
     first, second = (path.read_bytes() for path in sorted(tmp_path.glob("*/*.whl")))
     assert first == second
+
+
+@compiles
+def test_a_wheel_for_another_processor_gets_its_tag(script: dict[str, Any], tmp_path: Path) -> None:
+    library = bytearray(compiled(tmp_path, 'extern "C" int Call(int n) { return n; }\n', "-nostdlib"))
+    library[18] = 183  # as a compiler for AArch64 writes it
+    made = script["repair"](write_wheel(tmp_path, bytes(library), "aarch64"), "aarch64", tmp_path / "out")
+    assert made == tmp_path / "out/jumok-1-py3-none-manylinux_2_28_aarch64.whl"
+    with zipfile.ZipFile(made) as archive:
+        assert archive.read(LIBRARY) == library
+        assert b"\nTag: py3-none-manylinux_2_28_aarch64\n" in archive.read("jumok-1.dist-info/WHEEL")
 
 
 @compiles
