@@ -173,8 +173,8 @@ def _rests(
 def _rested(name: str, cell: Cell, task: Task, process: Process, plan: Plan) -> Rested:
     """Measure a contender after rests."""
 
-    def call(rest_s: float, calls: int) -> Sequence[float]:
-        return process.measure(replace(task, least_s=0.0, rest_s=rest_s, repetitions=calls)).seconds
+    def call(rests_s: Sequence[float]) -> Sequence[float]:
+        return process.measure(replace(task, least_s=0.0, rests_s=rests_s)).seconds
 
     progress(f"{cell.model}, {cell}, {name}: after rests")
     return measure_rests(cell.model, name, QUICK_RESTS if plan.tiny else RESTS, call)

@@ -141,14 +141,14 @@ async def load(
     )
 
 
-def latencies_after(server: Server, text: str, decoding: Decoding, rest_s: float, calls: int) -> list[float]:
-    """Return the latencies of calls with a rest before each, in seconds."""
+def latencies_after(server: Server, text: str, decoding: Decoding, rests_s: Sequence[float]) -> list[float]:
+    """Return the latencies of calls after these rests, in seconds."""
 
     async def call_all() -> list[float]:
         latencies = []
         async with jumok.AsyncClient(server.address, timeout_s=TIMEOUT_S) as client:
             await _ask(client, text, decoding)  # connects
-            for _ in range(calls):
+            for rest_s in rests_s:
                 await asyncio.sleep(rest_s)
                 latencies.append((await _ask(client, text, decoding)).latency_s)
         return latencies

@@ -8,7 +8,7 @@ import os
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -27,8 +27,7 @@ class Task:
         min_length: minimum of new tokens.
         max_length: most new tokens.
         least_s: the task is repeated until this many seconds have passed.
-        rest_s: seconds of rest before every repetition.
-        repetitions: fewest repetitions.
+        rests_s: seconds of rest before each repetition; after the last the task is repeated without, if at all.
         one_by_one: True to translate each text alone, after the one before it.
         batch_size: batch size of CTranslate2 and ``generate``; 0 shares the sentences equally among CTranslate2's
             workers, and gives ``generate`` all at once.
@@ -43,8 +42,7 @@ class Task:
     least_s: float
     batch_size: int = 0
     batch_type: str = "examples"
-    rest_s: float = 0.0
-    repetitions: int = 1
+    rests_s: Sequence[float] = (0.0,)
     one_by_one: bool = False
 
 
@@ -81,9 +79,10 @@ def serve(prepare: Callable[[Task], Run]) -> None:
 def take_turn(prepare: Callable[[Task], Run], task: Task) -> Turn:
     """Translate a task repeatedly for its time."""
     run = prepare(task)
+    rests_s = iter(task.rests_s)
     seconds: list[float] = []
-    while len(seconds) < task.repetitions or sum(seconds) < task.least_s:
-        time.sleep(task.rest_s)
+    while len(seconds) < len(task.rests_s) or sum(seconds) < task.least_s:
+        time.sleep(next(rests_s, 0.0))
         start = time.perf_counter()
         tokens = run()
         seconds.append(time.perf_counter() - start)
