@@ -94,7 +94,6 @@ def export(
     from jumok_serve.bundle.bundle import check_target  # noqa: PLC0415
 
     check_target(out, overwrite=overwrite)  # before the imports, which take seconds
-    let_threads_sleep()
     from jumok_export.quantization.calibration import read_calibration  # noqa: PLC0415
     from jumok_export.training.checkpoint import load_checkpoint  # noqa: PLC0415
     from jumok_export.training.datamodule import corpus_files  # noqa: PLC0415

@@ -18,7 +18,6 @@ from jumok_export.cli.options import (
     shortlist_plan,
     unverified_option,
 )
-from jumok_export.cli.process import let_threads_sleep
 from jumok_export.installed import need
 
 if TYPE_CHECKING:
@@ -103,7 +102,6 @@ def import_model(
         check_target(out, overwrite=overwrite)  # before the imports, which take seconds
     elif isinstance(source, Path):
         raise click.UsageError("Missing option '--out': give the folder of the new bundle")
-    let_threads_sleep()
     from jumok_export.importers.options import ImportOptions  # noqa: PLC0415
     from jumok_export.quantization.calibration import read_calibration  # noqa: PLC0415
 
