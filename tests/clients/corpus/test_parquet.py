@@ -24,6 +24,8 @@ def table(rows: int) -> Any:
             "id": pa.array(range(rows), pa.uint32()),
             "text": [None if row % 5 == 4 else f"row {row}" for row in range(rows)],
             "meta": [{"tags": ["a", None], "at": row / 2} for row in range(rows)],
+            "words": [["a", None]] * rows,
+            "marks": pa.array([[("a", 1)]] * rows, pa.map_(pa.string(), pa.int8())),
             "kind": pa.array(["x"] * rows, pa.string()).dictionary_encode(),
         }
     ).replace_schema_metadata({"origin": "crawl"})
@@ -71,9 +73,11 @@ def test_hypotheses_and_scores_become_lists(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("column", "message"),
     [
-        ("none", "has no column 'none'; it has: id, text, meta, kind"),
+        ("none", "has no column 'none'; it has: id, text, meta, words, marks, kind"),
         ("id", "the column 'id' of .* is uint32, not text"),
         ("meta", "the column 'meta' of .* is struct<.*>, not text"),
+        ("words", "the column 'words' of .* is list<.*>, not text"),
+        ("marks", "the column 'marks' of .* is map<.*>, not text"),
     ],
 )
 def test_columns_that_hold_no_text_are_refused(tmp_path: Path, column: str, message: str) -> None:
