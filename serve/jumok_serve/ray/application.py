@@ -22,31 +22,23 @@ from jumok_serve.cli.settings import NAMES, read_configuration
 from jumok_serve.errors import ConfigurationError
 from jumok_serve.ray.deployment import Replica
 
-PROXY = "Ray's proxies have the ports and their addresses"
-REFUSED: dict[str, str] = {
-    **dict.fromkeys(("host", "port", "http_host", "http_port"), PROXY),
-    **dict.fromkeys(
-        ("tls_certificate", "tls_key", "tls_client_ca"),
-        "Ray's proxies have no TLS; put a proxy with TLS in front of them",
-    ),
-    **dict.fromkeys(
-        (
-            *("max_connections", "max_connections_of_address", "max_streams", "max_idle_s"),
-            *("keepalive_s", "keepalive_timeout_s", "min_ping_interval_s"),
-            *("max_connection_age_s", "max_connection_grace_s"),
-        ),
-        "Ray's proxies have the connections",
-    ),
-    **dict.fromkeys(("metrics_host", "metrics_port"), "Ray has the metrics"),
-    **dict.fromkeys(
-        ("model_root", "admin_host", "admin_port"), "a call reaches one replica; build the application again instead"
-    ),
+REFUSED = {
+    name: why
+    for why, names in {
+        "Ray's proxies have the ports and their addresses": "host port http_host http_port",
+        "Ray's proxies have no TLS; put a proxy with TLS in front of them": "tls_certificate tls_key tls_client_ca",
+        "Ray's proxies have the connections": "max_connections max_connections_of_address max_streams max_idle_s "
+        "max_connection_age_s max_connection_grace_s keepalive_s keepalive_timeout_s min_ping_interval_s",
+        "Ray has the metrics": "metrics_host metrics_port",
+        "a call reaches one replica; build the application again instead": "model_root admin_host admin_port",
+    }.items()
+    for name in names.split()
 }
 """Settings of a server that an application cannot have, and why."""
-
-
 START_ATTEMPTS = 3
 """Attempts to start a replica, as a bundle that is missing stays missing."""
+DRAIN_LOOK_S = 0.5
+"""Time between two looks at a replica that stops: its calls have ended, or not."""
 
 
 class Scale(BaseModel):
@@ -57,8 +49,8 @@ class Scale(BaseModel):
         max_replicas: most actors, which Ray starts by the calls that are open; None: their number is fixed.
         target_ongoing_requests: open calls of each actor at which Ray starts another; the default is half a batch of
             sentences.
-        num_cpus: cores of each actor.
-        num_gpus: GPUs of each actor.
+        look_back_period_s, upscale_delay_s, downscale_delay_s: see Ray's ``AutoscalingConfig``; seconds.
+        num_cpus, num_gpus: cores and GPUs of each actor.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -66,6 +58,9 @@ class Scale(BaseModel):
     num_replicas: PositiveInt = 1
     max_replicas: PositiveInt | None = None
     target_ongoing_requests: PositiveFloat = 64
+    look_back_period_s: PositiveFloat = 30
+    upscale_delay_s: NonNegativeFloat = 30
+    downscale_delay_s: NonNegativeFloat = 600
     num_cpus: PositiveInt = 1
     num_gpus: NonNegativeFloat = 0
 
@@ -77,15 +72,11 @@ class Scale(BaseModel):
 
     def options(self) -> dict[str, Any]:
         """Return the options of the deployment."""
-        options: dict[str, Any] = {"ray_actor_options": {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus}}
+        options: dict[str, Any] = {"ray_actor_options": self.model_dump(include={"num_cpus", "num_gpus"})}
         if self.max_replicas is None:
             return {**options, "num_replicas": self.num_replicas}
-        scaling = {
-            "min_replicas": self.num_replicas,
-            "max_replicas": self.max_replicas,
-            "target_ongoing_requests": self.target_ongoing_requests,
-        }
-        return {**options, "autoscaling_config": scaling}
+        scaling = self.model_dump(exclude={"num_replicas", "num_cpus", "num_gpus"})
+        return {**options, "autoscaling_config": {**scaling, "min_replicas": self.num_replicas}}
 
 
 def app(settings: dict[str, Any]) -> Any:
@@ -100,7 +91,11 @@ def app(settings: dict[str, Any]) -> Any:
         BundleError: a bundle is missing, or its manifest cannot be used.
     """
     own = {name: value for name, value in settings.items() if name not in Scale.model_fields and name != "config"}
-    scale = _scale({name: value for name, value in settings.items() if name in Scale.model_fields})
+    try:
+        scale = Scale.model_validate({name: settings[name] for name in settings if name in Scale.model_fields})
+    except ValidationError as error:
+        wrong = [f"{'.'.join(map(str, one['loc'])) or 'replicas'}: {one['msg']}" for one in error.errors()]
+        raise ConfigurationError(wrong) from error
     configuration = _configuration(settings.get("config"), own, scale)
     bundles = [bundle for source in configuration.bundles for bundle in bundles_of(source)]
     manifests = [Bundle.open(bundle).manifest for bundle in bundles]
@@ -113,18 +108,11 @@ def app(settings: dict[str, Any]) -> Any:
         max_ongoing_requests=configuration.max_queue_requests,  # more would wait in the proxy, and not fill batches
         max_queued_requests=-1,  # replicas refuse with a reason and a time to wait
         graceful_shutdown_timeout_s=configuration.grace_s,
+        graceful_shutdown_wait_loop_s=DRAIN_LOOK_S,
         max_constructor_retry_count=START_ATTEMPTS,
         **scale.options(),
     )
     return deployment.bind(configuration, versions)
-
-
-def _scale(given: Mapping[str, Any]) -> Scale:
-    try:
-        return Scale.model_validate(given)
-    except ValidationError as error:
-        wrong = [f"{'.'.join(map(str, one['loc'])) or 'replicas'}: {one['msg']}" for one in error.errors()]
-        raise ConfigurationError(wrong) from error
 
 
 def _configuration(file: str | None, own: Mapping[str, Any], scale: Scale) -> Configuration:

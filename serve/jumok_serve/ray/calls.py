@@ -2,7 +2,8 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import Any, NamedTuple, NoReturn, TypeAlias, cast
+from types import SimpleNamespace
+from typing import Any, NoReturn, TypeAlias, cast
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
@@ -15,8 +16,7 @@ from jumok_serve.service.rpc.responses import written
 from jumok_serve.service.services import Services
 
 Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
-
-
+Write: TypeAlias = Callable[[Message], Awaitable[None]]
 RayContext: TypeAlias = Any
 """Ray's ``RayServegRPCContext``. The proxy gets it back with each response, and not with an exception."""
 
@@ -24,35 +24,26 @@ RayContext: TypeAlias = Any
 class CallContext:
     """Context of a call: the part of ``grpc.aio.ServicerContext`` that handlers use.
 
-    Ray tells a replica no deadline: its proxy cancels a call at the deadline.
+    Ray passes no deadline to a replica: its proxy cancels a call at the deadline.
 
     Args:
-        requests: serialized requests.
-        max_bytes: largest request.
+        requests: serialized requests, of at most ``max_bytes`` each.
         write: writes a response of a stream.
     """
 
     def __init__(
-        self,
-        context: RayContext,
-        requests: AsyncIterator[bytes],
-        max_bytes: int,
-        write: Callable[[Message], Awaitable[None]] | None = None,
+        self, context: RayContext, requests: AsyncIterator[bytes], max_bytes: int, write: Write | None = None
     ) -> None:
         self._context = context
         self._requests = requests
         self._max_bytes = max_bytes
-        self._write = write
+        self.write = write
         self.peer = context.peer
         self.invocation_metadata = context.invocation_metadata
         self.code = context.code
 
     async def read(self) -> Any:
-        """Return the next request, or ``grpc.aio.EOF``.
-
-        Raises:
-            InvalidArgumentError: the request is too large.
-        """
+        """Return the next request, or ``grpc.aio.EOF``; raise InvalidArgumentError if it is too large."""
         request = await anext(self._requests, EOF)
         if request is not EOF and len(request) > self._max_bytes:
             raise InvalidArgumentError(
@@ -60,11 +51,6 @@ class CallContext:
                 field="request",
             )
         return request
-
-    async def write(self, message: Message) -> None:
-        """Write a response of a stream."""
-        assert self._write is not None
-        await self._write(message)
 
     def set_trailing_metadata(self, metadata: Metadata) -> None:
         """Set the metadata that ends the call."""
@@ -74,7 +60,7 @@ class CallContext:
         """End the call with a status."""
         self._context.set_code(code)
         self._context.set_details(details)
-        self._context.set_trailing_metadata(list(trailing_metadata))
+        self.set_trailing_metadata(trailing_metadata)
         raise grpc.aio.AbortError
 
     def time_remaining(self) -> None:
@@ -106,10 +92,9 @@ class Calls:
         handler = await self._handler(method)
         each = _only(requests) if isinstance(requests, bytes) else requests
 
-        def call(write: Callable[[Message], Awaitable[None]]) -> Awaitable[None]:
-            return cast(
-                "Awaitable[None]", handler.stream_stream(None, CallContext(context, each, self._max_bytes, write))
-            )
+        def call(write: Write) -> Awaitable[None]:
+            done: Awaitable[None] = handler.stream_stream(None, CallContext(context, each, self._max_bytes, write))
+            return done
 
         async with aclosing(written(call)) as responses:
             async for response in responses:
@@ -118,18 +103,11 @@ class Calls:
             yield Empty()
 
     async def _handler(self, method: str) -> Any:
-        return await self._interceptor.intercept_service(self._find, cast("grpc.HandlerCallDetails", _Details(method)))
+        details = cast("grpc.HandlerCallDetails", SimpleNamespace(method=method))
+        return await self._interceptor.intercept_service(self._find, details)
 
     async def _find(self, details: grpc.HandlerCallDetails) -> Handler:
-        """Return the handler of a method."""
-        found = (service.service(details) for service in self._services)
-        return next(handler for handler in found if handler is not None)
-
-
-class _Details(NamedTuple):
-    """Details of a call by which its handler is found."""
-
-    method: str
+        return next(filter(None, (service.service(details) for service in self._services)))
 
 
 async def _only(request: bytes) -> AsyncIterator[bytes]:

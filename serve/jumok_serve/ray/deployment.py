@@ -1,7 +1,8 @@
 """Deployment of Ray Serve: the RPCs of all services as methods, and the HTTP APIs."""
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import ExitStack
 from typing import Any
 
@@ -24,6 +25,8 @@ from jumok_serve.ray.wire import METHODS, full_name
 from jumok_serve.service.services import Services
 from jumok_serve.service.telemetry.logs import logging_to_stderr
 from jumok_serve.translator import Translator
+
+logger = logging.getLogger(__name__)
 
 
 class Replica:
@@ -56,6 +59,8 @@ class Replica:
         check_versions(models, versions)
         self._services = Services(models, observers=observers, **arguments)
         self._closing.callback(self._services.stop_serving)
+        loop = asyncio.get_running_loop()
+        before_drain(lambda: loop.call_soon_threadsafe(self._services.stop_serving))
         self.calls = Calls(self._services)
 
     def __serve_build_asgi_app__(self) -> Application:
@@ -74,6 +79,26 @@ class Replica:
 
     def __del__(self) -> None:
         self._closing.close()
+
+
+def before_drain(call: Callable[[], object]) -> None:
+    """Call a function when Ray begins to stop the replica of this process.
+
+    Ray has no hook for it: it calls ``__del__`` once all calls have ended, and corpora would not end.
+    """
+    try:
+        from ray.serve._private.replica import Replica as RayReplica  # noqa: PLC0415 - an extra
+
+        stop = RayReplica.perform_graceful_shutdown
+    except (ImportError, AttributeError):
+        logger.warning("this version of Ray does not tell a replica that it stops: its corpora are cut after grace_s")
+        return
+
+    async def perform_graceful_shutdown(replica: RayReplica) -> None:
+        call()
+        await stop(replica)
+
+    RayReplica.perform_graceful_shutdown = perform_graceful_shutdown
 
 
 def check_versions(models: list[Translator], versions: Mapping[str, str]) -> None:

@@ -1,6 +1,5 @@
 """RPCs that Ray's gRPC proxies pass on to replicas."""
 
-from collections.abc import Callable
 from typing import Any
 
 import grpc
@@ -14,17 +13,15 @@ from jumok_serve.service.services import (
     TRANSLATION_SERVICE,
 )
 
-SERVICES = (TRANSLATION_SERVICE, FILE_SERVICE, GLOSSARY_SERVICE, MODEL_SERVICE, HEALTH_SERVICE)
-METHODS: tuple[MethodDescriptor, ...] = tuple(method for service in SERVICES for method in service.methods)
-"""All RPCs; no two have the same name, as a deployment has them all as methods."""
-
-_HANDLERS: dict[tuple[bool, bool], Callable[..., Any]] = {
-    (False, False): grpc.unary_unary_rpc_method_handler,
-    (False, True): grpc.unary_stream_rpc_method_handler,
-    (True, False): grpc.stream_unary_rpc_method_handler,
-    (True, True): grpc.stream_stream_rpc_method_handler,
-}
-"""Makers of handlers by (requests are a stream, responses are a stream)."""
+WATCH = HEALTH_SERVICE.methods_by_name["Watch"]
+"""RPC without an end, which would hold a replica and see its health alone. Clients take its lack for health."""
+METHODS: tuple[MethodDescriptor, ...] = tuple(
+    method
+    for service in (TRANSLATION_SERVICE, FILE_SERVICE, GLOSSARY_SERVICE, MODEL_SERVICE, HEALTH_SERVICE)
+    for method in service.methods
+    if method.full_name != WATCH.full_name
+)
+"""All RPCs but the watch; no two have the same name, as a deployment has them all as methods."""
 
 
 def add_services(servicer: Any, server: Any) -> None:
@@ -35,12 +32,13 @@ def add_services(servicer: Any, server: Any) -> None:
     Args:
         servicer: object with all methods; Ray replaces them by its own.
     """
-    for service in SERVICES:
-        handlers = {
-            method.name: _HANDLERS[method.client_streaming, method.server_streaming](getattr(servicer, method.name))
-            for method in service.methods
-        }
-        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service.full_name, handlers),))
+    services: dict[str, dict[str, Any]] = {}
+    for method in METHODS:
+        kind = "_".join("stream" if each else "unary" for each in (method.client_streaming, method.server_streaming))
+        make = getattr(grpc, f"{kind}_rpc_method_handler")
+        services.setdefault(method.containing_service.full_name, {})[method.name] = make(getattr(servicer, method.name))
+    for name, handlers in services.items():
+        server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, handlers),))
 
 
 def full_name(method: MethodDescriptor) -> str:

@@ -9,11 +9,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.hang import HANG_S
 from tests.support.ports import free_port
 from tests.support.ray_cluster import RayCluster, ray_cluster
-
-GRACE_S = 2.0
-"""Time for open calls of a replica that stops; it ends all corpora."""
 
 
 @dataclass(frozen=True)
@@ -30,12 +28,15 @@ class Cluster:
     processes: RayCluster
 
     def run(self, bundle: Path, **settings: Any) -> None:
-        """Run the application, or change it, and wait until all replicas run."""
+        """Run the application, or change it, and wait until all replicas run.
+
+        A replica that stops waits for its calls, however long they take.
+        """
         from ray import serve
 
         from jumok_serve.ray import app
 
-        serve.run(app({"bundles": str(bundle), "trusted_bundles": True, "grace_s": GRACE_S, **settings}))
+        serve.run(app({"bundles": str(bundle), "trusted_bundles": True, "grace_s": HANG_S, **settings}))
 
     def replicas(self) -> list[int]:
         """Process ids of the replicas."""

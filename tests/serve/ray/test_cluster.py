@@ -5,10 +5,12 @@ The commands of docs/operations/ray.md do the same from a terminal.
 
 import json
 import os
+import shutil
 import signal
 import threading
+import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 
 import jumok
+from jumok_serve.ray import app
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_invariance import sentences
 from tests.serve.ray.conftest import Cluster
@@ -27,6 +30,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("default")]  # Ray's 
 
 OPTIONS: dict[str, Any] = {"beam_size": 1, "max_length": 12, "truncate": True}
 TEXTS = sentences()
+LONG = 48
+"""Tokens of the longest translation."""
 
 
 @pytest.fixture(scope="module")
@@ -127,45 +132,87 @@ def test_calls_wait_for_the_next_replica_if_all_are_killed(
     assert not set(before) & set(cluster.replicas())
 
 
+def test_a_stream_that_has_begun_fails_if_its_replica_is_killed(
+    cluster: Cluster, tiny_bundle: Path, expected: list[str]
+) -> None:
+    """A stream may end before the kill; another one is then killed."""
+    cluster.run(tiny_bundle, num_replicas=1)
+    ends: list[Exception] = []
+    with jumok.Client(cluster.address, timeout_s=HANG_S) as client:
+        while not ends:
+            assert client.translate(TEXTS[0], **OPTIONS).text == expected[0]
+            (replica,) = cluster.replicas()
+            stream = client.translate_stream(TEXTS[0], beam_size=4, min_length=LONG, max_length=LONG, truncate=True)
+            next(stream)
+            cluster.kill(replica)
+            try:
+                list(stream)
+            except jumok.JumokError as error:
+                ends.append(error)
+    assert [type(end) for end in ends] == [jumok.UnavailableError]
+
+
+def corpus(cluster: Cluster, ended: threading.Event) -> list[str]:
+    """Translate the texts again and again in one call, until an event ends it; returns all translations."""
+
+    def texts() -> Iterator[str]:
+        while not ended.is_set():
+            yield from TEXTS
+
+    with jumok.Client(cluster.address) as client:
+        return [result.translation.text for result in client.translate_iter(texts(), window=20, **OPTIONS)]
+
+
 def test_replicas_come_and_go_under_load(cluster: Cluster, tiny_bundle: Path, expected: list[str]) -> None:
     cluster.run(tiny_bundle, num_replicas=1)
+    ended = threading.Event()
     with load(cluster, expected, max_attempts=1) as errors, ThreadPoolExecutor(1) as threads:
-        ended = threading.Event()
-
-        def texts() -> Iterator[str]:
-            while not ended.is_set():
-                yield from TEXTS
-
-        def translate() -> list[str]:
-            with jumok.Client(cluster.address) as client:
-                return [result.translation.text for result in client.translate_iter(texts(), window=50, **OPTIONS)]
-
-        corpus = threads.submit(translate)
+        translating = threads.submit(corpus, cluster, ended)
         try:
             for number in (2, 1):
                 cluster.run(tiny_bundle, num_replicas=number)
         finally:
             ended.set()
-        found = corpus.result(HANG_S)
+        found = translating.result(HANG_S)
     assert errors == []
     assert found == expected * (len(found) // len(TEXTS))
+
+
+@contextmanager
+def second(application: Any) -> Iterator[Callable[[], Any]]:
+    """Run another application until the block ends, without waiting for it; yields a function for its status."""
+    from ray import serve
+
+    target = serve.RunTarget(application, name="second", route_prefix="/second")
+    serve.run_many([target], wait_for_applications_running=False)
+    try:
+        yield lambda: serve.status().applications["second"].deployments["jumok"]
+    finally:
+        serve.delete("second")
 
 
 def test_an_application_without_room_leaves_the_other_alone(
     cluster: Cluster, tiny_bundle: Path, expected: list[str]
 ) -> None:
-    from ray import serve
-
-    from jumok_serve.ray import app
-
     cluster.run(tiny_bundle, num_replicas=1)
-    large = app({"bundles": str(tiny_bundle), "trusted_bundles": True, "num_cpus": 64, "grace_s": 0})
-    target = serve.RunTarget(large, name="large", route_prefix="/large")
-    serve.run_many([target], wait_for_applications_running=False)
-    try:
-        status = serve.status().applications["large"]
-        assert status.status == "DEPLOYING"
-        assert "RUNNING" not in status.deployments["jumok"].replica_states
+    with second(app({"bundles": str(tiny_bundle), "trusted_bundles": True, "num_cpus": 64, "grace_s": 0})) as status:
+        assert status().status == "UPDATING"
+        assert "RUNNING" not in status().replica_states
         assert translate_over_http(cluster) == expected[0]
-    finally:
-        serve.delete("large")
+
+
+def test_a_machine_with_another_version_starts_no_replica(
+    cluster: Cluster, tiny_bundle: Path, expected: list[str], tmp_path: Path
+) -> None:
+    cluster.run(tiny_bundle, num_replicas=1)
+    bundle = tmp_path / "bundle"
+    shutil.copytree(tiny_bundle, bundle)
+    application = app({"bundles": str(bundle), "trusted_bundles": True, "grace_s": 0})
+    manifest = bundle / "manifest.json"
+    manifest.write_text(json.dumps({**json.loads(manifest.read_text()), "version": "9"}))
+    with second(application) as status:
+        end = time.monotonic() + HANG_S
+        while "has version 9 on this machine, and the application was built with 1" not in status().message:
+            assert time.monotonic() < end, status()
+            time.sleep(0.1)
+        assert translate_over_http(cluster) == expected[0]

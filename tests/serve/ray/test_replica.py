@@ -131,6 +131,7 @@ def test_a_bundle_that_is_missing_or_of_another_version_stops_a_replica(tiny_bun
         ({"http_port": 8080}, "http_port: leave it out"),
         ({"max_connections_of_address": 9}, "max_connections_of_address: leave it out, Ray's proxies"),
         ({"num_replicas": 0}, "num_replicas: Input should be greater than 0"),
+        ({"upscale_delay_s": -1}, "upscale_delay_s: Input should be greater than or equal to 0"),
         ({"num_replicas": 3, "max_replicas": 2}, "max_replicas is 2, less than num_replicas, 3"),
     ],
 )
