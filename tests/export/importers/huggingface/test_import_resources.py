@@ -3,16 +3,21 @@
 import json
 import os
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from safetensors.torch import load_file, save_file
 
+from benchmarks.common import random_marian
+from benchmarks.common.random_marian import MarianSizes
 from benchmarks.common.random_nllb import NllbSizes, make_checkpoint
+from benchmarks.import_memory import measure
 from jumok_export.bundles.resources import estimate_memory
 from jumok_export.errors import ExportError
 from jumok_export.importers.huggingface import import_checkpoint
 from jumok_export.importers.huggingface.folder import stored_parameters
+from jumok_serve.bundle.bundle import Bundle
 
 SIZES = NllbSizes(vocabulary=700, layers=1, width=32, feed_forward=64, heads=2, languages=5, half=True)
 
@@ -54,3 +59,34 @@ def test_a_checkpoint_in_fp16_gives_the_bundle_of_the_same_weights_in_fp32(tmp_p
     )
     assert halves == floats
     assert {path.name for path in tmp_path.iterdir()} == {"halves", "floats", "halves.bundle", "floats.bundle"}
+
+
+@pytest.mark.parametrize(("parameters", "measured_gib"), [(61_000_000, 0.98), (238_000_000, 1.82)])
+def test_the_estimate_is_a_tenth_more_than_larger_models_took(parameters: int, measured_gib: float) -> None:
+    """OPUS-MT and tc-big, as `make import-memory` measured them."""
+    assert estimate_memory(parameters, ["int8"]) / 2**30 == pytest.approx(1.1 * measured_gib, rel=0.03)
+
+
+@pytest.mark.slow
+def test_the_estimate_grows_with_the_parameters_as_memory_does(one_core: None, tmp_path: Path) -> None:
+    found = []
+    for layers in (1, 3):
+        checkpoint, out = tmp_path / f"{layers}", tmp_path / f"{layers}.bundle"
+        random_marian.make_checkpoint(MarianSizes(vocabulary=2_000, layers=layers, positions=32), checkpoint)
+        memory = measure("opus-mt", "jumok", "int8", checkpoint, out).anonymous_gib * 2**30
+        parameters = Bundle.open(out).manifest.architecture.parameters
+        found.append((parameters, memory, estimate_memory(parameters, ["int8"])))
+    (fewer, least, estimated), (more, most, larger) = found
+    assert more > 2 * fewer
+    assert least <= estimated
+    assert most <= larger
+    assert (most - least) / 2 < larger - estimated < 3 * (most - least)
+
+
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """Processes that start in the test have one core: they start no others."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
