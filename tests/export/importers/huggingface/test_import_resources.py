@@ -75,6 +75,7 @@ def test_the_estimate_grows_with_the_parameters_as_memory_does(one_core: None, t
         random_marian.make_checkpoint(MarianSizes(vocabulary=2_000, layers=layers, positions=32), checkpoint)
         memory = measure("opus-mt", "jumok", "int8", checkpoint, out).anonymous_gib * 2**30
         parameters = Bundle.open(out).manifest.architecture.parameters
+        assert parameters is not None
         found.append((parameters, memory, estimate_memory(parameters, ["int8"])))
     (fewer, least, estimated), (more, most, larger) = found
     assert more > 2 * fewer
