@@ -19,13 +19,7 @@ from jumok_serve.runtime.kv_cache import Slots
 from jumok_serve.runtime.output_columns import make_columns
 from jumok_serve.runtime.slot_buffers import padded_length
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from jumok_serve.search import (
-    NO_CONSTRAINTS,
-    BatchSearch,
-    Constraints,
-    SharedConstraints,
-    concatenate_constraints,
-)
+from jumok_serve.search import BatchSearch, Constraints, SharedConstraints, concatenate_constraints
 
 MAX_EMPTY_SHARE = 1 / 8
 """Largest share of a batch's slots that may be empty during a step, if all slots take part in it."""
@@ -330,13 +324,16 @@ class Batch:
         if kept is None or not kept.hold(inputs, searches, slots):
             draws, acting, renormalizes = arrays.draws[slots], arrays.on_logits[slots], arrays.renormalizes[slots]
             constraints = [searches.constraints[slot] for slot in slots.tolist()]
+            boosts = [
+                (index, searches.boosts[slot]) for index, slot in enumerate(slots.tolist()) if slot in searches.boosts
+            ]
             on_logits, on_log_probs = (
                 columns.to_columns(
                     concatenate_constraints((index * self.beam_size, entries) for index, entries in of_stage)
                 )
                 for of_stage in (
                     [(index, constraints[index]) for index in np.flatnonzero(~draws & acting).tolist()],
-                    [(index, constraints[index]) for index in np.flatnonzero(~draws & ~acting).tolist()],
+                    [(index, constraints[index]) for index in np.flatnonzero(~draws & ~acting).tolist()] + boosts,
                 )
             )
             kept = self._constrained[len(slots)] = _StepConstraints(
@@ -349,14 +346,11 @@ class Batch:
                 renormalize=np.repeat(renormalizes, self.beam_size) if renormalizes.any() else None,
                 with_logits=bool(draws.any()),
             )
-        on_log_probs, boosts = kept.on_log_probs, columns.to_columns(searches.boosts(slots))
-        if boosts is not NO_CONSTRAINTS:
-            on_log_probs = concatenate_constraints([(0, on_log_probs), (0, boosts)])
         return SelectionParameters(
             scores=arrays.scores[slots].reshape(-1),
             candidates=int(np.maximum.reduce(arrays.num_candidates[slots])),
             on_logits=kept.on_logits,
-            on_log_probs=on_log_probs,
+            on_log_probs=kept.on_log_probs,
             renormalize=kept.renormalize,
             with_logits=kept.with_logits,
         )

@@ -22,9 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jumok_serve.native import address, function, pointer
-from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
 from jumok_serve.search.search import DEAD_SCORE, Search
-from jumok_serve.search.terms import BOOST
 from jumok_serve.search.topk import Continuations, best_continuations, best_of_each_row
 
 RING_STEPS = 64
@@ -32,7 +30,7 @@ RING_STEPS = 64
 
 _NO_TOKEN = -1
 
-WrittenSteps = tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]
+WrittenSteps = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]
 """Tokens, scores and parents that a search has written, [steps, K] each."""
 
 
@@ -41,23 +39,23 @@ class UnsteadySearches(NamedTuple):
 
     Attributes:
         slots: slots of the searches, n.
-        ends: end of each search's continuations in the lists, [n].
-        tokens: the continuations of one search after the other: best first, or by row for a search that takes the best
-            of every row. Of a search with terms, native steps return only those that it keeps.
-        scores: sums of token scores.
-        rows: the rows that they continue.
+        number: continuations of each search, N.
+        tokens: the continuations of one search after the other, [n * N]: best first, or by row for a search that
+            takes the best of every row.
+        scores: sums of token scores, [n * N].
+        rows: the rows that they continue, [n * N].
         has_nan: True if one of these searches, or a slot without a search, has NaN candidates.
     """
 
     slots: list[int]
-    ends: list[int]
+    number: int
     tokens: list[int]
     scores: list[float]
     rows: list[int]
     has_nan: bool = False
 
 
-ALL_STEADY = UnsteadySearches([], [], [], [], [])
+ALL_STEADY = UnsteadySearches([], 0, [], [], [])
 
 
 class StepArrays:
@@ -91,15 +89,14 @@ class StepArrays:
         self._num_continuations: NDArray[np.int64] = np.zeros(0, np.int64)
         self._steady_steps: NDArray[np.int64] = np.zeros(0, np.int64)
         self._known_steps: NDArray[np.int64] = np.zeros(0, np.int64)  # those before the search joined too
-        self._terms: NDArray[np.int64] = np.zeros(0, np.int64)  # addresses; see `Search.native_rows`
         self._eos_ids: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # [slots, E]
         # The ring, [slots, RING_STEPS, K].
         self._ring_tokens: NDArray[np.int64] = np.zeros((0, RING_STEPS, beam_size), np.int64)
-        self._ring_scores: NDArray[np.float64] = np.zeros((0, RING_STEPS, beam_size), np.float64)
+        self._ring_scores: NDArray[np.float32] = np.zeros((0, RING_STEPS, beam_size), np.float32)
         self._ring_parents: NDArray[np.int64] = np.zeros((0, RING_STEPS, beam_size), np.int64)
         self._by_slot = [name for name, value in vars(self).items() if isinstance(value, np.ndarray)]
         self._max_continuations = 0  # of all present searches
-        self._some_take_each_row = self._some_have_terms = False
+        self._some_take_each_row = False
         self._native: NativeStep | None = None
         self._bind_native()
 
@@ -130,9 +127,6 @@ class StepArrays:
         continuations = [search.num_continuations for search in searches]
         self._num_continuations[slots] = continuations
         self._some_take_each_row = self._some_take_each_row or not all(continuations)
-        if self._native is not None:
-            self._terms[slots] = rows = [search.native_rows() for search in searches]
-            self._some_have_terms = self._some_have_terms or any(rows)
         self._known_steps[slots] = self.steps
         self._occupied[slots] = True
         self._max_continuations = int((self._num_continuations * self._occupied).max())
@@ -154,9 +148,8 @@ class StepArrays:
             True if draws changed.
         """
         drew = True in self.draws[slots].tolist()
-        for column in (self.draws, self._occupied, self._steady_steps, self.positions, self._terms):
+        for column in (self.draws, self._occupied, self._steady_steps, self.positions):
             column[slots] = 0
-        self._some_have_terms = bool(self._terms.any())
         self._max_continuations = int((self._num_continuations * self._occupied).max())
         return drew
 
@@ -166,7 +159,6 @@ class StepArrays:
             array = getattr(self, name)
             array[to] = array[slots]
         self._occupied[slots] = False
-        self._terms[slots] = 0
 
     def set_inputs(self, slots: list[int], searches: Sequence[Search]) -> None:
         """Copy the next step's inputs from searches that know all steps."""
@@ -204,10 +196,6 @@ class StepArrays:
         self.steps += 1
         return unsteady
 
-    def boosts(self, slots: NDArray[np.int64]) -> Constraints:
-        """Return the boosts of the next step, for the rows in `slots` of searches with `Search.native_rows`."""
-        return self._native.boosts(slots) if self._native and self._some_have_terms else NO_CONSTRAINTS
-
     def _advance_steady(
         self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32], number: int
     ) -> UnsteadySearches:
@@ -229,15 +217,12 @@ class StepArrays:
             each_row = self._num_continuations[slots[unsteady]] == 0
             for of_all, of_row in zip(found, of_rows.of(unsteady), strict=True):
                 of_all[each_row, : self.beam_size] = of_row[each_row]
-        needed = self._num_continuations[slots[unsteady]]
-        needed = np.minimum(np.where(needed, needed, self.beam_size), found.tokens.shape[1])
-        is_needed = np.arange(found.tokens.shape[1]) < needed[:, None]
         return UnsteadySearches(
             slots[unsteady].tolist(),
-            needed.cumsum().tolist(),
-            found.tokens[is_needed].tolist(),
-            found.scores[is_needed].tolist(),
-            found.rows[is_needed].tolist(),
+            found.tokens.shape[1],
+            found.tokens.ravel().tolist(),
+            found.scores.ravel().tolist(),
+            found.rows.ravel().tolist(),
             has_nan,
         )
 
@@ -261,12 +246,6 @@ class StepArrays:
         self._native = None if run is None else NativeStep(run, self)
 
 
-_ARRAYS = (
-    *("tokens", "scores", "parents", "positions", "_steady_steps", "num_candidates", "_num_continuations"),
-    *("_occupied", "_eos_ids", "_terms", "_ring_tokens", "_ring_scores", "_ring_parents"),
-)
-
-
 class _Searches(ctypes.Structure):
     """``Searches`` of the native library; pointers to the arrays of `StepArrays`."""
 
@@ -274,15 +253,19 @@ class _Searches(ctypes.Structure):
         ("beam_size", ctypes.c_int64),
         ("ring_steps", ctypes.c_int64),
         ("num_eos_ids", ctypes.c_int64),
-        *((f"array_{number}", ctypes.c_void_p) for number in range(len(_ARRAYS))),
+        *((f"array_{number}", ctypes.c_void_p) for number in range(11)),
     )
 
 
+_ARRAYS = (
+    *("tokens", "scores", "parents", "positions", "_steady_steps", "_num_continuations", "_occupied", "_eos_ids"),
+    *("_ring_tokens", "_ring_scores", "_ring_parents"),
+)
+
 _ARGUMENTS = (
     *(ctypes.POINTER(_Searches), ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
-    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 5),
+    *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4),
 )
-_BOOSTS_ARGUMENTS = (ctypes.POINTER(_Searches), ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
 
 def _native_function() -> Any:
@@ -299,24 +282,19 @@ class NativeStep:
 
     def __init__(self, run: Any, arrays: StepArrays) -> None:
         self._run = run
-        self._list_boosts = function("jumok_boosts", _BOOSTS_ARGUMENTS)
         self._kept_alive = [getattr(arrays, name) for name in _ARRAYS]  # addresses keep nothing alive
         ring_steps, num_eos_ids = arrays._ring_tokens.shape[1], arrays._eos_ids.shape[1]
         self._searches = _Searches(arrays.beam_size, ring_steps, num_eos_ids, *map(address, self._kept_alive))
         self._slots = arrays.capacity
         self._reserve(0)
-        self._boosted: NDArray[np.int64] = np.zeros((0, 2), np.int64)
-        self._factors: NDArray[np.float32] = np.zeros(0, np.float32)
 
     def _reserve(self, number: int) -> None:
         """Make room for `number` continuations of every slot."""
         self._unsteady: NDArray[np.int64] = np.zeros(self._slots, np.int64)
-        self._ends: NDArray[np.int64] = np.zeros(self._slots, np.int64)
         self._tokens: NDArray[np.int64] = np.zeros(self._slots * number, np.int64)
         self._scores: NDArray[np.float32] = np.zeros(self._slots * number, np.float32)
         self._rows: NDArray[np.int64] = np.zeros(self._slots * number, np.int64)
-        found = self._unsteady, self._ends, self._tokens, self._scores, self._rows
-        self._found = [address(array) for array in found]
+        self._found = [address(array) for array in (self._unsteady, self._tokens, self._scores, self._rows)]
 
     def advance_steady(
         self,
@@ -326,7 +304,7 @@ class NativeStep:
         steps: int,
         number: int,
     ) -> UnsteadySearches:
-        """Advance steady searches, and find the continuations of the others, at most `number` each."""
+        """Advance steady searches, and find `number` continuations for the others."""
         if len(slots) * number > len(self._tokens):
             self._reserve(number)
         candidates = tokens.shape[1]
@@ -338,25 +316,12 @@ class NativeStep:
         if not count:
             return ALL_STEADY
         has_nan, count = count < 0, abs(count)
-        ends = self._ends[:count].tolist()
-        end = ends[-1]
+        end = count * number
         return UnsteadySearches(
             self._unsteady[:count].tolist(),
-            ends,
+            number,
             self._tokens[:end].tolist(),
             self._scores[:end].tolist(),
             self._rows[:end].tolist(),
             has_nan,
         )
-
-    def boosts(self, slots: NDArray[np.int64]) -> Constraints:
-        """Return the boosts of the next step, for the rows in `slots`; the next call overwrites them."""
-        while True:
-            most = len(self._boosted)
-            count = self._list_boosts(self._searches, pointer(slots), len(slots), address(self._boosted), most)
-            if not count:
-                return NO_CONSTRAINTS
-            if count <= most:
-                return Constraints(Entries(self._boosted[:count], self._factors[:count]), NO_ENTRIES)
-            self._boosted = np.zeros((2 * count, 2), np.int64)
-            self._factors = np.full(2 * count, BOOST, np.float32)
