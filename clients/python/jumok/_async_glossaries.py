@@ -1,9 +1,11 @@
 """Stored glossaries of a caller, for programs built on asyncio."""
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from jumok._transport.aio import AsyncConnection
+from jumok._transport.retry import MIN_TIMEOUT_S
 from jumok._validation import check_text, invalid_field
 from jumok_proto.errors import GlossaryNotFoundError
 from jumok_proto.glossaries.stored import StoredGlossary, stored_from_proto
@@ -121,11 +123,16 @@ class AsyncGlossaries:
         return {line.source: line.targets for line in read_tsv(response.entries.tsv)}
 
     async def delete(self, glossary: str, *, timeout_s: float | None = None) -> StoredGlossary:
-        """Delete a glossary, given by id or name; raise GlossaryNotFoundError if the server does not keep it."""
+        """Delete a glossary, given by id or name; raise GlossaryNotFoundError if the server does not keep it.
+
+        Of two callers that delete it at once, both may get it.
+        """
+        until = time.monotonic() + self._connection.timeout_s(timeout_s)
         found = await self.get(glossary, timeout_s=timeout_s)
         request = DeleteGlossaryRequest(glossary=found.id)
         with suppress(GlossaryNotFoundError):  # deleted since, by another caller or by an attempt that lost its answer
-            await self._connection.call(lambda stubs: stubs.glossaries.DeleteGlossary, request, timeout_s)
+            left_s = max(until - time.monotonic(), MIN_TIMEOUT_S)
+            await self._connection.call(lambda stubs: stubs.glossaries.DeleteGlossary, request, left_s)
         return found
 
 

@@ -80,11 +80,13 @@ class StubBackend:
         self, method: str, request: DeleteGlossaryRequest | UpdateGlossaryRequest, sender: Sender, kind: type[Response]
     ) -> Response:
         """Delete a glossary, or change it; the next server gets the call also if a first one has done it already."""
+        until = time.monotonic() + sender.timeout_s
         named = GetGlossaryRequest(glossary=request.glossary)
         found = (await self._call(GET_GLOSSARY, named, sender, GetGlossaryResponse)).glossary
         request.glossary = found.id  # which no change takes away
+        left_s = max(until - time.monotonic(), 0.001)
         try:
-            return await self._call(method, request, sender, kind)
+            return await self._call(method, request, replace(sender, timeout_s=left_s), kind)
         except GlossaryNotFoundError:
             if isinstance(request, UpdateGlossaryRequest):
                 raise

@@ -46,11 +46,11 @@ def _joined_layers(graph: Any, output: TensorSpec) -> Sequence[str] | None:
     last = makers.get(output.name)
     before = [last] if last is None or last.op_type != _MASKING else [makers.get(name) for name in last.input]
     for node in before:
-        if node is not None and node.op_type == "Concat" and len(node.input) == output.axes[_LAYER_AXIS]:
-            (axis,) = (attribute.i for attribute in node.attribute if attribute.name == "axis")
-            if axis == _LAYER_AXIS:
-                names: Sequence[str] = node.input
-                return names
+        if node is None or node.op_type != "Concat" or len(node.input) != output.axes[_LAYER_AXIS]:
+            continue
+        if [attribute.i for attribute in node.attribute if attribute.name == "axis"] == [_LAYER_AXIS]:
+            names: Sequence[str] = node.input
+            return names
     return None
 
 

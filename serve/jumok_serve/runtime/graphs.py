@@ -238,7 +238,8 @@ class Graphs:
         """Close the session of a graph outside the step loop; its next use loads it again."""
         assert name in _ONE_PASS
         with self._lock:
-            self._sessions.pop(name, None)
+            for key in [key for key in self._sessions if key.partition(" ")[0] == name]:
+                del self._sessions[key]
 
     def _session(self, name: str, layers: Sequence[int] = ()) -> Any:
         key = " ".join(map(str, (name, *layers)))

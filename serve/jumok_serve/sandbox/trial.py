@@ -43,6 +43,9 @@ def try_bundle(path: str, precision: str, *, shortlist: bool) -> list[str]:
                 translator.score(text, text, source_language=source, target_language=target, truncate=True)
             with suppress(AttentionUnavailableError):
                 translator.align(text, text, source_language=source, target_language=target, truncate=True)
+                translator.translate(  # opens the part of the aligner that places tags
+                    f"<b>{text}</b>", source_language=source, target_language=target, markup="html", max_length=4
+                )
     except BundleError as error:
         return list(error.problems)
     except BaseException as error:  # foreign files and graphs may fail in any way, by a library's panic too

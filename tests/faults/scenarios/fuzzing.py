@@ -235,7 +235,7 @@ async def fuzz(plan: Plan, findings: Findings) -> None:
     findings.expect("random calls", found, str(plan.messages), found == plan.messages)
     findings.tell("methods that they called", len(answers.methods))
     findings.tell("of these answered", ", ".join(f"{code} {number}" for code, number in answers.codes.most_common()))
-    findings.tell(f"calls without an answer after {TIMEOUT_S:g} s", ", ".join(sorted(answers.late)) or 0)
+    findings.expect_none(f"methods with calls unanswered after {TIMEOUT_S:g} s", sorted(answers.late))
     findings.expect_none("answers with a status that is not documented", answers.undocumented)
     findings.expect_none("errors that do not say their reason", answers.without_details)
     findings.expect_none("faults in the server's log", faults)

@@ -53,6 +53,7 @@ LOAD_S = 300.0
 """Longest time of a load: a trial may compute for a minute."""
 ENDS_WITHIN_S = 15.0
 BEGUN_CPU_S = 8.0
+BEGINS_WITHIN_S = 120.0
 """Processor time after which a server that opens an endless graph is inside of it."""
 
 
@@ -176,8 +177,11 @@ async def _stop_when_stuck(endless: Path, findings: Findings) -> None:
         sys.executable, *arguments, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
     server = Server(address="", pid=process.pid)
-    while process.returncode is None and server.cpu_s() < BEGUN_CPU_S:
+    until = time.monotonic() + BEGINS_WITHIN_S
+    while process.returncode is None and server.cpu_s() < BEGUN_CPU_S and time.monotonic() < until:
         await asyncio.sleep(0.1)
+    running = process.returncode is None
+    findings.expect("a server in an endless graph", "runs" if running else "has ended", "runs", running)
     took_s = await _ends_after(process, signal.SIGTERM, signal.SIGTERM)
     _expect_end(findings, "from two SIGTERM in an endless graph to the server's end, s", took_s)
 

@@ -101,6 +101,10 @@ class Backoff:
         self._times = 0
 
 
+MIN_TIMEOUT_S = 0.001
+"""Timeout of an attempt for which no time is left."""
+
+
 class Attempts:
     """The attempts of one call.
 
@@ -123,7 +127,7 @@ class Attempts:
         """Begin an attempt and give its timeout in seconds."""
         self.endpoint = self._endpoints.pick(now)
         self._left -= 1
-        return max(self._deadline - now, 0.001)
+        return max(self._deadline - now, MIN_TIMEOUT_S)
 
     def succeeded(self) -> None:
         """Record that the current attempt was answered."""

@@ -138,7 +138,7 @@ def test_time_grows_in_proportion_to_a_text(unit: str) -> None:
         return time.thread_time() - started
 
     # Linear time is 16 times as long, quadratic time 256 times.
-    assert took_s(32_000) < 100 * min(took_s(2_000) for _ in range(5))
+    assert min(took_s(32_000) for _ in range(3)) < 100 * min(took_s(2_000) for _ in range(5))
 
 
 def test_a_comment_ends_at_its_first_end() -> None:
