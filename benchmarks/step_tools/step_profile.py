@@ -4,7 +4,7 @@ import json
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,10 +46,10 @@ class ProfiledGraphs(Graphs):
         self._profile_folder = folder
         super().__init__(model, precision, device=CPU, threads=threads)
 
-    def _load(self, name: str) -> Any:
+    def _load(self, name: str, layers: Sequence[int] = ()) -> Any:
         self._options.enable_profiling = name in PROFILED_GRAPHS
         self._options.profile_file_prefix = str(self._profile_folder / name)
-        return super()._load(name)
+        return super()._load(name, layers)
 
     def profiles(self) -> dict[str, list[dict[str, Any]]]:
         """End profiling; returns the events by graph."""

@@ -66,7 +66,8 @@ class TorchSide:
 
     def __init__(self, model: nn.Module, arithmetic: TorchFunctionMode | None = None) -> None:
         assert isinstance(model, TranslationModel)
-        self.model: TranslationModel = model
+        self.model = model
+        self._model: TranslationModel = model
         self._scores: dict[tuple[bytes, ...], Floats] = {}
         self._align = getattr(model, "align", None)
         self.aligns = self._align is not None
@@ -75,13 +76,13 @@ class TorchSide:
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
         """See `Side`."""
         with torch.no_grad(), self._arithmetic:
-            memory, first_state = self.model.encode(torch.from_numpy(source_ids), torch.from_numpy(source_lengths))
+            memory, first_state = self._model.encode(torch.from_numpy(source_ids), torch.from_numpy(source_lengths))
         return _with_prefix("memory", memory), _with_prefix("state", first_state)
 
     def empty_state(self) -> Arrays:
         """See `Side`."""
         with torch.no_grad(), self._arithmetic:
-            state = self.model.empty_state()
+            state = self._model.empty_state()
         return _with_prefix("state", state)
 
     def step(self, inputs: StepInputs) -> tuple[Floats, Arrays]:
@@ -89,7 +90,7 @@ class TorchSide:
         token_ids, positions, parents, lengths = map(torch.from_numpy, inputs[:4])
         with torch.no_grad(), self._arithmetic:
             memory, state = _without_prefix(inputs.memory), _without_prefix(inputs.state)
-            logits, grown = self.model.step(token_ids, positions, parents, lengths, memory, state)
+            logits, grown = self._model.step(token_ids, positions, parents, lengths, memory, state)
         return logits.numpy(), _with_prefix("state", grown)
 
     def score(self, pair: Pairs) -> Floats:
@@ -97,7 +98,7 @@ class TorchSide:
         key = tuple(array.tobytes() for array in pair)
         if key not in self._scores:
             with torch.no_grad(), self._arithmetic:
-                self._scores[key] = self.model.score(*map(torch.from_numpy, pair)).numpy()
+                self._scores[key] = self._model.score(*map(torch.from_numpy, pair)).numpy()
         return self._scores[key]
 
     def align(self, pair: Pairs) -> tuple[Floats, ...]:
