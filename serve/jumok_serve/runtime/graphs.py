@@ -17,10 +17,10 @@ from jumok_serve.files import UnusableFileError, read_file
 from jumok_serve.manifest.graph_variants import Target, graphs_by_role
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.native import library
-from jumok_serve.runtime.aligner_layers import layers_part
 from jumok_serve.runtime.binding import Binding, Tensors, as_value
 from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.device_slots import DeviceSlots
+from jumok_serve.runtime.graph_checks.aligner_layers import layers_part
 from jumok_serve.runtime.graph_checks.contract import contract_problems
 from jumok_serve.runtime.graph_checks.external_data import external_data_problems
 from jumok_serve.runtime.kv_cache import Slots

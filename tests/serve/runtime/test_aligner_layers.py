@@ -9,8 +9,8 @@ import pytest
 
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead
-from jumok_serve.runtime.aligner_layers import layers_part
 from jumok_serve.runtime.device import CPU
+from jumok_serve.runtime.graph_checks.aligner_layers import layers_part
 from jumok_serve.runtime.graphs import Graphs, Pairs
 from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing

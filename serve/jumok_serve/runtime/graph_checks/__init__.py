@@ -1,1 +1,1 @@
-"""Checks of graph files before and while sessions open: weights, contract, copies between devices."""
+"""Graph files before and while sessions open: checks of weights and contract, copies between devices, parts."""
