@@ -19,4 +19,4 @@ def test_every_call_is_answered_and_every_server_ends(tiny_bundle: Path, monkeyp
     plan = cast("Plan", SimpleNamespace(bundle=tiny_bundle))
     asyncio.run(unanswered(plan, findings, loaded=[name for name in BUNDLES if name != ENDLESS]))
     assert [check for check in findings.checks if not check.passed] == []
-    assert len(findings.checks) == 10
+    assert len(findings.checks) == 11
