@@ -183,8 +183,8 @@ def test_a_request_may_take_a_bounded_number_of_row_steps() -> None:
         match=r"could take 4400 row steps .* more than the 4000 of a request: send several, or lower beam_size or max_",
     ):
         policy.admit([sentence("a") for _ in range(11)], NOW)
-    with pytest.raises(InvalidArgumentError, match="could take 4800 row steps"):
-        policy.admit([sentence("a", ngrams=2) for _ in range(6)], NOW)
+    with pytest.raises(InvalidArgumentError, match="could take 4500 row steps"):
+        policy.admit([sentence("a", ngrams=2) for _ in range(9)], NOW)
     assert policy.load().queued_requests == 10
 
 
