@@ -16,6 +16,13 @@ from tests.support.ports import free_port
 
 MARK = "JUMOK_TEST_CLUSTER"
 """Variable that all processes of the cluster inherit."""
+VARIABLES = {
+    "RAY_AUTH_MODE": "disabled",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    # Counts of open calls reach the autoscaler at once.
+    "RAY_SERVE_HANDLE_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
+    "RAY_SERVE_REPLICA_AUTOSCALING_METRIC_PUSH_INTERVAL_S": "0.2",
+}
 
 
 @dataclass(frozen=True)
@@ -58,8 +65,7 @@ def ray_cluster() -> Iterator[RayCluster]:
             "--include-dashboard=false",
             *options,
         ],
-        env=os.environ
-        | {MARK: mark, "RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "PYTHONUNBUFFERED": "1"},
+        env=os.environ | VARIABLES | {MARK: mark, "PYTHONUNBUFFERED": "1"},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

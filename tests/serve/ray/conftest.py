@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,6 +38,19 @@ class Cluster:
         from jumok_serve.ray import app
 
         serve.run(app({"bundles": str(bundle), "trusted_bundles": True, "grace_s": HANG_S, **settings}))
+
+    def running(self) -> int:
+        """Number of replicas that run, and do not stop."""
+        from ray import serve
+
+        return int(serve.status().applications["default"].deployments["jumok"].replica_states.get("RUNNING", 0))
+
+    def wait_for(self, replicas: int) -> None:
+        """Wait until Ray has scaled the application to a number of replicas, and none stops any more."""
+        end = time.monotonic() + HANG_S
+        while self.running() != replicas or len(self.replicas()) != replicas:
+            assert time.monotonic() < end
+            time.sleep(0.1)
 
     def replicas(self) -> list[int]:
         """Process ids of the replicas."""

@@ -32,6 +32,8 @@ OPTIONS: dict[str, Any] = {"beam_size": 1, "max_length": 12, "truncate": True}
 TEXTS = sentences()
 LONG = 48
 """Tokens of the longest translation."""
+AT_ONCE: dict[str, Any] = {"look_back_period_s": 1, "upscale_delay_s": 0, "downscale_delay_s": 0}
+"""Settings with which Ray scales without waiting."""
 
 
 @pytest.fixture(scope="module")
@@ -161,6 +163,28 @@ def corpus(cluster: Cluster, ended: threading.Event) -> list[str]:
 
     with jumok.Client(cluster.address) as client:
         return [result.translation.text for result in client.translate_iter(texts(), window=20, **OPTIONS)]
+
+
+def test_ray_starts_and_stops_replicas_by_the_open_calls(
+    cluster: Cluster, tiny_bundle: Path, expected: list[str]
+) -> None:
+    """Corpora are the calls that stay open; the last one goes on wherever it is when a replica is stopped."""
+    cluster.run(tiny_bundle, num_replicas=1, max_replicas=2, target_ongoing_requests=5, **AT_ONCE)
+    ends = [threading.Event() for _ in range(8)]  # with the last corpus, at most four calls are open
+    with load(cluster, expected, max_attempts=1) as errors, ThreadPoolExecutor(len(ends)) as threads:
+        corpora = [threads.submit(corpus, cluster, end) for end in ends]
+        try:
+            cluster.wait_for(replicas=2)
+            for end in ends[1:]:
+                end.set()
+            cluster.wait_for(replicas=1)
+        finally:
+            for end in ends:
+                end.set()
+        for each in corpora:
+            found = each.result(HANG_S)
+            assert found == expected * (len(found) // len(TEXTS))
+    assert errors == []
 
 
 def test_replicas_come_and_go_under_load(cluster: Cluster, tiny_bundle: Path, expected: list[str]) -> None:
