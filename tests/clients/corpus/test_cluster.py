@@ -1,6 +1,7 @@
 """Jobs on a Ray cluster give the output of jobs without it, whatever dies meanwhile."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -74,6 +75,15 @@ def test_a_cluster_that_cannot_translate_says_why(address: str, inputs: list[Pat
         ray_jobs.run(address, tmp_path / "failing", *inputs, open_runner=ray_jobs.failing)
 
 
+def test_a_job_that_fails_in_the_middle_says_why(address: str, inputs: list[Path], tmp_path: Path) -> None:
+    """Threads of Ray Data still work then."""
+    program: list[str | Path] = [sys.executable, "-m", ray_jobs.__name__, address, tmp_path / "out", "unequal", *inputs]
+    done = subprocess.run(program, capture_output=True, text=True, check=False, timeout=HANG_S)
+    assert done.returncode == 1
+    last = done.stderr.splitlines()[-1]
+    assert re.search(r"CorpusError: model tiny has version [12], but version [12] translated earlier rows", last), last
+
+
 def test_the_command_translates_with_a_bundle(address: str, tiny_bundle: Path, tmp_path: Path) -> None:
     source = tmp_path / "texts.txt"
     source.write_text("".join(f"{text}\n" for text in sentences()))
@@ -82,3 +92,25 @@ def test_the_command_translates_with_a_bundle(address: str, tiny_bundle: Path, t
         done = command("translate-corpus", source, "--out", tmp_path / name, "--format", "text", *options, *cluster)
         assert done.returncode == 0, done.stderr
     assert (tmp_path / "there").read_text() == (tmp_path / "here").read_text()
+
+
+@pytest.mark.parametrize(
+    ("token", "message"),
+    [
+        ("a" * 64, "never ran.* RAY_AUTH_MODE is 'token' in this process: .* set RAY_AUTH_MODE=disabled"),
+        ("", "this process has no token for the Ray cluster at 127.0.0.1:.* no authentication token was found"),
+    ],
+)
+def test_a_program_with_tokens_says_what_a_cluster_without_them_needs(
+    address: str, tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, token: str, message: str
+) -> None:
+    for name, value in (("RAY_AUTH_MODE", "token"), ("RAY_AUTH_TOKEN", token), ("HOME", str(tmp_path))):
+        monkeypatch.setenv(name, value)
+    source = tmp_path / "texts.txt"
+    source.write_text("a man\n")
+    done = command(
+        "translate-corpus", source, "--out", tmp_path / "out", "--bundle", tiny_bundle, "--ray", address, "--truncate"
+    )
+    assert done.returncode == 1
+    last = done.stderr.decode().splitlines()[-1]
+    assert re.match(f"Error: .*{message}", last), done.stderr

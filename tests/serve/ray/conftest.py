@@ -49,7 +49,7 @@ class Cluster:
         """Wait until Ray has scaled the application to a number of replicas, and none stops any more."""
         end = time.monotonic() + HANG_S
         while self.running() != replicas or len(self.replicas()) != replicas:
-            assert time.monotonic() < end
+            assert time.monotonic() < end, (self.running(), self.replicas())
             time.sleep(0.1)
 
     def replicas(self) -> list[int]:

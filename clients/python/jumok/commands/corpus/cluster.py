@@ -3,7 +3,8 @@
 import logging
 import os
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
@@ -13,7 +14,7 @@ from uuid import uuid4
 
 import pyarrow as pa
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import AuthenticationError, RayActorError, RayError
 
 from jumok.commands._runners import Runner
 from jumok.commands.corpus.inputs import Source
@@ -64,7 +65,8 @@ def translate_on_cluster(
     """Translate the unfinished rows of all sources, and finish their files.
 
     Machines of the cluster have the bundle, and a file system in common with sources and output. Blocks end in any
-    order; a block whose actor dies is translated again.
+    order; a block whose actor dies is translated again. Ray shuts down with the process: threads of Ray Data that find
+    it shut down let the process hang, or end it before its error is reported.
 
     Args:
         open_runner: opens the bundle in an actor.
@@ -83,29 +85,30 @@ def translate_on_cluster(
         ray.init(cluster.address, log_to_driver=False, logging_level="warning")
     except ConnectionError as error:
         raise CorpusError(f"no Ray cluster answers at {cluster.address}: start one, or give --ray local") from error
+    except AuthenticationError as error:
+        raise CorpusError(f"this process has no token for the Ray cluster at {cluster.address}: {error}") from error
     try:
         arguments = (open_runner, sources, job.folder.resolve(), block_rows)
-        blocks = _translated_blocks(cluster, files, read_blocks, arguments)
         done = dict(files)
         totals: dict[int, int] = {}
         read = sum(source.size for file, source in enumerate(sources) if job.is_joined(file))
-        for file, number, packed, size in blocks:
-            if packed == _END:
-                totals[file] = number
-            else:
-                block: _Block = pickle.loads(packed)  # noqa: S301 - of this job
-                for model in block.models:
-                    job.check_model(*model)
-                job.add_block(file, number, block.errors, partial(os.replace, block.path))
-                read += size
-                progress.show(block.rows, len(block.errors), 0, (read, read))
-                done[file] += 1
-            if done[file] == totals.get(file):
-                job.join(file, totals[file], partial(sources[file].format.join, sources[file].path))
+        # Closed now: blocks that are closed after Ray's end would start another cluster.
+        with closing(_translated_blocks(cluster, files, read_blocks, arguments)) as blocks:
+            for file, number, packed, size in blocks:
+                if packed == _END:
+                    totals[file] = number
+                else:
+                    block: _Block = pickle.loads(packed)  # noqa: S301 - of this job
+                    for model in block.models:
+                        job.check_model(*model)
+                    job.add_block(file, number, block.errors, partial(os.replace, block.path))
+                    read += size
+                    progress.show(block.rows, len(block.errors), 0, (read, read))
+                    done[file] += 1
+                if done[file] == totals.get(file):
+                    job.join(file, totals[file], partial(sources[file].format.join, sources[file].path))
     except RayError as error:
         raise CorpusError(f"a task on the cluster failed: {_cause(error)}") from error
-    finally:
-        ray.shutdown()
 
 
 def _translated_blocks(
@@ -113,7 +116,7 @@ def _translated_blocks(
     files: Sequence[tuple[int, int]],
     read: Callable[[pa.Table], Iterator[pa.Table]],
     arguments: tuple[object, ...],
-) -> Iterator[tuple[int, int, bytes, int]]:
+) -> Generator[tuple[int, int, bytes, int], None, None]:
     """Yield the file, number, packed `_Block` and bytes of each block, in any order, and the end of each file.
 
     Args:
@@ -198,5 +201,11 @@ class _Translate:
 
 
 def _cause(error: RayError) -> str:
-    """Return the last line of an error, which is the cause at the other end; tracebacks come before it."""
-    return str(error).strip().splitlines()[-1]
+    """Return the cause at the other end, without tracebacks."""
+    lines = str(error).strip().splitlines()
+    if not isinstance(error, RayActorError) or error.actor_init_failed:
+        return lines[-1]
+    cause = " ".join(line.strip() for line in lines if not line[:1].isspace())
+    if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":  # Ray sets it, too
+        cause += " RAY_AUTH_MODE is 'token' in this process: if the cluster has no tokens, set RAY_AUTH_MODE=disabled"
+    return cause
