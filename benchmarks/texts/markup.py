@@ -29,7 +29,7 @@ from jumok_proto.attention import AlignedToken
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.tasks.word_alignment import Floats, Place, align_words, token_places, words
+from jumok_serve.tasks.word_alignment import Floats, Place, TokenAlignment, align_words, token_places, words
 from jumok_serve.text.markup.document import Block, Span
 from jumok_serve.text.markup.parser import parse
 from jumok_serve.text.markup.transfer import Word, transfer
@@ -79,9 +79,9 @@ def key(span: Span) -> str:
 def by_gain(pair: Pair, attention: Floats) -> dict[Span, Place]:
     """Place spans as the server does."""
     source, target = pair.source.text, pair.target.text
-    aligned = align_words(attention, source, pair.source_tokens, target, pair.target_tokens)
-    places = words(target)
-    found = transfer(pair.source.spans, source, [Word(*one, 0) for one in aligned], [(0, len(source))])
+    (aligned,) = align_words([TokenAlignment(attention, source, pair.source_tokens, target, pair.target_tokens)])
+    places = [place for place, _ in aligned]
+    found = transfer(pair.source.spans, source, [Word(*one, 0) for _, one in aligned], [(0, len(source))])
     return {
         span: (places[first][0], places[after - 1][1]) if first < after else (0, 0)
         for span, (first, after) in found.items()

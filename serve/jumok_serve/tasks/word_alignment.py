@@ -2,12 +2,12 @@
 
 import re
 import unicodedata
-from collections import Counter
+from bisect import bisect_right
 from collections.abc import Sequence
 from difflib import SequenceMatcher
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,8 @@ LEAST_SUM = 1e-3
 """Least sum of the weights of a source word that they are divided by."""
 OTHER_KIND = 0.1
 """Factor of the weight between a word and a sign."""
+MAX_BATCH = 2**16
+"""Weights of sentences that are aligned at once, padding included; a longer sentence is aligned alone."""
 
 # Scripts without spaces between words: Thai, Lao, Myanmar, Khmer, kana and Chinese characters.
 _WORD = re.compile(
@@ -41,9 +43,12 @@ def words(text: str) -> list[Place]:
 
 def token_places(tokens: Sequence[str], text: str) -> list[Place]:
     """Return the part of a text that each token spells, by its characters; empty for tokens without text."""
-    of_tokens, of_text = [_letters(token) for token in tokens], [_letters(raw) for raw in text]
-    written = [index for index, letters in enumerate(of_text) for _ in letters]
+    of_tokens, of_text = list(map(_letters, tokens)), list(map(_letters, text))
     mine, others = "".join(of_tokens), "".join(of_text)
+    if len(others) == len(of_text) - of_text.count(""):
+        written = [index for index, letters in enumerate(of_text) if letters]
+    else:
+        written = [index for index, letters in enumerate(of_text) for _ in letters]
     if mine == others:
         ends = [0, *accumulate(map(len, of_tokens))]
         return [(written[first], written[end - 1] + 1) if first < end else (0, 0) for first, end in pairwise(ends)]
@@ -63,63 +68,125 @@ def _letters(text: str) -> str:
     return unicodedata.normalize("NFKC", text.strip(_MARKS)).casefold().replace(" ", "")
 
 
-def align_words(
-    attention: Floats, source: str, source_tokens: Sequence[Place], target: str, target_tokens: Sequence[Place]
-) -> list[Place]:
-    """Return the source word that each word of the target is aligned to; empty if none.
+class TokenAlignment(NamedTuple):
+    """A sentence and its translation, with the alignment of their tokens.
 
-    Args:
+    Attributes:
         attention: cross-attention, [T, S].
         source_tokens: part of the source that each column spells, [S].
         target_tokens: part of the target that each row spells, [T].
     """
-    of_source, of_target = words(source), words(target)
-    if not of_source:
-        return [(0, 0)] * len(of_target)
-    weights: Floats = _shares(of_target, target_tokens) @ attention @ _shares(of_source, source_tokens).T
-    weights = _rows(weights)
+
+    attention: Floats
+    source: str
+    source_tokens: Sequence[Place]
+    target: str
+    target_tokens: Sequence[Place]
+
+
+def align_words(sentences: Sequence[TokenAlignment]) -> list[list[tuple[Place, Place]]]:
+    """Return each word of the targets, with the source word that it is aligned to, or an empty place."""
+    sides = [(_Words(one.source), _Words(one.target)) for one in sentences]
+    aligned: list[list[tuple[Place, Place]]] = [[] for _ in sentences]
+    batch: list[int] = []
+    most = 0
+    # Arrays of many sentences at once: each operator takes far longer to call than to work on one sentence.
+    for index in sorted(range(len(sentences)), key=lambda index: sentences[index].attention.size):
+        sizes = zip(sides[index], sentences[index].attention.shape[::-1], strict=True)
+        size = max(max(len(side.places), tokens) for side, tokens in sizes)
+        if batch and (len(batch) + 1) * max(most, size) ** 2 > MAX_BATCH:
+            _align_batch(sentences, sides, batch, aligned)
+            batch, most = [], 0
+        batch.append(index)
+        most = max(most, size)
+    if batch:
+        _align_batch(sentences, sides, batch, aligned)
+    return aligned
+
+
+class _Words:
+    """The words and signs of a text.
+
+    Attributes:
+        places: part of the text that each is.
+        signs: True for signs, False for words.
+        once: index of each word that the text has once, -1 for others.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.places = words(text)
+        written = [text[start:end] for start, end in self.places]
+        self.signs = [not word.isalnum() for word in written]
+        self.once: dict[str, int] = {}
+        for index, word in enumerate(map(str.casefold, written)):
+            self.once[word] = -1 if word in self.once else index
+
+
+def _align_batch(
+    sentences: Sequence[TokenAlignment],
+    sides: Sequence[tuple[_Words, _Words]],
+    batch: Sequence[int],
+    aligned: list[list[tuple[Place, Place]]],
+) -> None:
+    """Align the words of some sentences, in arrays that are padded with zeros."""
+    chosen = [sentences[index] for index in batch]
+    sources, targets = zip(*(sides[index] for index in batch), strict=True)
+    of_source = _shares(sources, [one.source_tokens for one in chosen])  # [B, source words, S]
+    of_target = _shares(targets, [one.target_tokens for one in chosen])  # [B, target words, T]
+    attention = np.zeros((len(batch), of_target.shape[2], of_source.shape[2]))
+    for padded, one in zip(attention, chosen, strict=True):
+        rows, columns = one.attention.shape
+        padded[:rows, :columns] = one.attention
+    weights = _rows(of_target @ attention @ of_source.transpose(0, 2, 1))
     # A source word that all words of the target attend to a little, as a full stop, says nothing about one of them.
-    weights = _rows(weights / np.maximum(weights.sum(axis=0, keepdims=True), LEAST_SUM))
-    weights += SAME * _same(source, of_source, target, of_target)
-    mine, others = _are_signs(source, of_source), _are_signs(target, of_target)
-    weights = np.where(mine[None, :] != others[:, None], OTHER_KIND * weights, weights)
-    best = weights.argmax(axis=1)
-    signs = others & ~mine[best]  # a sign of its own
-    return [
-        (0, 0) if sign or row[word] <= 0 else of_source[word]
-        for word, row, sign in zip(best.tolist(), weights, signs, strict=True)
+    weights = _rows(weights / np.maximum(weights.sum(axis=1, keepdims=True), LEAST_SUM))
+    same = [
+        (number, row, column)
+        for number, (source, target) in enumerate(zip(sources, targets, strict=True))
+        for word, row in target.once.items()
+        if row >= 0 and (column := source.once.get(word, -1)) >= 0 and word.isalnum()
     ]
+    if same:
+        weights[tuple(zip(*same, strict=True))] += SAME
+    mine, others = _signs(sources, weights.shape[2]), _signs(targets, weights.shape[1])
+    weights[mine[:, None, :] != others[:, :, None]] *= OTHER_KIND
+    best = weights.argmax(axis=2)
+    found = np.take_along_axis(weights, best[:, :, None], 2)[:, :, 0] > 0
+    found &= ~others | np.take_along_axis(mine, best, 1)  # else a sign of its own
+    for number, (of_one, is_found) in enumerate(zip(best.tolist(), found.tolist(), strict=True)):
+        places = sources[number].places
+        aligned[batch[number]] = [
+            (place, places[word] if is_word else (0, 0))
+            for place, word, is_word in zip(targets[number].places, of_one, is_found, strict=False)
+        ]
 
 
 def _rows(weights: Floats) -> Floats:
     """Scale rows to a sum of 1."""
-    scaled: Floats = weights / np.maximum(weights.sum(axis=1, keepdims=True), 1e-9)
+    scaled: Floats = weights / np.maximum(weights.sum(axis=2, keepdims=True), 1e-9)
     return scaled
 
 
-def _are_signs(text: str, places: Sequence[Place]) -> npt.NDArray[np.bool_]:
-    """Return True for signs, False for words."""
-    return np.array([not text[start:end].isalnum() for start, end in places], bool)
+def _signs(sides: Sequence[_Words], most: int) -> npt.NDArray[np.bool_]:
+    """Return True for signs, False for words and padding, [B, most]."""
+    return np.array([one.signs + [False] * (most - len(one.signs)) for one in sides], bool)
 
 
-def _shares(of_text: Sequence[Place], tokens: Sequence[Place]) -> Floats:
-    """Return the share of each token's characters in each word, [words, tokens]."""
-    first, after = np.array(of_text, float).reshape(-1, 2).T[:, :, None]
-    token_first, token_after = np.array(tokens, float).reshape(-1, 2).T[:, None, :]
-    common = np.minimum(after, token_after) - np.maximum(first, token_first)
-    shares: Floats = np.maximum(common, 0) / np.maximum(token_after - token_first, 1)
-    return shares
-
-
-def _same(source: str, of_source: Sequence[Place], target: str, of_target: Sequence[Place]) -> Floats:
-    """Return 1 for words that both texts have once, [target words, source words]."""
-    mine = [source[slice(*place)].casefold() for place in of_source]
-    others = [target[slice(*place)].casefold() for place in of_target]
-    once = Counter(mine)
-    once_there = Counter(others)
-    index = {word: place for place, word in enumerate(mine) if once[word] == 1 and word.isalnum()}
-    same = np.zeros((len(others), len(mine)))
-    for row, word in enumerate(others):
-        if once_there[word] == 1 and word in index:
-            same[row, index[word]] = 1
-    return same
+def _shares(sides: Sequence[_Words], tokens: Sequence[Sequence[Place]]) -> Floats:
+    """Return the share of each token's characters in each word, [B, words, tokens]."""
+    most_words, most_tokens = max(1, *(len(one.places) for one in sides)), max(map(len, tokens))
+    cells: list[int] = []
+    shares: list[float] = []
+    for number, (of_text, of_tokens) in enumerate(zip(sides, tokens, strict=True)):
+        places = of_text.places
+        ends = [end for _, end in places]
+        first_cell = number * most_words * most_tokens
+        for token, (first, after) in enumerate(of_tokens):
+            word = bisect_right(ends, first) if first < after else len(places)
+            while word < len(places) and (start := places[word][0]) < after:
+                cells.append(first_cell + word * most_tokens + token)
+                shares.append((min(after, ends[word]) - max(first, start)) / (after - first))
+                word += 1
+    found = np.zeros(len(sides) * most_words * most_tokens)
+    found[cells] = shares
+    return found.reshape(len(sides), most_words, most_tokens)

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 
-from jumok_serve.tasks.word_alignment import align_words, token_places, words
+from jumok_serve.tasks.word_alignment import TokenAlignment, align_words, token_places, words
 
 
 def aligned(rows: list[list[float]], source: str, target: str) -> list[str]:
-    of_source, of_target = words(source), words(target)
-    found = align_words(np.array(rows), source, of_source, target, of_target)
-    return [source[slice(*place)] for place in found]
+    (found,) = align_words([TokenAlignment(np.array(rows), source, words(source), target, words(target))])
+    assert [place for place, _ in found] == words(target)
+    return [source[slice(*place)] for _, place in found]
 
 
 def test_words_and_signs_are_apart() -> None:
@@ -51,6 +51,28 @@ def test_equal_words_go_together() -> None:
 
 
 def test_no_words_are_aligned_to_nothing() -> None:
-    assert align_words(np.zeros((1, 1)), "", [(0, 0)], "Haus", [(0, 4)]) == [(0, 0)]
-    assert align_words(np.zeros((1, 1)), "house", [(0, 5)], "", [(0, 0)]) == []
+    without = np.zeros((1, 1))
+    assert align_words([]) == []
+    assert align_words([TokenAlignment(without, "", [(0, 0)], "Haus", [(0, 4)])]) == [[((0, 4), (0, 0))]]
+    assert align_words([TokenAlignment(without, "house", [(0, 5)], "", [(0, 0)])]) == [[]]
     assert aligned([[0.0, 0.0]], "red cat", "rote") == [""]
+
+
+def test_sentences_have_the_words_that_each_has_alone() -> None:
+    chosen = np.random.default_rng(5)
+
+    def made(number: int) -> TokenAlignment:
+        """Make a sentence whose tokens are parts of words, parts of several, or no text."""
+        source, target = (" ".join(chosen.choice(["a", "red", "cat.", "e-mail", "3,5"], count)) for count in number)
+        tokens = [
+            [tuple(sorted(pair)) for pair in chosen.integers(0, len(text) + 1, (count + 2, 2)).tolist()]
+            for text, count in zip((source, target), number, strict=True)
+        ]
+        weights = chosen.dirichlet(np.ones(len(tokens[0])), len(tokens[1]))
+        return TokenAlignment(weights.astype(np.float32), source, tokens[0], target, tokens[1])
+
+    sentences = [made(chosen.integers(0, 12, 2)) for _ in range(200)]
+    sentences.append(made(np.array([200, 150])))  # too long for a batch with others
+    alone = [found for one in sentences for found in align_words([one])]
+    assert align_words(sentences) == alone
+    assert sum(map(len, alone)) > 1000

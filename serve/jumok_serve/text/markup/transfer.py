@@ -9,12 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from jumok_serve.text.markup.document import Span
-
-Floats: TypeAlias = npt.NDArray[np.float64]
 
 THRESHOLD = 0.5
 """A word gains if more than this share of its source word is inside of the span."""
@@ -70,12 +65,10 @@ def transfer(
 
 
 class _Target:
-    """The target's words as arrays."""
+    """The target's words, with the part of the source and the sentence of each."""
 
     def __init__(self, words: Sequence[Word], sentences: Sequence[tuple[int, int]]) -> None:
-        self.start, self.end, _ = np.array(words, np.int64).reshape(-1, 3).T
-        self.aligned = self.end > self.start
-        self.length = np.maximum(self.end - self.start, 1)
+        self.words = words
         self._starts = [start for start, _ in sentences]
         self._sentences = [word.sentence for word in words]
 
@@ -92,19 +85,25 @@ class _Target:
         hi = min(within[1], bisect_right(self._sentences, last))
         return (lo, hi) if lo < hi else within
 
-    def gains(self, span: Span, window: Interval) -> Floats:
+    def gains(self, span: Span, window: Interval) -> list[float]:
         """Return the gain of each word of a window."""
-        part = slice(*window)
-        inside = np.minimum(self.end[part], span.end) - np.maximum(self.start[part], span.start)
-        gains = np.where(self.aligned[part], np.maximum(inside, 0) / self.length[part] - THRESHOLD, UNALIGNED)
+        first, after = span.start, span.end
+        gains = []
+        for start, end, _ in self.words[slice(*window)]:
+            if end <= start:
+                gains.append(UNALIGNED)
+            elif first <= start and end <= after:
+                gains.append(1 - THRESHOLD)
+            else:
+                gains.append(max(min(end, after) - max(start, first), 0) / (end - start) - THRESHOLD)
         # Words in the interval of ignored content are replaced by it.
-        return gains if span.content is None else np.where(gains > 0, gains, OUTSIDE)
+        return gains if span.content is None else [gain if gain > 0 else OUTSIDE for gain in gains]
 
 
 class _Candidate(NamedTuple):
     span: Span
     window: Interval
-    gains: Floats
+    gains: Sequence[float]
 
 
 def _place(target: _Target, spans: Sequence[Span], within: Interval) -> dict[Span, Interval]:
@@ -115,7 +114,7 @@ def _place(target: _Target, spans: Sequence[Span], within: Interval) -> dict[Spa
     for span in spans:
         window = target.window(span.start, span.end, within)
         gains = target.gains(span, window)
-        if span.content is not None and gains.max(initial=OUTSIDE) <= 0:
+        if span.content is not None and max(gains, default=OUTSIDE) <= 0:
             continue
         if group and window[0] >= end:
             found |= _place_group(group)
@@ -127,8 +126,11 @@ def _place(target: _Target, spans: Sequence[Span], within: Interval) -> dict[Spa
 
 def _middle(one: _Candidate) -> float:
     """Return the mean place of the words that gain, or the middle of the best."""
-    inside = np.flatnonzero(one.gains > 0)
-    return one.window[0] + float(inside.mean() if len(inside) else one.gains.argmax() if len(one.gains) else 0)
+    gains = one.gains
+    inside = [place for place, gain in enumerate(gains) if gain > 0]
+    if inside:
+        return one.window[0] + sum(inside) / len(inside)
+    return one.window[0] + float(gains.index(max(gains)) if gains else 0)
 
 
 def _place_group(group: Sequence[_Candidate]) -> dict[Span, Interval]:
@@ -144,47 +146,50 @@ def _place_group(group: Sequence[_Candidate]) -> dict[Span, Interval]:
     return {one.span: (lo + first, lo + after) for one, (first, after) in zip(order, intervals, strict=True)}
 
 
-def _widened(one: _Candidate, lo: int, hi: int) -> Floats:
+def _widened(one: _Candidate, lo: int, hi: int) -> Sequence[float]:
+    """Return the gains of all words of the group."""
     first, after = one.window
     if (first, after) == (lo, hi):
         return one.gains
-    return np.concatenate(
-        [np.full(first - lo, OUTSIDE), one.gains, np.full(hi - after, OUTSIDE)]  # the other words of the group
-    )
+    return [*[OUTSIDE] * (first - lo), *one.gains, *[OUTSIDE] * (hi - after)]
 
 
-def best_intervals(gains: Sequence[Floats]) -> tuple[float, list[Interval]]:
+def best_intervals(gains: Sequence[Sequence[float]]) -> tuple[float, list[Interval]]:
     """Return disjoint intervals in order with the largest sum of gains, [k], and the sum.
+
+    Plain numbers: sentences are short, and for them arrays take several times as long.
 
     Args:
         gains: gains of each word for each interval, [k][n].
     """
-    length = len(gains[0])
-    best = np.zeros(length + 1)  # of the intervals so far within the first words
-    steps: list[tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = []
-    places = np.arange(length + 1)
+    best = [0.0] * (len(gains[0]) + 1)  # of the intervals so far within the first words
+    steps: list[tuple[list[int], list[int]]] = []
     for of_one in gains:
-        total = np.concatenate([[0.0], np.cumsum(of_one)])
-        open_ = best - total  # before the first word of the interval
-        running = np.maximum.accumulate(open_)
-        first = np.maximum.accumulate(np.where(open_ >= running, places, 0))
-        ending = best + EMPTY
-        starts = places.copy()
-        if length:
-            filled = total[1:] + running[:-1]
-            takes = filled >= ending[1:]
-            ending[1:] = np.where(takes, filled, ending[1:])
-            starts[1:] = np.where(takes, first[:-1], starts[1:])
-        best = np.maximum.accumulate(ending)
-        last = np.maximum.accumulate(np.where(np.concatenate([[True], ending[1:] > best[:-1]]), places, 0))
-        steps.append((last, starts))
+        lasts, starts, ending_best = [0], [0], [best[0] + EMPTY]
+        total, most, last = 0.0, ending_best[0], 0
+        opened, first = best[0], 0  # before the first word of the interval
+        for place, gain in enumerate(of_one, 1):
+            before = best[place]
+            total += gain
+            ending, start = total + opened, first
+            if ending < before + EMPTY:
+                ending, start = before + EMPTY, place
+            starts.append(start)
+            if ending > most:
+                most, last = ending, place
+            ending_best.append(most)
+            lasts.append(last)
+            if before - total >= opened:
+                opened, first = before - total, place
+        best = ending_best
+        steps.append((lasts, starts))
     intervals: list[Interval] = []
-    place = length
-    for last, starts in reversed(steps):
-        after = int(last[place])
-        place = int(starts[after])
+    place = len(best) - 1
+    for lasts, starts in reversed(steps):
+        after = lasts[place]
+        place = starts[after]
         intervals.append((place, after))
-    return float(best[-1]), intervals[::-1]
+    return best[-1], intervals[::-1]
 
 
 def _mark(  # noqa: PLR0917 - what stands around it
@@ -215,13 +220,16 @@ def _beside(target: _Target, text: str, index: int, parent: tuple[int, int], wit
     after_space = len(text) - len(text[index:].lstrip())
     if target.sentences(len(left) - 1, len(left)) != target.sentences(after_space, after_space + 1):
         return hi  # between two sentences
-    part = slice(lo, hi)
-    before = np.where(target.aligned[part] & (target.end[part] <= index), target.end[part], -1)
-    behind = np.where(target.aligned[part] & (target.start[part] >= index), -target.start[part], -len(text) - 1)
-    found_left, found_right = before.max(initial=-1) >= 0, behind.max(initial=-len(text) - 1) >= -len(text)
-    right_place = lo + int(np.flatnonzero(behind == behind.max())[0]) if found_right else hi
-    left_place = lo + int(np.flatnonzero(before == before.max())[-1]) + 1 if found_left else right_place
-    return right_place if spaced and found_right else left_place
+    left_place = right_place = None
+    left_end, right_start = 0, len(text) + 1
+    for place, (word_start, word_end, _) in enumerate(target.words[lo:hi], lo):
+        if word_start < word_end <= index and word_end >= left_end:
+            left_place, left_end = place + 1, word_end
+        if index <= word_start < word_end and word_start < right_start:
+            right_place, right_start = place, word_start
+    if right_place is not None and (spaced or left_place is None):
+        return right_place
+    return hi if left_place is None else left_place
 
 
 def write_spans(

@@ -1,9 +1,10 @@
 """Translation of documents with markup: their blocks as texts, and the tags around the translations."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import accumulate
+from typing import TypeAlias
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError
 from jumok_proto.results import AppliedTerm, Timings, Translation
@@ -14,7 +15,7 @@ from jumok_serve.tasks.best_attention import Attended
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
-from jumok_serve.tasks.word_alignment import Place, align_words, token_places, words
+from jumok_serve.tasks.word_alignment import Place, TokenAlignment, align_words, token_places, words
 from jumok_serve.text.blame import blamed_texts, text_of_part
 from jumok_serve.text.markup.document import Block, Document
 from jumok_serve.text.markup.parser import parse
@@ -27,6 +28,9 @@ from jumok_serve.text.sentence_translation import (
     submit_sentences,
 )
 from jumok_serve.tokenizers.input_processor import check_text
+
+Pair: TypeAlias = tuple[Place, Place]
+"""A word of a translation, and the source word that it is aligned to."""
 
 
 class PendingDocuments:
@@ -75,12 +79,14 @@ class PendingDocuments:
         attention = self._pending.attention(
             [block is not None and _needs_alignment(block) for block in blocks], self._aligner
         )
+        aligned = iter(_aligned_words(blocks, self._pending.texts, parts, attention))
         written: dict[Block, str] = {}
         joined: list[Translation] = []
         for block, text, of_text, of_block in zip(blocks, self._pending.texts, parts, attention, strict=True):
             joined.append(self._pending.join(text, of_text))
             if block is not None:
-                written[block] = _written(block, text, of_text, of_block)
+                of_parts = [None if one is None else next(aligned) for one in of_block or [None] * len(of_text)]
+                written[block] = _written(block, text, of_text, of_parts)
         return [
             join_translations(
                 joined[first:after],
@@ -109,8 +115,35 @@ def _needs_alignment(block: Block) -> bool:
     return False
 
 
+def _aligned_words(
+    blocks: Sequence[Block | None],
+    texts: Sequence[TextParts],
+    parts: Sequence[Sequence[Translation]],
+    attention: Sequence[Sequence[Attended | None] | None],
+) -> list[list[Pair]]:
+    """Align the words of all parts with attention, in their order."""
+    sentences = []
+    for block, text, of_text, of_block in zip(blocks, texts, parts, attention, strict=True):
+        if block is None or of_block is None:
+            continue
+        for (start, end), translation, attended in zip(text.places, of_text, of_block, strict=True):
+            if attended is None:
+                continue
+            source, target = block.text[start:end], translation.hypotheses[0].text
+            sentences.append(
+                TokenAlignment(
+                    attended.weights,
+                    source,
+                    token_places(attended.source_tokens, source),
+                    target,
+                    token_places(attended.target_tokens, target),
+                )
+            )
+    return align_words(sentences)
+
+
 def _written(
-    block: Block, text: TextParts, translations: Sequence[Translation], attention: Sequence[Attended | None] | None
+    block: Block, text: TextParts, translations: Sequence[Translation], aligned_parts: Sequence[Sequence[Pair] | None]
 ) -> str:
     """Write the translation of a block with its tags."""
     aligned: list[Word] = []
@@ -118,32 +151,25 @@ def _written(
     sentences: list[Place] = []
     target = ""
 
-    def add(written: str, source: Place, pairs: Sequence[tuple[Place, Place]]) -> None:
+    def add(written: str, source: Place, pairs: Iterable[Pair]) -> None:
         nonlocal target
+        at, shift, sentence = len(target), source[0], len(sentences)
         for (first, after), (start, end) in pairs:
-            places.append((len(target) + first, len(target) + after))
-            aligned.append(Word(source[0] + start, source[0] + end, len(sentences)))
+            places.append((at + first, at + after))
+            aligned.append(Word(shift + start, shift + end, sentence))
         sentences.append(source)
         target += written
 
     end = 0
     for index, (kept, place) in enumerate(zip(text.kept, (*text.places, (len(block.text),) * 2), strict=True)):
-        add(kept, (end, place[0]), [(word, word) for word in words(kept)])
+        add(kept, (end, place[0]), [(word, word) for word in words(kept)] if kept else ())
         if index < len(translations):
-            hypothesis = translations[index].hypotheses[0]
-            found = words(hypothesis.text)
-            if attention is None or (attended := attention[index]) is None:
-                sources = [(-place[0], len(block.text) - place[0])] * len(found)  # all spans have all words
-            else:
-                source = block.text[slice(*place)]
-                sources = align_words(
-                    attended.weights,
-                    source,
-                    token_places(attended.source_tokens, source),
-                    hypothesis.text,
-                    token_places(attended.target_tokens, hypothesis.text),
-                )
-            add(hypothesis.text, place, list(zip(found, sources, strict=True)))
+            written = translations[index].hypotheses[0].text
+            pairs = aligned_parts[index]
+            if pairs is None:
+                everything = -place[0], len(block.text) - place[0]  # all spans have all words
+                pairs = [(word, everything) for word in words(written)]
+            add(written, place, pairs)
         end = place[1]
     _align_copies(block, target, places, aligned)
     intervals = transfer(block.spans, block.text, aligned, sentences)
