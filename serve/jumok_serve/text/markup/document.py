@@ -57,6 +57,8 @@ class Block:
         """Write plain text as markup, with the entities of the source where it had them."""
         if self.literal:
             return text.replace("]]>", "]]]]><![CDATA[>")
+        if not self.entities:
+            return text.replace("&", "&amp;").replace("<", "&lt;")
         written: dict[str, str | int | None] = {**_NEEDED, **self.entities}
         return text.translate(str.maketrans(written))
 

@@ -85,13 +85,14 @@ def scan(text: str, *, html: bool) -> Iterator[Token]:
 
 def _at(text: str, position: int, *, html: bool) -> Token | None:
     """Return the token that begins with the ``<`` at a position, if one does."""
+    if text.startswith("</", position):
+        found = _END.match(text, position)
+        return None if found is None else Token(Kind.END, found[0], _name(found[1], html=html))
     found = _START.match(text, position, position + MAX_TAG) or _LONG_START.match(text, position)
     if found:
         name = _name(found[1], html=html)
         empty = (html and name in VOID) or _CLOSED.search(found[0]) is not None
         return Token(Kind.EMPTY if empty else Kind.START, found[0], name)
-    if found := _END.match(text, position):
-        return Token(Kind.END, found[0], _name(found[1], html=html))
     if not html and (found := _DOCTYPE.match(text, position)):
         return Token(Kind.RAW, found[0])
     for opening, closing, kind in _SPECIAL:

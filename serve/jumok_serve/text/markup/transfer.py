@@ -290,5 +290,7 @@ def write_spans(
 
 def _last_first(spans: Sequence[Span], found: Mapping[Span, Interval]) -> list[Span]:
     """Return siblings in the order of the target, last first."""
+    if len(spans) < 2:
+        return list(spans)
     places = {span: (*found[span], index) for index, span in enumerate(spans)}
     return sorted(spans, key=places.__getitem__, reverse=True)
