@@ -24,6 +24,8 @@ LEAST_SUM = 1e-3
 """Least sum of the weights of a source word that they are divided by."""
 OTHER_KIND = 0.1
 """Factor of the weight between a word and a sign."""
+DIGITS = 9
+"""Decimal digits of weights that are compared."""
 MAX_BATCH = 2**16
 """Weights of sentences that are aligned at once, padding included; a longer sentence is aligned alone."""
 
@@ -150,6 +152,8 @@ def _align_batch(
         weights[tuple(zip(*same, strict=True))] += SAME
     mine, others = _signs(sources, weights.shape[2]), _signs(targets, weights.shape[1])
     weights[mine[:, None, :] != others[:, :, None]] *= OTHER_KIND
+    # Words that one token spells have equal weights: of such ones the first, whatever else is in the batch.
+    weights = weights.round(DIGITS)
     best = weights.argmax(axis=2)
     found = np.take_along_axis(weights, best[:, :, None], 2)[:, :, 0] > 0
     found &= ~others | np.take_along_axis(mine, best, 1)  # else a sign of its own

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from jumok_serve.tasks.word_alignment import TokenAlignment, align_words, token_places, words
+from jumok_serve.tasks.word_alignment import Place, TokenAlignment, align_words, token_places, words
 
 
 def aligned(rows: list[list[float]], source: str, target: str) -> list[str]:
@@ -61,18 +61,19 @@ def test_no_words_are_aligned_to_nothing() -> None:
 def test_sentences_have_the_words_that_each_has_alone() -> None:
     chosen = np.random.default_rng(5)
 
-    def made(number: int) -> TokenAlignment:
-        """Make a sentence whose tokens are parts of words, parts of several, or no text."""
-        source, target = (" ".join(chosen.choice(["a", "red", "cat.", "e-mail", "3,5"], count)) for count in number)
-        tokens = [
-            [tuple(sorted(pair)) for pair in chosen.integers(0, len(text) + 1, (count + 2, 2)).tolist()]
-            for text, count in zip((source, target), number, strict=True)
-        ]
-        weights = chosen.dirichlet(np.ones(len(tokens[0])), len(tokens[1]))
-        return TokenAlignment(weights.astype(np.float32), source, tokens[0], target, tokens[1])
+    def side(words_of_side: int) -> tuple[str, list[Place]]:
+        """Make a text, and tokens that are parts of words, several words, or nothing."""
+        text = " ".join(chosen.choice(["a", "red", "cat.", "e-mail", "3,5"], words_of_side))
+        ends = chosen.integers(0, len(text) + 1, (words_of_side + 2, 2))
+        return text, [(min(first, after), max(first, after)) for first, after in ends.tolist()]
 
-    sentences = [made(chosen.integers(0, 12, 2)) for _ in range(200)]
-    sentences.append(made(np.array([200, 150])))  # too long for a batch with others
+    def made(source_words: int, target_words: int) -> TokenAlignment:
+        (source, source_tokens), (target, target_tokens) = side(source_words), side(target_words)
+        weights = chosen.dirichlet(np.ones(len(source_tokens)), len(target_tokens)).astype(np.float32)
+        return TokenAlignment(weights, source, source_tokens, target, target_tokens)
+
+    sentences = [made(*chosen.integers(0, 12, 2).tolist()) for _ in range(200)]
+    sentences.append(made(200, 150))  # too long for a batch with others
     alone = [found for one in sentences for found in align_words([one])]
     assert align_words(sentences) == alone
     assert sum(map(len, alone)) > 1000
