@@ -2,11 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from benchmarks.student_tools import files
-from benchmarks.student_tools.margins import Margin, first_difference
+from benchmarks.student_tools.margins import Margin, common_tokens, first_difference
 from benchmarks.student_tools.training import SIZES, aligned_pairs, batches, guided_loss, lexicon_of
 from benchmarks.students import Equality, Speed, equality_table, speed_table
 from jumok_export.importers.marian.folder import open_folder
@@ -88,12 +89,31 @@ def test_batches_have_every_pair_once() -> None:
 
 def test_the_first_difference_is_a_token() -> None:
     tokenizer = SentencePieceTokenizer(vocabulary())
-    tokens = tokenizer.encode_target("der alte hund sieht einen vogel .")
-    texts = [tokenizer.decode(tokens[:end]) for end in range(len(tokens))]
-    assert first_difference(tokenizer, tokens, texts[4]) == 4
-    assert first_difference(tokenizer, tokens[:4], tokenizer.decode(tokens)) == 4
-    other = [*tokens[:3], tokens[3] + 1, *tokens[4:]]
-    assert first_difference(tokenizer, tokens, tokenizer.decode(other)) <= 3
+    tokens = tokenizer.encode_target("der alte einen")
+    assert tokenizer.tokens(tokens) == ["\u2581d", "er", "\u2581alt", "e", "\u2581ein", "en"]
+    texts = [tokenizer.decode(tokens[:number]) for number in range(7)]
+    assert [common_tokens(tokenizer, tokens, text) for text in texts] == [*range(7)]
+    logits = np.zeros((7, tokenizer.vocab_size), np.float32)
+    logits[range(6), tokens] = 3.0
+    logits[:, 0] = 1.0  # the end
+    assert first_difference(tokenizer, 0, logits[:5], tokens, texts[4]) == (4, 2.0)
+    logits[4, tokens[4]] = 0.0
+    assert first_difference(tokenizer, 0, logits[:5], tokens[:4], texts[6]) == (4, 1.0)
+
+
+def test_a_text_of_other_pieces_differs_where_another_piece_is_likeliest() -> None:
+    tokenizer = SentencePieceTokenizer(vocabulary())
+    tokens = tokenizer.encode_target("alte einen")  # \u2581alt e \u2581ein en
+    [before] = tokenizer.encode_target("a")  # \u2581a
+    logits = np.full((2, tokenizer.vocab_size), -9.0, np.float32)
+    logits[0, tokens[0]], logits[1, tokens[1]], logits[1, tokens[2]] = 2.0, 2.0, -1.0
+    other = tokenizer.decode([tokens[0], tokens[2]])
+    assert other == "alt ein"
+    assert common_tokens(tokenizer, tokens, other) == 1
+    assert first_difference(tokenizer, 0, logits, tokens, other) == (1, 3.0)
+    # The other engine may have written the same beginning as another piece, which was nearer to ours.
+    logits[0, before] = 1.5
+    assert first_difference(tokenizer, 0, logits, tokens, other) == (0, 0.5)
 
 
 def test_tables_name_what_was_missed() -> None:
