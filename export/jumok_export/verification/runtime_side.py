@@ -84,8 +84,8 @@ class RuntimeSide:
             arrays = inputs._asdict()
             memory, state = arrays.pop("memory"), arrays.pop("state")
             step = self._bind(arrays, memory, {})
-            step.give_state(_values(state, self._graphs.state_specs))
-            return self._logits(step), _arrays(step.state)
+            step.give_state(_values(state, self._graphs.state_specs), {})
+            return self._logits(step), _arrays(step.new_state())
 
     def _bind(self, inputs: Arrays, memory: Arrays, state: Arrays) -> DecoderStep:
         width = memory[BIAS].shape[1] if self._graphs.listed else self._graphs.vocabulary

@@ -68,9 +68,9 @@ class Shortlist:
             source_ids: token ids of the text, [S].
         """
         listed = np.zeros(self._vocabulary, np.bool_)
-        listed[self._always] = True
-        for token in set(source_ids):
-            listed[self._targets[self._bounds[token] : self._bounds[token + 1]]] = True
+        bounds, targets = self._bounds, self._targets
+        lists = [targets[bounds[token] : bounds[token + 1]] for token in set(source_ids)]
+        listed[np.concatenate((self._always, *lists))] = True
         return np.flatnonzero(listed)
 
     def save(self, path: Path) -> None:

@@ -1,7 +1,7 @@
 """Continuous batching: sentences join and leave a batch between steps."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -11,15 +11,16 @@ import numpy as np
 
 from jumok_serve.engine.cancellation import CancellationWatch
 from jumok_serve.engine.sentence import Sentence
+from jumok_serve.engine.step_selection import StepSelection
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.runtime.binding import Tensors
 from jumok_serve.runtime.decoder_step import make_decoder
-from jumok_serve.runtime.graphs import Booleans, Floats, Graphs, Integers
+from jumok_serve.runtime.graphs import Floats, Graphs, Integers
 from jumok_serve.runtime.kv_cache import Slots
 from jumok_serve.runtime.output_columns import make_columns
 from jumok_serve.runtime.slot_buffers import padded_length
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from jumok_serve.search import BatchSearch, Constraints, SharedConstraints, concatenate_constraints
+from jumok_serve.search import BatchSearch, concatenate_constraints
 
 MAX_EMPTY_SHARE = 1 / 8
 """Largest share of a batch's slots that may be empty during a step, if all slots take part in it."""
@@ -128,7 +129,7 @@ class Batch:
         self._encoded: dict[Sentence, tuple[_EncoderRun, int]] = {}  # run and row of sentences that have not joined
         self._empty: list[int] = []  # slots, ascending
         self._inputs: DecoderInputs | None = None
-        self._constrained: dict[int, _StepConstraints] = {}  # by the number of sentences
+        self._selection = StepSelection(beam_size)
         self._step_slots: Integers | None = None  # slots of the next step, ascending; None: to be found
         self._longest: int | None = None  # source; None: to be found
         self._watch = CancellationWatch()
@@ -279,7 +280,7 @@ class Batch:
     def step(self) -> None:
         """Decode one token of every row; done sentences stay until removed."""
         slots, searches, arrays = self._find_step_slots(), self._searches, self._searches.arrays
-        selection = self._selection(slots)
+        selection = self._selection.parameters(slots, searches, self._columns)
         inputs, lengths = self._inputs, self._sources.lengths
         if inputs is None or inputs.tokens is not arrays.tokens or inputs.lengths is not lengths:
             inputs = self._inputs = DecoderInputs(arrays.tokens, arrays.positions, arrays.parents, lengths)
@@ -287,12 +288,14 @@ class Batch:
         if selection.with_logits:
             self._draw(slots, selection, tokens, totals)
         unsteady = searches.advance_steady(slots, self._columns.tokens(tokens), totals)
-        failed = self._failed(totals, slots, unsteady)
-        finished = searches.advance([slot for slot in unsteady if slot not in failed])
         present = self._sources.sentences
-        self.done = [sentence for slot in (*finished, *failed) if (sentence := present[slot]) is not None]
-        for sentence in self.done[len(finished) :]:
-            sentence.failure = ModelFailedError("the model computed NaN for this text")
+        self.done = ()
+        if unsteady:
+            failed = self._failed(totals, slots, unsteady)
+            finished = searches.advance([slot for slot in unsteady if slot not in failed])
+            self.done = [sentence for slot in (*finished, *failed) if (sentence := present[slot]) is not None]
+            for sentence in self.done[len(finished) :]:
+                sentence.failure = ModelFailedError("the model computed NaN for this text")
         for slot, sentence in enumerate(present if self._has_progress else ()):
             if sentence is not None and sentence.progress is not None:
                 sentence.progress.update(searches.search(slot))
@@ -315,88 +318,15 @@ class Batch:
             self._columns.to_columns(concatenate_constraints(parts)),
         )
 
-    def _selection(self, slots: Integers) -> SelectionParameters:
-        """Make the selection's inputs, without constraints on rows that draw."""
-        columns, inputs = self._columns, self._columns.inputs(len(slots))
-        searches, arrays = self._searches, self._searches.arrays
-        kept = self._constrained.get(len(slots))
-        # Most steps have the constraints of an earlier step, maybe of other sentences.
-        if kept is None or not kept.hold(inputs, searches, slots):
-            draws, acting, renormalizes = arrays.draws[slots], arrays.on_logits[slots], arrays.renormalizes[slots]
-            constraints = [searches.constraints[slot] for slot in slots.tolist()]
-            boosts = [
-                (index, searches.boosts[slot]) for index, slot in enumerate(slots.tolist()) if slot in searches.boosts
-            ]
-            on_logits, on_log_probs = (
-                columns.to_columns(
-                    concatenate_constraints((index * self.beam_size, entries) for index, entries in of_stage)
-                )
-                for of_stage in (
-                    [(index, constraints[index]) for index in np.flatnonzero(~draws & acting).tolist()],
-                    [(index, constraints[index]) for index in np.flatnonzero(~draws & ~acting).tolist()] + boosts,
-                )
-            )
-            kept = self._constrained[len(slots)] = _StepConstraints(
-                version=searches.constraints_version,
-                slots=slots,
-                shared=searches.shared_constraints(slots),
-                inputs=inputs,
-                on_logits=on_logits,
-                on_log_probs=on_log_probs,
-                renormalize=np.repeat(renormalizes, self.beam_size) if renormalizes.any() else None,
-                with_logits=bool(draws.any()),
-            )
-        return SelectionParameters(
-            scores=arrays.scores[slots].reshape(-1),
-            candidates=int(np.maximum.reduce(arrays.num_candidates[slots])),
-            on_logits=kept.on_logits,
-            on_log_probs=kept.on_log_probs,
-            renormalize=kept.renormalize,
-            with_logits=kept.with_logits,
-        )
-
     def _failed(self, totals: Floats, slots: Integers, unsteady: Sequence[int]) -> set[int]:
         """Return the unsteady slots for which the model computed NaN.
 
         A log-softmax over nothing but -inf is NaN too. That is no failure of the model: constraints left no token.
         """
-        if not unsteady or not self._searches.has_nan:
+        if not self._searches.has_nan:
             return set()
         indices = slots.searchsorted(unsteady)
         rows = (indices[:, None] * self.beam_size + np.arange(self.beam_size)).reshape(-1)
         undefined = rows[np.isnan(totals[rows]).any(axis=1)]
         best = self._decoder.logits().numpy()[undefined].max(axis=1)
         return {int(slots[row // self.beam_size]) for row in undefined[~np.isfinite(best)]}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _StepConstraints:
-    """Constraints of all sentences of a step, concatenated.
-
-    Attributes:
-        version: `BatchSearch.constraints_version` at that step.
-        slots: slots of the step, [n].
-        shared: constraints that all sentences share, or None.
-        inputs: decoder inputs for the columns.
-        on_logits: constraints on columns of logits.
-        on_log_probs: constraints on columns of log-probabilities.
-        renormalize: True if a log-softmax follows them, [n * K]; None: in no row.
-        with_logits: True if some rows draw.
-    """
-
-    version: int
-    slots: Integers
-    shared: SharedConstraints | None
-    inputs: Mapping[str, object]
-    on_logits: Constraints
-    on_log_probs: Constraints
-    renormalize: Booleans | None
-    with_logits: bool
-
-    def hold(self, inputs: Mapping[str, object], searches: BatchSearch, slots: Integers) -> bool:
-        """True if these parameters hold for the next step in `slots` too."""
-        if self.inputs is not inputs:
-            return False
-        if self.slots is slots and self.version == searches.constraints_version:
-            return True
-        return self.shared is not None and self.shared.equals(searches.shared_constraints(slots))

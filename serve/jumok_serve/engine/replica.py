@@ -71,6 +71,7 @@ class Replica:
         self._new: dict[Lane, list[Sentence]] = {}  # by lane: before their first step
         self.counters = EngineCounters()
         self.batches: dict[Lane, Batch] = {}
+        self._unchanged = False  # the next step has the sentences that the scheduler last heard of
         self._light_s = 0.0  # of light steps since the last other step
         self._spare: Batch | None = None  # emptied last: its buffers may serve the next sentences
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -97,23 +98,31 @@ class Replica:
         """Decode until the scheduler is closed and nothing is left."""
         while True:
             self._remove_abandoned()
-            occupied = Occupancy(self.batches.values())
-            if self._ahead:
-                fitting = self._scheduler.take_fitting(self._number, occupied, self._ahead)
-                self._join(fitting)
-                self._ahead = self._ahead[len(fitting) :]
-            taken: list[Sentence] | None
-            if self._ahead:
-                taken = self._scheduler.take_light(self._number)
-            else:
-                taken = self._scheduler.take(self._number, occupied)
-            if taken is None:
+            if not (self._unchanged and self._scheduler.is_quiet) and not self._take():
                 return
-            self._use(self._graphs_alone if self._scheduler.runs_alone(self._number) else self._graphs_shared)
-            if taken:
-                self._joining = taken
-                self._admit(taken, [] if self._ahead else self._scheduler.take_ahead(self._number, taken))
             self._step_all()
+
+    def _take(self) -> bool:
+        """Let sentences join as the scheduler decides; False if it is closed and nothing is left."""
+        occupied = Occupancy(self.batches.values())
+        if self._ahead:
+            fitting = self._scheduler.take_fitting(self._number, occupied, self._ahead)
+            self._join(fitting)
+            self._ahead = self._ahead[len(fitting) :]
+        taken: list[Sentence] | None
+        if self._ahead:
+            taken = self._scheduler.take_light(self._number)
+        else:
+            taken = self._scheduler.take(self._number, occupied)
+        if taken is None:
+            return False
+        self._use(self._graphs_alone if self._scheduler.runs_alone(self._number) else self._graphs_shared)
+        if taken:
+            self._joining = taken
+            self._admit(taken, [] if self._ahead else self._scheduler.take_ahead(self._number, taken))
+        # Only the scheduler knows which of two sets of sessions the next step runs on.
+        self._unchanged = not (taken or self._ahead) and self._graphs_alone is self._graphs_shared
+        return True
 
     def _step_all(self) -> None:
         """Step the light batches, and in their turn the others."""
@@ -178,10 +187,13 @@ class Replica:
         now = time.monotonic()
         for batch in list(self.batches.values()):
             abandoned = batch.abandoned(now)
+            if not abandoned:
+                continue
             for sentence in abandoned:
                 sentence.abandon(Stage.DECODE, self.counters, now)
             batch.remove(abandoned)
             self._ahead = [sentence for sentence in self._ahead if sentence not in abandoned]
+            self._unchanged = False
             self._drop_if_empty(batch)
 
     def _admit(self, taken: list[Sentence], ahead: list[Sentence]) -> None:
@@ -223,6 +235,9 @@ class Replica:
         batch.step()
         self._restart_s = FIRST_RESTART_S
         self._count_step(batch)
+        if not batch.done:
+            return
+        self._unchanged = False
         # Delivered before they are removed: a failure between the two loses no sentence.
         for sentence in batch.done:
             outcome = sentence.decoded()
@@ -260,6 +275,7 @@ class Replica:
         running = [sentence for batch in self.batches.values() for sentence in batch.sentences]
         lost = list(dict.fromkeys([*self._joining, *self._ahead, *running]))
         self.batches, self._joining, self._ahead, self._new, self._spare = {}, [], [], {}, None
+        self._unchanged = False
         self.counters.failed += len(lost)
         for sentence in lost:
             sentence.fail(error)

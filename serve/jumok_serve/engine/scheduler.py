@@ -78,6 +78,11 @@ class Scheduler:
         return self._policy.is_crowded(caller) and not self._closing
 
     @property
+    def is_quiet(self) -> bool:
+        """True if no sentence waits, and the scheduler is open: replicas go on as they are; takes no lock."""
+        return not (self._policy.queue or self._closing)
+
+    @property
     def ready(self) -> bool:
         """True unless all replicas have failed and wait for a restart."""
         with self._changed:

@@ -8,7 +8,7 @@ U: columns of the logits, C: candidates of a row.
       |   SelectionParameters   scores [R]  candidates C  constraints (row, column)  renormalize [R]
       v
     InPlaceDecoder.step                                     GatheringDecoder.step
-      |   KVCache.allocate      entries [slots, K]            |   GatheredState.first_rows  [n, 1]
+      |   KVCache.allocate      entries [slots, K]            |   RowState.first_rows       [n, 1]
       |   by slot, as bound:                                  |   by slot, as bound:
       |     memory.*            [slots, ..., S, ...]          |     memory.*        [n, ..., S, ...]
       |     state.*             [slots, ..., E, ...]          |   given before each step:
@@ -28,7 +28,7 @@ U: columns of the logits, C: candidates of a row.
       |
       v
     DecoderStep.run returns     tokens [R, C]: columns  totals [R, C]: running scores; on demand logits [R, U]
-                                next_state.*: the buffers of state.* themselves, or new tensors [R, ...]
+                                next_state.*: the buffers of state.* themselves, others, or new tensors [R, ...]
 """
 
 import ctypes
@@ -43,10 +43,11 @@ from onnxruntime import OrtValue
 
 from jumok_serve.native import address, function, pointer
 from jumok_serve.runtime.binding import Tensors, View, as_value
-from jumok_serve.runtime.gathered_state import GatheredState
+from jumok_serve.runtime.gathered_state import GatheredState, RowState
 from jumok_serve.runtime.graphs import Floats, Graphs, Integers
 from jumok_serve.runtime.kv_cache import KVCache, Slots
 from jumok_serve.runtime.output_columns import Columns
+from jumok_serve.runtime.recurrent_state import RecurrentState
 from jumok_serve.runtime.step_inputs import (
     DecoderInputs,
     SelectionParameters,
@@ -69,7 +70,7 @@ class Decoder(ABC):
     def __init__(self, graphs: Graphs, beam_size: int) -> None:
         self.graphs = graphs
         self._beam_size = beam_size
-        self._steps: dict[tuple[Graphs, int], DecoderStep] = {}  # by the number of sentences
+        self._steps: dict[tuple[Graphs, int, int], DecoderStep] = {}  # by the number of sentences, and the turn
         self._last: DecoderStep | None = None
 
     @abstractmethod
@@ -111,13 +112,16 @@ class Decoder(ABC):
         assert self._last is not None
         return self._last.logits()
 
-    def _bound_step(self, sentences: int, memory: Mapping[str, Any], columns: Columns) -> "DecoderStep":
-        """The step for n sentences, bound again if tensors have moved."""
-        column_inputs = columns.inputs(sentences)
-        step = self._steps.get((self.graphs, sentences))
-        if step is None or step.memory is not memory or step.columns is not column_inputs:
-            step = self._bind(sentences, memory, column_inputs, columns.width)
-            self._steps[self.graphs, sentences] = step
+    def _bound_step(
+        self, sentences: int, memory: Mapping[str, Any], columns: Columns, *, turn: int = 0
+    ) -> "DecoderStep":
+        """The step for n sentences, bound again if tensors have moved; each turn has its own."""
+        column_inputs, key = columns.inputs(sentences), (self.graphs, sentences, turn)
+        step = self._steps.get(key)
+        if step is None or step.memory is not memory:
+            step = self._steps[key] = self._bind(sentences, memory, column_inputs, columns.width)
+        elif step.columns is not column_inputs:
+            step.give_columns(column_inputs, columns.width)
         self._last = step
         return step
 
@@ -204,7 +208,11 @@ class GatheringDecoder(Decoder):
 
     def __init__(self, graphs: Graphs, beam_size: int) -> None:
         super().__init__(graphs, beam_size)
-        self._state = GatheredState(graphs.state_specs, graphs.empty_state(), beam_size)
+        self._state: RowState
+        if all(isinstance(axis, int) for spec in graphs.state_specs for axis in spec.axes[1:]):
+            self._state = RecurrentState(graphs.state_specs, beam_size)
+        else:
+            self._state = GatheredState(graphs.state_specs, graphs.empty_state(), beam_size)
 
     def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
         """See `Decoder`."""
@@ -219,15 +227,15 @@ class GatheringDecoder(Decoder):
     ) -> tuple[Integers, Floats]:
         """See `Decoder`."""
         sentences = len(slots)
-        step = self._bound_step(sentences, memory.view(sentences), columns)
+        step = self._bound_step(sentences, memory.view(sentences), columns, turn=self._state.turn)
         arrays, positions = step.arrays, inputs.positions[:sentences]
         arrays["token_ids"][:] = inputs.tokens[:sentences]  # [n, K], bound as [R]
         arrays["positions"][:] = positions[:, None]  # [n, K]
         arrays["parents"][:] = self._state.first_rows(sentences) + inputs.parents[:sentences]  # [n, K]
         arrays["source_lengths"][:] = inputs.lengths[:sentences]  # [n]
-        step.give_state(self._state.tensors(int(positions.max())))  # [P, ...]
+        step.give_state(*self._state.tensors(sentences, positions))  # [P, ...], [R, ...]
         candidates = step.run(selection)
-        self._state.replace(step.state, sentences)  # [R, ...]
+        self._state.replace(step.new_state, sentences)
         return candidates
 
     def _bind(
@@ -277,8 +285,9 @@ class DecoderStep:
         self.rows = math.prod(arrays["token_ids"].shape)
         self.width = width
         self._binding = graphs.bind_decoder()
+        self._inputs = graphs.decoder_inputs
         self._for_device = graphs.for_device
-        self._given: tuple[str, ...] = ()
+        self._state: Tensors = {}  # given last
         self._scores = np.zeros(self.rows, np.float32)
         self._candidates = 0
         self._with_logits = False
@@ -301,18 +310,37 @@ class DecoderStep:
         for name, value in state.items():
             self._binding.bind_output(f"next_{name}", value)
 
-    def give_state(self, state: Tensors) -> None:
-        """Bind the state [P, ...] of the next run; release the last."""
+    def give_columns(self, columns: Mapping[str, OrtValue], width: int) -> None:
+        """Bind the inputs that describe the columns of the next runs, whose constraints differ then."""
+        self.columns = columns
+        for name, value in columns.items():
+            if name in self._inputs:
+                self._binding.bind_input(name, value)
+        if width != self.width:
+            self.width = width
+            self._candidates = 0  # to be bound before the next run
+            self._on_logits = self._on_log_probs = NO_CONSTRAINTS
+            self._bind_constraints("logit", NO_CONSTRAINTS)
+            self._bind_constraints("log_prob", NO_CONSTRAINTS)
+            self._binding.bind_output("logits")  # a binding keeps the shape that an output had
+
+    def give_state(self, state: Tensors, following: Tensors) -> None:
+        """Bind the state [P, ...] of the next run, unless it is bound; release the last.
+
+        Args:
+            following: tensors for the state that the run makes, [R, ...]; empty: the run allocates them.
+        """
+        if state is self._state and following:
+            return
+        self._state = state
         for name, value in state.items():
             self._binding.bind_input(name, value)
-            self._binding.bind_output(f"next_{name}")
-        self._given = tuple(state)
+            self._binding.bind_output(f"next_{name}", following.get(name))
 
-    @property
-    def state(self) -> Tensors:
-        """The state [R, ...] that the last run made."""
-        _, *values = self._binding.outputs()[: 1 + len(self._given)]
-        return dict(zip(self._given, values, strict=True))
+    def new_state(self) -> Tensors:
+        """Return the state [R, ...] that the last run made."""
+        _, *values = self._binding.outputs()[: 1 + len(self._state)]
+        return dict(zip(self._state, values, strict=True))
 
     def run(self, selection: SelectionParameters) -> tuple[Integers, Floats]:
         """Run the decoder, after binding the inputs that have changed.

@@ -1,6 +1,7 @@
 """Gathered decoder state: every step makes a new one."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +14,43 @@ TIME_SLACK = 32
 """Positions beyond the longest row's that a gathered cache may have before it is cut."""
 
 
-class GatheredState:
-    """State of the P rows of the last step.
+class RowState(Protocol):
+    """State of the P rows of the last step, from which each row of the next step picks one."""
 
-    Recurrent models have it, and caches without entries by slot.
+    @property
+    def turn(self) -> int:
+        """Number of the tensors that hold the state, if these take turns; else 0."""
+
+    def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
+        """Give sentences in slots their row of first states [B, ...]; without these, zeros or any row."""
+
+    def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
+        """Take the rows of slots along to other slots."""
+
+    def first_rows(self, sentences: int) -> NDArray[np.int64]:
+        """The first row in P of the sentences in slots, [n, 1]."""
+
+    def tensors(self, sentences: int, positions: NDArray[np.int64]) -> tuple[Tensors, Tensors]:
+        """The state [P, ...] and the tensors of the next, [R, ...]; none: the step allocates them.
+
+        Args:
+            sentences: number of sentences in the next step, n.
+            positions: tokens that their rows have decoded, [n].
+        """
+
+    def replace(self, made: Callable[[], Tensors], sentences: int) -> None:
+        """Go on to a step's new state, with rows by slot; `made` returns it, [R, ...]."""
+
+
+class GatheredState:
+    """State of which every step allocates the next, as caches without entries by slot grow; see `RowState`.
 
     Args:
         specs: the decoder's inputs `state.*`, [P, ...].
         tensors: one dummy row, [1, ...].
     """
+
+    turn = 0
 
     def __init__(self, specs: Sequence[TensorSpec], tensors: Tensors, beam_size: int) -> None:
         self._specs = specs
@@ -30,7 +59,7 @@ class GatheredState:
         self._first_rows: dict[int, int] = {}  # by slot, in P
 
     def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
-        """Append first states to the rows; without them, any row serves."""
+        """See `RowState`."""
         first = 0
         if first_state:
             first = next(iter(self._tensors.values())).shape()[0]
@@ -41,24 +70,25 @@ class GatheredState:
             self._first_rows[slot] = first + number if first_state else 0
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
-        """Take the rows of slots along to other slots."""
+        """See `RowState`."""
         for slot, other in zip(slots, to, strict=True):
             self._first_rows[other] = self._first_rows[slot]
 
     def first_rows(self, sentences: int) -> NDArray[np.int64]:
-        """The first row in P of the sentences in slots, [n, 1]."""
+        """See `RowState`."""
         return np.array([self._first_rows[slot] for slot in range(sentences)])[:, None]
 
-    def tensors(self, longest: int) -> Tensors:
-        """The state [P, ...]; cuts a much too long time axis."""
+    def tensors(self, sentences: int, positions: NDArray[np.int64]) -> tuple[Tensors, Tensors]:
+        """See `RowState`; cuts a much too long time axis."""
+        longest = int(positions.max())
         cached = max((_time(spec, self._tensors[spec.name]) for spec in self._specs), default=0)
         if cached <= longest + TIME_SLACK:
-            return self._tensors
-        return {spec.name: _cut(spec, self._tensors[spec.name], longest) for spec in self._specs}
+            return self._tensors, {}
+        return {spec.name: _cut(spec, self._tensors[spec.name], longest) for spec in self._specs}, {}
 
-    def replace(self, tensors: Tensors, sentences: int) -> None:
-        """Take a step's new state, [R, ...], with rows by slot."""
-        self._tensors = tensors
+    def replace(self, made: Callable[[], Tensors], sentences: int) -> None:
+        """See `RowState`."""
+        self._tensors = made()
         self._first_rows = {slot: slot * self._beam_size for slot in range(sentences)}
 
 

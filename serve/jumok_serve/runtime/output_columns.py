@@ -133,11 +133,13 @@ class ShortlistColumns:
         self._lists = {slot: self._lists[slot] for slot in range(sentences)}
         some = next(listed for listed in self._lists.values() if listed is not None)
         lists = [some if listed is None else listed for listed in self._lists.values()]
-        in_any: NDArray[np.bool_] = np.zeros(self._graphs.vocabulary, np.bool_)
-        for listed in lists:
-            in_any[listed] = True
-        tokens = np.flatnonzero(in_any)
-        self._column_of = np.full(len(in_any), _ABSENT)
+        tokens = lists[0]
+        if len(lists) > 1:
+            in_any: NDArray[np.bool_] = np.zeros(self._graphs.vocabulary, np.bool_)
+            for listed in lists:
+                in_any[listed] = True
+            tokens = np.flatnonzero(in_any)
+        self._column_of = np.full(self._graphs.vocabulary, _ABSENT)
         self._column_of[tokens] = np.arange(len(tokens))
         self._tokens = np.pad(tokens, (0, -len(tokens) % WIDTH_STEP), mode="edge")
         self._weights = self._graphs.columns(self._tokens)

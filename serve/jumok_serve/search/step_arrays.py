@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jumok_serve.native import address, function, pointer
+from jumok_serve.native import address, function
 from jumok_serve.search.search import DEAD_SCORE, Search
 from jumok_serve.search.topk import Continuations, best_continuations, best_of_each_row
 
@@ -63,6 +63,7 @@ class StepArrays:
 
     Attributes:
         steps: steps so far.
+        changes: a new number if `num_candidates` may have changed.
         capacity: slots that the arrays hold.
         tokens: fed at the next step, [slots, K].
         scores: sums of token scores, [slots, K].
@@ -76,7 +77,7 @@ class StepArrays:
 
     def __init__(self, beam_size: int) -> None:
         self.beam_size = beam_size
-        self.steps = self.capacity = 0
+        self.steps = self.capacity = self.changes = 0
         self.tokens: NDArray[np.int64] = np.zeros((0, beam_size), np.int64)
         self.scores: NDArray[np.float32] = np.zeros((0, beam_size), np.float32)
         self.parents: NDArray[np.int64] = np.zeros((0, beam_size), np.int64)
@@ -162,6 +163,7 @@ class StepArrays:
 
     def set_inputs(self, slots: list[int], searches: Sequence[Search]) -> None:
         """Copy the next step's inputs from searches that know all steps."""
+        self.changes += 1
         self.tokens[slots] = [search.tokens for search in searches]
         self.scores[slots] = [search.scores for search in searches]
         self.parents[slots] = [search.parents for search in searches]
@@ -286,6 +288,8 @@ class NativeStep:
         ring_steps, num_eos_ids = arrays._ring_tokens.shape[1], arrays._eos_ids.shape[1]
         self._searches = _Searches(arrays.beam_size, ring_steps, num_eos_ids, *map(address, self._kept_alive))
         self._slots = arrays.capacity
+        self._read: tuple[NDArray[Any] | None, ...] = (None, None, None)  # slots, tokens and totals of the last step
+        self._addresses: tuple[int, ...] = ()
         self._reserve(0)
 
     def _reserve(self, number: int) -> None:
@@ -308,10 +312,14 @@ class NativeStep:
         if len(slots) * number > len(self._tokens):
             self._reserve(number)
         candidates = tokens.shape[1]
-        tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
+        read = self._read
+        if slots is not read[0] or tokens is not read[1] or totals is not read[2]:  # most steps read the same arrays
+            self._read = slots, np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
+            self._addresses = tuple(map(address, self._read))
+        from_slots, from_tokens, from_totals = self._addresses
         count = self._run(
-            *(self._searches, pointer(slots), len(slots), candidates),
-            *(pointer(tokens), pointer(totals), steps, number, *self._found),
+            *(self._searches, from_slots, len(slots), candidates),
+            *(from_tokens, from_totals, steps, number, *self._found),
         )
         if not count:
             return ALL_STEADY

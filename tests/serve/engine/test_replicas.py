@@ -15,6 +15,8 @@ from jumok_proto.errors import EngineFailedError
 from jumok_serve import DeadlineExceededError, DecodingOptions, EngineLimits, Translator, UnavailableError
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
+from jumok_serve.engine.scheduling_policy import SchedulingPolicy
+from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.runtime.sessions import session_options
@@ -71,6 +73,28 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat every model as large: a replica that runs alone uses the threads of all."""
     monkeypatch.setattr("jumok_serve.runtime.loader.SMALL_WEIGHTS", 0)
     monkeypatch.setattr("jumok_serve.runtime.loader.SEVERAL_IN_FP32", 0)
+
+
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_a_replica_asks_the_scheduler_only_if_sentences_come_or_go(
+    tiny_bundle: Path, replicas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    take = SchedulingPolicy.take
+
+    def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
+        asked.append(replica)
+        return take(policy, replica, now)
+
+    numbers = set()
+    for length in (3, 30):
+        with monkeypatch.context() as patch:
+            patch.setattr(SchedulingPolicy, "take", noted)
+            asked.clear()
+            with Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=1) as translator:
+                translator.translate(TEXTS[0], beam_size=1, min_length=length, max_length=length)
+            numbers.add(len(asked))
+    assert max(numbers) - min(numbers) <= 2 * replicas  # idle replicas wake at random
 
 
 @pytest.mark.usefixtures("large")

@@ -51,6 +51,17 @@ def test_several_sentences_wake_several_replicas() -> None:
     assert {id(one) for part in taken for one in part} == set(map(id, sentences))
 
 
+def test_a_scheduler_is_quiet_while_it_is_open_and_no_sentence_waits() -> None:
+    scheduler = Scheduler(EngineLimits(), 1)
+    assert scheduler.is_quiet
+    scheduler.add([sentence()])
+    assert not scheduler.is_quiet
+    scheduler.take(0, Occupancy())
+    assert scheduler.is_quiet
+    scheduler.close(drain=True)
+    assert not scheduler.is_quiet
+
+
 def test_closing_ends_idle_replicas_once_the_queue_is_empty() -> None:
     scheduler = Scheduler(EngineLimits(max_batch_tokens=1, max_alone_rows=1), 2)
     first, second = sentence(), sentence()

@@ -1,0 +1,113 @@
+"""Parameters of a step's selection: constraints and candidates, found again only if they change."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from jumok_serve.runtime.graphs import Booleans, Integers
+from jumok_serve.runtime.output_columns import Columns
+from jumok_serve.runtime.step_inputs import SelectionParameters
+from jumok_serve.search import BatchSearch, Constraints, SharedConstraints, concatenate_constraints
+
+
+class StepSelection:
+    """Makes the parameters of each step's selection."""
+
+    def __init__(self, beam_size: int) -> None:
+        self._beam_size = beam_size
+        self._constrained: dict[int, _StepConstraints] = {}  # by the number of sentences
+        self._candidates: tuple[Integers | None, int, int] = None, 0, 0  # of each row, with their slots and `changes`
+
+    def parameters(self, slots: Integers, searches: BatchSearch, columns: Columns) -> SelectionParameters:
+        """Make the selection's parameters, without constraints on rows that draw.
+
+        Args:
+            slots: slots of the step, [n].
+            searches: searches by slot.
+            columns: columns of the logits.
+        """
+        inputs, arrays = columns.inputs(len(slots)), searches.arrays
+        kept = self._constrained.get(len(slots))
+        # Most steps have the constraints of an earlier step, maybe of other sentences.
+        if kept is None or not kept.hold(inputs, searches, slots):
+            draws, acting, renormalizes = arrays.draws[slots], arrays.on_logits[slots], arrays.renormalizes[slots]
+            constraints = [searches.constraints[slot] for slot in slots.tolist()]
+            boosts = [
+                (index, searches.boosts[slot]) for index, slot in enumerate(slots.tolist()) if slot in searches.boosts
+            ]
+            on_logits, on_log_probs = (
+                columns.to_columns(
+                    concatenate_constraints((index * self._beam_size, entries) for index, entries in of_stage)
+                )
+                for of_stage in (
+                    [(index, constraints[index]) for index in np.flatnonzero(~draws & acting).tolist()],
+                    [(index, constraints[index]) for index in np.flatnonzero(~draws & ~acting).tolist()] + boosts,
+                )
+            )
+            kept = self._constrained[len(slots)] = _StepConstraints(
+                version=searches.constraints_version,
+                slots=slots,
+                shared=searches.shared_constraints(slots),
+                inputs=inputs,
+                on_logits=on_logits,
+                on_log_probs=on_log_probs,
+                renormalize=np.repeat(renormalizes, self._beam_size) if renormalizes.any() else None,
+                with_logits=bool(draws.any()),
+            )
+        elif kept.slots is not slots or kept.version != searches.constraints_version:
+            kept = self._constrained[len(slots)] = kept.held_by(slots, searches.constraints_version)
+        return SelectionParameters(
+            scores=arrays.scores[slots].reshape(-1),
+            candidates=self._candidates_of(slots, searches),
+            on_logits=kept.on_logits,
+            on_log_probs=kept.on_log_probs,
+            renormalize=kept.renormalize,
+            with_logits=kept.with_logits,
+        )
+
+    def _candidates_of(self, slots: Integers, searches: BatchSearch) -> int:
+        """Return the candidates that the next step needs of each row, C."""
+        arrays = searches.arrays
+        known, changes, candidates = self._candidates
+        if known is not slots or changes != arrays.changes:
+            candidates = int(np.maximum.reduce(arrays.num_candidates[slots]))
+            self._candidates = slots, arrays.changes, candidates
+        return candidates
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StepConstraints:
+    """Constraints of all sentences of a step, concatenated.
+
+    Attributes:
+        version: `BatchSearch.constraints_version` at that step.
+        slots: slots of the step, [n].
+        shared: constraints that all sentences share, or None.
+        inputs: decoder inputs for the columns.
+        on_logits: constraints on columns of logits.
+        on_log_probs: constraints on columns of log-probabilities.
+        renormalize: True if a log-softmax follows them, [n * K]; None: in no row.
+        with_logits: True if some rows draw.
+    """
+
+    version: int
+    slots: Integers
+    shared: SharedConstraints | None
+    inputs: Mapping[str, object]
+    on_logits: Constraints
+    on_log_probs: Constraints
+    renormalize: Booleans | None
+    with_logits: bool
+
+    def hold(self, inputs: Mapping[str, object], searches: BatchSearch, slots: Integers) -> bool:
+        """True if these parameters hold for the next step in `slots` too."""
+        if self.inputs is not inputs:
+            return False
+        if self.slots is slots and self.version == searches.constraints_version:
+            return True
+        return self.shared is not None and self.shared.equals(searches.shared_constraints(slots))
+
+    def held_by(self, slots: Integers, version: int) -> "_StepConstraints":
+        """Return the same parameters for other slots, where they `hold`."""
+        return replace(self, slots=slots, version=version)
