@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jumok_serve.native import address, function
+from jumok_serve.native import address, function, pointer
 from jumok_serve.search.search import DEAD_SCORE, Search
 from jumok_serve.search.topk import Continuations, best_continuations, best_of_each_row
 
@@ -288,8 +288,6 @@ class NativeStep:
         ring_steps, num_eos_ids = arrays._ring_tokens.shape[1], arrays._eos_ids.shape[1]
         self._searches = _Searches(arrays.beam_size, ring_steps, num_eos_ids, *map(address, self._kept_alive))
         self._slots = arrays.capacity
-        self._read: tuple[NDArray[Any] | None, ...] = (None, None, None)  # slots, tokens and totals of the last step
-        self._addresses: tuple[int, ...] = ()
         self._reserve(0)
 
     def _reserve(self, number: int) -> None:
@@ -312,14 +310,10 @@ class NativeStep:
         if len(slots) * number > len(self._tokens):
             self._reserve(number)
         candidates = tokens.shape[1]
-        read = self._read
-        if slots is not read[0] or tokens is not read[1] or totals is not read[2]:  # most steps read the same arrays
-            self._read = slots, np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
-            self._addresses = tuple(map(address, self._read))
-        from_slots, from_tokens, from_totals = self._addresses
+        tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
         count = self._run(
-            *(self._searches, from_slots, len(slots), candidates),
-            *(from_tokens, from_totals, steps, number, *self._found),
+            *(self._searches, pointer(slots), len(slots), candidates),
+            *(pointer(tokens), pointer(totals), steps, number, *self._found),
         )
         if not count:
             return ALL_STEADY
