@@ -5,13 +5,24 @@ from collections.abc import Callable
 
 from hypothesis import settings
 
-from jumok_serve.text.files.document import FORMATS
+from jumok_serve.text.files.document import FORMATS, FileDocument
 from jumok_serve.text.files.pieces import Text
 
 THOROUGH = bool(os.environ.get("JUMOK_TEST_THOROUGH"))
 
 made = settings(max_examples=10_000 if THOROUGH else 60, deadline=None)
 """Number of files that Hypothesis makes."""
+
+
+def read_file(data: bytes, name: str = "", file_format: str = "") -> FileDocument:
+    """Read a file in all its steps."""
+    steps = FileDocument.read(data, name, file_format)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: FileDocument = end.value
+            return found
 
 
 def texts(content: str, name: str) -> list[Text]:

@@ -23,6 +23,9 @@ A power of two, so dividing by it gives the log-probability back bit by bit.
 
 MAX_READINGS: Final = 32
 """Most ways to read a row that are followed; more need many terms that share alternatives."""
+FEW_READINGS: Final = 8
+MAX_WORK: Final = 2**14
+"""Ways to read the rows of a sentence, beyond `FEW_READINGS` a row, after which the best two of a row are followed."""
 
 Tokens: TypeAlias = tuple[int, ...]
 
@@ -236,6 +239,7 @@ class TermAutomaton:
         self.first_reading = Reading(sum(self._shortest), ())
         self._states: dict[tuple[Reading, ...], TermState] = {}
         self._boosts: dict[tuple[TermState, ...], Constraints] = {}
+        self._work = 0
         self.start = self._state((self.first_reading,))
 
     def _state(self, readings: tuple[Reading, ...]) -> TermState:
@@ -296,15 +300,26 @@ class TermAutomaton:
         """Return the readings that have met the most, at most `MAX_READINGS`."""
         if len(readings) == 1:
             return [*readings]
+        self._work += max(0, len(readings) - FEW_READINGS)
+        most = MAX_READINGS if self._work < MAX_WORK else 2
+        compared = self._first(readings, 4 * most)  # each with each other
         kept = [
             one
-            for one in readings
+            for one in compared
             if not any(
                 one.pending == other.pending and one.unmet != other.unmet and one.unmet & other.unmet == other.unmet
-                for other in readings
+                for other in compared
             )
         ]
-        return kept if len(kept) <= MAX_READINGS else sorted(kept, key=lambda one: (self.left(one), one))[:MAX_READINGS]
+        return self._first(kept, most)
+
+    def _first(self, readings: Collection[Reading], most: int) -> list[Reading]:
+        """Return the readings that need the fewest tokens; one has no pending tokens, as it alone reads any token."""
+        if len(readings) <= most:
+            return [*readings]
+        ranked = sorted(readings, key=lambda one: (self.left(one), one))
+        idle = next(one for one in ranked if not one.pending)
+        return [idle, *(one for one in ranked[:most] if one != idle)][:most]
 
     def left(self, reading: Reading) -> int:
         """Return the number of tokens that the shortest way from a reading to all terms needs."""

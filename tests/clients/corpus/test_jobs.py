@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import os
 import subprocess
 import sys
 import tracemalloc
@@ -47,6 +48,44 @@ def test_blocks_of_any_size_make_one_file_in_order(source: Path, tmp_path: Path,
     assert run(out, source, block_rows=rows)
     assert out.read_text() == CAPITALS
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "source.txt"]
+
+
+def test_names_of_files_may_be_any_bytes(tmp_path: Path) -> None:
+    source = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))
+    source.write_bytes(b"line 0\n\xff\nline 2\n")
+    out = source.with_name(f"out-{source.name}")
+    with pytest.raises(ConnectionError):
+        run(out, source, runner=partial(ended_after, 2), block_rows=1)
+    assert run(out, source, runner=at_once, block_rows=1)
+    assert out.read_text() == "LINE 0\n\nLINE 2\n"
+    (bad,) = out.with_name(f"{out.name}.errors.jsonl").read_text().splitlines()
+    assert json.loads(bad)["file"] == str(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        *(("job.json", each) for each in (b"", b"{", b"\xff", b"[]", b"{}", b'{"settings": 1, "publishing": false}')),
+        *(("models.json", each) for each in (b"[", b"[]", b"[" * 100_000)),
+    ],
+)
+def test_a_damaged_state_is_named(source: Path, tmp_path: Path, name: str, content: bytes) -> None:
+    out = tmp_path / "out.txt"
+    with pytest.raises(ConnectionError):
+        run(out, source, runner=partial(ended_after, 8))
+    (unfinished(out) / name).write_bytes(content)
+    with pytest.raises(CorpusError, match=rf"{name} is damaged: remove .*out.txt.unfinished and start anew"):
+        run(out, source)
+
+
+def test_other_files_among_the_blocks_are_left_alone(source: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out.txt"
+    with pytest.raises(ConnectionError):
+        run(out, source, runner=partial(ended_after, 8))
+    for name in ("a.rows", "1-2-3.rows", f"{'9' * 200}-0.rows"):
+        (unfinished(out) / "blocks" / name).write_bytes(b"x")
+    assert run(out, source)
+    assert out.read_text() == CAPITALS
 
 
 def test_blocks_after_an_unfinished_one_are_translated_again(source: Path, tmp_path: Path) -> None:

@@ -111,10 +111,14 @@ def test_bytes_that_are_no_text_are_reported(tmp_path: Path) -> None:
     assert errors(out) == {2: "the column 'text' is not UTF-8: invalid start byte"}
 
 
-def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"PAR1 and no more", b"PAR1" + b"\xff" * 1000 + b"\x84\x03\0\0PAR1", b"PAR1" + b"x" * 100 + b"Z\0\0\0PARE"],
+)
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path, content: bytes) -> None:
     source = tmp_path / "source.parquet"
-    source.write_bytes(b"PAR1 and no more")
-    with pytest.raises(CorpusError, match=r"source\.parquet is no Parquet file, or is cut off"):
+    source.write_bytes(content)
+    with pytest.raises(CorpusError, match=r"source\.parquet is no Parquet file, or is damaged"):
         run(tmp_path / "out.parquet", source)
 
 

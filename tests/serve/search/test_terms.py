@@ -109,6 +109,22 @@ def test_every_state_has_a_token_that_comes_nearer() -> None:
     assert seen > 500
 
 
+def test_terms_that_share_alternatives_have_a_state_after_any_token() -> None:
+    """They have more readings than are followed, and more than are followed in all."""
+    rng = np.random.default_rng(31)
+    for count, shared in ((8, 8), (64, 5)):
+        longer = [tuple([2] * length) for length in range(1, shared + 1)]
+        alternatives = tuple((*longer[: index % shared + 1], (3, index)) for index in range(count))
+        automaton = TermAutomaton(terms := Terms(alternatives, joins=bytes([0] * 5 + [1])))
+        tokens = [2] * 20 + rng.integers(1, 7, size=30).tolist()
+        state = automaton.start
+        for token in tokens:
+            state = state.next(token)
+        spans = read_terms(tokens, terms)
+        assert state.bank >= count - spans.count(None)
+        assert spans.count(None) < count
+
+
 def test_left_is_the_length_of_the_shortest_way_to_all_terms() -> None:
     rng = np.random.default_rng(3)
     for _ in range(30):

@@ -2,6 +2,8 @@
 
 import asyncio
 import io
+import itertools
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,8 +17,12 @@ from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.translation_pb2 import CORPUS_ORDER_INPUT, CorpusSettings
 from jumok_serve import Translator
+from jumok_serve.service.handlers.file_service import MAX_OPEN_FILES, READING_THREADS
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.text.files.document import FORMATS
+from jumok_serve.text.files.pieces import FileFormat
 from tests.support.command import run, serve
+from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, failure, hold
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
@@ -183,6 +189,35 @@ def test_a_caller_that_leaves_frees_its_rows() -> None:
             while server.open_calls:
                 await asyncio.sleep(0.001)
             assert all(future.cancelled() for answer in answers for future in answer.futures)
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It makes room for another file, and no thread goes on."""
+    begun = threading.Semaphore(0)
+
+    def endless(_: str) -> Iterator[str]:
+        begun.release()
+        yield from itertools.repeat("")
+
+    formats = {"endless": FileFormat(endless), "text": FORMATS["text"]}
+    monkeypatch.setattr("jumok_serve.text.files.document.FORMATS", formats)
+    request = TranslateFileRequest(settings=FileSettings(format="endless"), file=b"A dog.\n")
+    other = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n")
+
+    async def scenario() -> None:
+        async with serving_fake(FakeModel()) as (server, channel):
+            stub = FileServiceStub(channel)
+            calls = [stub.TranslateFile(iter([request])) for _ in range(MAX_OPEN_FILES)]
+            for _ in range(READING_THREADS):
+                await asyncio.to_thread(begun.acquire, timeout=HANG_S)
+            for call in calls:
+                call.cancel()
+            while server.open_calls:
+                await asyncio.sleep(0.001)
+            responses = await read_all(stub.TranslateFile(iter([other]), timeout=HANG_S))
+            assert responses[-1].translated_count == 1
 
     asyncio.run(scenario())
 

@@ -1,10 +1,12 @@
 """FileService: translates the texts of files as a corpus."""
 
 import asyncio
+import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
+from concurrent.futures import Future
 from functools import partial
-from typing import Any, cast
+from typing import Any, TypeAlias, TypeVar, cast
 
 from jumok_proto.conversion import markup_to_proto, rules_to_proto
 from jumok_proto.errors import InvalidArgumentError
@@ -18,6 +20,7 @@ from jumok_proto.v1.translation_pb2 import (
 )
 from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields
+from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.service.rpc.open_calls import OpenCalls
@@ -28,11 +31,14 @@ from jumok_serve.text.files.pieces import Piece, Text
 
 MAX_OPEN_FILES = 16
 """Files that are translated at once; one caller may have half, and further ones wait. Each is in memory."""
+READING_THREADS = 2
 TEXTS_PER_MESSAGE = 64
 MAX_CHUNK = 2**18
 """Bytes of a response."""
 
 Corpus = Callable[[Any, Any], Awaitable[None]]
+Result = TypeVar("Result")
+Take: TypeAlias = Callable[[], Awaitable[list[Piece]]]
 
 
 class FileService(FileServiceServicer):
@@ -46,6 +52,7 @@ class FileService(FileServiceServicer):
         self._translate_corpus = translate_corpus
         self._limits = limits
         self._files = OpenCalls("files", MAX_OPEN_FILES, MAX_OPEN_FILES // 2)
+        self._reading = WorkerPool("read", threads=READING_THREADS, max_jobs=MAX_OPEN_FILES)
 
     async def TranslateFile(self, requests: RequestReader, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Read a file, translate its texts, and write it; cancellation frees all rows."""
@@ -53,17 +60,27 @@ class FileService(FileServiceServicer):
         await submit_when_there_is_room(partial(self._open, caller))
         try:
             settings, data = await self._read(requests)
-            document = await asyncio.to_thread(FileDocument.read, data, settings.name, settings.format)
+            document = await self._document(caller, data, settings)
             del data
             translation = settings.translation
             if document.format.markup is not None:
                 translation.markup = markup_to_proto(document.format.markup)
                 translation.markup_rules.MergeFrom(rules_to_proto(document.format.rules))
-            texts = _FileTexts(document, translation, context)
+            pieces = document.pieces()
+
+            def take() -> Awaitable[list[Piece]]:
+                return _ended(self._reading.submit(partial(_take, pieces), caller, TEXTS_PER_MESSAGE))
+
+            texts = _FileTexts(document, take, translation, context)
             await self._translate_corpus(texts, texts)
             await texts.finish()
         finally:
             self._files.close(caller)
+
+    async def _document(self, caller: str, data: bytes, settings: FileSettings) -> FileDocument:
+        stopped = threading.Event()
+        steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set)
+        return await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
 
     async def _open(self, caller: str) -> None:
         self._files.open(caller)
@@ -105,13 +122,16 @@ class _FileTexts:
     """The texts of a file as requests of a corpus, and the corpus' responses as the translated file.
 
     Stands for the reader of requests and the context of the call.
+
+    Args:
+        take: returns the next pieces, with a message's texts.
     """
 
-    def __init__(self, document: FileDocument, settings: CorpusSettings, context: Context) -> None:
+    def __init__(self, document: FileDocument, take: Take, settings: CorpusSettings, context: Context) -> None:
         self._document = document
+        self._take = take
         self._settings: CorpusSettings | None = settings
         self._context = context
-        self._pieces = document.pieces()
         self._waiting = deque[Piece]()  # taken from the file, not yet written
         self._sent = 0
         self._done = 0
@@ -121,7 +141,7 @@ class _FileTexts:
 
     async def next(self, busy: Callable[[], bool] = lambda: False) -> TranslateCorpusRequest | None:
         """Return the next texts, or None after the last."""
-        taken = await asyncio.to_thread(_take, self._pieces)
+        taken = await self._take()
         self._waiting += taken
         texts = [piece for piece in taken if isinstance(piece, Text)]
         if not texts and self._settings is None:
@@ -171,6 +191,18 @@ class _FileTexts:
         last.file = bytes(self._written)
         self._written.clear()
         await write_response(self._context, last)
+
+
+async def _ended(job: "Future[Result]", stop: Callable[[], object] = lambda: None) -> Result:
+    """Return the result of a job. If the call ends, wait for the end of the job, whose file is in memory until then."""
+    waiting = asyncio.wrap_future(job)
+    try:
+        return await asyncio.shield(waiting)
+    except asyncio.CancelledError:
+        stop()
+        if not job.cancel():
+            await asyncio.wait([waiting])
+        raise
 
 
 def _take(pieces: Iterator[Piece]) -> list[Piece]:

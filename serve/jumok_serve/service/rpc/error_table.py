@@ -18,7 +18,8 @@ from jumok_proto.errors import (
 )
 
 # Statuses travel in HTTP/2 headers, which peers bound at 8 KiB; a name that a caller sent comes back in its error.
-MAX_MESSAGE_LENGTH = 500
+# It stands there several times, and each byte beyond ASCII takes up to three.
+MAX_MESSAGE_BYTES = 500
 MAX_CACHED_STATUSES = 256
 
 EXPECTED = frozenset(kind for (_, reason), kind in ERRORS.items() if reason and kind is not InternalError)
@@ -106,4 +107,8 @@ def to_status(error: Exception, request_id: str) -> status_pb2.Status:
 
 
 def _shorten(text: str) -> str:
-    return text if len(text) <= MAX_MESSAGE_LENGTH else f"{text[: MAX_MESSAGE_LENGTH - 1]}…"
+    """Cut a text to `MAX_MESSAGE_BYTES` in UTF-8."""
+    written = text.encode(errors="replace")
+    if len(written) <= MAX_MESSAGE_BYTES:
+        return text
+    return f"{written[: MAX_MESSAGE_BYTES - len('…'.encode())].decode(errors='ignore')}…"

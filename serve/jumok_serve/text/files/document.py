@@ -1,9 +1,8 @@
 """A file that was read: its characters, its format, and its pieces."""
 
 import codecs
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Final, Self
@@ -35,6 +34,7 @@ ENDINGS: Final = MappingProxyType(
 """Names of formats by the end of a file's name."""
 MAX_KEPT: Final = 50_000
 """Pieces of a file that are kept in memory between its check and its translation."""
+PIECES_PER_STEP: Final = 1024
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -60,23 +60,33 @@ class FileDocument:
     few: Sequence[Piece] | None
 
     @classmethod
-    def read(cls, data: bytes, name: str, file_format: str) -> Self:
-        """Read a file and check all of it.
+    def read(
+        cls, data: bytes, name: str, file_format: str, stopped: Callable[[], bool] = lambda: False
+    ) -> Generator[int, None, Self]:
+        """Read a file and check all of it, in steps; yields the work of each, and returns the document.
 
         Args:
             name: name of the file; its end gives the format if there is no other.
             file_format: name of the format, or empty.
+            stopped: true if the document is not needed any more; the rest is then left out.
 
         Raises:
             InvalidArgumentError: an unknown format, bytes that are no text, or a bad file.
         """
+        yield PIECES_PER_STEP
         chosen = _format(name, file_format)
         mark, encoding = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", "utf-8"))
         content = _decoded(data[len(mark) :], encoding)
-        pieces = chosen.pieces(content)
-        few = list(islice(pieces, MAX_KEPT))
-        count = sum(isinstance(piece, Text) for piece in chain(few, pieces))
-        return cls(content, encoding, mark, chosen, count, few if len(few) < MAX_KEPT else None)
+        few, number, count = list[Piece](), 0, 0
+        for number, piece in enumerate(chosen.pieces(content), start=1):
+            count += isinstance(piece, Text)
+            if number <= MAX_KEPT:
+                few.append(piece)
+            if number % PIECES_PER_STEP == 0:
+                if stopped():
+                    break
+                yield PIECES_PER_STEP
+        return cls(content, encoding, mark, chosen, count, few if number < MAX_KEPT else None)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield texts, and all between them."""

@@ -9,18 +9,19 @@ from jumok_serve.text.files.markdown_inline import Inline
 from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, separate, unchanged, with_end
 from jumok_serve.text.markup.structure import BLOCKS
 
+MAX_READ: Final = 2**20
+"""Characters of a text above which its marks are not read: it is far too long to be translated."""
 _FENCE: Final = re.compile(r"[ \t>]*(`{3,}(?=[^`]*$)|~{3,})")
 _PREFIX: Final = re.compile(
-    r"(?:[ \t]*(?:>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|#{1,6}(?=[ \t])|\[[ xX]\](?=[ \t])))*[ \t]*"
+    r"(?:[ \t]*+(?:>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|#{1,6}(?=[ \t])|\[[ xX]\](?=[ \t])))*+[ \t]*+"
 )
-"""Marks of quotations, lists, headings and tasks at the beginning of a line."""
+"""Marks of quotations, lists, headings and tasks at the beginning of a line. Possessive: linear time, and no memory."""
 _MARKED: Final = re.compile(r"[ \t]*(?:>|[-+*][ \t]|\d{1,9}[.)][ \t]|#{1,6}[ \t])")
 _ITEM: Final = re.compile(r"[ \t>]*(?:[-+*]|\d{1,9}[.)])[ \t]")
-_KEPT: Final = re.compile(r"[ \t>]*(?:\[[^\]]+\]:|(?:-[ \t]*){2,}\s*$|(?:[*_][ \t]*){3,}\s*$|=+\s*$)")
+_KEPT: Final = re.compile(r"[ \t>]*+(?:\[[^\]]++\]:|(?:-[ \t]*+){2,}+\s*+$|(?:[*_][ \t]*+){3,}+\s*+$|=++\s*+$)")
 """Definitions of links, lines, and the lines below titles."""
-_TABLE: Final = re.compile(r"[ \t>]*\|?[ \t]*:?-+:?[ \t]*(?:\|[ \t]*:?-+:?[ \t]*)*\|?\s*$")
+_TABLE: Final = re.compile(r"[ \t>]*+\|?+[ \t]*+:?-++:?+[ \t]*+(?:\|[ \t]*+:?-++:?+[ \t]*+)*+\|?+\s*+$")
 _HTML: Final = re.compile(r"[ \t>]*(?:<[!?]|</?([A-Za-z][A-Za-z0-9]*)(?=[\s/>]|$))")
-_HEADING_END: Final = re.compile(r"[ \t]+#+[ \t\r]*$")
 _LEADING: Final = re.compile(r"(?:[#>+-]+|\d{1,9}(?=[.)]))(?=[.)]?(?:\s|$))")
 _CELL: Final = re.compile(r"(?<!\\)(\|)")
 
@@ -111,13 +112,20 @@ def _paragraph(lines: Sequence[str], first: int, after: int) -> Iterator[Piece]:
     prefix = _PREFIX.match(whole)
     start = 0 if prefix is None else prefix.end()
     yield whole[:start]
-    end = len(whole)
-    if "#" in whole[:start] and (closing := _HEADING_END.search(whole.rstrip("\n"), start)):
-        end = closing.start()
-    elif (broken := re.search(r"\\\r?\n?\Z", whole)) and broken.start() > start:
-        end = broken.start()
+    end = _heading_end(whole, start) if "#" in whole[:start] else len(whole)
+    line = whole.removesuffix("\n").removesuffix("\r")
+    if end == len(whole) and line.endswith("\\") and len(line) > start + 1:
+        end = len(line) - 1
     yield from _text(whole[start:end], first + 1, cell=False)
     yield whole[end:]
+
+
+def _heading_end(whole: str, start: int) -> int:
+    """Return the place of the marks that may end a heading, after space, or the end of its line."""
+    line = whole.rstrip(" \t\r\n")
+    text = line.rstrip("#")
+    marked = len(text) < len(line) and text[start:].endswith((" ", "\t"))
+    return max(start, len(text.rstrip(" \t"))) if marked else len(whole)
 
 
 def _row(lines: Sequence[str], index: int) -> Iterator[Piece]:
@@ -131,6 +139,10 @@ def _row(lines: Sequence[str], index: int) -> Iterator[Piece]:
 def _text(part: str, line: int, *, cell: bool) -> Iterator[Piece]:
     before, written, after = separate(part)
     yield before
+    if len(written) > MAX_READ:
+        yield Text(written, written, line, str)
+        yield after
+        return
     inline = Inline(" ".join(written.split()))
     if has_letters(inline.text):
         write = partial(_written, inline, cell=cell)

@@ -7,9 +7,10 @@ from typing import Final
 
 from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, refuse, separate, shown, with_end
 
-_LINE: Final = re.compile(r'[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)([ \t]*)("(?:[^"\\]|\\.)*")[ \t]*\r?')
-_MORE: Final = re.compile(r'[ \t]*"(?:[^"\\]|\\.)*"[ \t]*\r?')
-_STRING: Final = re.compile(r'"((?:[^"\\]|\\.)*)"')
+_QUOTED: Final = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'  # possessive: no memory for each character
+_LINE: Final = re.compile(rf"[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*({_QUOTED})[ \t]*\r?")
+_MORE: Final = re.compile(rf"[ \t]*{_QUOTED}[ \t]*\r?")
+_STRING: Final = re.compile(_QUOTED)
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _WRITTEN: Final = str.maketrans(
@@ -56,7 +57,7 @@ def po_pieces(content: str) -> Iterator[Piece]:
             refuse(first + 1, f"a PO file has no such line: {shown(line)}; mend it, as msgfmt --check shows")
         while index < len(lines) and _MORE.fullmatch(lines[index]):
             index += 1
-        keyword, value = found[1], _value("\n".join([found[3], *lines[first + 1 : index]]))
+        keyword, value = found[1], _value("\n".join([found[2], *lines[first + 1 : index]]))
         whole = "".join(with_end(lines, number) for number in range(first, index))
         if not keyword.startswith("msgstr"):
             if entry.done:
@@ -73,9 +74,8 @@ def po_pieces(content: str) -> Iterator[Piece]:
         elif value and not entry.fuzzy:
             yield whole
         else:
-            start = found.start(3)
-            ends = re.search(r"[ \t]*\r?\n?\Z", whole)
-            after = len(whole) if ends is None else ends.start()
+            start = found.start(2)
+            after = len(whole.removesuffix("\n").removesuffix("\r").rstrip(" \t"))
             yield whole[:start]
             yield _translated(entry, keyword, plurals, whole[start:after], value, line=first + 1)
             yield whole[after:]

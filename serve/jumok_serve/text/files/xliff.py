@@ -38,7 +38,7 @@ def xliff_pieces(content: str) -> Iterator[Piece]:
     for index, token in enumerate(tokens):
         if token.kind is Kind.START:
             translated.append(_is_translated(token, translated[-1]))
-            if translated[-1] and _local(token) in UNITS:
+            if translated[-1] and done <= index and _local(token) in UNITS:
                 parts = _parts(tokens, ends, index)
                 if "source" in parts:
                     yield from _unit(tokens, done, index, parts, line)
@@ -85,7 +85,7 @@ def _parts(tokens: Sequence[Token], ends: dict[int, int], unit: int) -> dict[str
     """Return the source, seg-source and target of a unit, not those of its alternatives."""
     parts = dict[str, _Range]()
     index = unit + 1
-    while index < ends[unit]:
+    while index < ends.get(unit, unit):
         last = ends.get(index, index)
         if tokens[index].kind in {Kind.START, Kind.EMPTY}:
             parts.setdefault(_local(tokens[index]), (index, last))
@@ -115,13 +115,13 @@ def _unit(tokens: Sequence[Token], done: int, unit: int, parts: dict[str, _Range
     if not letters or (old.strip() and state.get("state") not in NEW):
         yield _written(tokens, done, _after(parts))
         return
-    space = re.search(r"\s*\Z", tokens[first - 1].written)
+    above = tokens[first - 1].written
     name = tokens[first].name.removesuffix("source") + "target"
-    opening, closing = f"{space[0] if space else ''}<{name}>", f"</{name}>"
+    opening, closing = f"{above[len(above.rstrip()) :]}<{name}>", f"</{name}>"
     written = ""
     if "target" in parts:
         opening = tokens[start].written
-        opening = opening if start < end else re.sub(r"\s*/>$", ">", opening)
+        opening = opening if start < end else f"{opening.removesuffix('/>').rstrip()}>"
         closing = tokens[end].written if start < end else f"</{tokens[start].name}>"
         written = _written(tokens, start, end + 1)
 

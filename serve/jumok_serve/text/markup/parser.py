@@ -69,7 +69,7 @@ def find_xml_error(text: str) -> tuple[str, int] | None:
 def _pieces(structure: Structure, *, html_entities: bool) -> Iterator[str | Block]:
     """Yield blocks, and all that is between them."""
     tokens, block = structure.tokens, _BlockBuilder(html_entities=html_entities)
-    index = 0
+    ends, index = set(structure.ends.values()), 0
     while index < len(tokens):
         token, first = tokens[index], index
         index += 1
@@ -86,7 +86,7 @@ def _pieces(structure: Structure, *, html_entities: bool) -> Iterator[str | Bloc
             block.add_text(written)
         elif first in structure.ends:
             block.open(written)
-        elif token.kind is Kind.END:
+        elif first in ends:
             block.close(written)
         else:
             block.mark(written)

@@ -47,8 +47,8 @@ _CLOSED = re.compile(r"(?:[\s\"']|^<[^\s/>]+)/>$")
 _DOCTYPE = re.compile(r"<!DOCTYPE[^\[>]*(?:\[.*?\]\s*)?>", re.DOTALL)
 _SPECIAL = (("<!--", "-->", Kind.RAW), ("<![CDATA[", "]]>", Kind.CDATA), ("<?", "?>", Kind.RAW), ("<!", ">", Kind.RAW))
 MAX_TAG = 4096
-"""Characters of a tag in which a ``>`` in an attribute does not end it; bounds the work for hostile text."""
-_END_OF_LITERAL = {name: re.compile(rf"</{name}(?=[\s/>])[^>]*>", re.IGNORECASE) for name in LITERAL}
+"""Characters of a tag of HTML in which a ``>`` in an attribute does not end it; bounds the work for hostile text."""
+_END_OF_LITERAL = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in LITERAL}
 
 
 def attributes(tag: str) -> Iterator[tuple[str, str]]:
@@ -75,7 +75,7 @@ def scan(text: str, *, html: bool) -> Iterator[Token]:
         done = position = position + len(token.written)
         if html and token.kind is Kind.START and token.name in LITERAL:
             found = _END_OF_LITERAL[token.name].search(text, position)
-            end = len(text) if found is None else found.start()
+            end = len(text) if found is None or found.end() > last else found.start()  # at the last ">" it may end
             if position < end:
                 yield Token(Kind.TEXT if token.name == "title" else Kind.RAW, text[position:end])
             done = position = end
@@ -88,7 +88,8 @@ def _at(text: str, position: int, *, html: bool) -> Token | None:
     if text.startswith("</", position):
         found = _END.match(text, position)
         return None if found is None else Token(Kind.END, found[0], _name(found[1], html=html))
-    found = _START.match(text, position, position + MAX_TAG) or _LONG_START.match(text, position)
+    bound = position + MAX_TAG if html else len(text)  # XML is well formed
+    found = _START.match(text, position, bound) or _LONG_START.match(text, position)
     if found:
         name = _name(found[1], html=html)
         empty = (html and name in VOID) or _CLOSED.search(found[0]) is not None

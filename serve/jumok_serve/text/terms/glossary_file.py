@@ -63,7 +63,7 @@ class GlossaryFile:
             )
             sizes = tuple(int(one["bytes"]) for one in header["dictionaries"])
             file = cls(path=path, glossary=glossary, revision=str(header["revision"]), sizes=sizes, start=len(line))
-        except (ValueError, KeyError, TypeError, RecursionError) as error:
+        except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:
             raise UnusableGlossaryError("its first line does not describe a glossary") from error
         if path.stat().st_size != len(line) + file.size:
             raise UnusableGlossaryError("it does not have the bytes that its first line says")

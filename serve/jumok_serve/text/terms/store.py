@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import threading
 import time
 import uuid
@@ -25,8 +26,11 @@ MAX_GLOSSARIES: Final = 1000
 """Most glossaries of an owner."""
 MAX_BYTES: Final = 256 * 2**20
 """Most bytes of the entries of an owner."""
+MAX_DICTIONARIES: Final = 5000
+"""Most dictionaries of an owner: their descriptions are in memory, and in the first lines of files."""
 MAX_NAME: Final = 128
 """Most characters of a name."""
+_TAG: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
 SETTLED_NS: Final = 100_000_000
 """Age of a folder's last change from which its time tells a later change; clocks of file systems tick in steps."""
 
@@ -104,18 +108,19 @@ class GlossaryStore:
                 _check_name(name)
                 if _named(files, name) is not None:
                     raise _name_is_used(name)
-            parts = dict(zip(file.glossary.dictionaries, file.contents(), strict=True))
-            for dictionary, content in zip(described, contents, strict=True):
-                for known in [known for known in parts if of_pair(known) == of_pair(dictionary)]:
-                    del parts[known]
-                if dictionary.entry_count:
-                    parts[dictionary] = content
+            known = zip(file.glossary.dictionaries, file.contents(), strict=True)
+            parts = {of_pair(part[0]): part for part in known}
+            for part in zip(described, contents, strict=True):
+                parts.pop(of_pair(part[0]), None)
+                if part[0].entry_count:
+                    parts[of_pair(part[0])] = part
             if not parts:
                 raise InvalidArgumentError(
                     "a glossary needs entries: delete it, or leave a dictionary", field="dictionaries"
                 )
-            changed = replace(file.glossary, name=name or file.glossary.name, dictionaries=tuple(parts))
-            self._write(owner, changed, list(parts.values()), files)
+            described, contents = map(list, zip(*parts.values(), strict=True))
+            changed = replace(file.glossary, name=name or file.glossary.name, dictionaries=tuple(described))
+            self._write(owner, changed, contents, files)
         return changed
 
     def list(self, owner: str) -> Sequence[StoredGlossary]:
@@ -185,7 +190,14 @@ class GlossaryStore:
     def _write(
         self, owner: str, glossary: StoredGlossary, contents: Sequence[bytes], files: dict[str, GlossaryFile]
     ) -> None:
-        size = sum(file.size for file in files.values() if file.glossary.id != glossary.id) + sum(map(len, contents))
+        others = [file for file in files.values() if file.glossary.id != glossary.id]
+        size = sum(file.size for file in others) + sum(map(len, contents))
+        count = sum(len(file.glossary.dictionaries) for file in others) + len(contents)
+        if count > MAX_DICTIONARIES:
+            raise InvalidArgumentError(
+                f"all glossaries may have {MAX_DICTIONARIES} dictionaries, and would have {count}: delete some",
+                field="dictionaries",
+            )
         if size > MAX_BYTES:
             raise InvalidArgumentError(
                 f"all glossaries may have {MAX_BYTES} bytes of entries, and would have {size}: delete some",
@@ -250,9 +262,11 @@ def _named(files: dict[str, GlossaryFile], name: str) -> GlossaryFile | None:
 
 def _checked(dictionaries: Sequence[GlossaryEntries]) -> tuple[list[GlossaryDictionary], list[bytes]]:
     """Describe dictionaries, and return their entries in one spelling."""
-    described, contents = list[GlossaryDictionary](), list[bytes]()
+    described, contents, pairs = list[GlossaryDictionary](), list[bytes](), set[tuple[str, str]]()
     for index, entries in enumerate(dictionaries):
         field = f"dictionaries[{index}]"
+        _check_tag(entries.source_language, f"{field}.source_language_code")
+        _check_tag(entries.target_language, f"{field}.target_language_code")
         try:
             count = len(Glossary.from_tsv(entries.tsv))
         except InvalidArgumentError as error:
@@ -262,10 +276,11 @@ def _checked(dictionaries: Sequence[GlossaryEntries]) -> tuple[list[GlossaryDict
         dictionary = GlossaryDictionary(
             source_language=entries.source_language, target_language=entries.target_language, entry_count=count
         )
-        if any(of_pair(dictionary) == of_pair(other) for other in described):
+        if of_pair(dictionary) in pairs:
             raise InvalidArgumentError(
                 f"{field}: an earlier dictionary has these languages; put all entries into one", field=field
             )
+        pairs.add(of_pair(dictionary))
         described.append(dictionary)
         contents.append(encode(entries.tsv))
     return described, contents
@@ -276,6 +291,15 @@ def _check_name(name: str) -> None:
         raise InvalidArgumentError(
             f"name: needs 1 to {MAX_NAME} printable characters without space at its ends, got {name[:MAX_NAME]!r}",
             field="name",
+        )
+
+
+def _check_tag(tag: str, field: str) -> None:
+    if _TAG.fullmatch(tag) is None:
+        raise InvalidArgumentError(
+            f"{field}: must be a language tag of at most 64 letters, digits, - and _, got {tag[:64]!r}: mend it, or "
+            "leave it out for any language",
+            field=field,
         )
 
 

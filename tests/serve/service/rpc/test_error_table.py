@@ -1,11 +1,13 @@
 """Every documented error, provoked at a server of real models, with its details."""
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import pytest
@@ -265,3 +267,13 @@ def test_an_error_says_all_that_it_should(reason: str, plain: Translator, root: 
     assert (found.retry.retry_delay.ToNanoseconds() > 0) == provoked.retry
     assert found.message
     assert "secret" not in found.message
+
+
+@pytest.mark.parametrize("character", ["a", "%", "é", "한", "😀"])
+def test_a_status_fits_into_headers(character: str) -> None:
+    """Peers refuse headers of more than 8 KiB, and would see another status."""
+    error = ModelNotFoundError.of(character * 2000, [character * 100] * 20)
+    ending = to_ending(error, "x" * 128)
+    assert len(quote(ending.message)) + len(b64encode(ending.status)) < 7000
+    assert f"model '{character * 100}" in ending.message
+    assert ending.message.endswith("…")

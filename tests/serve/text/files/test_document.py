@@ -7,6 +7,7 @@ import pytest
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.files.document import ENDINGS, FORMATS, FileDocument
 from jumok_serve.text.files.pieces import Text
+from tests.support.files import read_file
 
 
 def written(document: FileDocument) -> bytes:
@@ -19,7 +20,7 @@ def written(document: FileDocument) -> bytes:
 def test_encodings_stay(encoding: str) -> None:
     mark = {"utf-16-le": codecs.BOM_UTF16_LE, "utf-16-be": codecs.BOM_UTF16_BE}.get(encoding, b"")
     data = mark + "Ein Größen-Test\r\n한국어 🙂\n\n".encode(encoding)
-    document = FileDocument.read(data, "a.TXT", "")
+    document = read_file(data, "a.TXT", "")
     assert document.count == 2
     assert written(document) == data
 
@@ -27,15 +28,15 @@ def test_encodings_stay(encoding: str) -> None:
 def test_formats_by_name_and_ending() -> None:
     assert set(ENDINGS.values()) == set(FORMATS)
     srt = b"1\n00:00:01,000 --> 00:00:02,500\nA dog\n"
-    assert FileDocument.read(srt, r"C:\films\a.Srt", "").count == 1
-    assert FileDocument.read(srt, "", "srt").count == 1
-    assert FileDocument.read(srt, "a.srt", "text").count == 1
+    assert read_file(srt, r"C:\films\a.Srt", "").count == 1
+    assert read_file(srt, "", "srt").count == 1
+    assert read_file(srt, "a.srt", "text").count == 1
     with pytest.raises(
         InvalidArgumentError, match=r"the name 'a.xyz' has no known ending .*: give the format, one of text"
     ):
-        FileDocument.read(srt, "a.xyz", "")
+        read_file(srt, "a.xyz", "")
     with pytest.raises(InvalidArgumentError, match="format: 'docx' is unknown; choose of text, markdown, html"):
-        FileDocument.read(srt, "a.srt", "docx")
+        read_file(srt, "a.srt", "docx")
 
 
 @pytest.mark.parametrize(
@@ -50,5 +51,5 @@ def test_formats_by_name_and_ending() -> None:
 )
 def test_bytes_that_are_no_text(data: bytes, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as error:
-        FileDocument.read(data, "a.txt", "")
+        read_file(data, "a.txt", "")
     assert error.value.field == "file"

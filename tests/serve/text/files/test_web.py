@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jumok_serve.text.files.document import FileDocument
 from jumok_serve.text.markup.parser import parse
-from tests.support.files import made, rewritten, texts
+from tests.support.files import made, read_file, rewritten, texts
 from tests.support.hang import HANG_S
 
 PAGE = """<!DOCTYPE html>
@@ -63,6 +62,6 @@ def test_large_pages_take_proportional_time() -> None:
 @pytest.mark.slow
 def test_a_page_of_five_megabytes() -> None:
     content = "<p>A man with a <b>brown</b> dog is standing in front of a house.</p>\n" * 75_000
-    document = FileDocument.read(content.encode(), "page.html", "")
+    document = read_file(content.encode(), "page.html", "")
     assert document.count == 75_000
     assert "".join(piece if isinstance(piece, str) else piece.written for piece in document.pieces()) == content

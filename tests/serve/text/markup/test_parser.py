@@ -185,6 +185,20 @@ def test_hostile_markup_is_parsed_or_refused(name: str, kind: MarkupKind) -> Non
     assert time.thread_time() - started < HANG_S
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        f'<a b="{"x" * 5000}/>">one</a>',
+        f'<p a="{"x" * 5000}>"/><b>one</b>',
+        '<!DOCTYPE x [<!ENTITY e "]></a><b>">]><x>one</x>',
+    ],
+)
+def test_tags_within_quotation_marks_are_no_tags(text: str) -> None:
+    document = parse(text, "xml")
+    assert document.written(shown) == text
+    assert "one" in blocks(document)[-1]
+
+
 @pytest.mark.slow
 def test_five_megabytes_are_parsed() -> None:
     document = parse(HOSTILE["five megabytes"], "html")

@@ -11,6 +11,8 @@ from jumok_proto.glossaries.stored import GlossaryEntries
 from jumok_serve.text.terms import GlossaryStore, glossary, store
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
 
+ENDLESS = b'{"name": "a", "dictionaries": [{"source": "", "target": "", "entries": 1e999, "bytes": 1}]}\n'
+"""First line of a file with an infinite number."""
 ANIMALS = GlossaryEntries(tsv="dog\tHund\tKöter\n#\ncat\tKatze\n", source_language="en", target_language="de")
 
 
@@ -175,6 +177,32 @@ def test_limits_of_an_owner(stored: GlossaryStore, monkeypatch: pytest.MonkeyPat
     assert stored.create("", "third", [GlossaryEntries(tsv="a\tb")]).name == "third"
 
 
+def test_dictionaries_of_an_owner(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their descriptions are in memory, and in the first line of a file, whose length is bounded."""
+    pairs = [GlossaryEntries(tsv="a\tb", source_language=f"{n:064}", target_language="b" * 64) for n in range(1250)]
+    for number in range(4):
+        stored.create("", str(number), pairs)
+    with pytest.raises(InvalidArgumentError, match="may have 5000 dictionaries, and would have 5001: delete some"):
+        stored.create("", "one more", [ANIMALS])
+    with pytest.raises(InvalidArgumentError, match="would have 5001"):
+        stored.update("", "0", dictionaries=[ANIMALS])
+    monkeypatch.setattr(store, "MAX_DICTIONARIES", 10_000)
+    for number in range(3):
+        own = [GlossaryEntries(tsv="a\tb", source_language=f"{number}x{n:062}") for n in range(1250)]
+        stored.update("", "0", dictionaries=own)
+    assert len(stored.get("", "0").dictionaries) == 5000
+
+
+@pytest.mark.parametrize("tag", ["d" * 65, "de de", "de\nat", "\u202e", "ä", "de.AT"])
+def test_languages_that_are_refused(stored: GlossaryStore, tag: str) -> None:
+    for role in ("source", "target"):
+        entries = GlossaryEntries(tsv="a\tb", **{f"{role}_language": tag})
+        with pytest.raises(
+            InvalidArgumentError, match=rf"dictionaries\[0\].{role}_language_code: must be a language tag"
+        ):
+            stored.create("", "pets", [entries])
+
+
 def test_a_failed_write_changes_nothing(stored: GlossaryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = stored.create("", "pets", [ANIMALS])
 
@@ -192,7 +220,7 @@ def test_a_failed_write_changes_nothing(stored: GlossaryStore, tmp_path: Path, m
     assert [path.name for path in (tmp_path / "made" / "glossaries" / "shared").iterdir()] == [f"{made.id}.glossary"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"no json\n", b"{}\n", b"[1]\n", b'{"name": 1}\n'])
+@pytest.mark.parametrize("damage", [b"", b"no json\n", b"{}\n", b"[1]\n", b'{"name": 1}\n', ENDLESS])
 def test_a_damaged_file_is_left_out(
     stored: GlossaryStore, tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:

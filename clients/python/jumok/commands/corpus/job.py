@@ -13,6 +13,7 @@ Each of them appears as a whole, by a rename. A block is finished if its ``.rows
 import fcntl
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,8 @@ from pathlib import Path, PurePath
 from typing import Any
 
 from jumok.commands.corpus.rows import CorpusError
+
+_BLOCK = re.compile(r"(\d{6,9})-(\d{8,12})")
 
 
 class Job:
@@ -68,7 +71,7 @@ class Job:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise CorpusError(f"another process works on {self.folder}: wait for its end") from error
-            begun = json.loads(self._begun.read_bytes()) if self._begun.exists() else None
+            begun = self._read(self._begun, settings=dict, publishing=bool) if self._begun.exists() else None
             if begun is not None and (begun["publishing"] or self._has_rows()):
                 self._compare(begun["settings"], json.loads(json.dumps(settings)))
                 self._publishing = begun["publishing"]
@@ -78,11 +81,21 @@ class Job:
                 raise self._exists(self.out)
             models = self.folder / "models.json"
             if models.exists():
-                self._models = json.loads(models.read_bytes())
+                self._models = self._read(models)
                 self._models_written = len(self._models)
             yield
         finally:
             os.close(lock)
+
+    def _read(self, path: Path, **kinds: type) -> dict[str, Any]:
+        """Read an object with values of these kinds."""
+        try:
+            found = json.loads(path.read_bytes())
+        except (ValueError, RecursionError):
+            found = None
+        if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
+            raise CorpusError(f"{path} is damaged: remove {self.folder} and start anew, or choose another --out")
+        return found
 
     def _has_rows(self) -> bool:
         """True if a block or a file is finished."""
@@ -133,10 +146,9 @@ class Job:
     def finished_blocks(self) -> dict[int, int]:
         """Return the number of finished blocks of each file that has any, up to its first unfinished one."""
         counts: dict[int, int] = {}
-        for path in sorted(self._blocks.glob("*.rows")):
-            file, number = map(int, path.stem.split("-"))
-            if number == counts.get(file, 0):
-                counts[file] = number + 1
+        for found in map(_BLOCK.fullmatch, sorted(path.stem for path in self._blocks.glob("*.rows"))):
+            if found is not None and int(found[2]) == counts.get(int(found[1]), 0):
+                counts[int(found[1])] = int(found[2]) + 1
         return counts
 
     def check_model(self, name: str, version: str) -> None:
@@ -233,4 +245,5 @@ def _appearing(path: Path, part: Path | None = None) -> Iterator[Path]:
 
 def _write_json(path: Path, value: object) -> None:
     with _appearing(path) as part:
-        part.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8")
+        # Names of files may be any bytes.
+        part.write_text(json.dumps(value, ensure_ascii=False), encoding="utf-8", errors="surrogatepass")

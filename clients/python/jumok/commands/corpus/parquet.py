@@ -96,8 +96,8 @@ class ParquetFormat:
     def _opened(path: Path) -> pq.ParquetFile:
         try:
             return pq.ParquetFile(path)
-        except pa.ArrowInvalid as error:
-            raise CorpusError(f"{path} is no Parquet file, or is cut off: {error}") from error
+        except (pa.ArrowException, OSError) as error:
+            raise CorpusError(f"{path} is no Parquet file, or is damaged: {error}") from error
 
     @staticmethod
     def _next(batches: Iterator[pa.RecordBatch], path: Path) -> pa.RecordBatch | None:

@@ -1,0 +1,117 @@
+"""Files that are made to take time or memory, or that readers of tags understand in different ways."""
+
+import time
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
+
+from jumok_proto.errors import InvalidArgumentError
+from tests.support.files import read_file, rewritten, texts
+
+CUE = "00:00:01,000 --> 00:00:02,000"
+
+
+def read(content: str, name: str) -> None:
+    """Read a file to its end, or to the line for which it is refused."""
+    try:
+        read_file(content.encode(), "", name)
+    except InvalidArgumentError:
+        assert name in {"po", "xliff"}
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("text", lambda size: " " * size + "a"),
+        ("markdown", lambda size: "# a" + " " * size + "x\n"),
+        ("markdown", lambda size: "a|b\n|-" + " " * size + "x|\n"),
+        ("markdown", lambda size: "a\n- -" + " " * size + "x\n"),
+        ("markdown", lambda size: "a\n***" + " " * size + "x\n"),
+        ("markdown", lambda size: "a|b\n" + "|-" * (size // 2) + "x\n"),
+        ("markdown", lambda size: ">" * size + " a\n"),
+        ("markdown", lambda size: "> # " + " #" * (size // 2) + "x\n"),
+        ("html", lambda size: "<script>" + "</script " * (size // 9)),
+        ("html", lambda size: "a<title>" + "</title/" * (size // 8) + "<p>"),
+        ("po", lambda size: '#, fuzzy\nmsgid "a"\nmsgstr "' + " " * size + 'x"\n'),
+        ("po", lambda size: 'msgid "' + "\\n" * (size // 2) + '"\nmsgstr ""\n'),
+        ("po", lambda size: 'msgid "' + "a" * size + "\n"),
+        ("srt", lambda size: CUE + " " * size + "x\na\n"),
+        ("srt", lambda size: CUE + "\na<script>" + "</script " * (size // 9)),
+        ("vtt", lambda size: "WEBVTT\n\n00:01.000 --> 00:02.000" + " " * size + "\x0b\na\n"),
+        ("xliff", lambda size: f"<xliff><trans-unit>{' ' * size}x<source>a</source></trans-unit></xliff>"),
+        (
+            "xliff",
+            lambda size: f"<xliff><segment><source>a</source><target{' ' * size}state='new' /></segment></xliff>",
+        ),
+    ],
+)
+def test_time_grows_in_proportion_to_a_file(name: str, content: Callable[[int], str]) -> None:
+    def took_s(size: int) -> float:
+        written = content(size)
+        started = time.thread_time()
+        read(written, name)
+        return time.thread_time() - started
+
+    # Linear time is 16 times as long, quadratic time 256 times.
+    assert min(took_s(32_000) for _ in range(3)) < 100 * min(took_s(2_000) for _ in range(5))
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("po", 'msgid "' + "a" * 200_000 + '"\nmsgstr ""\n'),
+        ("po", 'msgid "' + "\\n" * 100_000 + '"\nmsgstr ""\n'),
+        ("markdown", ">" * 200_000 + " a\n"),
+        ("markdown", "a|b\n" + "|-" * 100_000 + "\n"),
+    ],
+)
+def test_a_long_line_takes_little_memory(name: str, content: str) -> None:
+    data = content.encode()
+    read("", name)  # imports and caches
+    tracemalloc.start()
+    try:
+        read_file(data, "", name)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 32 * len(data)
+
+
+def test_a_long_tag_with_a_bracket_in_an_attribute() -> None:
+    attribute = "x" * 5000 + "/>"
+    unit = f'<trans-unit note="{attribute}"><source>a dog</source></trans-unit>'
+    content = f'<xliff><trans-unit note="{attribute}"/><trans-unit note="{attribute}"/>{unit}</xliff>'
+    assert [text.content for text in texts(content, "xliff")] == ["a dog"]
+    written = rewritten(content, "xliff", str.upper)
+    assert written == content.replace("</source>", "</source><target>A DOG</target>")
+
+
+def test_tags_in_a_declaration_are_no_elements() -> None:
+    content = '<!DOCTYPE x [<!ENTITY e "]></source></trans-unit>">]><xliff><trans-unit/></xliff>'
+    assert rewritten(content, "xliff", str.upper) == content
+
+
+def test_units_within_units_are_written_once() -> None:
+    inner = "<trans-unit><source>a cat</source></trans-unit>"
+    content = f"<xliff><trans-unit>{inner}<source>a dog</source></trans-unit></xliff>"
+    written = rewritten(content, "xliff", str.upper)
+    assert written == content.replace("a dog</source>", "a dog</source><target>A DOG</target>")
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        ("# a", "a"),
+        ("# a #", "a"),
+        ("## a # ## \t", "a #"),
+        ("# a#", "a#"),
+        ("# #", "#"),
+        ("> # a  \t ###\r", "a"),
+        ("# a \\", "a"),
+        ("#", "#"),
+    ],
+)
+def test_marks_that_end_a_heading(line: str, text: str) -> None:
+    assert [one.content for one in texts(f"{line}\n", "markdown")] == ([text] if "a" in text else [])
+    assert rewritten(f"{line}\n", "markdown", str.upper) == f"{line}\n".replace("a", "A")
