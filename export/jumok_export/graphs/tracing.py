@@ -7,15 +7,15 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from functools import partial
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
-import onnx
 import torch
-from onnxscript import ir
 from torch import Tensor, nn
 from torch.export import Dim
 
 from jumok_export.graphs.exporter import quick_exporter
+from jumok_export.graphs.forked import can_fork, forked
 from jumok_export.graphs.graph import OPSET, Graph, declare, drop_unread
 from jumok_export.graphs.method_outputs import (
     check_attention,
@@ -26,9 +26,9 @@ from jumok_export.graphs.method_outputs import (
     shapes_noted,
 )
 from jumok_export.graphs.scan import ATTENTION
-from jumok_export.graphs.storage import SMALLEST_EXTERNAL, WeightsFile
+from jumok_export.graphs.storage import WeightsFile
+from jumok_export.graphs.traced_weights import TracedModel, with_weights_in, without_weights
 from jumok_export.graphs.translations import TRANSLATIONS
-from jumok_export.graphs.weights import TURNED, convert
 from jumok_export.models.seq2seq import Tensors
 from jumok_serve.manifest.manifest import TensorSpec
 
@@ -36,6 +36,8 @@ logger = logging.getLogger(__name__)
 
 BOTH = "score_and_align"
 """Method whose graph has the outputs of scorer and aligner."""
+BESIDE_PARAMETERS = 20_000_000
+"""Parameters from which the last graph is traced beside the others: it takes more than that of a second process."""
 
 
 @runtime_checkable
@@ -148,16 +150,26 @@ def export_graphs(
         del views["scorer"], views["aligner"]
     elif _scores_while_aligning(model):
         views = {"encoder": "encode", "decoder": _step_of(model), BOTH: BOTH}
-    graphs = {}
-    with quick_exporter():
-        for graph, method in views.items():
-            if hasattr(model, method):
-                progress(f"exporting the {'scorer and aligner' if graph == BOTH else graph}")
-                graphs[graph] = _export(_View(model, method), getattr(small, graph), getattr(large, graph), weights)
+    methods = {graph: method for graph, method in views.items() if hasattr(model, method)}
+
+    def trace(graph: str) -> _Traced:
+        return _trace(_View(model, methods[graph]), getattr(small, graph), getattr(large, graph))
+
+    graphs, last = {}, [*methods][-1]
+    beside = weights is not None and can_fork() and _is_large(model)
+    with quick_exporter(), forked(partial(trace, last)) if beside else contextlib.nullcontext() as other:
+        for graph, method in methods.items():
+            progress(f"exporting the {'scorer and aligner' if graph == BOTH else graph}")
+            traced = (other() if graph == last and other is not None else None) or trace(graph)
+            graphs[graph] = traced.graph(_View(model, method), weights)
     if BOTH in graphs:
         both = graphs.pop(BOTH)
         graphs |= {"scorer": _part(both, both.outputs[:1]), "aligner": _part(both, both.outputs[1:])}
     return graphs
+
+
+def _is_large(model: nn.Module) -> bool:
+    return sum(parameter.numel() for parameter in model.parameters()) >= BESIDE_PARAMETERS
 
 
 def _scores_while_aligning(model: nn.Module) -> bool:
@@ -274,7 +286,23 @@ def _enlarge(row: Tensor, rows: int, time: int, generator: torch.Generator) -> T
     return torch.randn(shape, generator=generator).to(row.dtype)
 
 
-def _export(view: _View, small: _GraphExample, large: _GraphExample, weights: WeightsFile | None) -> Graph:
+class _Traced(NamedTuple):
+    """A traced graph, whose weights are not in a file yet."""
+
+    model: TracedModel
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+
+    def graph(self, view: _View, weights: WeightsFile | None) -> Graph:
+        """The graph, with its large constants in a file, if there is one."""
+        model = with_weights_in(weights, self.model, view)
+        read = {name for node in model.graph.node for name in node.input}
+        # Memory and state are passed on whole; other inputs are left out if the model does not read them.
+        used = tuple(spec for spec in self.inputs if "." in spec.name or spec.name in read)
+        return declare(model, used, self.outputs)
+
+
+def _trace(view: _View, small: _GraphExample, large: _GraphExample) -> _Traced:
     outputs = [view.run(example) for example in (small, large)]
     sizes = (small.sizes, large.sizes)
     inputs = tuple(_spec(name, (value, large.inputs[name]), sizes, view.method) for name, value in small.inputs.items())
@@ -311,31 +339,7 @@ def _export(view: _View, small: _GraphExample, large: _GraphExample, weights: We
     except Exception as error:  # the exporter raises many types
         raise ValueError(_refusal(view.method, error)) from error
     assert exported is not None
-    model = exported.model_proto if weights is None else _with_weights_in(weights, exported)
-    read = {name for node in model.graph.node for name in node.input}
-    # Memory and state are passed on whole; other inputs are left out if the model does not read them.
-    used = tuple(spec for spec in inputs if "." in spec.name or spec.name in read)
-    return declare(model, used, results)
-
-
-def _with_weights_in(weights: WeightsFile, exported: torch.onnx.ONNXProgram) -> onnx.ModelProto:
-    """The exporter's model, with its large constants in a file."""
-    turned = set()
-    for name, value in exported.model.graph.initializers.items():
-        tensor = value.const_value
-        if tensor is None or tensor.nbytes < SMALLEST_EXTERNAL:
-            continue
-        array = tensor.numpy()
-        (path, offset, length), is_turned = weights.store(array)
-        shape = ir.Shape(array.shape[::-1] if is_turned else array.shape)
-        value.const_value = ir.ExternalTensor(path, offset, length, tensor.dtype, shape=shape, name=name)
-        if is_turned:
-            turned.add(name)
-    model: onnx.ModelProto = exported.model_proto
-    for constant in model.graph.initializer:
-        if constant.name in turned:
-            constant.CopyFrom(convert(constant, constant.name, TURNED))
-    return model
+    return _Traced(without_weights(exported, view), inputs, results)
 
 
 def _refusal(method: str, error: Exception) -> str:
