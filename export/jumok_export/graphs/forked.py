@@ -34,8 +34,14 @@ def forked(compute: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     """
     started = time.monotonic()
     end, other_end = os.pipe()
-    with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of waiting threads of libraries
-        process = os.fork()
+    try:
+        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of waiting threads of libraries
+            process = os.fork()
+    except OSError:  # too little memory, or too many processes
+        os.close(end)
+        os.close(other_end)
+        yield lambda: None
+        return
     if process == 0:
         _run(compute, other_end)
     os.close(other_end)
@@ -46,7 +52,10 @@ def forked(compute: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
             return None
         with os.fdopen(os.dup(end), "rb") as stream:
             content = stream.read()
-        return pickle.loads(content) if content else None  # noqa: S301 - of this program
+        try:
+            return pickle.loads(content)  # noqa: S301 - of this program
+        except (EOFError, pickle.UnpicklingError):  # it was killed
+            return None
 
     try:
         yield wait

@@ -34,6 +34,15 @@ def test_a_process_that_fails_gives_nothing(compute: Callable[[], Any], capfd: p
     assert tuple(capfd.readouterr()) == ("", "")
 
 
+def test_without_another_process_there_is_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise OSError("too many processes")
+
+    monkeypatch.setattr(os, "fork", refuse)
+    with forked(os.getpid) as value:
+        assert value() is None
+
+
 def test_a_process_ends_with_its_context() -> None:
     before = children()
     with forked(lambda: time.sleep(HANG_S)):
