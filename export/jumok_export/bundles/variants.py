@@ -9,7 +9,6 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
-import torch
 from torch import nn
 
 from jumok_export.bundles.recipe import half_sources, write_variant
@@ -29,6 +28,7 @@ from jumok_export.verification.samples import InputBounds
 from jumok_export.verification.shortlist import verify_shortlist
 from jumok_export.verification.sides import Side, TorchSide
 from jumok_export.verification.trial import fp32_reference, int8_reference
+from jumok_export.verification.workers import threads_each
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.graph_variants import Target
 from jumok_serve.manifest.manifest import Agreement, Check, PrecisionVariant, VerificationReport
@@ -217,7 +217,7 @@ def opened(
         ExportError: ONNX Runtime cannot load them.
     """
     give_back_memory(frozen=False)
-    threads = torch.get_num_threads()
+    threads = threads_each()
     try:
         return Graphs(where, precision, device=device, threads=threads, listed=listed, native=native, packed=packed)
     except BundleError as error:

@@ -2,25 +2,31 @@
 
 import os
 import pickle
-import select
-import signal
 import sys
-import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
 from typing import Any, NoReturn
 
 import torch
 
 _LEAST_S, _TIMES = 60.0, 10
 """Seconds, and times the seconds of this process, after which another is given up."""
+_allowed = False
+
+
+def allow_forks() -> None:
+    """Let exports fork this process; for programs that know that its other threads hold no locks."""
+    global _allowed  # noqa: PLW0603 - a property of the process
+    _allowed = True
 
 
 def can_fork() -> bool:
-    """True if another process would have a core, and no other Python thread may hold a lock that it needs."""
-    return sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1 and threading.active_count() == 1
+    """True if this process may be forked, and the other one would have a core."""
+    return _allowed and sys.platform == "linux" and len(os.sched_getaffinity(0)) > 1
 
 
 @contextmanager
@@ -33,44 +39,29 @@ def forked(compute: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
         Function that waits for the value, which must be picklable and true; None if the process failed.
     """
     started = time.monotonic()
-    end, other_end = os.pipe()
-    try:
-        with warnings.catch_warnings(action="ignore", category=DeprecationWarning):  # of waiting threads of libraries
-            process = os.fork()
-    except OSError:  # too little memory, or too many processes
-        os.close(end)
-        os.close(other_end)
-        yield lambda: None
-        return
-    if process == 0:
-        _run(compute, other_end)
-    os.close(other_end)
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_send, args=(compute, sender), daemon=True)
 
     def wait() -> Any:
-        most = _LEAST_S + _TIMES * (time.monotonic() - started)
-        if not select.select([end], [], [], most)[0]:
-            return None
-        with os.fdopen(os.dup(end), "rb") as stream:
-            content = stream.read()
         try:
-            return pickle.loads(content)  # noqa: S301 - of this program
-        except (EOFError, pickle.UnpicklingError):  # it was killed
+            return receiver.recv() if receiver.poll(_LEAST_S + _TIMES * (time.monotonic() - started)) else None
+        except (OSError, EOFError, pickle.UnpicklingError):  # it was killed
             return None
 
-    try:
+    with receiver, ExitStack() as ended:
+        quiet = warnings.catch_warnings(action="ignore", category=DeprecationWarning)  # of threads, which sleep
+        with sender, quiet, suppress(OSError):  # too little memory, or too many processes
+            process.start()
+            ended.callback(process.join)
+            ended.callback(process.kill)
         yield wait
-    finally:
-        os.close(end)
-        os.kill(process, signal.SIGKILL)
-        os.waitpid(process, 0)
 
 
-def _run(compute: Callable[[], Any], end: int) -> NoReturn:
+def _send(compute: Callable[[], Any], sender: Connection) -> NoReturn:
     """Compute in the forked process, send the value, and end without what other code does at exit."""
     try:
         torch.set_num_threads(1)
-        content = memoryview(pickle.dumps(compute()))
-        while content:
-            content = content[os.write(end, content) :]
+        sender.send(compute())
     finally:
         os._exit(0)

@@ -9,6 +9,7 @@ import numpy as np
 from jumok_export.quantization.calibration import TARGET_TOKENS, GreedySearch
 from jumok_export.verification.rollout import pad
 from jumok_export.verification.sides import Side, StepInputs
+from jumok_export.verification.workers import concurrently
 from jumok_serve.manifest.manifest import Agreement
 from jumok_serve.runtime.graphs import Booleans, Integers
 
@@ -59,17 +60,17 @@ def measure_agreement(expected: Side, found: Side, texts: SourceTexts) -> Agreem
     """
     spread = texts.sources[:: -(-len(texts.sources) // texts.most)]
     ordered = sorted((np.array(source) for source in spread), key=len)
-    same = tokens = unchanged = 0
-    for first in range(0, len(ordered), TOGETHER):
+
+    def compare(first: int) -> tuple[int, int, int]:
         sources = ordered[first : first + TOGETHER]
         chosen = _choices(expected, sources, texts, None)
         others = _choices(found, sources, texts, chosen)
         ends = np.isin(chosen, texts.search.eos).astype(np.int64)
         ended: Booleans = np.cumsum(ends, axis=1) > ends
         agree = (chosen == others) | ended
-        same += int((agree & ~ended).sum())
-        tokens += int((~ended).sum())
-        unchanged += int(agree.all(axis=1).sum())
+        return int((agree & ~ended).sum()), int((~ended).sum()), int(agree.all(axis=1).sum())
+
+    same, tokens, unchanged = map(sum, zip(*concurrently(compare, range(0, len(ordered), TOGETHER)), strict=True))
     return Agreement(
         share=same / tokens,
         tokens=tokens,

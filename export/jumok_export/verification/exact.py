@@ -1,7 +1,7 @@
 """fp64 arithmetic: the reference by which rounding in fp32 is measured."""
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,18 +19,6 @@ class ExactArithmetic(TorchFunctionMode):
 
     Weights are converted operator by operator, large ones in parts, so a model needs no second copy in memory.
     """
-
-    def __enter__(self) -> Self:
-        """Make fp64 the type of new tensors too."""
-        self._before = torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        super().__enter__()  # type: ignore[no-untyped-call]
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Restore the type of new tensors."""
-        super().__exit__(*error)  # type: ignore[no-untyped-call]
-        torch.set_default_dtype(self._before)
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

@@ -1,6 +1,8 @@
 """Checks that verifications of every precision share."""
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,6 +16,7 @@ from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.selection_cases import drawings, selections
 from jumok_export.verification.sides import PartsSide, Side, StepInputs, TorchSide
+from jumok_export.verification.workers import concurrently
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Floats, Graphs, Pairs
 
@@ -134,12 +137,15 @@ class Trial:
         """
         scores = together.totals[:: rollout.beam_size]
         in_one_pass = self.scores(rollout, self.runtime)
-        for sentence, (row_scores, one_pass) in enumerate(zip(scores, in_one_pass, strict=True)):
-            single = alone(rollout, sentence)
-            by_itself = RowScores(single)
-            for logits in self.play(single, self.runtime):
-                by_itself.add(logits)
-            yield row_scores, by_itself.totals[0], one_pass
+        by_themselves = concurrently(partial(self._alone, rollout), range(len(scores)))
+        yield from zip(scores, by_themselves, in_one_pass, strict=True)
+
+    def _alone(self, rollout: Rollout, sentence: int) -> Floats:
+        single = alone(rollout, sentence)
+        scores = RowScores(single)
+        for logits in self.play(single, self.runtime):
+            scores.add(logits)
+        return scores.totals[0]
 
     def scores(self, rollout: Rollout, side: AnySide) -> Iterator[Floats]:
         """Yield the running scores of each sentence's first row by the scorer, in batches of limited size."""
@@ -156,14 +162,15 @@ class Trial:
 
 
 def report(*checks: Callable[[], list[Check]]) -> VerificationReport:
-    """Run checks; a check whose graph does not run has failed."""
-    outcomes: list[Check] = []
-    for check in checks:
+    """Run checks concurrently; a check whose graph does not run has failed."""
+
+    def outcome(check: Callable[[], list[Check]]) -> list[Check]:
         try:
-            outcomes += check()
+            return check()
         except GraphFailedError as error:
-            outcomes.append(failed_check(check.__name__.replace("_", " "), error))
-    return VerificationReport(checks=tuple(outcomes))
+            return [failed_check(check.__name__.replace("_", " "), error)]
+
+    return VerificationReport(checks=tuple(chain.from_iterable(concurrently(outcome, checks))))
 
 
 def describe(rollout: Rollout) -> str:
