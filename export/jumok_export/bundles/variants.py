@@ -15,6 +15,7 @@ from jumok_export.bundles.recipe import half_sources, write_variant
 from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.storage import WeightsFile
+from jumok_export.parallel import threads_each
 from jumok_export.quantization.calibration import Calibration
 from jumok_export.quantization.find_matrices import quantized_matrices, rectified_keys
 from jumok_export.quantization.int8_graphs import Scales, quantize_graph
@@ -28,7 +29,6 @@ from jumok_export.verification.samples import InputBounds
 from jumok_export.verification.shortlist import verify_shortlist
 from jumok_export.verification.sides import Side, TorchSide
 from jumok_export.verification.trial import fp32_reference, int8_reference
-from jumok_export.verification.workers import threads_each
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.graph_variants import Target
 from jumok_serve.manifest.manifest import Agreement, Check, PrecisionVariant, VerificationReport

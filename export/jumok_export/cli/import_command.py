@@ -132,8 +132,8 @@ def import_model(
 
 
 def _import_path(source: Path, out: Path, options: "ImportOptions") -> None:
-    from jumok_export.graphs.forked import allow_forks  # noqa: PLC0415
     from jumok_export.importers.recognition import recognise  # noqa: PLC0415
+    from jumok_export.parallel import allow_forks  # noqa: PLC0415
 
     allow_forks()  # the thread that counts stop signals is the only other one
     found = recognise(source)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from jumok_export.cli.process import let_threads_sleep
+from jumok_export.cli.process import collect_rarely, let_threads_sleep
 
 if TYPE_CHECKING:
     from jumok_export.bundles.alignment_heads import AlignmentText
@@ -18,6 +18,7 @@ FOLDER = click.Path(exists=True, file_okay=False, path_type=Path)
 
 def _precisions(_context: click.Context, _parameter: click.Parameter, value: str) -> Sequence[str]:
     let_threads_sleep()  # here PyTorch is imported first
+    collect_rarely()
     from jumok_export.bundles.export import PRECISIONS  # noqa: PLC0415
 
     chosen = tuple(dict.fromkeys(name.strip() for name in value.split(",")))

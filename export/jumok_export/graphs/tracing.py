@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.export import Dim
 
 from jumok_export.graphs.exporter import quick_exporter
-from jumok_export.graphs.forked import can_fork, forked
 from jumok_export.graphs.graph import OPSET, Graph, declare, drop_unread
 from jumok_export.graphs.method_outputs import (
     check_attention,
@@ -30,6 +29,7 @@ from jumok_export.graphs.storage import WeightsFile
 from jumok_export.graphs.traced_weights import TracedModel, with_weights_in, without_weights
 from jumok_export.graphs.translations import TRANSLATIONS
 from jumok_export.models.seq2seq import Tensors
+from jumok_export.parallel import can_fork, forked
 from jumok_serve.manifest.manifest import TensorSpec
 
 logger = logging.getLogger(__name__)

@@ -6,10 +6,10 @@ from typing import Literal
 
 import numpy as np
 
+from jumok_export.parallel import concurrently
 from jumok_export.quantization.calibration import TARGET_TOKENS, GreedySearch
 from jumok_export.verification.rollout import pad
 from jumok_export.verification.sides import Side, StepInputs
-from jumok_export.verification.workers import concurrently
 from jumok_serve.manifest.manifest import Agreement
 from jumok_serve.runtime.graphs import Booleans, Integers
 

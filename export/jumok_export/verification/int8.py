@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from jumok_export.parallel import concurrently
 from jumok_export.quantization.calibration import Calibration
 from jumok_export.quantization.fake_quantization import Int8Arithmetic
 from jumok_export.verification.comparison import Moved, RelativeError, make_check
@@ -25,7 +26,6 @@ from jumok_export.verification.trial import (
     describe,
     report,
 )
-from jumok_export.verification.workers import concurrently
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from jumok_export.parallel import concurrently
 from jumok_export.verification.comparison import Differences, RelativeError, failed_check, likely
 from jumok_export.verification.rollout import play
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
@@ -15,7 +16,6 @@ from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.shortlist import listed_steps
 from jumok_export.verification.sides import Side
 from jumok_export.verification.trial import Reference
-from jumok_export.verification.workers import concurrently
 from jumok_serve.manifest.manifest import Check
 from jumok_serve.runtime.graphs import Graphs
 

@@ -1,7 +1,7 @@
 """The interface of both sides of a verification; PyTorch's side, and that of an ensemble's parts."""
 
-from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from jumok_export.graphs.ensemble import part_name
 from jumok_export.graphs.tracing import TranslationModel
 from jumok_export.verification.comparison import log_sum
+from jumok_export.verification.exact import TURNS, ExactArithmetic
 from jumok_serve.runtime.graphs import Floats, Integers, Pairs
 
 Arrays = dict[str, NDArray[Any]]
@@ -73,22 +74,28 @@ class TorchSide:
         self.aligns = self._align is not None
         self._arithmetic = nullcontext() if arithmetic is None else arithmetic
 
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        turn = nullcontext() if isinstance(self._arithmetic, ExactArithmetic) else TURNS.in_fp32()
+        with torch.no_grad(), turn, self._arithmetic:
+            yield
+
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Arrays, Arrays]:
         """See `Side`."""
-        with torch.no_grad(), self._arithmetic:
+        with self._computing():
             memory, first_state = self._model.encode(torch.from_numpy(source_ids), torch.from_numpy(source_lengths))
         return _with_prefix("memory", memory), _with_prefix("state", first_state)
 
     def empty_state(self) -> Arrays:
         """See `Side`."""
-        with torch.no_grad(), self._arithmetic:
+        with self._computing():
             state = self._model.empty_state()
         return _with_prefix("state", state)
 
     def step(self, inputs: StepInputs) -> tuple[Floats, Arrays]:
         """See `Side`."""
         token_ids, positions, parents, lengths = map(torch.from_numpy, inputs[:4])
-        with torch.no_grad(), self._arithmetic:
+        with self._computing():
             memory, state = _without_prefix(inputs.memory), _without_prefix(inputs.state)
             logits, grown = self._model.step(token_ids, positions, parents, lengths, memory, state)
         return logits.numpy(), _with_prefix("state", grown)
@@ -97,14 +104,14 @@ class TorchSide:
         """Log-probability [B, T] of every target token."""
         key = tuple(array.tobytes() for array in pair)
         if key not in self._scores:
-            with torch.no_grad(), self._arithmetic:
+            with self._computing():
                 self._scores[key] = self._model.score(*map(torch.from_numpy, pair)).numpy()
         return self._scores[key]
 
     def align(self, pair: Pairs) -> tuple[Floats, ...]:
         """Attention weights."""
         assert self._align is not None
-        with torch.no_grad(), self._arithmetic:
+        with self._computing():
             return tuple(weights.numpy() for weights in self._align(*map(torch.from_numpy, pair)))
 
 

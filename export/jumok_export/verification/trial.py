@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
+from jumok_export.parallel import concurrently
 from jumok_export.verification.comparison import RESTORED, ROUNDING, Differences, failed_check, make_check
 from jumok_export.verification.exact import ExactArithmetic
 from jumok_export.verification.rollout import Rollout, RowScores, alone, pad, play
@@ -16,7 +17,6 @@ from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.selection_cases import drawings, selections
 from jumok_export.verification.sides import PartsSide, Side, StepInputs, TorchSide
-from jumok_export.verification.workers import concurrently
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Floats, Graphs, Pairs
 

@@ -33,3 +33,15 @@ def test_the_environment_may_say_otherwise(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
     let_threads_sleep()
     assert os.environ["OMP_WAIT_POLICY"] == "ACTIVE"
+
+
+def test_cycles_are_searched_for_seldom_and_not_at_exit() -> None:
+    program = """
+import atexit, gc
+atexit.register(lambda: print(gc.get_freeze_count() > 0))  # handlers run in the opposite order
+from jumok_export.cli.process import NEW_OBJECTS, collect_rarely
+collect_rarely()
+print(gc.get_threshold()[0] == NEW_OBJECTS, gc.get_freeze_count() > 0)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.stdout.split() == ["True", "False", "True"], done.stderr

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from jumok_export.parallel import concurrently
 from jumok_export.verification import exact
 from jumok_export.verification.exact import ExactArithmetic
 from jumok_export.verification.samples import Samples
@@ -56,3 +57,17 @@ def test_a_step_continues_in_fp64(family: str, fp64_by_default: None) -> None:
         logits, state = side.step(StepInputs(*row, memory, state))
         others, other_state = expected.step(StepInputs(*row, other_memory, other_state))
         np.testing.assert_allclose(logits, others, rtol=1e-10, atol=1e-10)
+
+
+def test_threads_in_fp32_and_in_fp64_take_turns() -> None:
+    case = random_model("m2m100", 2.0)
+    (pair, *_) = Samples(case.bounds, TorchSide(case.model)).pairs()
+
+    def score(fp64: bool) -> np.ndarray:
+        return TorchSide(case.model, ExactArithmetic() if fp64 else None).score(pair)
+
+    alone = {fp64: score(fp64) for fp64 in (False, True)}
+    turns = [False, True] * 20
+    for fp64, scores in zip(turns, concurrently(score, turns), strict=True):
+        np.testing.assert_array_equal(scores, alone[fp64], strict=True)
+    assert torch.get_default_dtype() == torch.float32

@@ -1,21 +1,43 @@
-"""Compute something in a forked process, beside this one."""
+"""Computations at the same time: in threads, or in a forked process beside this one."""
 
 import os
 import pickle
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
+WORKERS = 2
+"""Threads of `concurrently`: PyTorch and ONNX Runtime seldom keep two cores busy with one small step."""
 _LEAST_S, _TIMES = 60.0, 10
 """Seconds, and times the seconds of this process, after which another is given up."""
 _allowed = False
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+def threads_each() -> int:
+    """Threads of PyTorch's or ONNX Runtime's for each worker, so that all workers together use PyTorch's number."""
+    return max(1, torch.get_num_threads() // WORKERS)
+
+
+def concurrently(compute: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
+    """Compute a function of all items in some threads; returns the results in the items' order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads_each())
+    try:
+        with ThreadPoolExecutor(WORKERS) as pool:
+            return list(pool.map(compute, items))
+    finally:
+        torch.set_num_threads(before)
 
 
 def allow_forks() -> None:

@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from jumok_export.graphs import tracing
-from jumok_export.graphs.forked import forked
 from jumok_export.graphs.storage import WeightsFile
 from jumok_export.models.transformer import Transformer
+from jumok_export.parallel import forked
 from jumok_export.training.vocabulary import Vocabulary
 from tests.support.hang import HANG_S
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from jumok_export.parallel import WORKERS, concurrently, threads_each
 from jumok_export.verification.comparison import UNBOUNDED, make_check
 from jumok_export.verification.runtime_side import GraphFailedError
 from jumok_export.verification.trial import report
-from jumok_export.verification.workers import WORKERS, concurrently, threads_each
 from jumok_serve.manifest.manifest import Check
 from tests.support.hang import HANG_S
 
