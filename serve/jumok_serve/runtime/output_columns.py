@@ -93,7 +93,7 @@ class ShortlistColumns:
         self._lists: dict[int, Integers | None] = {}  # by slot; None: the slot is empty
         self._gathered_for = 0  # sentences; 0: weights must be gathered
         self._tokens: Integers = np.zeros(0, np.int64)  # [U]
-        self._column_of: Integers = np.zeros(0, np.int64)  # [V]
+        self._column_of: Integers = np.full(graphs.vocabulary, _ABSENT)  # [V]
         self._weights: Tensors = {}
         self._biases: Floats = np.zeros((0, 0), np.float32)  # [slots, U]
         self._inputs: dict[int, Tensors] = {}  # by the number of sentences
@@ -139,9 +139,9 @@ class ShortlistColumns:
             for listed in lists:
                 in_any[listed] = True
             tokens = np.flatnonzero(in_any)
-        self._column_of = np.full(self._graphs.vocabulary, _ABSENT)
+        self._column_of[self._tokens] = _ABSENT
         self._column_of[tokens] = np.arange(len(tokens))
-        self._tokens = np.pad(tokens, (0, -len(tokens) % WIDTH_STEP), mode="edge")
+        self._tokens = np.concatenate((tokens, np.full(-len(tokens) % WIDTH_STEP, tokens[-1])))
         self._weights = self._graphs.columns(self._tokens)
         bias = self._weights.pop(BIAS).numpy() if BIAS in self._weights else np.zeros(len(self._tokens), np.float32)
         self._biases = np.full((sentences, len(bias)), -np.inf, np.float32)
