@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.sentence import Sentence
@@ -109,6 +110,34 @@ def test_mixed_batches_equal_sentences_alone(submit: Submit, listed_bundle: Path
             generator.choice(joining)[1].future.result(timeout=HANG_S)
     for number, sentence in joining:
         assert_same(jobs[number][0], sentence.future.result(timeout=HANG_S).hypotheses, alone[number])
+
+
+def test_a_batch_takes_shortlists_of_any_length_one_after_another(
+    listed_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("jumok_serve.runtime.output_columns.WIDTH_STEP", 4)
+    graphs = Graphs(Bundle.open(listed_bundle), "fp32", device=CPU, threads=1, listed=True)
+    generator = random.Random(8)
+    kept: dict[int, Batch] = {}
+    kinds = [kind for kind in KINDS if not kind.startswith("terms")]
+    widths = set()
+    for number in range(4 * len(kinds)):
+        options = KINDS[kinds[number % len(kinds)]]
+        source_ids = [*generator.choices(range(4, 100), k=generator.randint(1, 9)), EOS]
+        chosen = generator.sample(range(4, 100), generator.randint(20, 90))
+        allowed = np.array(sorted({*chosen, EOS, 9, 20, 21, 50, 60}))
+        widths.add(-(-len(allowed) // 4))
+        plan, found = SearchPlan(options, 2, (), source_ids), []
+        for again in (kept.setdefault(plan.rows, Batch(graphs, plan.rows, 0)), Batch(graphs, plan.rows, 0)):
+            sentence = Sentence(source_ids=source_ids, plan=plan, allowed_tokens=allowed)
+            again.admit([sentence])
+            while again.size:
+                again.step()
+                again.remove(again.done)
+            found.append(tuple(sentence.search.hypotheses()))
+        assert {token for one in found[0] for token in one.token_ids} <= set(allowed.tolist())
+        assert_same(kinds[number % len(kinds)], *found)
+    assert len(widths) > 10
 
 
 def assert_same(kind: str, found: tuple[FinishedHypothesis, ...], expected: tuple[FinishedHypothesis, ...]) -> None:
