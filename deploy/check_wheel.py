@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import tomllib
 import venv
@@ -95,6 +96,8 @@ def check_serving(folder: Path, *, kernels: bool) -> str:
             list(map(str, command)), env=variables, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True
         ) as server,
     ):
+        late = threading.Timer(TIMEOUT_S, server.kill)
+        late.start()
         try:
             assert server.stdout is not None
             serving = re.match(r"serving on (\S+): ", server.stdout.readline())
@@ -109,6 +112,7 @@ def check_serving(folder: Path, *, kernels: bool) -> str:
             if server.wait(TIMEOUT_S) != 0:
                 raise CheckError(f"the server ended with exit code {server.returncode}")
         finally:
+            late.cancel()
             server.kill()
     return translation
 

@@ -167,3 +167,20 @@ def test_the_proxy_is_named_without_its_password(monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv("no_proxy", "example.org, 127.0.0.1")
         with jumok.Client(server.address) as client:
             assert client.translate("a").text == "A"
+
+
+def test_a_silent_proxy_is_named_by_corpora_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("grpc_proxy", "https_proxy", "no_grpc_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    with socket.create_server(("127.0.0.1", 0)) as silent, jumok.Client("127.0.0.1:1") as client:
+        proxy = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        monkeypatch.setenv("http_proxy", proxy)
+        for call in (
+            lambda: client.translate("a", timeout_s=0.2),
+            lambda: [*client.translate_iter(["a"], timeout_s=0.2)],
+        ):
+            with pytest.raises(jumok.DeadlineExceededError) as error:
+                call()
+            assert f"127.0.0.1:1 through the proxy {proxy} (variable http_proxy)" in str(error.value).replace(
+                " did not answer in time through", " through"
+            )

@@ -279,3 +279,14 @@ def test_the_list_of_packages_names_the_release_and_what_is_locked() -> None:
     lock = (LOCKS / "cpu.txt").read_text(encoding="utf-8")
     pins = dict(re.findall(r"^([a-z0-9-]+)==(\S+)", lock, re.MULTILINE))
     assert {part["name"]: part["version"] for part in listed["components"]} == pins
+
+
+def test_a_server_that_is_silent_fails_the_check(tmp_path: Path) -> None:
+    check = runpy.run_path(str(CHECK))
+    program = tmp_path / "bin/jumok"
+    program.parent.mkdir()
+    program.write_text(f"#!{sys.executable}\nimport time\ntime.sleep(1000)\n", encoding="utf-8")
+    program.chmod(0o700)
+    check["check_serving"].__globals__["TIMEOUT_S"] = 0.1
+    with pytest.raises(check["CheckError"], match="the server did not start"):
+        check["check_serving"](tmp_path, kernels=True)

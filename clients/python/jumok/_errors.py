@@ -84,23 +84,33 @@ def item_error(status: status_pb2.Status) -> JumokError:
 
 def _unreachable(code: grpc.StatusCode, message: str, server: str, *, tls: bool) -> str:
     """Say in the user's words why a server cannot be reached."""
-    proxy = _proxy(server, os.environ)
-    through = f" through the proxy {proxy[1]} (variable {proxy[0]})" if proxy else ""
-    directly = f"; to call it directly, add {_host(server)} to no_proxy" if proxy else ""
+    through, directly = way_to(server)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return (
             f"the server at {server} did not answer in time{through}: raise the timeout (timeout_s, --timeout), or see "
             f"'jumok health --server {server}'{directly}"
         )
     detail = re.sub(r"^.*last error: [A-Z_]+: ", "", message)
-    if REFUSED in message and not proxy and _listens_elsewhere(server):
+    if REFUSED in message and not through and _listens_elsewhere(server):
         address = server.replace(LOCALHOST, LOOPBACK)
         return (
             f"cannot reach a server at {server}: "
             f"{f'TLS with it fails; call {address} to see why' if tls else f'{CLOSED}; {WITHOUT_TLS}'}"
         )
-    cause = None if proxy else _cause(message, tls=tls)
+    cause = None if through else _cause(message, tls=tls)
     return f"cannot reach a server at {server}{through}: {detail if cause is None else f'{cause} ({detail})'}{directly}"
+
+
+def way_to(server: str) -> tuple[str, str]:
+    """Name the proxy through which a server is called, and the way to call it directly; empty without a proxy."""
+    proxy = _proxy(server, os.environ)
+    if proxy is None:
+        return "", ""
+    variable, address = proxy
+    return (
+        f" through the proxy {address} (variable {variable})",
+        f"; to call it directly, add {_host(server)} to no_proxy",
+    )
 
 
 def _cause(message: str, *, tls: bool) -> str | None:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from jumok._errors import way_to
 from jumok._requests import corpus_settings
 from jumok._responses import read_corpus_result
 from jumok._results import TextResult
@@ -208,9 +209,11 @@ class Corpus:
     def check_time(self, now: float) -> None:
         """End the corpus if no answer came for ``timeout_s``."""
         if self.failure is None and self.remaining_s(now) == 0.0:
+            server = self._servers[self.endpoint]
+            through, directly = way_to(server)
             self.failure = self._last_error or DeadlineExceededError(
-                f"no text was answered for {self._timeout_s:g} s by the server at {self._servers[self.endpoint]}: "
-                "raise the timeout (timeout_s, --timeout), or see 'jumok health'"
+                f"no text was answered for {self._timeout_s:g} s by the server at {server}{through}: "
+                f"raise the timeout (timeout_s, --timeout), or see 'jumok health'{directly}"
             )
 
     @property
