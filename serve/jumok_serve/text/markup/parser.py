@@ -73,10 +73,12 @@ def _pieces(structure: Structure, *, html_entities: bool) -> Iterator[str | Bloc
     while index < len(tokens):
         token, first = tokens[index], index
         index += 1
+        written, separate = token.written, structure.separate[first]
         if first in structure.ignored:
             index = structure.ends[first] + 1
-        written = "".join(one.written for one in tokens[first:index])
-        if structure.separate[first] or any(structure.separate[first:index]):
+            written = "".join(one.written for one in tokens[first:index])
+            separate = any(structure.separate[first:index])
+        if separate:
             yield from block.pieces()
             block = _BlockBuilder(html_entities=html_entities)
             yield from _literal(written) if token.kind is Kind.CDATA else (written,)

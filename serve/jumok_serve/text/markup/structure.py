@@ -155,7 +155,7 @@ def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules
     found = Structure(tokens, _ends(tokens))
     for index, token in enumerate(tokens):
         block = (token.name if kind == "html" else index) in blocks
-        named = token.kind in {Kind.START, Kind.END, Kind.EMPTY} and token.name not in inside
+        named = bool(token.name) and token.name not in inside
         found.separate.append(token.kind is Kind.CDATA or (named and (block or token.name in splitting)))
         if index in found.ends and (token.name in ignored or _not_translated(token)):
             found.ignored.add(index)
