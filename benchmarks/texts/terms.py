@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "multi30k-en-de-transformer"
 RARE = 50
 """Most occurrences of a rare word in the training references."""
+FEW = "1/32"
+"""The case in which one of 32 sentences has a term: shows the cost for the others."""
 SEED = 1
 
 
@@ -86,11 +88,12 @@ def main() -> None:
     rounds, count = (1, 40) if arguments.quick else (arguments.rounds, arguments.sentences)
     texts, references = corpus("test_2016_flickr.en")[:count], corpus("test_2016_flickr.de")[:count]
     counts = Counter(word for line in corpus("train.de") for word in re.findall(r"\w+", line))
-    cases = {number: rare_words(references, counts, number) for number in range(4)}
+    cases = {str(number): rare_words(references, counts, number) for number in range(4)}
+    cases[FEW] = [words if index % 32 == 0 else () for index, words in enumerate(cases["1"])]
     report: dict[str, Any] = {"setup": described(arguments.threads), "beam_size": arguments.beam_size, "terms": {}}
     with Translator(arguments.model, precision=arguments.precision, threads=arguments.threads) as translator:
         translator.warm_up()
-        seconds: dict[int, list[float]] = {number: [] for number in cases}
+        seconds: dict[str, list[float]] = {number: [] for number in cases}
         for turn in range(rounds + 1):  # the first warms up
             for number, terms in cases.items():
                 run = translate(translator, texts, terms, arguments.beam_size)
@@ -102,7 +105,7 @@ def main() -> None:
     print(f"{'terms':>5} {'given':>6} {'appear':>7} {'BLEU':>6} {'sentences/s':>12} {'of none':>8}")
     for number, row in report["terms"].items():
         row["sentences_per_s"] = len(texts) / statistics.median(seconds[number])
-        row["of_none"] = statistics.median(a / b for a, b in zip(seconds[0], seconds[number], strict=True))
+        row["of_none"] = statistics.median(a / b for a, b in zip(seconds["0"], seconds[number], strict=True))
         print(
             f"{number:>5} {row['given']:>6} {row['appear']:>7.1%} {row['bleu']:>6.2f} {row['sentences_per_s']:>12.1f} "
             f"{row['of_none']:>8.2f}"

@@ -8,7 +8,7 @@ import numpy as np
 from jumok_serve.runtime.graphs import Booleans, Integers
 from jumok_serve.runtime.output_columns import Columns
 from jumok_serve.runtime.step_inputs import SelectionParameters
-from jumok_serve.search import BatchSearch, Constraints, SharedConstraints, concatenate_constraints
+from jumok_serve.search import BatchSearch, Constraints, SharedConstraints, concatenate_constraints, with_boosts
 
 
 class StepSelection:
@@ -33,16 +33,13 @@ class StepSelection:
         if kept is None or not kept.hold(inputs, searches, slots):
             draws, acting, renormalizes = arrays.draws[slots], arrays.on_logits[slots], arrays.renormalizes[slots]
             constraints = [searches.constraints[slot] for slot in slots.tolist()]
-            boosts = [
-                (index, searches.boosts[slot]) for index, slot in enumerate(slots.tolist()) if slot in searches.boosts
-            ]
             on_logits, on_log_probs = (
                 columns.to_columns(
                     concatenate_constraints((index * self._beam_size, entries) for index, entries in of_stage)
                 )
                 for of_stage in (
                     [(index, constraints[index]) for index in np.flatnonzero(~draws & acting).tolist()],
-                    [(index, constraints[index]) for index in np.flatnonzero(~draws & ~acting).tolist()] + boosts,
+                    [(index, constraints[index]) for index in np.flatnonzero(~draws & ~acting).tolist()],
                 )
             )
             kept = self._constrained[len(slots)] = _StepConstraints(
@@ -57,11 +54,14 @@ class StepSelection:
             )
         elif kept.slots is not slots or kept.version != searches.constraints_version:
             kept = self._constrained[len(slots)] = kept.held_by(slots, searches.constraints_version)
+        on_log_probs = kept.on_log_probs
+        if searches.has_boosts:
+            on_log_probs = with_boosts(on_log_probs, columns.to_columns(searches.boosts(slots)))
         return SelectionParameters(
             scores=arrays.scores[slots].reshape(-1),
             candidates=self._candidates_of(slots, searches),
             on_logits=kept.on_logits,
-            on_log_probs=kept.on_log_probs,
+            on_log_probs=on_log_probs,
             renormalize=kept.renormalize,
             with_logits=kept.with_logits,
         )

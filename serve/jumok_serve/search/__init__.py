@@ -6,7 +6,14 @@ from dataclasses import dataclass
 
 from jumok_serve.search.batch_search import BatchSearch, SharedConstraints
 from jumok_serve.search.beam import BeamSearch
-from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, concatenate_constraints
+from jumok_serve.search.constraints import (
+    NO_CONSTRAINTS,
+    NO_ENTRIES,
+    Constraints,
+    Entries,
+    concatenate_constraints,
+    with_boosts,
+)
 from jumok_serve.search.greedy_sampling import GreedySampling
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.search import DEAD_SCORE, Draw, FinishedHypothesis, Search
@@ -38,6 +45,7 @@ __all__ = [
     "concatenate_constraints",
     "make_search",
     "options_with_terms",
+    "with_boosts",
 ]
 
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jumok_serve.search.constraints import NO_CONSTRAINTS, Constraints
+from jumok_serve.search.constraints import NO_CONSTRAINTS, Constraints, concatenate_constraints
 from jumok_serve.search.search import Search
 from jumok_serve.search.step_arrays import ALL_STEADY, StepArrays
 
@@ -38,19 +38,18 @@ class BatchSearch:
     Attributes:
         arrays: inputs of the next step, by slot.
         constraints: constraints of the next step, by slot.
-        boosts: boosts of the next step, by slot; only those of searches with terms.
-        constraints_version: a new number if any constraint or boost changes, or where it acts.
+        constraints_version: a new number if any constraint changes, or where it acts.
     """
 
     def __init__(self, beam_size: int) -> None:
         self.beam_size = beam_size
         self.arrays = StepArrays(beam_size)
         self.constraints: list[Constraints] = []
-        self.boosts: dict[int, Constraints] = {}
         self.constraints_version = 0
         self._searches: list[Search | None] = []
         self._kinds: NDArray[np.int64] = np.zeros(0, np.int64)  # by slot; see `_kind`
         self._shared = 0, SharedConstraints(NO_CONSTRAINTS, on_logits=False, renormalizes=False)  # the last, and kind
+        self._boosts: dict[int, Constraints] = {}  # by slot; only those of searches with terms
         self._unsteady = ALL_STEADY
 
     def join(self, slots: Sequence[int], searches: Sequence[Search]) -> None:
@@ -70,7 +69,7 @@ class BatchSearch:
         """Empty slots, which then take part like searches at their first step."""
         for slot in slots:
             self._searches[slot] = None
-            self.constraints_version += self.boosts.pop(slot, None) is not None
+            self._boosts.pop(slot, None)
         self._kinds[list(slots)] = np.abs(self._kinds[list(slots)])
         self.constraints_version += self.arrays.leave(slots)
 
@@ -79,8 +78,8 @@ class BatchSearch:
         for slot, place in zip(slots, to, strict=True):
             self._searches[place], self.constraints[place] = self._searches[slot], self.constraints[slot]
             self._searches[slot] = None
-            if slot in self.boosts:
-                self.boosts[place] = self.boosts.pop(slot)
+            if slot in self._boosts:
+                self._boosts[place] = self._boosts.pop(slot)
         self._kinds[list(to)] = self._kinds[list(slots)]
         self.arrays.move(slots, to)
         self.constraints_version += 1
@@ -95,6 +94,19 @@ class BatchSearch:
             constraints = self.constraints[int(slots[0])]
             self._shared = kind, SharedConstraints(constraints, bool(kind & _ON_LOGITS), bool(kind & _RENORMALIZES))
         return self._shared[1]
+
+    @property
+    def has_boosts(self) -> bool:
+        """True if the next step may have boosts."""
+        return self.arrays.some_have_terms or bool(self._boosts)
+
+    def boosts(self, slots: NDArray[np.int64]) -> Constraints:
+        """Return the boosts of the next step for the rows in `slots`, which are numbered together."""
+        boosts = self.arrays.boosts(slots)
+        if not self._boosts:
+            return boosts
+        of_slots = ((index, self._boosts.get(slot, NO_CONSTRAINTS)) for index, slot in enumerate(slots.tolist()))
+        return concatenate_constraints([(0, boosts), *((index * self.beam_size, own) for index, own in of_slots)])
 
     @property
     def has_nan(self) -> bool:
@@ -138,13 +150,15 @@ class BatchSearch:
         finished: list[int] = []
         running: list[int] = []
         searches: list[Search] = []
-        unsteady, number, tokens, scores, rows, _ = self._unsteady
+        unsteady, ends, tokens, scores, rows, _ = self._unsteady
         chosen = frozenset(slots)
-        for index, slot in enumerate(unsteady):
+        end = 0
+        for slot, next_end in zip(unsteady, ends, strict=True):
+            first, end = end, next_end
             search = self._caught_up(slot, except_last=1)
             if slot not in chosen:
                 continue
-            found = slice(index * number, (index + 1) * number)
+            found = slice(first, end)
             search.advance(tokens[found], scores[found], rows[found])
             if search.finished:
                 finished.append(slot)
@@ -161,13 +175,12 @@ class BatchSearch:
             if search.constraints is not self.constraints[slot]:
                 self.constraints[slot] = search.constraints
                 self.constraints_version += 1
-            if search.boosts is not self.boosts.get(slot, NO_CONSTRAINTS):
-                self.boosts[slot] = search.boosts
-                self.constraints_version += 1
+            if search.boosts is not self._boosts.get(slot, NO_CONSTRAINTS):
+                self._boosts[slot] = search.boosts
         self._kinds[slots] = [_kind(search) for search in searches]
 
 
 def _kind(search: Search) -> int:
-    """Return a number for equal `SharedConstraints`, negative if tokens are drawn or boosted."""
+    """Return a number for equal `SharedConstraints`, negative if tokens are drawn."""
     kind = 4 * id(search.constraints) + _ON_LOGITS * search.acts_on_logits + _RENORMALIZES * search.renormalizes
-    return kind if search.draws is None and search.boosts is NO_CONSTRAINTS else -kind
+    return kind if search.draws is None else -kind

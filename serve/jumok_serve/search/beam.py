@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jumok_proto.results import FinishReason
-from jumok_serve.search.constraints import NO_CONSTRAINTS, rules_of
+from jumok_serve.search.constraints import NO_CONSTRAINTS, Constraints, rules_of
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.search import DEAD_SCORE, FinishedHypothesis, finished_hypothesis, normalized_score
 
@@ -49,7 +49,7 @@ class BeamSearch:
         self._merits: Sequence[float] = self._sums  # what hypotheses are ranked by, before normalization; never rises
         self.position = 0
         self.num_candidates = 1
-        self.constraints = self.boosts = NO_CONSTRAINTS
+        self.constraints = NO_CONSTRAINTS
         self.draws = None
         self.finished = False
         self._options = options
@@ -59,6 +59,8 @@ class BeamSearch:
         self._forced: tuple[int, ...] | None = None  # the only tokens that can come next
         self._next_change = len(prompt)  # length at which constraints may change
         self._live_rows = 1
+        # Live rows with which steady steps begin, and ended hypotheses with which they stop.
+        self._least_live = self._most_steady = options.beam_size
         self._steps: list[_WrittenStep] = []  # a trellis, so that a step copies no history
         self._histories = [tuple(prompt)]  # tokens of the live rows, if constraints need them
         self._enough_ended = self.beam_size  # that may end the search
@@ -67,6 +69,10 @@ class BeamSearch:
         self._ended: list[Ended] = []  # best first
         if self._next_change == 1:
             self._prepare_step()
+
+    @property
+    def boosts(self) -> Constraints:
+        return NO_CONSTRAINTS
 
     def _prepare_step(self) -> None:
         length = self.position + 1
@@ -93,11 +99,14 @@ class BeamSearch:
 
     @property
     def steady_steps(self) -> int:
-        if self._live_rows < self.beam_size or self._forced is not None or self.finished:
+        if self._live_rows < self._least_live or self._forced is not None or self.finished:
             return 0
-        if self.position + 1 < len(self._prompt) or len(self._ended) >= self.beam_size:  # then the search may stop
+        if self.position + 1 < len(self._prompt) or len(self._ended) >= self._most_steady:  # then the search may stop
             return 0
         return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(self._steps) - 1))
+
+    def native_rows(self) -> int:
+        return 0
 
     def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
         self._steps.extend(zip(tokens.tolist(), scores.tolist(), rows.tolist(), strict=True))

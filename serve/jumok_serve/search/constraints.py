@@ -52,6 +52,15 @@ def concatenate_constraints(parts: Iterable[tuple[int, Constraints]]) -> Constra
     return Constraints(_concatenated(firsts, factors), _concatenated(firsts, biases))
 
 
+def with_boosts(constraints: Constraints, boosts: Constraints) -> Constraints:
+    """Add boosts to the constraints on log-probabilities of the same rows."""
+    if boosts is NO_CONSTRAINTS:
+        return constraints
+    if constraints.factors is NO_ENTRIES:  # boosts are nothing but factors
+        return Constraints(boosts.factors, constraints.biases) if constraints is not NO_CONSTRAINTS else boosts
+    return concatenate_constraints([(0, constraints), (0, boosts)])
+
+
 def _concatenated(firsts: Sequence[int], parts: Sequence[Entries]) -> Entries:
     places = np.concatenate([part.places for part in parts])
     places[:, 0] += np.repeat(np.array(firsts), [len(part.values) for part in parts])

@@ -99,6 +99,9 @@ class GreedySampling:
         (row,) = self._rows
         return max(0, min(self._next_change - self.position - 2, self._options.max_length - len(row.tokens) - 1))
 
+    def native_rows(self) -> int:
+        return 0
+
     def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
         (row,) = self._rows
         row.tokens += tokens[:, 0].tolist()

@@ -91,7 +91,10 @@ class Search(Protocol):
 
     @property
     def boosts(self) -> Constraints:
-        """Factors on log-probabilities that bring tokens among the candidates, or `NO_CONSTRAINTS`; with terms only."""
+        """Factors on log-probabilities that bring tokens among the candidates, or `NO_CONSTRAINTS`; with terms only.
+
+        After `native_rows`, the arrays at that address say which.
+        """
 
     @property
     def draws(self) -> Sequence[Draw] | None:
@@ -115,6 +118,7 @@ class Search(Protocol):
 
         They are at least the ``num_continuations`` best of all rows (or all that exist), in the order of
         ``best_continuations``. If ``num_continuations`` is 0, they are the best or drawn one of each row, by row, [K].
+        With `native_rows`, those are left out that the search would not keep.
 
         Args:
             tokens: tokens that may be written.
@@ -123,6 +127,12 @@ class Search(Protocol):
 
         Raises:
             RuntimeError: the search has finished.
+        """
+
+    def native_rows(self) -> int:
+        """Return the address of the ``TermRows`` that native steps advance; 0 without terms.
+
+        Called when the search joins a batch with native steps.
         """
 
     def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:

@@ -22,7 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jumok_serve.native import address, function, pointer
+from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
 from jumok_serve.search.search import DEAD_SCORE, Search
+from jumok_serve.search.terms import BOOST
 from jumok_serve.search.topk import Continuations, best_continuations, best_of_each_row
 
 RING_STEPS = 64
@@ -39,23 +41,23 @@ class UnsteadySearches(NamedTuple):
 
     Attributes:
         slots: slots of the searches, n.
-        number: continuations of each search, N.
-        tokens: the continuations of one search after the other, [n * N]: best first, or by row for a search that
-            takes the best of every row.
-        scores: sums of token scores, [n * N].
-        rows: the rows that they continue, [n * N].
+        ends: end of each search's continuations in the lists, [n].
+        tokens: the continuations of one search after the other: best first, or by row for a search that takes the best
+            of every row. Of a search with terms, native steps return only those that it keeps.
+        scores: sums of token scores.
+        rows: the rows that they continue.
         has_nan: True if one of these searches, or a slot without a search, has NaN candidates.
     """
 
     slots: list[int]
-    number: int
+    ends: Sequence[int]
     tokens: list[int]
     scores: list[float]
     rows: list[int]
     has_nan: bool = False
 
 
-ALL_STEADY = UnsteadySearches([], 0, [], [], [])
+ALL_STEADY = UnsteadySearches([], [], [], [], [])
 
 
 class StepArrays:
@@ -65,6 +67,7 @@ class StepArrays:
         steps: steps so far.
         changes: a new number if `num_candidates` may have changed.
         capacity: slots that the arrays hold.
+        some_have_terms: True if native steps advance searches with terms.
         tokens: fed at the next step, [slots, K].
         scores: sums of token scores, [slots, K].
         parents: row of the same search that each row continues, [slots, K].
@@ -78,6 +81,7 @@ class StepArrays:
     def __init__(self, beam_size: int) -> None:
         self.beam_size = beam_size
         self.steps = self.capacity = self.changes = 0
+        self.some_have_terms = False
         self.tokens: NDArray[np.int64] = np.zeros((0, beam_size), np.int64)
         self.scores: NDArray[np.float32] = np.zeros((0, beam_size), np.float32)
         self.parents: NDArray[np.int64] = np.zeros((0, beam_size), np.int64)
@@ -90,6 +94,7 @@ class StepArrays:
         self._num_continuations: NDArray[np.int64] = np.zeros(0, np.int64)
         self._steady_steps: NDArray[np.int64] = np.zeros(0, np.int64)
         self._known_steps: NDArray[np.int64] = np.zeros(0, np.int64)  # those before the search joined too
+        self._terms: NDArray[np.int64] = np.zeros(0, np.int64)  # addresses; see `Search.native_rows`
         self._eos_ids: NDArray[np.int64] = np.zeros((0, 0), np.int64)  # [slots, E]
         # The ring, [slots, RING_STEPS, K].
         self._ring_tokens: NDArray[np.int64] = np.zeros((0, RING_STEPS, beam_size), np.int64)
@@ -128,6 +133,9 @@ class StepArrays:
         continuations = [search.num_continuations for search in searches]
         self._num_continuations[slots] = continuations
         self._some_take_each_row = self._some_take_each_row or not all(continuations)
+        if self._native is not None and any(rows := [search.native_rows() for search in searches]):
+            self._terms[slots] = rows
+            self.some_have_terms = True
         self._known_steps[slots] = self.steps
         self._occupied[slots] = True
         self._max_continuations = int((self._num_continuations * self._occupied).max())
@@ -151,6 +159,9 @@ class StepArrays:
         drew = True in self.draws[slots].tolist()
         for column in (self.draws, self._occupied, self._steady_steps, self.positions):
             column[slots] = 0
+        if self.some_have_terms:
+            self._terms[slots] = 0
+            self.some_have_terms = bool(self._terms.any())
         self._max_continuations = int((self._num_continuations * self._occupied).max())
         return drew
 
@@ -160,6 +171,7 @@ class StepArrays:
             array = getattr(self, name)
             array[to] = array[slots]
         self._occupied[slots] = False
+        self._terms[slots] = 0
 
     def set_inputs(self, slots: list[int], searches: Sequence[Search]) -> None:
         """Copy the next step's inputs from searches that know all steps."""
@@ -193,10 +205,17 @@ class StepArrays:
         number = min(self._max_continuations, self.beam_size * tokens.shape[1]) or self.beam_size
         if self._native is None:
             unsteady = self._advance_steady(slots, tokens, totals, number)
+        elif self.some_have_terms:
+            unsteady = self._native.advance_with_terms(slots, tokens, totals, self.steps, number)
+            self.changes += 1
         else:
             unsteady = self._native.advance_steady(slots, tokens, totals, self.steps, number)
         self.steps += 1
         return unsteady
+
+    def boosts(self, slots: NDArray[np.int64]) -> Constraints:
+        """Return the boosts of the next step, for the rows in `slots` of searches with `Search.native_rows`."""
+        return self._native.boosts(slots) if self._native and self.some_have_terms else NO_CONSTRAINTS
 
     def _advance_steady(
         self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32], number: int
@@ -219,9 +238,10 @@ class StepArrays:
             each_row = self._num_continuations[slots[unsteady]] == 0
             for of_all, of_row in zip(found, of_rows.of(unsteady), strict=True):
                 of_all[each_row, : self.beam_size] = of_row[each_row]
+        each = found.tokens.shape[1]
         return UnsteadySearches(
             slots[unsteady].tolist(),
-            found.tokens.shape[1],
+            range(each, each * len(unsteady) + 1, each),
             found.tokens.ravel().tolist(),
             found.scores.ravel().tolist(),
             found.rows.ravel().tolist(),
@@ -255,19 +275,21 @@ class _Searches(ctypes.Structure):
         ("beam_size", ctypes.c_int64),
         ("ring_steps", ctypes.c_int64),
         ("num_eos_ids", ctypes.c_int64),
-        *((f"array_{number}", ctypes.c_void_p) for number in range(11)),
+        *((f"array_{number}", ctypes.c_void_p) for number in range(13)),
     )
 
 
 _ARRAYS = (
     *("tokens", "scores", "parents", "positions", "_steady_steps", "_num_continuations", "_occupied", "_eos_ids"),
-    *("_ring_tokens", "_ring_scores", "_ring_parents"),
+    *("_ring_tokens", "_ring_scores", "_ring_parents", "num_candidates", "_terms"),
 )
 
 _ARGUMENTS = (
     *(ctypes.POINTER(_Searches), ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64),
     *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, *[ctypes.c_void_p] * 4),
 )
+_WITH_TERMS_ARGUMENTS = (*_ARGUMENTS, ctypes.c_void_p)
+_BOOSTS_ARGUMENTS = (ctypes.POINTER(_Searches), ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int64)
 
 
 def _native_function() -> Any:
@@ -289,6 +311,10 @@ class NativeStep:
         self._searches = _Searches(arrays.beam_size, ring_steps, num_eos_ids, *map(address, self._kept_alive))
         self._slots = arrays.capacity
         self._reserve(0)
+        self._run_with_terms = function("jumok_run_on_with_terms", _WITH_TERMS_ARGUMENTS)
+        self._list_boosts = function("jumok_boosts", _BOOSTS_ARGUMENTS)
+        self._boosted: NDArray[np.int64] = np.zeros((0, 2), np.int64)
+        self._last_boosts = NO_CONSTRAINTS
 
     def _reserve(self, number: int) -> None:
         """Make room for `number` continuations of every slot."""
@@ -321,9 +347,54 @@ class NativeStep:
         end = count * number
         return UnsteadySearches(
             self._unsteady[:count].tolist(),
-            number,
+            range(number, end + 1, number),
             self._tokens[:end].tolist(),
             self._scores[:end].tolist(),
             self._rows[:end].tolist(),
             has_nan,
         )
+
+    def advance_with_terms(
+        self,
+        slots: NDArray[np.int64],
+        tokens: NDArray[np.int64],
+        totals: NDArray[np.float32],
+        steps: int,
+        number: int,
+    ) -> UnsteadySearches:
+        """Advance steady searches, some with terms, and find at most `number` continuations for each of the others."""
+        if len(slots) * number > len(self._tokens):
+            self._reserve(number)
+        candidates = tokens.shape[1]
+        tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
+        unsteady, *found = self._found
+        ends: NDArray[np.int64] = np.empty(len(slots), np.int64)
+        count = self._run_with_terms(
+            *(self._searches, pointer(slots), len(slots), candidates),
+            *(pointer(tokens), pointer(totals), steps, number, unsteady, pointer(ends), *found),
+        )
+        if not count:
+            return ALL_STEADY
+        has_nan, count = count < 0, abs(count)
+        end = int(ends[count - 1])
+        return UnsteadySearches(
+            self._unsteady[:count].tolist(),
+            ends[:count].tolist(),
+            self._tokens[:end].tolist(),
+            self._scores[:end].tolist(),
+            self._rows[:end].tolist(),
+            has_nan,
+        )
+
+    def boosts(self, slots: NDArray[np.int64]) -> Constraints:
+        """Return the boosts of the next step, for the rows in `slots`; the last object if they are equal."""
+        most = len(self._boosted)
+        count = self._list_boosts(self._searches, pointer(slots), len(slots), address(self._boosted), most)
+        if count > most:
+            self._boosted = np.zeros((2 * count, 2), np.int64)
+            return self.boosts(slots)
+        places, last = self._boosted[:count], self._last_boosts.factors.places
+        if len(places) != len(last) or not np.logical_and.reduce(places == last, axis=None):
+            boosts = Entries(places.copy(), np.full(count, BOOST, np.float32))
+            self._last_boosts = Constraints(boosts, NO_ENTRIES) if count else NO_CONSTRAINTS
+        return self._last_boosts

@@ -2,16 +2,19 @@
 
 # ruff: noqa: D102 - the contract is documented once, in Search
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from jumok_serve.search.beam import BeamSearch, Ended, by_score
 from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.search import DEAD_SCORE, FinishedHypothesis, normalized_score
-from jumok_serve.search.terms import BOOST, TermAutomaton, Terms, TermState, reachable_terms, read_terms
+from jumok_serve.search.term_rows import TermRows
+from jumok_serve.search.terms import BOOST, TermAutomaton, Terms, TermState, reachable_terms
 
 _Continuation: TypeAlias = tuple[float, int, int, TermState, float]
 """Negated sum of token scores, row, next token, state after it, and merit; ordered so that the best is first."""
@@ -42,8 +45,7 @@ class TermSearch(BeamSearch):
 
     def __init__(self, options: SearchOptions, prompt: Sequence[int], terms: Terms) -> None:
         _, *prefix = prompt
-        self._terms = reachable_terms(terms, options, prefix)
-        self._automaton = TermAutomaton(self._terms, options.eos_ids)
+        self._automaton = TermAutomaton(reachable_terms(terms, options, prefix), options.eos_ids)
         state = self._automaton.start
         for token in prefix:
             state = state.next(token)
@@ -51,19 +53,67 @@ class TermSearch(BeamSearch):
         size = self._automaton.size
         last_part = options.beam_size - size * (options.beam_size // (size + 1))
         self._short: list[tuple[int, Ended]] = []  # ended with missing terms, and the tokens these need; best first
+        self._rows: TermRows | None = None  # of a search that native steps advance
+        self._combined: Constraints | None = None  # boosts that take in other factors
         super().__init__(options, prompt)
+        self._least_live, self._most_steady = 1, ALL_CONTINUATIONS
         self._enough_ended = self._most_ended = max(last_part, options.num_hypotheses)
         self.num_continuations = ALL_CONTINUATIONS
+        self._prepare_rows()
+
+    @property
+    def _writes(self) -> bool:
+        """True if the next step writes tokens that are not forced."""
+        return self._forced is None and self.position + 1 >= len(self._prompt)
+
+    @property
+    def _is_native(self) -> bool:
+        """True if native steps know the rows."""
+        return self._rows is not None and not self._rows.full
+
+    @property
+    def boosts(self) -> Constraints:
+        if self._is_native or not self._writes:
+            return NO_CONSTRAINTS
+        return self._combined or self._automaton.boosts(self._states)
 
     def _prepare_step(self) -> None:
         super()._prepare_step()
-        self._next_change = self.position + 2
-        self.boosts = NO_CONSTRAINTS
-        if self._forced is None:
-            self.num_candidates = max(self._most_others(state) + len(state.boosted) for state in self._states)
-            self.boosts = self._automaton.boosts(self._states)
-            if len(self.constraints.factors.values) and self.boosts is not NO_CONSTRAINTS:
-                self.constraints, self.boosts = _combine(self.constraints, self.boosts)
+        self._combined = None
+        if len(self.constraints.factors.values) and (boosts := self.boosts) is not NO_CONSTRAINTS:
+            self.constraints, self._combined = _combine(self.constraints, boosts)
+
+    def _prepare_rows(self) -> None:
+        """Ask for the candidates that the rows need, and hand the rows to native steps."""
+        if self._writes:
+            self.num_candidates = self._most_candidates()
+        if self._rows is not None and not self._rows.full:
+            states = self._states if self._writes else ()
+            self._rows.write(states, self._sums, self._merits, self._ended, self._short)
+
+    def native_rows(self) -> int:
+        # With a repetition penalty, boosts take in other factors.
+        if self._options.repetition_penalty != 1.0 or not TermRows.suit(self._automaton):
+            return 0
+        self._rows = TermRows(
+            self._automaton,
+            self._options,
+            self._most_others,
+            most_ended=self._most_ended,
+            term_divisor=math.pow(TERM_LENGTH, self._options.length_penalty),
+            prompt=len(self._prompt),
+        )
+        self._prepare_rows()
+        return self._rows.address
+
+    def advance(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
+        super().advance(tokens, scores, rows)
+        if not self.finished:
+            self._prepare_rows()
+
+    def _most_candidates(self) -> int:
+        """Return the number of candidates that the rows need."""
+        return max(self._most_others(state) + len(state.boosted) for state in self._states)
 
     def _most_others(self, state: TermState) -> int:
         """Return the number of candidates that a row needs besides boosted ones."""
@@ -73,7 +123,18 @@ class TermSearch(BeamSearch):
 
     @property
     def steady_steps(self) -> int:
-        return 0
+        return super().steady_steps if self._is_native else 0
+
+    def catch_up(self, tokens: NDArray[np.int64], scores: NDArray[np.float32], rows: NDArray[np.int64]) -> None:
+        assert self._rows is not None
+        sums, self._states, self._merits = self._rows.read()
+        self._steps.extend(zip(tokens.tolist(), sums, rows.tolist(), strict=True))
+        self.tokens, self._sums, self.parents = self._steps[-1]
+        self._ended, self._short = self._rows.ended()
+        self.position += len(tokens)
+        self._live_rows = self.beam_size
+        self.scores = [0.0] * self.beam_size
+        self.num_candidates = self._most_candidates()
 
     def _write(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
         length = self.position + 1 - len(self._prompt)
@@ -193,7 +254,7 @@ class TermSearch(BeamSearch):
         total, length = sum(hypothesis.token_scores), len(hypothesis.token_ids)
         return hypothesis._replace(
             score=normalized_score(total, length, self._options.length_penalty),
-            terms=tuple(read_terms((*prefix, *hypothesis.token_ids), self._terms)),
+            terms=tuple(self._automaton.read((*prefix, *hypothesis.token_ids))),
         )
 
 

@@ -27,6 +27,9 @@ FEW_READINGS: Final = 8
 MAX_WORK: Final = 2**14
 """Ways to read the rows of a sentence, beyond `FEW_READINGS` a row, after which the best two of a row are followed."""
 
+_NO_TERM: Final = -1
+"""Stands for all tokens of no term."""
+
 Tokens: TypeAlias = tuple[int, ...]
 
 
@@ -61,18 +64,7 @@ class TermSpan(NamedTuple):
 
 def read_terms(tokens: Sequence[int], terms: Terms) -> list[TermSpan | None]:
     """Return the spans of as many terms as a complete hypothesis contains, and None for the others."""
-    automaton = TermAutomaton(terms)
-    found: dict[Reading, dict[int, TermSpan]] = {automaton.first_reading: {}}  # spans by the bit of their term
-    for position in range(len(tokens) + 1):
-        token = tokens[position] if position < len(tokens) else None
-        after: dict[Reading, dict[int, TermSpan]] = {}
-        for reading, spans in found.items():
-            for following, met in automaton.follow(reading, token):
-                span = {met: TermSpan(position - len(reading.pending), position)} if met else {}
-                after.setdefault(following, spans | span)
-        found = {reading: after[reading] for reading in automaton.best(after)}
-    _, spans = min(found.items(), key=lambda item: (item[0].unmet.bit_count(), -item[0].unmet))
-    return [spans.get(1 << index) for index in range(len(terms.alternatives))]
+    return TermAutomaton(terms).read(tokens)
 
 
 def options_with_terms(options: SearchOptions, terms: Terms) -> SearchOptions:
@@ -115,7 +107,8 @@ def reachable_terms(terms: Terms, options: SearchOptions, prefix: Sequence[int])
     room = options.max_length - bool(options.forced_last_tokens)
     room -= options.forced_first_token is not None and not prefix
     copies: dict[Tokens, int] = {}
-    for index, span in enumerate(read_terms(prefix, replace(terms, alternatives=tuple(allowed)))):
+    spans = read_terms(prefix, replace(terms, alternatives=tuple(allowed))) if prefix else [None] * len(allowed)
+    for index, span in enumerate(spans):
         if span is not None or not allowed[index]:
             continue
         size = options.no_repeat_ngram_size
@@ -170,12 +163,13 @@ class TermState:
     """
 
     __slots__ = (
-        *("_automaton", "_next", "_others", "_readings"),
+        *("_automaton", "_next", "_others", "_pending", "_readings"),
         *("awaits_end", "bank", "boosted", "complete", "left", "surplus"),
     )
 
     def __init__(self, automaton: "TermAutomaton", readings: tuple[Reading, ...]) -> None:
         self._automaton, self._readings = automaton, readings
+        self._pending = any(reading.pending for reading in readings)
         self.left = min(map(automaton.left, readings))
         self.complete = self.left == 0
         self.bank = max(map(automaton.bank, readings))
@@ -194,12 +188,19 @@ class TermState:
         if known is not None:
             return known
         automaton = self._automaton
-        if token in automaton.tokens:
-            state = self._next[token] = automaton.state_after(self._readings, token)
-            return state
         joins = automaton.terms.continues_word(token)
+        if token not in automaton.tokens:
+            return self.after_other(joins)
+        state = self._next[token] = automaton.state_after(self._readings, token, joins=joins)
+        return state
+
+    def after_other(self, joins: bool) -> "TermState":
+        """Return the state after a token of no term, which may continue the word before it."""
+        if not self._pending:
+            return self
+        joins = joins and self.awaits_end  # else both give one state
         if joins not in self._others:
-            self._others[joins] = automaton.state_after(self._readings, token)
+            self._others[joins] = self._automaton.state_after(self._readings, _NO_TERM, joins=joins)
         return self._others[joins]
 
 
@@ -216,6 +217,7 @@ class TermAutomaton:
         size: number of terms that count.
         tokens: tokens of all alternatives.
         once: alternatives that are not written more often than terms need them.
+        once_tokens: their tokens.
     """
 
     def __init__(self, terms: Terms, eos_ids: tuple[int, ...] = ()) -> None:
@@ -235,6 +237,7 @@ class TermAutomaton:
         self.once = frozenset(
             one for group, once in zip(terms.alternatives, flags, strict=True) if once for one in group
         )
+        self.once_tokens = frozenset(token for one in self.once for token in one)
         self._once_prefixes = frozenset(one[:length] for one in self.once for length in range(1, len(one) + 1))
         self.first_reading = Reading(sum(self._shortest), ())
         self._states: dict[tuple[Reading, ...], TermState] = {}
@@ -247,17 +250,21 @@ class TermAutomaton:
             self._states[readings] = TermState(self, readings)
         return self._states[readings]
 
-    def state_after(self, readings: Sequence[Reading], token: int) -> TermState:
+    def state_after(self, readings: Sequence[Reading], token: int, *, joins: bool) -> TermState:
         """Return the state of a row with these readings, after a token."""
-        following = {reading for before in readings for reading, _ in self.follow(before, token)}
+        following = {reading for before in readings for reading, _ in self.follow(before, token, joins=joins)}
         return self._state(tuple(sorted(self.best(following))))
 
-    def follow(self, reading: Reading, token: int | None) -> list[tuple[Reading, int]]:
-        """Return the readings after a token, or after the end for None, each with the term that was met, or 0."""
+    def follow(self, reading: Reading, token: int | None, *, joins: bool) -> list[tuple[Reading, int]]:
+        """Return the readings after a token, or after the end for None, each with the term that was met, or 0.
+
+        Args:
+            joins: True if the token continues the word before it.
+        """
         unmet, pending = reading
         following = []
         idle = [(unmet, 0)] if not pending else []
-        if pending and not (token is not None and self.terms.continues_word(token)):
+        if pending and not joins:
             idle = [(unmet & ~bit, bit) for bit in self._met(reading)]
         if token is None:
             return [(Reading(unmet, ()), 0), *((Reading(left, ()), bit) for left, bit in idle)]
@@ -275,6 +282,23 @@ class TermAutomaton:
 
     def _begins(self, unmet: int, tokens: Tokens) -> bool:
         return any(bit & unmet for bit, _ in self._by_prefix.get(tokens, ()))
+
+    def read(self, tokens: Sequence[int]) -> list[TermSpan | None]:
+        """See `read_terms`."""
+        found: dict[Reading, dict[int, TermSpan]] = {self.first_reading: {}}  # spans by the bit of their term
+        for position in range(len(tokens) + 1):
+            token = tokens[position] if position < len(tokens) else None
+            if token not in self.tokens and not any(reading.pending for reading in found):
+                continue
+            joins = token is not None and self.terms.continues_word(token)
+            after: dict[Reading, dict[int, TermSpan]] = {}
+            for reading, spans in found.items():
+                for following, met in self.follow(reading, token, joins=joins):
+                    span = {met: TermSpan(position - len(reading.pending), position)} if met else {}
+                    after.setdefault(following, spans | span)
+            found = {reading: after[reading] for reading in self.best(after)}
+        _, spans = min(found.items(), key=lambda item: (item[0].unmet.bit_count(), -item[0].unmet))
+        return [spans.get(1 << index) for index in range(len(self.terms.alternatives))]
 
     def bank(self, reading: Reading) -> int:
         """Return the number of terms that a reading has met or begun."""

@@ -7,29 +7,31 @@ import pytest
 
 from jumok_serve.native import library
 from jumok_serve.search import (
-    NO_CONSTRAINTS,
     BatchSearch,
+    Constraints,
     Continuations,
     Search,
     best_continuations,
     best_of_each_row,
+    concatenate_constraints,
     step_arrays,
 )
 from jumok_serve.search.options import Sampling
 from tests.serve.search.test_terms import random_terms
-from tests.support.reference_search import candidates
-from tests.support.search_cases import Case, constrained, random_case
+from tests.support.reference_search import candidates, toy_model
+from tests.support.search_cases import EARLY_STOPPING, Case, constrained, make_options, random_case
 
 LEAST_TOKENS = 12
 
 
 @pytest.fixture(autouse=True, params=["native", "numpy"])
-def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def implementation(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Implementation of a step."""
     if request.param == "numpy":
         monkeypatch.setattr(step_arrays, "_native_function", lambda: None)
     elif library() is None:
         pytest.skip("no kernels of these sources, or an old processor")
+    return str(request.param)
 
 
 @dataclass(eq=False)
@@ -107,12 +109,82 @@ def test_searches_in_a_batch_equal_searches_alone(
     assert left > 5
 
 
-def step(table: BatchSearch, slots: list[Pair | None], *, with_empty: bool) -> None:
-    """Advance both by a step with the same candidates; empty slots take part if `with_empty` is true."""
+def pair_with_terms(rng: np.random.Generator, beam_size: int) -> Pair:
+    """Make searches with terms that often run on without an ended hypothesis."""
+    vocabulary = 60
+    terms = random_terms(rng, vocabulary=vocabulary, most=min(3, beam_size - 1))
+    terms = replace(terms, once=tuple((rng.random(len(terms.alternatives)) < 0.3).tolist()))
+    options = make_options(
+        beam_size=beam_size,
+        num_hypotheses=int(rng.integers(1, beam_size + 1)),
+        length_penalty=float(rng.choice([-1.0, 0.0, 0.6, 1.0])),
+        early_stopping=EARLY_STOPPING[rng.integers(3)],
+        min_length=int(rng.choice([0, 6])),
+        max_length=14,
+        no_repeat_ngram_size=int(rng.choice([0, 0, 3])),
+        suppress_tokens=(2, 3),
+    )
+    prefix = tuple(rng.integers(4, vocabulary, size=int(rng.choice([0, 0, 3]))).tolist())
+    step = toy_model(rng, vocabulary, 1, spread=float(rng.choice([1.0, 3.0])), positions=32)
+    case = Case(step, options, prefix, terms)
+    return Pair(case, case.search(), case.search())
+
+
+@pytest.mark.parametrize("beam_size", [2, 4, 7])
+def test_searches_with_terms_in_a_batch_equal_searches_alone(beam_size: int, implementation: str) -> None:
+    """Native steps advance most of them without Python, with the same scores bit by bit."""
+    rng = np.random.default_rng(beam_size)
+    table, advanced, looked, met = BatchSearch(beam_size), 0, 0, 0
+    for _ in range(12):
+        slots: list[Pair | None] = [pair_with_terms(rng, beam_size) for _ in range(5)]
+        table.join(range(5), [pair.together for pair in slots if pair])
+        while any(slots):
+            advanced += sum(map(bool, slots))
+            looked += step(table, slots, with_empty=False)
+            for slot, pair in enumerate(slots):
+                if pair and rng.random() < 0.1:
+                    assert table.search(slot).stable_tokens() == pair.alone.stable_tokens()
+                if pair and pair.alone.finished:
+                    assert pair.together.hypotheses() == pair.alone.hypotheses()
+                    met += sum(None not in one.terms for one in pair.alone.hypotheses())
+                    table.leave([slot])
+                    slots[slot] = None
+    assert met > 60
+    assert looked < 0.8 * advanced if implementation == "native" else looked == advanced
+    assert not table.has_boosts  # searches without terms now take the steps that they always took
+
+
+@pytest.mark.parametrize(("bound", "most"), [("_MOST_TOKENS", 0), ("_MOST_STATES", 0), ("_MOST_STATES", 28)])
+def test_searches_with_too_many_terms_for_a_table_are_advanced_in_python(
+    bound: str, most: int, implementation: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(f"jumok_serve.search.term_rows.{bound}", most)
+    rng, beam_size = np.random.default_rng(8), 4
+    table, advanced, looked = BatchSearch(beam_size), 0, 0
+    pairs = [pair_with_terms(rng, beam_size) for _ in range(6)]
+    slots: list[Pair | None] = [*pairs]
+    table.join(range(len(pairs)), [pair.together for pair in pairs])
+    while any(slots):
+        advanced += sum(map(bool, slots))
+        looked += step(table, slots, with_empty=False)
+        for slot, pair in enumerate(pairs):
+            if slots[slot] and pair.alone.finished:
+                assert pair.together.hypotheses() == pair.alone.hypotheses()
+                table.leave([slot])
+                slots[slot] = None
+    assert looked < advanced if most and implementation == "native" else looked == advanced
+
+
+def step(table: BatchSearch, slots: list[Pair | None], *, with_empty: bool) -> int:
+    """Advance both by a step with the same candidates; empty slots take part if `with_empty` is true.
+
+    Returns:
+        Number of searches that looked at the step themselves.
+    """
     beam_size, changes = table.beam_size, table.constraints_version
     taking_part = [slot for slot, pair in enumerate(slots) if with_empty or pair is not None]
     if not taking_part:
-        return
+        return 0
     number = int(table.arrays.num_candidates[taking_part].max())
     tokens = np.zeros((len(taking_part) * beam_size, number), np.int64)
     totals = np.full(tokens.shape, -1.0, np.float32)
@@ -129,7 +201,7 @@ def step(table: BatchSearch, slots: list[Pair | None], *, with_empty: bool) -> N
         assert table.arrays.renormalizes[slot] == asks.renormalizes
         for mine, other in zip(table.constraints[slot], asks.constraints, strict=True):
             assert [array.tolist() for array in mine] == [array.tolist() for array in other]
-        boosted = table.boosts.get(slot, NO_CONSTRAINTS).factors
+        boosted = table.boosts(np.array([slot])).factors
         assert [array.tolist() for array in boosted] == [array.tolist() for array in asks.boosts.factors]
         pair.feed()
         rows = slice(taking_part.index(slot) * beam_size, (taking_part.index(slot) + 1) * beam_size)
@@ -139,21 +211,26 @@ def step(table: BatchSearch, slots: list[Pair | None], *, with_empty: bool) -> N
     own = [(slot, pair.alone) for slot, pair in enumerate(slots) if pair is not None]
     asked_alike = {(id(table.constraints[slot]), one.acts_on_logits, one.renormalizes) for slot, one in own}
     shared = table.shared_constraints(np.array([slot for slot, _ in own])) if own else None
-    if len(asked_alike) == 1 and not any(one.draws or one.boosts is not NO_CONSTRAINTS for _, one in own):
+    if len(asked_alike) == 1 and not any(one.draws for _, one in own):
         assert shared is not None
         assert (id(shared.constraints), *shared[1:]) in asked_alike
     else:
         assert shared is None
-    constraints = [*table.constraints, *table.boosts.values()]
+    constraints = [*table.constraints]
+    parts = ((taking_part.index(slot) * beam_size, one.boosts) for slot, one in own)
+    assert in_order(table.boosts(np.array(taking_part))) == in_order(concatenate_constraints(parts))
     others = table.advance_steady(np.array(taking_part), tokens, totals)
     table.advance(others)
-    assert table.constraints_version > changes or all(
-        map(id_equal, [*table.constraints, *table.boosts.values()], constraints)
-    )
+    assert table.constraints_version > changes or all(map(id_equal, table.constraints, constraints))
     for slot, pair in enumerate(slots):
         if pair is not None:
             rows = slice(taking_part.index(slot) * beam_size, (taking_part.index(slot) + 1) * beam_size)
             pair.alone.advance(*(of_all[0].tolist() for of_all in seen(pair.alone, tokens[rows], totals[rows])))
+    return len(others)
+
+
+def in_order(boosts: Constraints) -> list[tuple[list[int], float]]:
+    return sorted(zip(boosts.factors.places.tolist(), boosts.factors.values.tolist(), strict=True))
 
 
 def id_equal(one: object, other: object) -> bool:
