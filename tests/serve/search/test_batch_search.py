@@ -219,8 +219,10 @@ def step(table: BatchSearch, slots: list[Pair | None], *, with_empty: bool) -> i
     constraints = [*table.constraints]
     parts = ((taking_part.index(slot) * beam_size, one.boosts) for slot, one in own)
     assert in_order(table.boosts(np.array(taking_part))) == in_order(concatenate_constraints(parts))
+    needed, before = table.arrays.num_candidates.copy(), table.arrays.changes
     others = table.advance_steady(np.array(taking_part), tokens, totals)
     table.advance(others)
+    assert table.arrays.changes > before or np.array_equal(table.arrays.num_candidates, needed)
     assert table.constraints_version > changes or all(map(id_equal, table.constraints, constraints))
     for slot, pair in enumerate(slots):
         if pair is not None:
