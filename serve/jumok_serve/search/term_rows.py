@@ -60,7 +60,7 @@ class TermRows:
 
     Attributes:
         address: address of the ``TermRows`` of the native library.
-        full: True if the table has too many states: Python takes all further steps.
+        full: True if the table has too many states, or states with many readings: Python takes all further steps.
     """
 
     def __init__(
@@ -129,10 +129,10 @@ class TermRows:
             states, sums, merits: of the live rows; none if the next step writes no token, or a forced one.
             ended, short: as `ended` returns them.
         """
-        for state in {*states} - self._ready:
-            self.full = self.full or len(self._states) >= _MOST_STATES
-            if not self.full:
+        for state in states:
+            if not self.full and state not in self._ready:
                 self._look_ahead(state)
+                self.full = len(self._states) > _MOST_STATES or self._automaton.is_ambiguous
         live = 0 if self.full else len(states)
         fields, size = self._fields, self._size
         fields.writes = live > 0
@@ -146,7 +146,7 @@ class TermRows:
         """Put the states into the table that a row can reach in one step, or in any number if there are few."""
         self._expand(state)
         for reached in self._states:  # grows meanwhile
-            if len(self._states) > _FEW:
+            if len(self._states) > _FEW or self._automaton.is_ambiguous:
                 break
             self._expand(reached)
 
@@ -170,7 +170,10 @@ class TermRows:
         first = self._number(state) * (_FIELDS + 2 * len(self._tokens)) + _AFTER_OTHER
         others = [self._number(state.after_other(joins)) for joins in (False, True)]
         after = array("i", others)
-        after.extend([self._after(state, token, others) for token in self._tokens])
+        for token in self._tokens:
+            if self._automaton.is_ambiguous:
+                return
+            after.append(self._after(state, token, others))
         self._table[first : first + len(after)] = after
 
     def _after(self, state: TermState, token: int, others: Sequence[int]) -> int:

@@ -245,6 +245,11 @@ class TermAutomaton:
         self._work = 0
         self.start = self._state((self.first_reading,))
 
+    @property
+    def is_ambiguous(self) -> bool:
+        """True if a row had more than `FEW_READINGS`."""
+        return self._work > 0
+
     def _state(self, readings: tuple[Reading, ...]) -> TermState:
         if readings not in self._states:
             self._states[readings] = TermState(self, readings)
@@ -285,6 +290,8 @@ class TermAutomaton:
 
     def read(self, tokens: Sequence[int]) -> list[TermSpan | None]:
         """See `read_terms`."""
+        if self.is_ambiguous:  # it may follow few readings by now
+            return read_terms(tokens, self.terms)
         found: dict[Reading, dict[int, TermSpan]] = {self.first_reading: {}}  # spans by the bit of their term
         for position in range(len(tokens) + 1):
             token = tokens[position] if position < len(tokens) else None

@@ -154,11 +154,19 @@ def test_searches_with_terms_in_a_batch_equal_searches_alone(beam_size: int, imp
     assert not table.has_boosts  # searches without terms now take the steps that they always took
 
 
-@pytest.mark.parametrize(("bound", "most"), [("_MOST_TOKENS", 0), ("_MOST_STATES", 0), ("_MOST_STATES", 28)])
+@pytest.mark.parametrize(
+    ("bound", "most"),
+    [
+        ("term_rows._MOST_TOKENS", 0),
+        ("term_rows._MOST_STATES", 0),
+        ("term_rows._MOST_STATES", 28),
+        ("terms.FEW_READINGS", 0),
+    ],
+)
 def test_searches_with_too_many_terms_for_a_table_are_advanced_in_python(
     bound: str, most: int, implementation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"jumok_serve.search.term_rows.{bound}", most)
+    monkeypatch.setattr(f"jumok_serve.search.{bound}", most)
     rng, beam_size = np.random.default_rng(8), 4
     table, advanced, looked = BatchSearch(beam_size), 0, 0
     pairs = [pair_with_terms(rng, beam_size) for _ in range(6)]
