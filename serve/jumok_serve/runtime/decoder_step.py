@@ -284,7 +284,7 @@ class DecoderStep:
         self.addresses = addresses
         self.rows = math.prod(arrays["token_ids"].shape)
         self.width = width
-        self._binding = graphs.bind_decoder()
+        self._binding = graphs.bind_decoder(self.rows)
         self._inputs = graphs.decoder_inputs
         self._for_device = graphs.for_device
         self._state: Tensors = {}  # given last

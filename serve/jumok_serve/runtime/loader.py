@@ -66,7 +66,7 @@ def load_graphs(
 
     Small batches run on one replica with all threads; large ones are split, as the threads of several replicas wait for
     each other less. So several replicas have two sets of sessions: one with all threads, and one that they share. A
-    model that is too small to need other replicas' threads has the shared set only.
+    model that is too small to need other replicas' threads has the shared set only, and one thread for few rows.
 
     ONNX Runtime runs a call on the calling thread and on a session's pool of workers, which all calls share. So a pool
     with `threads` - 1 workers for each replica runs as many threads as a session for each replica would.
@@ -100,8 +100,11 @@ def load_graphs(
         replicas = min(MAX_REPLICAS, max(1, cores // (threads or 1))) if several else 1
     threads = threads or max(1, cores // replicas)
     pool = replicas * (threads - 1) + 1  # ONNX Runtime counts one caller in
-    small = replicas > 1 and last.name == "cpu" and weights < SMALL_WEIGHTS
+    is_small = last.name == "cpu" and weights < SMALL_WEIGHTS
+    small = replicas > 1 and is_small
     graphs = Graphs(bundle, precision, device=last, threads=pool if small else replicas * threads, listed=listed)
+    if is_small and threads > 1:
+        graphs.few = graphs.with_threads(1, ("decoder",))
     name = bundle.manifest.name
     agreement = describe_agreement(bundle.manifest, precision)
     logger.info(

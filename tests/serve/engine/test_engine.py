@@ -52,8 +52,8 @@ class Gate:
         graphs = translator.graphs
         bind_decoder = graphs.bind_decoder
 
-        def gated_bind_decoder() -> Binding:
-            binding = bind_decoder()
+        def gated_bind_decoder(rows: int) -> Binding:
+            binding = bind_decoder(rows)
             share, run = binding.bind_shared_array, binding.run
             arrays: dict[str, Integers] = {}
 

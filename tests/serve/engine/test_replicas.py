@@ -17,7 +17,9 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.scheduling_policy import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
+from jumok_serve.runtime.binding import Binding
 from jumok_serve.runtime.device import CPU
+from jumok_serve.runtime.graphs import FEW_ROWS, Graphs
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.runtime.sessions import session_options
 from jumok_serve.tasks.parameters import TranslationParameters
@@ -309,6 +311,41 @@ def test_replicas_of_a_small_model_share_one_session_and_divide_few_rows_too(
         assert list(steps.rows.values()) == [[2], [2]]
         steps.opened.set()
         pending.collect()
+
+
+@pytest.mark.parametrize("precision", ["fp32", "int8"])
+def test_one_thread_decodes_few_rows_of_a_small_model(
+    tiny_bundle: Path, precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound: dict[int, set[int]] = defaultdict(set)  # rows, by graphs
+    with (
+        Translator(tiny_bundle, precision=precision, replicas=1, threads=2) as translator,
+        Translator(tiny_bundle, precision=precision, replicas=1, threads=1) as one,
+    ):
+        few = translator.graphs.few
+        assert few is not None
+        bind_decoder = Graphs.bind_decoder
+
+        def noted(graphs: Graphs, rows: int) -> Binding:
+            bound[id(graphs)].add(rows)
+            return bind_decoder(graphs, rows)
+
+        monkeypatch.setattr(Graphs, "bind_decoder", noted)
+        for beam_size in (1, 3, 5):
+            for texts in (TEXTS[:1], TEXTS):
+                found, expected = (
+                    [made.hypotheses[0].token_ids for made in each.translate(texts, beam_size=beam_size)]
+                    for each in (translator, one)
+                )
+                assert found == expected
+        assert {1, 3} <= bound[id(few)] == {rows for rows in bound[id(translator.graphs)] if rows <= FEW_ROWS}
+        assert max(bound[id(translator.graphs)]) > FEW_ROWS
+
+
+@pytest.mark.usefixtures("large")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_large_models_decode_few_rows_with_all_threads(tiny_bundle: Path, threads: int) -> None:
+    assert load_graphs(Bundle.open(tiny_bundle), "int8", [CPU], replicas=1, threads=threads).graphs.few is None
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ class Model:
     def __init__(self) -> None:
         self.runs: list[dict[str, np.ndarray]] = []
 
-    def bind_decoder(self) -> InputBinding:
+    def bind_decoder(self, rows: int) -> InputBinding:
         return InputBinding(self.runs)
 
     def make_slots(self, _: str) -> SlotBuffers:
