@@ -311,7 +311,7 @@ class DecoderStep:
             self._binding.bind_output(f"next_{name}", value)
 
     def give_columns(self, columns: Mapping[str, OrtValue], width: int) -> None:
-        """Bind the inputs that describe the columns of the next runs, whose constraints differ then."""
+        """Bind the inputs that describe the columns of the next runs."""
         self.columns = columns
         for name, value in columns.items():
             if name in self._inputs:

@@ -15,14 +15,23 @@ TIME_SLACK = 32
 
 
 class RowState(Protocol):
-    """State of the P rows of the last step, from which each row of the next step picks one."""
+    """State of the P rows of the last step.
+
+    Each row of the next step picks one.
+    """
 
     @property
     def turn(self) -> int:
         """Number of the tensors that hold the state, if these take turns; else 0."""
 
     def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
-        """Give sentences in slots their row of first states [B, ...]; without these, zeros or any row."""
+        """Give sentences their rows of first states.
+
+        Args:
+            slots: slot ids, [n].
+            first_state: the encoder's `state.*`, [B, ...]; for one that is missing, zeros or any row serve.
+            rows: each sentence's row of `first_state`, [n].
+        """
 
     def move(self, slots: Sequence[int], to: Sequence[int]) -> None:
         """Take the rows of slots along to other slots."""
@@ -31,7 +40,9 @@ class RowState(Protocol):
         """The first row in P of the sentences in slots, [n, 1]."""
 
     def tensors(self, sentences: int, positions: NDArray[np.int64]) -> tuple[Tensors, Tensors]:
-        """The state [P, ...] and the tensors of the next, [R, ...]; none: the step allocates them.
+        """The state [P, ...], and tensors for the next, [R, ...].
+
+        Without tensors for the next, the step allocates them.
 
         Args:
             sentences: number of sentences in the next step, n.
@@ -39,11 +50,11 @@ class RowState(Protocol):
         """
 
     def replace(self, made: Callable[[], Tensors], sentences: int) -> None:
-        """Go on to a step's new state, with rows by slot; `made` returns it, [R, ...]."""
+        """Go on to a step's new state, which `made` returns, [R, ...]."""
 
 
 class GatheredState:
-    """State of which every step allocates the next, as caches without entries by slot grow; see `RowState`.
+    """State that every step allocates anew, as growing caches; see `RowState`.
 
     Args:
         specs: the decoder's inputs `state.*`, [P, ...].

@@ -1,4 +1,4 @@
-"""State of constant size, as recurrent models have it: every step reads one buffer and writes another."""
+"""State of constant size: every step reads one buffer and writes another."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,9 +13,9 @@ _NO_AXIS = ""
 
 
 class RecurrentState:
-    """State by row, in two buffers that take turns: row k of the sentence in slot b is row b * K + k; see `RowState`.
+    """State in two buffers that take turns; see `RowState`.
 
-    Nothing is allocated or moved between two steps.
+    Row k of the sentence in slot b is row b * K + k. Nothing is allocated or moved between two steps.
 
     Args:
         specs: the decoder's inputs `state.*`, [P, ...], without an axis that grows.
