@@ -8,12 +8,15 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from tests.serve.engine.test_invariance import sentences
 from tests.support import corpus_jobs
 from tests.support.command import run as command
 from tests.support.hang import HANG_S
+from tests.support.ports import free_port
 from tests.support.ray_cluster import ray_cluster
 
 ray = pytest.importorskip("ray", reason="the extra ray is not installed")
@@ -73,6 +76,23 @@ def test_a_cluster_that_cannot_translate_says_why(address: str, inputs: list[Pat
         ray_jobs.run(address, tmp_path / "large", *inputs, cpus=1000)
     with pytest.raises(CorpusError, match="no such bundle on this machine"):
         ray_jobs.run(address, tmp_path / "failing", *inputs, open_runner=ray_jobs.failing)
+    damaged = tmp_path / "damaged.parquet"
+    pq.write_table(pa.table({"text": ["a man", "a dog"] * 400}), damaged)
+    damaged.write_bytes(b"PAR1" + bytes(30) + damaged.read_bytes()[34:])
+    with pytest.raises(
+        CorpusError, match=rf"^a task on the cluster failed: {damaged} is damaged: .+; write it again, and start anew$"
+    ):
+        ray_jobs.run(address, tmp_path / "out.parquet", damaged)
+
+
+@pytest.mark.parametrize("scheme", ["", "ray://"])
+def test_an_address_without_a_cluster_is_named_at_once(inputs: list[Path], tmp_path: Path, scheme: str) -> None:
+    """Ray itself tries for many minutes."""
+    with pytest.raises(CorpusError, match="--ray here is no address: give HOST:PORT, auto or local"):
+        ray_jobs.run("here", tmp_path / "out", *inputs)
+    address = f"{scheme}127.0.0.1:{free_port()}"
+    with pytest.raises(CorpusError, match=f"no Ray cluster answers at {address}: start one, or give --ray local"):
+        ray_jobs.run(address, tmp_path / "out", *inputs)
 
 
 def test_a_job_that_fails_in_the_middle_says_why(address: str, inputs: list[Path], tmp_path: Path) -> None:

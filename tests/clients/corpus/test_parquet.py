@@ -92,6 +92,13 @@ def test_columns_that_hold_no_text_are_refused(tmp_path: Path, column: str, mess
     assert [path.name for path in tmp_path.iterdir()] == ["source.parquet"]
 
 
+def test_two_columns_of_one_name_are_refused(tmp_path: Path) -> None:
+    source = tmp_path / "source.parquet"
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"]), source)
+    with pytest.raises(CorpusError, match=r"source\.parquet has several columns 'text': rename the others"):
+        run(tmp_path / "out.parquet", source)
+
+
 @pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int8(), pa.string())])
 def test_all_kinds_of_text_are_read(tmp_path: Path, kind: Any) -> None:
     source, out = tmp_path / "source.parquet", tmp_path / "out.parquet"

@@ -3,6 +3,7 @@
 import logging
 import os
 import pickle
+import socket
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -24,6 +25,8 @@ from jumok.commands.corpus.run import Progress, row_errors, translated
 
 BLOCKS_IN_TURN = 2
 """Blocks that an actor translates at the same time, so that the end of one leaves no slot of a batch empty."""
+CONNECT_S = 10.0
+"""Seconds in which a cluster must answer."""
 _END = b""
 """Rows of the mark at the end of a file."""
 
@@ -82,9 +85,15 @@ def translate_on_cluster(
     found = [replace(source, path=source.path.resolve()) for source in sources]
     read_blocks = partial(_read_blocks, sources=found, block_rows=block_rows)
     try:
+        _check_answers(cluster.address)
         ray.init(cluster.address, log_to_driver=False, logging_level="warning")
     except ConnectionError as error:
-        raise CorpusError(f"no Ray cluster answers at {cluster.address}: start one, or give --ray local") from error
+        raise CorpusError(
+            f"no Ray cluster answers at {cluster.address}: start one, or give --ray local; one with tokens needs "
+            "RAY_AUTH_MODE=token and its token"
+        ) from error
+    except ValueError as error:
+        raise CorpusError(f"--ray {cluster.address} is no address: give HOST:PORT, auto or local") from error
     except AuthenticationError as error:
         raise CorpusError(f"this process has no token for the Ray cluster at {cluster.address}: {error}") from error
     try:
@@ -109,6 +118,20 @@ def translate_on_cluster(
                     job.join(file, totals[file], partial(sources[file].format.join, sources[file].path))
     except RayError as error:
         raise CorpusError(f"a task on the cluster failed: {_cause(error)}") from error
+
+
+def _check_answers(address: str) -> None:
+    """Connect to the port of an address that has one; Ray itself tries for minutes.
+
+    Raises:
+        ConnectionError: no program answers there.
+    """
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if host and port.isdigit():
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_S).close()
+        except OSError as error:
+            raise ConnectionError(str(error)) from error
 
 
 def _translated_blocks(
@@ -204,7 +227,9 @@ def _cause(error: RayError) -> str:
     """Return the cause at the other end, without tracebacks."""
     lines = str(error).strip().splitlines()
     if not isinstance(error, RayActorError) or error.actor_init_failed:
-        return lines[-1]
+        frames = (index for index, line in enumerate(lines) if line[:1].isspace())
+        cause = " ".join(lines[max(frames, default=-1) + 1 :]) or lines[-1].strip()
+        return cause.removeprefix(f"{CorpusError.__module__}.{CorpusError.__name__}: ")
     cause = " ".join(line.strip() for line in lines if not line[:1].isspace())
     if os.environ.get("RAY_AUTH_MODE", "").lower() == "token":  # Ray sets it, too
         cause += " RAY_AUTH_MODE is 'token' in this process: if the cluster has no tokens, set RAY_AUTH_MODE=disabled"

@@ -30,8 +30,10 @@ class ParquetFormat:
         with self._opened(path) as file:
             schema = file.schema_arrow
             name = self.columns.text
-            if schema.names.count(name) != 1:
+            if name not in schema.names:
                 raise CorpusError(f"{path} has no column {name!r}; it has: {', '.join(schema.names) or 'none'}")
+            if schema.names.count(name) > 1:
+                raise CorpusError(f"{path} has several columns {name!r}: rename the others")
             kind = schema.field(name).type
             if not _is_text(kind):
                 raise CorpusError(f"the column {name!r} of {path} is {kind}, not text: name another --column")
@@ -97,14 +99,14 @@ class ParquetFormat:
         try:
             return pq.ParquetFile(path)
         except (pa.ArrowException, OSError) as error:
-            raise CorpusError(f"{path} is no Parquet file, or is damaged: {error}") from error
+            raise CorpusError(f"{path} is no Parquet file, or is damaged: {str(error).strip()}") from error
 
     @staticmethod
     def _next(batches: Iterator[pa.RecordBatch], path: Path) -> pa.RecordBatch | None:
         try:
             return next(batches, None)
         except (pa.ArrowException, OSError) as error:
-            raise CorpusError(f"{path} is damaged: {error}; write it again, and start anew") from error
+            raise CorpusError(f"{path} is damaged: {str(error).strip()}; write it again, and start anew") from error
 
 
 def _is_text(kind: pa.DataType) -> bool:
