@@ -3,16 +3,18 @@
 A student of the tiny shape of mozilla/translations is trained on Multi30k, if the folder does not have it, and written
 as Marian's files. Bergamot's WebAssembly engine and fxtranslate read the same files as the import. Translations are
 compared text by text. Where they differ, the margin of our choice is compared with the int8 error that the bundle
-states. Speeds are of the whole test set, in rounds in which both sides take turns.
+states. Marian's arithmetic in NumPy, with sums of 16 and of 32 bits, tells where differences come from. Speeds are of
+the whole test set, in rounds in which both sides take turns.
 """
 
 import argparse
 import json
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
+from operator import eq
 from pathlib import Path
 
 import sacrebleu
@@ -23,9 +25,11 @@ from benchmarks.common.processes import Process, Program
 from benchmarks.common.progress import described, progress
 from benchmarks.common.ratios import Ratio, aligned, ratio
 from benchmarks.contenders.worker import Task
+from benchmarks.student_tools.arithmetic import StudentArithmetic
 from benchmarks.student_tools.files import MODEL, SHORTLIST, VOCABULARY, write_release
 from benchmarks.student_tools.margins import Margin, margins
-from benchmarks.student_tools.training import parallel_ids, read_lines, train
+from benchmarks.student_tools.training import SIZES, parallel_ids, read_lines, train
+from jumok_export.importers.marian.binary_file import read_binary
 from jumok_export.importers.marian.importing import import_marian
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
@@ -103,8 +107,10 @@ def prepare(folder: Path, corpus: Path, epochs: int) -> None:
         )
 
 
-def compare(folder: Path, worker: Path, texts: Sequence[str], references: Sequence[str], *, listed: bool) -> Equality:
-    """Compare our translations with Bergamot's."""
+def translate_by_both(
+    folder: Path, worker: Path, texts: Sequence[str], *, listed: bool
+) -> tuple[list[list[int]], list[str]]:
+    """Translate with our int8 bundle, to tokens without the end, and with Bergamot's engine."""
     release = folder / "ende"
     progress(f"translating {len(texts)} texts with Bergamot's engine, {'with' if listed else 'without'} shortlist")
     shortlist = release / SHORTLIST if listed else None
@@ -114,20 +120,43 @@ def compare(folder: Path, worker: Path, texts: Sequence[str], references: Sequen
     with Translator(folder / "bundle", precision="int8", shortlist=listed, threads=1) as translator:
         found = [one.hypotheses[0] for one in translator.translate(texts, beam_size=1, max_length=LONGEST)]
         [end] = translator.manifest.special_tokens.eos
-        tokenizer = translator.tokenizer
+        limits = [LENGTH_FACTOR * (1 + len(tokens)) for tokens in translator.tokenizer.encode_all(texts)]
     # Bergamot ends at a multiple of the source's length.
-    limits = [LENGTH_FACTOR * (1 + len(tokenizer.encode(text))) for text in texts]
     tokens = [
         [token for token in one.token_ids[:limit] if token != end] for one, limit in zip(found, limits, strict=True)
     ]
-    ours = [tokenizer.decode(each) for each in tokens]
+    return tokens, theirs
+
+
+def compare(
+    folder: Path,
+    texts: Sequence[str],
+    references: Sequence[str],
+    tokens: Sequence[Sequence[int]],
+    theirs: Sequence[str],
+    *,
+    listed: bool,
+) -> Equality:
+    """Compare our translations with Bergamot's."""
+    bundle = Bundle.open(folder / "bundle")
     return Equality(
         peer="Bergamot",
         shortlist=listed,
         texts=len(texts),
-        differing=tuple(margins(Bundle.open(folder / "bundle"), texts, tokens, theirs, listed=listed)),
-        bleu=(bleu(ours, references), bleu(theirs, references)),
+        differing=tuple(margins(bundle, texts, tokens, theirs, listed=listed)),
+        bleu=(bleu(bundle.tokenizer.decode_all(tokens), references), bleu(theirs, references)),
     )
+
+
+def emulate(folder: Path, texts: Sequence[str], *, saturating: bool) -> list[str]:
+    """Translate with Marian's arithmetic in NumPy, without shortlist."""
+    bundle = Bundle.open(folder / "bundle")
+    special = bundle.manifest.special_tokens
+    student = StudentArithmetic(read_binary(folder / "ende" / MODEL), heads=SIZES["heads"], saturating=saturating)
+    progress(f"translating {len(texts)} texts with Marian's arithmetic, sums of {16 if saturating else 32} bits")
+    sources = [[*tokens, *special.eos] for tokens in bundle.tokenizer.encode_all(texts)]
+    found = [student.translate(source, LENGTH_FACTOR * len(source), special.suppress) for source in sources]
+    return bundle.tokenizer.decode_all(found)
 
 
 def bleu(found: Sequence[str], references: Sequence[str]) -> float:
@@ -196,6 +225,14 @@ def equality_table(found: Sequence[Equality]) -> str:
     return aligned(rows)
 
 
+def arithmetic_table(engines: Mapping[str, Sequence[str]]) -> str:
+    """Table of the texts that every two engines translate alike."""
+    rows = [["equal translations", *engines]]
+    for name, found in engines.items():
+        rows.append([name, *(str(sum(map(eq, found, others))) for others in engines.values())])
+    return aligned(rows)
+
+
 def speed_table(found: Sequence[Speed]) -> str:
     """Table of speeds."""
     rows = [["texts", "shortlist", "threads", "sentences/s", "fxtranslate", "ratio (range)", "goal"]]
@@ -243,8 +280,14 @@ def main() -> int:
     speeds: list[Speed] = []
     if arguments.only != "speed":
         worker = install(folder / "bergamot")
-        equal = [compare(folder, worker, texts, references, listed=listed) for listed in (False, True)]
+        found = {listed: translate_by_both(folder, worker, texts, listed=listed) for listed in (False, True)}
+        equal = [compare(folder, texts, references, *both, listed=listed) for listed, both in found.items()]
         print(equality_table(equal))
+        tokens, theirs = found[False]
+        engines = {"jumok": Bundle.open(folder / "bundle").tokenizer.decode_all(tokens), "Bergamot": theirs}
+        for saturating in (False, True):
+            engines[f"{16 if saturating else 32} bits"] = emulate(folder, texts, saturating=saturating)
+        print(arithmetic_table(engines))
     if arguments.only != "equality":
         package = installed(folder)
         for listed in (False, True):

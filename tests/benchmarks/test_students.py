@@ -7,9 +7,11 @@ import pytest
 import torch
 
 from benchmarks.student_tools import files
+from benchmarks.student_tools.arithmetic import Matrix, StudentArithmetic
 from benchmarks.student_tools.margins import Margin, common_tokens, first_difference
 from benchmarks.student_tools.training import SIZES, aligned_pairs, batches, guided_loss, lexicon_of
-from benchmarks.students import Equality, Speed, equality_table, speed_table
+from benchmarks.students import Equality, Speed, arithmetic_table, equality_table, speed_table
+from jumok_export.importers.marian.binary_file import read_binary
 from jumok_export.importers.marian.folder import open_folder
 from jumok_export.importers.marian.lexical_shortlist import read_shortlist
 from jumok_export.importers.marian.model import build_model
@@ -116,6 +118,36 @@ def test_a_text_of_other_pieces_differs_where_another_piece_is_likeliest() -> No
     assert first_difference(tokenizer, 0, logits, tokens, other) == (0, 0.5)
 
 
+def test_sums_of_two_products_saturate_in_16_bits() -> None:
+    random = np.random.default_rng(4)
+    values = random.integers(-127, 128, (24, 64)).astype(np.int8)
+    rows, bias = random.normal(0, 60, (9, 64)).astype(np.float32), random.normal(0, 1, 24).astype(np.float32)
+    shifted = np.clip(np.rint(rows * np.float32(1.5)), -127, 127).astype(np.int64) + 127
+    pairs = (shifted[:, None] * values).reshape(9, 24, 32, 2).sum(axis=3)
+    assert (np.abs(pairs) > 2**15).any()
+    of_shift = 127 * values.sum(axis=1, dtype=np.int64)
+    for saturating, sums in ((False, pairs), (True, np.clip(pairs, -(2**15), 2**15 - 1))):
+        found = Matrix(values, 40.0, 1.5, saturating=saturating).times(rows, bias)
+        expected = (sums.sum(axis=2) - of_shift) / (40.0 * 1.5) + bias
+        assert found == pytest.approx(expected, abs=1e-6 * np.abs(expected).max())
+
+
+def test_the_arithmetic_is_that_of_the_model(model: Student, tmp_path: Path) -> None:
+    files.write_release(tmp_path, model, vocabulary(), PAIRS, PAIRS)
+    student = StudentArithmetic(read_binary(tmp_path / files.MODEL), heads=SIZES["heads"], saturating=False)
+    memory, state = student.encode([7, 9, 8, 0]), student.start()
+    found = [student.step(token, at, memory, state) for at, token in enumerate((None, 17, 19))]
+    with torch.no_grad():
+        start, target = torch.zeros(1, dtype=torch.int64), torch.tensor([[17, 19, 0]])
+        [expected] = model(torch.tensor([[7, 9, 8, 0]]), torch.tensor([4]), start, target).numpy()
+    assert np.stack(found) == pytest.approx(expected, abs=0.1 * float(np.abs(expected).max()))
+    chosen = student.translate([7, 9, 8, 0], 3, [])
+    best = expected[0].argsort()[-2:].tolist()
+    assert len(chosen) <= 3
+    assert [*chosen, 0][0] in best
+    assert [*student.translate([7, 9, 8, 0], 3, [0, *chosen[:1]]), 0][0] not in chosen[:1]
+
+
 def test_tables_name_what_was_missed() -> None:
     margin = Margin(text="a", ours="b", theirs="c", position=0, gap=0.5, noise=0.1)
     near = Margin(text="a", ours="b", theirs="c", position=0, gap=0.1, noise=0.1)
@@ -125,6 +157,8 @@ def test_tables_name_what_was_missed() -> None:
     ]
     assert [each.passed for each in equal] == [True, False, False]
     assert equality_table(equal).count("MISSED") == 2
+    lines = arithmetic_table({"one": ["a", "b", "c"], "other": ["a", "b", "d"]}).splitlines()
+    assert [line.split()[-2:] for line in lines[-2:]] == [["3", "2"], ["2", "3"]]
     speeds = [
         Speed(shortlist=False, threads=1, one_by_one=one, ours=[20.0, 40.0], theirs=[10.0, 20.0])
         for one in (True, False)
