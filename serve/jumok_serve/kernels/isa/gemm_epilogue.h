@@ -51,8 +51,9 @@ class Epilogue {
         offsets_[i] = -product.weight_sums[i] * (product.zero_point - kInputOffset);
         scales_[i] = product.scales[i] * product.scale;
       }
-      if (product.bias != nullptr) bias_[i] = product.bias[i];
     }
+    // Apart from the loop: there, compilers load with a mask from a null pointer, which emulators refuse.
+    if (product.bias != nullptr) std::copy_n(product.bias, product.columns, bias_);
   }
 
   // Initial sums of columns.
