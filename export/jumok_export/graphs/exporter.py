@@ -6,25 +6,26 @@ They replace internal functions of PyTorch and onnxscript. If a version lacks th
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 _ASSERTIONS = (torch.ops.aten._assert_tensor_metadata.default, torch.ops.aten._assert_scalar.default)
 """Operators that the exporter removes."""
-_Replaced = tuple[Any, str, Callable[..., Any]]
+_Replaced = tuple[Any, str, Any]
 
 
 @contextlib.contextmanager
 def quick_exporter() -> Iterator[None]:
     """Take the shortcuts within this context."""
     with contextlib.ExitStack() as restored:
-        for make in (_cached_operators, _needed_decompositions, _known_values, _possible_rewrites):
+        shortcuts = _cached_operators, _needed_decompositions, _known_values, _possible_rewrites, _no_stack_traces
+        for make in shortcuts:
             with contextlib.suppress(ImportError, AttributeError, KeyError):
-                holder, name, function = make()
+                holder, name, value = make()
                 restored.callback(setattr, holder, name, getattr(holder, name))
-                setattr(holder, name, function)
+                setattr(holder, name, value)
         yield
 
 
@@ -92,3 +93,8 @@ def _possible_rewrites() -> _Replaced:
         return rewrite(rule, model, graph, node, **options) if last.op.matches(node.op_type) else None
 
     return _rewrite_rule.RewriteRule, "try_rewrite", possible
+
+
+def _no_stack_traces() -> _Replaced:
+    """Note no lines of the model's code at the nodes of a traced program."""
+    return torch.fx.config, "do_not_emit_stack_traces", True

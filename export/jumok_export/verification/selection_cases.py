@@ -205,7 +205,7 @@ def _misplaced(scores: NDArray[np.float64], tokens: Integers) -> int:
     """Count the tokens [C] that are not the best of the scores [V] in order; see `Selection.misplaced`."""
     if np.isnan(scores).any():
         return 0  # no order
-    if len(np.unique(tokens)) < len(tokens):
+    if np.bincount(tokens).max() > 1:
         return len(tokens)
     own = scores[tokens]
     best = -np.partition(-scores, len(tokens) - 1)[: len(tokens)]
@@ -224,7 +224,7 @@ def _misplaced(scores: NDArray[np.float64], tokens: Integers) -> int:
 
 def _best(scores: Tensor, number: int) -> Tensor:
     """The tokens of the best scores [V], ties by lower token."""
-    least = scores.topk(min(number, len(scores))).values[-1]
+    least = scores.kthvalue(max(1, len(scores) + 1 - number)).values
     tokens = torch.nonzero(~(scores < least))[:, 0]  # NaN is not less
     return tokens[scores[tokens].sort(descending=True, stable=True).indices[:number]]
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from jumok_export.graphs import tracing
+from jumok_export.graphs.exporter import quick_exporter
 from jumok_export.graphs.graph import Graph
 from jumok_export.models.attention import scaled_queries
 from jumok_export.models.transformer import Transformer, TransformerSizes
@@ -78,3 +79,10 @@ def test_a_transformer_is_traced_once_for_each_graph(monkeypatch: pytest.MonkeyP
     values = [target for target in computed if isinstance(target, torch._ops.OpOverload)]
     casts = values.count(torch.ops.prims.convert_element_type.default)
     assert len(values) <= 2 * casts  # each cast, and the operator that reads it
+
+
+def test_programs_have_no_stack_traces_within_the_context_alone() -> None:
+    before = torch.fx.config.do_not_emit_stack_traces
+    with quick_exporter():
+        assert torch.fx.config.do_not_emit_stack_traces
+    assert torch.fx.config.do_not_emit_stack_traces == before
