@@ -13,20 +13,21 @@ from onnxruntime import OrtValue
 from jumok_proto.errors import BundleNotLoadedError
 from jumok_serve.bundle.bundle import Bundle, check_graph
 from jumok_serve.errors import BundleError, DeviceError
-from jumok_serve.files import UnusableFileError, read_file
 from jumok_serve.manifest.graph_variants import Target, graphs_by_role
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.native import library
 from jumok_serve.runtime.binding import Binding, Tensors, as_value
 from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.device_slots import DeviceSlots
+from jumok_serve.runtime.encoded_sources import Encoded, EncodedSources
 from jumok_serve.runtime.graph_checks.aligner_layers import layers_part
 from jumok_serve.runtime.graph_checks.contract import contract_problems
-from jumok_serve.runtime.graph_checks.external_data import external_data_problems
+from jumok_serve.runtime.graph_checks.encoded_source import find_encoded_source, with_encoded_output
+from jumok_serve.runtime.graph_checks.external_data import read_graph
 from jumok_serve.runtime.kv_cache import Slots
 from jumok_serve.runtime.sessions import open_session, products_saturate, session_options
 from jumok_serve.runtime.slot_buffers import SlotBuffers
-from jumok_serve.runtime.step_inputs import constraint_arrays, never_empty
+from jumok_serve.runtime.step_inputs import draw_arrays, never_empty
 from jumok_serve.runtime.thread_placement import place_threads
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
 
@@ -52,13 +53,8 @@ FEW_ROWS = 4
 With 12 MiB of weights a text took 4.6 ms with one thread and 4.8 with two, on two cores with 1 row (2026-11-26).
 """
 
-MAX_GRAPH_BYTES = 512 * 2**20
-"""Bytes of a graph's file; weights are in another file."""
-
 _ONE_PASS = {"scorer", "aligner"}
 """Graphs outside the step loop, loaded at their first use."""
-
-_LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
 _DTYPES = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "int32": np.int32, "int8": np.int8}
 
@@ -171,6 +167,7 @@ class Graphs:
         self._options = self._session_options(threads)
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}
+        self._encoded = self._find_encoded_source()
         problems: list[str] = []
         # Decoding must not wait for the sampler to load.
         for name in [name for name in graphs if name not in _ONE_PASS]:
@@ -198,10 +195,13 @@ class Graphs:
         """Open a session of a graph, or of the part of the aligner for some layers."""
         spec = self._graphs[name]
         content = self._checked_content(spec.file)
-        part = layers_part(content, _output(spec, ATTENTION_OUTPUTS["cross"]), layers) if layers else None
+        encoded = None if self._encoded is None else self._encoded.tensor
+        part = layers_part(content, _output(spec, ATTENTION_OUTPUTS["cross"]), layers, encoded) if layers else None
         try:
             checked = name not in _ONE_PASS
             graph = self.path(name) if part is None else part
+            if name == "encoder" and encoded is not None:
+                graph = with_encoded_output(content, encoded)
             session = open_session(graph, self._device, self._options, checked=checked, packed=self.packed)
         except DeviceError:
             raise
@@ -209,27 +209,31 @@ class Graphs:
             if self._device.name != "cpu" and "CUDA" in str(error):
                 raise DeviceError(f"device {self._device.name!r} cannot be used: {error}") from error
             raise BundleError(self._path, [f"{spec.file}: ONNX Runtime cannot load it: {error}"]) from error
-        problems = check_graph(spec, session.get_inputs(), session.get_outputs()) if part is None else []
+        outputs = [one for one in session.get_outputs() if encoded is None or one.name != encoded.encoder]
+        problems = check_graph(spec, session.get_inputs(), outputs) if part is None else []
         if self._pinned is not None:
             problems += self._pinned.changed([spec.file, self._weights])
         if problems:
             raise BundleError(self._path, problems)
         return session
 
+    def _find_encoded_source(self) -> EncodedSources | None:
+        """Find what an aligner can read of a native encoder; None if there is nothing, or a graph is damaged."""
+        if not self.native or "aligner" not in self._graphs:
+            return None
+        try:
+            contents = [self._checked_content(self._graphs[name].file) for name in ("encoder", "aligner")]
+        except BundleError:  # raised again when the graph is loaded
+            return None
+        found = find_encoded_source(*contents)
+        return None if found is None else EncodedSources(found)
+
     def _checked_content(self, file: str) -> bytes:
         """Read a graph, and check that it reads no other file than the weights."""
-        weights = self._folder / self._weights
         try:
-            content = read_file(self._folder / file, MAX_GRAPH_BYTES)
-            size = weights.stat().st_size if weights.exists() else 0
-            problems = external_data_problems(content, file, self._weights, size)
-        except UnusableFileError as error:
-            problems = [str(error)]
-        except (OSError, ValueError) as error:
-            problems = [f"ONNX Runtime cannot load it: {error}"]
-        if problems:
-            raise BundleError(self._path, [f"{file}: {problem}" for problem in problems])
-        return content
+            return read_graph(self._folder, file, self._weights)
+        except ValueError as error:
+            raise BundleError(self._path, [f"{file}: {problem}" for problem in error.args]) from error
 
     def with_threads(self, threads: int, roles: Sequence[str] = ("encoder", "decoder")) -> "Graphs":
         """The same graphs; those with some roles use another number of threads.
@@ -249,6 +253,8 @@ class Graphs:
         with self._lock:
             for key in [key for key in self._sessions if key.partition(" ")[0] == name]:
                 del self._sessions[key]
+        if name == "aligner" and self._encoded is not None:
+            self._encoded.clear()
 
     def _session(self, name: str, layers: Sequence[int] = ()) -> Any:
         key = " ".join(map(str, (name, *layers)))
@@ -274,6 +280,9 @@ class Graphs:
         """
         feeds = self._feeds("encoder", {"source_ids": source_ids, "source_lengths": source_lengths})
         names = [spec.name for spec in self._graphs["encoder"].outputs]
+        keeping = self._encoded if self._encoded is not None and self._encoded.wanted else None
+        if keeping is not None:
+            names.append(keeping.tensor.encoder)
         if self.for_device:
             binding = Binding(self._sessions["encoder"], self._device_id)
             for name, value in feeds.items():
@@ -285,6 +294,8 @@ class Graphs:
         else:
             outputs = self._sessions["encoder"].run_with_ort_values(names, feeds)
         named = dict(zip(names, outputs, strict=True))
+        if keeping is not None:
+            keeping.keep(source_ids, source_lengths, named[keeping.tensor.encoder].numpy())
         return (
             {name: value for name, value in named.items() if name.startswith("memory.")},
             {name: value for name, value in named.items() if name.startswith("state.")},
@@ -344,17 +355,8 @@ class Graphs:
         Returns:
             Columns [D, 1], and running scores + log-probabilities among the columns that could be drawn [D, 1].
         """
-        temperature, top_k, top_p, uniform = zip(*draws, strict=True)
-        arrays = {
-            "rows": rows,
-            "scores": scores,
-            **constraint_arrays("logit", never_empty(on_logits) if self.for_device else on_logits, logits.shape()[-1]),
-            # A value beyond the range of fp32 must become neither 0 nor infinite.
-            "temperature": np.clip(temperature, _LEAST, _MOST).astype(np.float32),
-            "top_k": np.array(top_k, np.int64),
-            "top_p": np.maximum(top_p, _LEAST, dtype=np.float32),
-            "uniform": np.array(uniform, np.float32),
-        }
+        constraints = never_empty(on_logits) if self.for_device else on_logits
+        arrays = draw_arrays(rows, scores, draws, constraints, logits.shape()[-1])
         feeds = {"logits": logits, **{name: as_value(array) for name, array in arrays.items()}}
         tokens, totals = self._sessions["sampler"].run_with_ort_values(["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
@@ -380,15 +382,28 @@ class Graphs:
     def cross_attention(self, layers: Sequence[int], pairs: Pairs) -> Floats:
         """Compute cross-attention of some layers, [B, len(layers), H, T, S]; rows after a target's end are undefined.
 
-        Only the part of the aligner runs that these layers depend on.
+        Only the part of the aligner runs that these layers depend on, and no encoder for the sources of the last
+        searches.
         """
         session = self._session("aligner", layers)
         names = [output.name for output in session.get_outputs()]
         if (whole := ATTENTION_OUTPUTS["cross"]) in names:  # a graph without such a part
             found: Floats = self._run_targets("aligner", [whole], pairs)[0][:, list(layers)]
             return found
-        values = session.run_with_ort_values(names, self._feeds("aligner", pairs._asdict()))
+        feeds = self._feeds("aligner", pairs._asdict())
+        if (encoded := self._encoded) is not None:
+            whole = encoded.padded(pairs.source_ids, pairs.source_lengths, self._encode_source)
+            feeds[encoded.tensor.aligner] = as_value(whole)
+        values = session.run_with_ort_values(names, feeds)
         return np.concatenate([value.numpy() for value in values], axis=1)
+
+    def _encode_source(self, source_ids: Integers, source_lengths: Integers) -> Encoded:
+        """Compute the encoded source that the part of an aligner reads, [B, S, W]."""
+        assert self._encoded is not None
+        feeds = self._feeds("encoder", {"source_ids": source_ids, "source_lengths": source_lengths})
+        (value,) = self._sessions["encoder"].run_with_ort_values([self._encoded.tensor.encoder], feeds)
+        encoded: Encoded = value.numpy()
+        return encoded
 
     def _run_targets(self, graph: str, outputs: Sequence[str], pairs: Pairs) -> list[Floats]:
         values = self._session(graph).run_with_ort_values(outputs, self._feeds(graph, pairs._asdict()))

@@ -1,5 +1,6 @@
 """Inputs of a decoder step: tokens by slot, and selection parameters."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -7,7 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jumok_serve.native import address
-from jumok_serve.search import NO_CONSTRAINTS, Constraints, Entries
+from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw, Entries
+
+_LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
 
 
 class DecoderInputs:
@@ -87,3 +90,28 @@ def never_empty(constraints: Constraints) -> Constraints:
     return Constraints(
         factors if len(factors.values) else _NEUTRAL_FACTOR, biases if len(biases.values) else _NEUTRAL_BIAS
     )
+
+
+def draw_arrays(
+    rows: NDArray[np.int64],
+    scores: NDArray[np.float32],
+    draws: Sequence[Draw],
+    on_logits: Constraints,
+    columns: int,
+) -> dict[str, NDArray[Any]]:
+    """Make the sampler's inputs besides the logits; see `Graphs.sample`.
+
+    Args:
+        columns: columns of the logits, U.
+    """
+    temperature, top_k, top_p, uniform = zip(*draws, strict=True)
+    return {
+        "rows": rows,
+        "scores": scores,
+        **constraint_arrays("logit", on_logits, columns),
+        # A value beyond the range of fp32 must become neither 0 nor infinite.
+        "temperature": np.clip(temperature, _LEAST, _MOST).astype(np.float32),
+        "top_k": np.array(top_k, np.int64),
+        "top_p": np.maximum(top_p, _LEAST, dtype=np.float32),
+        "uniform": np.array(uniform, np.float32),
+    }

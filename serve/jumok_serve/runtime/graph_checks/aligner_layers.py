@@ -4,14 +4,17 @@ from collections.abc import Sequence
 from typing import Any
 
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime.graph_checks.onnx_model import inner_graphs, parse_model
+from jumok_serve.runtime.graph_checks.encoded_source import EncodedSource, read_encoded
+from jumok_serve.runtime.graph_checks.onnx_model import drop_unread, parse_model
 
 _MASKING = "Mul"
 """Operator that sets the rows after a target's end to 0."""
 _LAYER_AXIS = 1
 
 
-def layers_part(content: bytes, output: TensorSpec, layers: Sequence[int]) -> bytes | None:
+def layers_part(
+    content: bytes, output: TensorSpec, layers: Sequence[int], encoded: EncodedSource | None = None
+) -> bytes | None:
     """Cut the graph that ends in the attention of some layers out of an aligner.
 
     An exported Transformer's aligner joins the layers' attention, and masks it: the part has one output for each layer,
@@ -20,6 +23,7 @@ def layers_part(content: bytes, output: TensorSpec, layers: Sequence[int]) -> by
     Args:
         content: the aligner, an ONNX model.
         output: the aligner's cross-attention.
+        encoded: tensor that becomes an input of the part, which then lacks the encoder; None: none.
 
     Returns:
         An ONNX model; None if the aligner is built in another way.
@@ -35,7 +39,9 @@ def layers_part(content: bytes, output: TensorSpec, layers: Sequence[int]) -> by
     del graph.output[:]
     for layer in layers:
         graph.output.add(name=joined[layer])
-    _drop_unread(graph)
+    drop_unread(graph)
+    if encoded is not None:
+        read_encoded(model, encoded)
     part: bytes = model.SerializeToString()
     return part
 
@@ -52,25 +58,3 @@ def _joined_layers(graph: Any, output: TensorSpec) -> Sequence[str] | None:
             names: Sequence[str] = node.input
             return names
     return None
-
-
-def _drop_unread(graph: Any) -> None:
-    """Remove nodes and weights that no output depends on."""
-    read = {output.name for output in graph.output}
-    kept = []
-    for node in reversed(graph.node):
-        if not read.isdisjoint(node.output):
-            kept.append(node)
-            read.update(node.input)
-            read.update(name for inner in inner_graphs(node) for name in _reads(inner))
-    weights = [tensor for tensor in graph.initializer if tensor.name in read]
-    del graph.node[:]
-    del graph.initializer[:]
-    graph.node.extend(reversed(kept))
-    graph.initializer.extend(weights)
-
-
-def _reads(graph: Any) -> set[str]:
-    """Return all names that an inner graph reads, its own included."""
-    names = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
-    return names.union(*(_reads(inner) for node in graph.node for inner in inner_graphs(node)))

@@ -2,11 +2,14 @@
 
 import math
 from collections.abc import Iterable, Iterator
-from pathlib import PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
+from jumok_serve.files import UnusableFileError, read_file
 from jumok_serve.runtime.graph_checks.onnx_model import inner_graphs, parse_model
 
+MAX_GRAPH_BYTES = 512 * 2**20
+"""Bytes of a graph's file; weights are in another file."""
 _EXTERNAL = 1
 """`TensorProto.DataLocation` of a tensor in another file."""
 _BITS = {
@@ -14,6 +17,29 @@ _BITS = {
     **{14: 64, 15: 128, 17: 8, 18: 8, 19: 8, 20: 8, 21: 4, 22: 4},
 }
 """Bits of an element by ONNX's number of its type."""
+
+
+def read_graph(folder: Path, file: str, weights: str) -> bytes:
+    """Read a graph of a bundle, and check that it reads no other file than the weights.
+
+    Args:
+        folder: folder that the names of both files are relative to.
+
+    Raises:
+        ValueError: it does, or it cannot be read; with all problems as arguments.
+    """
+    path = folder / weights
+    try:
+        content = read_file(folder / file, MAX_GRAPH_BYTES)
+        size = path.stat().st_size if path.exists() else 0
+        problems = external_data_problems(content, file, weights, size)
+    except UnusableFileError as error:
+        problems = [str(error)]
+    except (OSError, ValueError) as error:
+        problems = [f"ONNX Runtime cannot load it: {error}"]
+    if problems:
+        raise ValueError(*problems)
+    return content
 
 
 def external_data_problems(graph: bytes, file: str, weights: str, weights_size: int) -> list[str]:

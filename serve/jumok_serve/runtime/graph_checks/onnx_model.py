@@ -14,8 +14,13 @@ _MESSAGES = {
     "Model": ["graph 7 Graph", "training_info 20* Training", "functions 25* Function"],
     "Function": ["node 7* Node", "attribute_proto 11* Attribute"],
     "Training": ["initialization 1 Graph", "algorithm 2 Graph"],
-    "Graph": ["node 1* Node", "initializer 5* Tensor", "output 12* Value", "sparse_initializer 15* Sparse"],
-    "Value": ["name 1 string"],
+    "Graph": [
+        *("node 1* Node", "initializer 5* Tensor", "input 11* Value", "output 12* Value", "value_info 13* Value"),
+        "sparse_initializer 15* Sparse",
+    ],
+    "Value": ["name 1 string", "type 2 Type"],
+    "Type": ["tensor_type 1 TensorType"],
+    "TensorType": ["elem_type 1 int32"],
     "Node": [
         *("input 1* string", "output 2* string", "name 3 string", "op_type 4 string"),
         *("attribute 5* Attribute", "domain 7 string"),
@@ -55,6 +60,28 @@ def inner_graphs(node: Any) -> Iterator[Any]:
         if attribute.HasField("g"):
             yield attribute.g
         yield from attribute.graphs
+
+
+def drop_unread(graph: Any) -> None:
+    """Remove nodes and weights that no output depends on."""
+    read = {output.name for output in graph.output}
+    kept = []
+    for node in reversed(graph.node):
+        if not read.isdisjoint(node.output):
+            kept.append(node)
+            read.update(node.input)
+            read.update(name for inner in inner_graphs(node) for name in _reads(inner))
+    weights = [tensor for tensor in graph.initializer if tensor.name in read]
+    del graph.node[:]
+    del graph.initializer[:]
+    graph.node.extend(reversed(kept))
+    graph.initializer.extend(weights)
+
+
+def _reads(graph: Any) -> set[str]:
+    """Return all names that an inner graph reads, its own included."""
+    names = {name for node in graph.node for name in node.input} | {output.name for output in graph.output}
+    return names.union(*(_reads(inner) for node in graph.node for inner in inner_graphs(node)))
 
 
 @cache
