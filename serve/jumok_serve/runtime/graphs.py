@@ -392,8 +392,8 @@ class Graphs:
             return found
         feeds = self._feeds("aligner", pairs._asdict())
         if (encoded := self._encoded) is not None:
-            whole = encoded.padded(pairs.source_ids, pairs.source_lengths, self._encode_source)
-            feeds[encoded.tensor.aligner] = as_value(whole)
+            sources = encoded.padded(pairs.source_ids, pairs.source_lengths, self._encode_source)
+            feeds[encoded.tensor.aligner] = as_value(sources)
         values = session.run_with_ort_values(names, feeds)
         return np.concatenate([value.numpy() for value in values], axis=1)
 
