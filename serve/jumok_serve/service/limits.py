@@ -13,7 +13,7 @@ class ServiceLimits:
     Attributes:
         max_message_bytes: size of a request.
         max_open_bytes: requests of all calls that are read or answered, in bytes; one caller may have half.
-        max_file_bytes: size of a file; each of at most 16 open files takes some times its size in memory.
+        max_file_bytes: size of a file; at most 16 files are open, and take a bounded memory together.
         max_texts: texts of a request.
         max_characters: characters of a text before truncation, of a target prefix, and of a target.
         max_hypotheses: hypotheses of all texts of a request together; bounds the response.

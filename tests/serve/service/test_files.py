@@ -19,8 +19,8 @@ from jumok_proto.v1.translation_pb2 import CORPUS_ORDER_INPUT, CorpusSettings
 from jumok_serve import Translator
 from jumok_serve.service.handlers.file_service import MAX_OPEN_FILES, READING_THREADS
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.text.files.document import FORMATS
-from jumok_serve.text.files.pieces import FileFormat
+from jumok_serve.text.files.document import FORMATS, needed_memory
+from jumok_serve.text.files.pieces import TAGS, FileFormat
 from tests.support.command import run, serve
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, failure, hold
@@ -189,6 +189,34 @@ def test_a_caller_that_leaves_frees_its_rows() -> None:
             while server.open_calls:
                 await asyncio.sleep(0.001)
             assert all(future.cancelled() for answer in answers for future in answer.futures)
+
+    asyncio.run(scenario())
+
+
+def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller's second file waits until its first one is translated; one of too many tags is refused."""
+    page = b"<p>A dog.</p>" + b"<br>" * 1000
+    most = 2 * needed_memory(page, "", "html")
+    monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", most)
+    request = TranslateFileRequest(settings=FileSettings(format="html"), file=page)
+    dense = TranslateFileRequest(settings=FileSettings(format="html"), file=b"<b>" * (TAGS.most + 1))
+
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        async with serving_fake(model) as (_, channel):
+            stub = FileServiceStub(channel)
+            first = stub.TranslateFile(iter([request]))
+            await model.submitted.get()
+            second = stub.TranslateFile(iter([request]))
+            for _ in range(4):  # the jobs of a caller run in order
+                refused = await failure(read_all(stub.TranslateFile(iter([dense]))))
+                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+                assert refused.field == "file"
+            assert model.submitted.empty()
+            first.cancel()
+            answer = await asyncio.wait_for(model.submitted.get(), HANG_S)
+            answer.complete()
+            assert b"".join(response.file for response in await read_all(second)).endswith(page[-4000:])
 
     asyncio.run(scenario())
 

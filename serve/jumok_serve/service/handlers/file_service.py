@@ -22,15 +22,18 @@ from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.byte_budget import ByteBudget
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.service.rpc.open_calls import OpenCalls
 from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
-from jumok_serve.text.files.document import FileDocument
+from jumok_serve.text.files.document import FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Piece, Text
 
 MAX_OPEN_FILES = 16
 """Files that are translated at once; one caller may have half, and further ones wait. Each is in memory."""
+MAX_FILES_MEMORY = 320 * 2**20
+"""Bytes of memory of all files that are translated; one caller may have half, and further files wait."""
 READING_THREADS = 2
 TEXTS_PER_MESSAGE = 64
 MAX_CHUNK = 2**18
@@ -52,6 +55,7 @@ class FileService(FileServiceServicer):
         self._translate_corpus = translate_corpus
         self._limits = limits
         self._files = OpenCalls("files", MAX_OPEN_FILES, MAX_OPEN_FILES // 2)
+        self._memory = ByteBudget(MAX_FILES_MEMORY, MAX_FILES_MEMORY // 2)
         self._reading = WorkerPool("read", threads=READING_THREADS, max_jobs=MAX_OPEN_FILES)
 
     async def TranslateFile(self, requests: RequestReader, context: Context) -> None:  # type: ignore[override]  # noqa: N802
@@ -60,22 +64,32 @@ class FileService(FileServiceServicer):
         await submit_when_there_is_room(partial(self._open, caller))
         try:
             settings, data = await self._read(requests)
-            document = await self._document(caller, data, settings)
-            del data
-            translation = settings.translation
-            if document.format.markup is not None:
-                translation.markup = markup_to_proto(document.format.markup)
-                translation.markup_rules.MergeFrom(rules_to_proto(document.format.rules))
-            pieces = document.pieces()
-
-            def take() -> Awaitable[list[Piece]]:
-                return _ended(self._reading.submit(partial(_take, pieces), caller, TEXTS_PER_MESSAGE))
-
-            texts = _FileTexts(document, take, translation, context)
-            await self._translate_corpus(texts, texts)
-            await texts.finish()
+            needed = await _ended(
+                self._reading.submit(partial(needed_memory, data, settings.name, settings.format), caller)
+            )
+            needed = min(needed, MAX_FILES_MEMORY // 2)  # a larger file is the only one of its caller
+            await self._memory.take(caller, needed)
+            try:
+                await self._translate(caller, settings, data, context)
+            finally:
+                self._memory.give_back(caller, needed)
         finally:
             self._files.close(caller)
+
+    async def _translate(self, caller: str, settings: FileSettings, data: bytes, context: Context) -> None:
+        document = await self._document(caller, data, settings)
+        translation = settings.translation
+        if document.format.markup is not None:
+            translation.markup = markup_to_proto(document.format.markup)
+            translation.markup_rules.MergeFrom(rules_to_proto(document.format.rules))
+        pieces = document.pieces()
+
+        def take() -> Awaitable[list[Piece]]:
+            return _ended(self._reading.submit(partial(_take, pieces), caller, TEXTS_PER_MESSAGE))
+
+        texts = _FileTexts(document, take, translation, context)
+        await self._translate_corpus(texts, texts)
+        await texts.finish()
 
     async def _document(self, caller: str, data: bytes, settings: FileSettings) -> FileDocument:
         stopped = threading.Event()

@@ -32,14 +32,20 @@ ENDINGS: Final = MappingProxyType(
     }
 )
 """Names of formats by the end of a file's name."""
-MAX_KEPT: Final = 50_000
+MAX_KEPT: Final = 10_000
 """Pieces of a file that are kept in memory between its check and its translation."""
+KEPT_BYTES: Final = 512 * MAX_KEPT
+"""Most bytes of their objects."""
 PIECES_PER_STEP: Final = 1024
+COPIES: Final = 4
+"""Copies of a file's characters in memory while it is translated."""
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_TO_U_FFFF: Final = bytes(range(0xF0))
+"""Bytes of characters up to U+FFFF in UTF-8."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +81,7 @@ class FileDocument:
         """
         yield PIECES_PER_STEP
         chosen = _format(name, file_format)
-        mark, encoding = next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", "utf-8"))
+        mark, encoding = _encoding(data)
         content = _decoded(data[len(mark) :], encoding)
         few, number, count = list[Piece](), 0, 0
         for number, piece in enumerate(chosen.pieces(content), start=1):
@@ -95,6 +101,40 @@ class FileDocument:
     def encode(self, written: str) -> bytes:
         """Return the bytes of some of the characters."""
         return written.encode(self.encoding, "replace")  # a translation may have half of a surrogate pair
+
+
+def needed_memory(data: bytes, name: str, file_format: str) -> int:
+    """Return a bound on the bytes of memory that a file takes until it is translated.
+
+    Args:
+        name, file_format: as for `FileDocument.read`.
+
+    Raises:
+        InvalidArgumentError: an unknown format, or a file of too many parts.
+    """
+    parts = _format(name, file_format).parts
+    encoding = _encoding(data)[1]
+    count = sum(data.count(mark.encode(encoding)) for mark in parts.marks)
+    if count > parts.most:
+        raise InvalidArgumentError(
+            f"file: has {count} {parts.name}, at most {parts.most} are allowed in this format: split the file",
+            field="file",
+        )
+    return KEPT_BYTES + len(data) * (1 + COPIES * _width(data, encoding)) + count * parts.size
+
+
+def _width(data: bytes, encoding: str) -> int:
+    """Return the bytes that Python takes for each character, for each byte of the file; a bound."""
+    if encoding != "utf-8":
+        return 2
+    if data.isascii():
+        return 1
+    return 4 if data.translate(None, _TO_U_FFFF) else 2
+
+
+def _encoding(data: bytes) -> tuple[bytes, str]:
+    """Return the mark of a file's encoding, which may be empty, and the encoding."""
+    return next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", "utf-8"))
 
 
 def _format(name: str, file_format: str) -> FileFormat:

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from jumok_serve.text.files.markdown_inline import Inline
-from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, separate, unchanged, with_end
+from jumok_serve.text.files.pieces import FileFormat, Parts, Piece, Text, has_letters, separate, unchanged, with_end
 from jumok_serve.text.markup.structure import BLOCKS
 
 MAX_READ: Final = 2**20
@@ -161,4 +161,8 @@ def _written(inline: Inline, translation: str, *, cell: bool) -> str:
     return re.sub(r"(?<!\\)\|", r"\\|", text) if cell else text
 
 
-MARKDOWN = FileFormat(markdown_pieces, "html")
+MARKDOWN = FileFormat(
+    markdown_pieces,
+    "html",
+    parts=Parts(name="lines and marks", marks="\n|*_`[]<&\\~", size=250, most=500_000),
+)

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
@@ -28,6 +28,27 @@ class Text:
 Piece: TypeAlias = "str | Text"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Parts that a file is made of, and that take memory, such as lines.
+
+    Attributes:
+        name: their plural.
+        marks: ASCII characters; each begins or ends a part.
+        size: memory of a part in bytes, with its texts that are being translated; a bound.
+        most: parts of a file.
+    """
+
+    name: str
+    marks: str
+    size: int
+    most: int
+
+
+LINES: Final = Parts(name="lines", marks="\n", size=200, most=500_000)
+TAGS: Final = Parts(name="tags and entities", marks="<&", size=450, most=300_000)
+
+
 @dataclass(frozen=True, slots=True)
 class FileFormat:
     """A format of files.
@@ -37,11 +58,13 @@ class FileFormat:
             memory are proportional to the file.
         markup: markup of texts; None: they are plain.
         rules: rules for elements of the markup.
+        parts: parts that take memory while the file is translated.
     """
 
     pieces: Callable[[str], Iterator[Piece]]
     markup: MarkupKind | None = None
     rules: MarkupRules = field(default_factory=MarkupRules)
+    parts: Parts = LINES
 
 
 Formats: TypeAlias = Mapping[str, FileFormat]

@@ -2,14 +2,15 @@
 
 from collections.abc import Iterator
 
-from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, separate
+from jumok_serve.text.files.pieces import FileFormat, Parts, Piece, Text, has_letters, separate
 
 
 def plain_pieces(content: str) -> Iterator[Piece]:
     """Yield the lines of a text, without white space at their ends, and all else."""
-    for number, line in enumerate(content.split("\n"), start=1):
-        if number > 1:
-            yield "\n"
+    start, number = 0, 1
+    while True:
+        end = content.find("\n", start)
+        line = content[start:] if end < 0 else content[start:end]
         before, text, after = separate(line)
         yield before
         if has_letters(text):
@@ -17,6 +18,10 @@ def plain_pieces(content: str) -> Iterator[Piece]:
         else:
             yield text
         yield after
+        if end < 0:
+            return
+        yield "\n"
+        start, number = end + 1, number + 1
 
 
-PLAIN = FileFormat(plain_pieces)
+PLAIN = FileFormat(plain_pieces, parts=Parts(name="lines", marks="", size=0, most=0))

@@ -8,6 +8,7 @@ from typing import Final
 
 from jumok_serve.text.files.pieces import (
     FileFormat,
+    Parts,
     Piece,
     Text,
     has_letters,
@@ -179,5 +180,6 @@ def _srt_text(markup: str) -> str:
     )
 
 
-SRT = FileFormat(srt_pieces, "html")
-VTT = FileFormat(vtt_pieces, "html")
+_PARTS: Final = Parts(name="lines and tags", marks="\n<", size=250, most=500_000)
+SRT = FileFormat(srt_pieces, "html", parts=_PARTS)
+VTT = FileFormat(vtt_pieces, "html", parts=_PARTS)

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, separate
+from jumok_serve.text.files.pieces import TAGS, FileFormat, Piece, Text, has_letters, separate
 from jumok_serve.text.markup.scanner import Kind, scan
 from jumok_serve.text.markup.structure import find_structure
 
@@ -12,7 +12,9 @@ def html_pieces(content: str) -> Iterator[Piece]:
     """Yield the pieces of a document; a tag without a partner separates texts."""
     tokens = list(scan(content, html=True))
     structure = find_structure(tokens, "html", MarkupRules())
-    partners = set(structure.ends) | set(structure.ends.values())
+    partners = bytearray(len(tokens))
+    for start, end in structure.ends.items():
+        partners[start] = partners[end] = True
     run, letters, line, first_line = list[str](), False, 1, 1
     index = 0
     while index < len(tokens):
@@ -21,7 +23,7 @@ def html_pieces(content: str) -> Iterator[Piece]:
         if first in structure.ignored:
             index = structure.ends[first] + 1
         written = "".join(one.written for one in tokens[first:index])
-        alone = token.kind in {Kind.START, Kind.END} and first not in partners
+        alone = token.kind in {Kind.START, Kind.END} and not partners[first]
         if alone or any(structure.separate[first:index]):
             yield from _text("".join(run), first_line, letters=letters)
             yield written
@@ -42,4 +44,4 @@ def _text(written: str, line: int, *, letters: bool) -> Iterator[Piece]:
     yield after
 
 
-HTML = FileFormat(html_pieces, "html")
+HTML = FileFormat(html_pieces, "html", parts=TAGS)

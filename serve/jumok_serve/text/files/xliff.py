@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, refuse, separate
+from jumok_serve.text.files.pieces import FileFormat, Parts, Piece, Text, has_letters, refuse, separate
 from jumok_serve.text.markup.parser import find_xml_error
 from jumok_serve.text.markup.scanner import Kind, Token, attributes, scan
 
@@ -73,7 +73,7 @@ def _ends(tokens: Sequence[Token]) -> dict[int, int]:
 
 
 def _is_translated(token: Token, inherited: bool) -> bool:
-    value = dict(attributes(token.written)).get("translate")
+    value = next((value for name, value in attributes(token.written) if name == "translate"), None)
     return inherited if value is None else value != "no"
 
 
@@ -137,4 +137,9 @@ def _written(tokens: Sequence[Token], first: int, after: int) -> str:
     return "".join(token.written for token in tokens[first:after])
 
 
-XLIFF = FileFormat(xliff_pieces, "xml", MarkupRules(ignore_tags=CODES, non_splitting_tags=INLINE))
+XLIFF = FileFormat(
+    xliff_pieces,
+    "xml",
+    MarkupRules(ignore_tags=CODES, non_splitting_tags=INLINE),
+    Parts(name="tags, attributes and entities", marks="<=&", size=360, most=450_000),
+)

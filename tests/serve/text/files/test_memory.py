@@ -1,0 +1,161 @@
+"""Memory of files: it stays below the bound by which files wait, and files of too many parts are refused."""
+
+import codecs
+import re
+import tracemalloc
+
+import pytest
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.text.files.document import FORMATS, KEPT_BYTES, MAX_KEPT, needed_memory
+from jumok_serve.text.files.pieces import Text
+from tests.support.files import read_file
+
+CUE = "00:00:01,000 --> 00:00:02,000\n"
+WIDE = "\U0001f642"
+"""A character for which Python takes four bytes for each character of a text."""
+ATTRIBUTES = " ".join(f"a{number}=''" for number in range(2500))
+
+
+def first(value: object) -> str:
+    """Name a case by the beginning of its file."""
+    return str(value)[:20]
+
+
+def unit(inside: str) -> str:
+    return f"<xliff><trans-unit><source>{inside}</source></trans-unit></xliff>"
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("html", "<b></b>" * 2000),
+        ("html", "<b>a</b>" * 2000),
+        ("html", "<b>" * 4000),
+        ("html", "<p>a" * 4000),
+        ("html", "".join(f"<a{number}>" for number in range(4000))),
+        ("html", f"<pre>{'<b></b>' * 2000}</pre>"),
+        ("html", WIDE + "a" * 200_000),
+        ("xliff", unit("<x/>" * 4000)),
+        ("xliff", unit("<g>" * 2000 + "</g>" * 2000)),
+        ("xliff", unit("a").replace("<xliff>", f"<xliff {ATTRIBUTES}>")),
+        ("xliff", f"<xliff>{'<trans-unit><source>a</source></trans-unit>' * 1500}</xliff>"),
+        ("xliff", unit(WIDE + "a" * 100_000)),
+        ("po", 'msgid ""\n' + '"a"\n' * 4000 + 'msgstr ""\n'),
+        ("po", 'msgid "a"\nmsgstr ""\n\n' * 6000),
+        ("po", f'msgid "{WIDE}{"a" * 100_000}"\nmsgstr ""\n'),
+        ("markdown", "*a" * 4000),
+        ("markdown", "[a](b) " * 2000),
+        ("markdown", "|a" * 4000 + "\n|-|-|"),
+        ("markdown", "a\n\n" * 4000),
+        ("markdown", "&lt;" * 4000 + "a"),
+        ("srt", f"{CUE}a{'<b>' * 4000}"),
+        ("srt", CUE + "- a\n" * 4000),
+        ("srt", f"{CUE}a\n\n" * 2000),
+        ("vtt", "WEBVTT\n\nNOTE " + "a\n" * 4000),
+        ("text", " " * 200_000 + "a\n"),
+        ("text", "\n" * 200_000),
+    ],
+    ids=first,
+)
+def test_memory_of_a_file_is_below_its_bound(name: str, content: str) -> None:
+    bound = needed_memory(content.encode(), "", name) - KEPT_BYTES
+    tracemalloc.start()
+    try:
+        whole = (content + " ")[:-1]
+        for piece in FORMATS[name].pieces(whole):
+            if isinstance(piece, Text):
+                piece.write(piece.written)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert len(content.encode()) + peak < bound + 2**17
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("markdown", "|a" * 2000 + "\n|-|-|"),
+        ("markdown", "a\n\n" * 1500),
+        ("po", 'msgid "a"\nmsgstr ""\n\n' * 1900),
+        ("srt", CUE + "- a\n" * 3000),
+        ("xliff", f"<xliff>{'<trans-unit><source>a</source></trans-unit>' * 3300}</xliff>"),
+        ("text", "a\n" * 2400),
+    ],
+    ids=first,
+)
+def test_memory_of_kept_pieces(name: str, content: str) -> None:
+    data = content.encode()
+    tracemalloc.start()
+    try:
+        document = read_file(data, "", name)
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert document.few is not None
+    assert len(document.few) > 0.8 * MAX_KEPT
+    assert kept < KEPT_BYTES
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("html", "<b>"),
+        ("html", "&lt;"),
+        ("xliff", "<x/>"),
+        ("xliff", " a=''"),
+        ("xliff", "&lt;"),
+        ("po", "\n"),
+        ("markdown", "*a"),
+        ("markdown", "|a"),
+        ("srt", "\n"),
+        ("vtt", "<i>"),
+    ],
+)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
+def test_a_file_of_too_many_parts_is_refused(name: str, part: str, encoding: str) -> None:
+    parts = FORMATS[name].parts
+    mark = codecs.BOM_UTF16_LE if encoding == "utf-16-le" else b""
+    most = mark + (part * parts.most).encode(encoding)
+    needed_memory(most, "", name)
+    message = (
+        f"file: has {parts.most + 1} {parts.name}, at most {parts.most} are allowed in this format: split the file"
+    )
+    with pytest.raises(InvalidArgumentError, match=f"^{re.escape(message)}$"):
+        needed_memory(most + part.encode(encoding), "", name)
+
+
+PARAGRAPH = (
+    '<p class="text" id="p1">A page of <b>ordinary</b> density has some <a href="/wiki/Word?a=1&amp;b=2">links</a> in '
+    "each paragraph, and much text around them.</p>\n"
+)
+UNIT = (
+    '<trans-unit id="par_id3147"><source>Click <g id="1" ctype="x-ahelp">Insert <g id="2">Table</g></g>, and choose '
+    "the number of rows.</source></trans-unit>\n"
+)
+ENTRY = '#: src/main.c:120\nmsgid "The file could not be opened."\nmsgstr ""\n\n'
+LIST = "- An item with a [link](https://example.com/page) and `code`, in **bold** type, and some words of text.\n"
+LINES = f"12\n{CUE}A line that <i>actors</i> say,\nand another line.\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "size"),
+    [
+        ("html", PARAGRAPH, 5_000_000),
+        ("html", f"<tr><td>{'word ' * 6}</td></tr>\n", 2_500_000),
+        ("xliff", UNIT, 5_000_000),
+        ("po", ENTRY, 8_000_000),
+        ("markdown", LIST, 5_000_000),
+        ("srt", LINES, 5_000_000),
+        ("text", "word\n", 8_000_000),
+    ],
+    ids=first,
+)
+def test_large_files_of_ordinary_density_are_accepted(name: str, content: str, size: int) -> None:
+    assert needed_memory((content * (size // len(content))).encode(), "", name) < 210 * 2**20
+
+
+def test_pieces_of_plain_text() -> None:
+    pieces = list(FORMATS["text"].pieces("a\n\n b"))
+    assert "".join(piece.written if isinstance(piece, Text) else piece for piece in pieces) == "a\n\n b"
+    assert [(piece.content, piece.line) for piece in pieces if isinstance(piece, Text)] == [("a", 1), ("b", 3)]
