@@ -42,8 +42,8 @@ TIMES_IDLE, LEAST_S = 3.0, 0.050
 BULK_SHARE = 0.85
 CORPORA, WINDOW, SCORERS = 8, 1024, 64
 COSTLIEST = DecodingOptions(beam_size=64, repetition_penalty=1.3, no_repeat_ngram_size=4)
-COSTLIEST_TEXTS, COSTLY_TEXTS = 1040, 4
-"""With `COSTLIEST` and a maximum length of 100 tokens the first number of texts is just allowed."""
+COSTLIEST_TEXTS, COSTLY_TEXTS = 1024, 4
+"""The most texts of a request: with `COSTLIEST` and a maximum length of 100 tokens nearly the most work too."""
 CALLERS = ("interactive", *(f"heavy{number}" for number in range(CORPORA)))
 
 
