@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from jumok_proto.errors import InvalidArgumentError
 
+MAX_TAGS = 200_000
+"""Tags and entities of a request: each takes up to 300 bytes until the request is answered."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
@@ -79,6 +82,16 @@ class ServiceLimits:
                         f"a text takes at most {self.max_characters} characters here, got {len(text)}: split it",
                         field=f"{field}[{index}]",
                     )
+
+    def check_tags(self, texts: Sequence[str]) -> None:
+        """Raise InvalidArgumentError for too many tags and entities of texts with markup."""
+        count = sum(text.count("<") + text.count("&") for text in texts)
+        if count > MAX_TAGS:
+            raise InvalidArgumentError(
+                f"texts of a request have at most {MAX_TAGS} tags and entities together, got {count}; send several "
+                "requests",
+                field="contents",
+            )
 
     def check_hypotheses(self, num_texts: int, beam_size: int, num_hypotheses: int) -> None:
         """Raise InvalidArgumentError for too many hypotheses, in all or for one text."""

@@ -12,10 +12,10 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
-from jumok_proto.v1.translation_pb2 import ScoreTextRequest, TranslateTextRequest
+from jumok_proto.v1.translation_pb2 import MARKUP_HTML, ScoreTextRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.limits import MAX_TAGS, ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
@@ -48,6 +48,23 @@ def test_a_translation_that_asks_for_too_much_is_refused(sent: TranslateTextRequ
             assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
             most = TranslateTextRequest(contents=["abcde"] * 3, options=DecodingOptions(num_hypotheses=2, beam_size=8))
             assert await TranslationServiceStub(channel).TranslateText(most)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("mark", ["<", "&"])
+def test_texts_with_too_many_tags_are_refused(mark: str) -> None:
+    most = [f"a{mark * (MAX_TAGS // 4)}"] * 4
+
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (_, channel):
+            stub = TranslationServiceStub(channel)
+            dense = TranslateTextRequest(contents=[*most, mark], markup=MARKUP_HTML)
+            refused = await failure(stub.TranslateText(dense))
+            assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, "contents")
+            dense.ClearField("markup")  # the characters are no tags
+            assert await stub.TranslateText(dense)
+            assert await stub.TranslateText(TranslateTextRequest(contents=most, markup=MARKUP_HTML))
 
     asyncio.run(scenario())
 

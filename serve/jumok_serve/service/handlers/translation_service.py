@@ -110,6 +110,8 @@ class TranslationService(TranslationServiceServicer):
             parsed = await self._parse(chosen, request, context)
             self._limits.check_num_texts(len(request.contents))
             self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
+            if parsed.parameters.markup is not None:
+                self._limits.check_tags(request.contents)
             self._limits.check_hypotheses(len(request.contents), parsed.beam_size, parsed.num_hypotheses)
             prefixes = list(request.target_prefixes) or None
             attends = parsed.parameters.attends
