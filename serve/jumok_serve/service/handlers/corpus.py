@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 
 MAX_ITEMS_PER_MESSAGE = 1024
 MAX_RESULTS_PER_MESSAGE = 64
+MAX_OPEN_CHARACTERS = 2**20
+"""Characters of a call's items without a written result; with markup each takes up to 100 bytes."""
 ITEMS_PER_TURN = 16
 """Items that are read before other tasks of the event loop run."""
 ITEM_FIELDS = ("content", "target_prefix", "attention")
@@ -38,9 +40,10 @@ ITEM_FIELDS = ("content", "target_prefix", "attention")
 
 @dataclass(frozen=True, eq=False)
 class _Item:
-    """An item that was read: its pending translation, or its error."""
+    """An item that was read: its characters, and its pending translation or its error."""
 
     id: int
+    size: int
     pending: Pending | None
     error: status_pb2.Status | None = None
 
@@ -66,12 +69,12 @@ class _Item:
         )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@dataclass(eq=False, kw_only=True)
 class Corpus:
     """One call of TranslateCorpus, after its settings were read.
 
     Attributes:
-        window: bound on items without a result.
+        window: bound on items without a result; `MAX_OPEN_CHARACTERS` bounds long ones.
         in_order: True if results keep the order of the items.
         run_work: runs a function in a thread if it takes long.
         stopping: event that ends the reading of items.
@@ -89,6 +92,7 @@ class Corpus:
     record: CorpusRecord
     _open: dict[_Item, None] = field(default_factory=dict, init=False)  # items without a written result, as they came
     _done: dict[_Item, None] = field(default_factory=dict, init=False)  # those of them that are done, first done first
+    _size: int = field(default=0, init=False)  # characters of open items
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)  # an item is done, or the reading ended
     _window_open: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
@@ -148,11 +152,14 @@ class Corpus:
             )
         for number, item in enumerate(items):
             reject_unknown_fields(item, f"items[{number}]")
-            while len(self._open) >= self.window:
+            while len(self._open) >= self.window or (
+                self._open and self._size + len(item.content) > MAX_OPEN_CHARACTERS
+            ):
                 self._window_open.clear()
                 await self._window_open.wait()
             opened = await self._start(item)
             self._open[opened] = None
+            self._size += opened.size
             self._note_if_done(opened)
             for future in opened.pending.futures if opened.pending and not opened.done else ():
                 future.add_done_callback(partial(self._future_done, opened))
@@ -172,11 +179,11 @@ class Corpus:
         """Submit an item, with retries while the queue is full or the caller too fast."""
         try:
             with single_text_field_names():
-                return _Item(item.id, await submit_when_there_is_room(partial(self.submit, item)))
+                return _Item(item.id, len(item.content), await submit_when_there_is_room(partial(self.submit, item)))
         except InvalidArgumentError as error:
             if error.field not in ITEM_FIELDS:
                 raise
-            return _Item(item.id, None, _status(error))
+            return _Item(item.id, len(item.content), None, _status(error))
 
     def _ready(self) -> list[_Item]:
         """Items with results to write now, at most one message."""
@@ -192,6 +199,7 @@ class Corpus:
         await write_response(self.context, message)
         for item in ready:
             del self._open[item], self._done[item]
+            self._size -= item.size
         self._window_open.set()
 
 

@@ -19,7 +19,7 @@ from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.handlers import full_queues
+from jumok_serve.service.handlers import corpus, full_queues
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled, received, stub_of
 from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, serving
 
@@ -73,12 +73,15 @@ def test_items_are_answered_in_their_order_or_as_they_are_done() -> None:
     asyncio.run(scenario())
 
 
-def test_no_more_is_read_than_the_window_holds() -> None:
+@pytest.mark.parametrize(("window", "characters"), [(3, 2**20), (8, 3)])
+def test_no_more_is_read_than_the_window_holds(window: int, characters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "MAX_OPEN_CHARACTERS", characters)
+
     async def scenario() -> None:
         model = FakeModel(on_submit=hold)
         async with serving(model) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
-            await call.write(opening(*"abcde", window=3))
+            await call.write(opening(*"abcde", window=window))
             await call.write(pb.TranslateCorpusRequest(items=items(*"fgh", first=5)))
             held = [await model.submitted.get() for _ in range(3)]
             for number in range(8):
@@ -94,6 +97,19 @@ def test_no_more_is_read_than_the_window_holds() -> None:
                     held.append(await model.submitted.get())
             await call.done_writing()
             assert await call.read() is EOF
+
+    asyncio.run(scenario())
+
+
+def test_an_item_that_is_longer_than_the_window_has_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(corpus, "MAX_OPEN_CHARACTERS", 2)
+
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(opening("a", "bcd", "e", order=pb.CORPUS_ORDER_INPUT))
+            await call.done_writing()
+            assert await results(call, 3) == [(0, "A"), (1, "BCD"), (2, "E")]
 
     asyncio.run(scenario())
 
