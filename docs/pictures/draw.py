@@ -234,7 +234,7 @@ def threads() -> Picture:
     """Threads of a server, and the objects that they share."""
     picture = Picture(900, 330, "Threads of a server and the objects that they share")
     picture.box((20, 30, 200, 74), ("event loop", "calls, health, limits;", "never computes"), "blue")
-    picture.box((20, 128, 200, 74), ("workers", "2 tokenize, 1 scores,", "1 computes attention"), "green")
+    picture.box((20, 128, 200, 74), ("workers", "2 tokenize, 2 read files,", "1 scores, 1 attention"), "green")
     picture.box((20, 226, 200, 74), ("model threads", "load, try, drain", "and free models"), "grey")
     queue = ("queue, one per model", "one lock; bounded in", "sentences and tokens")
     picture.box((310, 30, 220, 90), queue, "amber")

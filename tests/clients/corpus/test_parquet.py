@@ -1,5 +1,6 @@
 """Parquet: columns of all types are kept, and bad ones are named."""
 
+import os
 import subprocess
 import sys
 from functools import partial
@@ -127,6 +128,19 @@ def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path, content: bytes) ->
     source.write_bytes(content)
     with pytest.raises(CorpusError, match=r"source\.parquet is no Parquet file, or is damaged"):
         run(tmp_path / "out.parquet", source)
+
+
+def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path: Path) -> None:
+    from jumok.commands.corpus.parquet import ParquetFormat
+
+    read = ParquetFormat(Columns(text="text", translation="translation", score=None, several=False))
+    source = tmp_path / "source.parquet"
+    with pytest.raises(CorpusError, match=r"source\.parquet cannot be read: No such file or directory$"):
+        read.check(source)
+    source.touch(mode=0)
+    if os.geteuid():  # root may read all files
+        with pytest.raises(CorpusError, match=r"source\.parquet cannot be read: Permission denied$"):
+            read.check(source)
 
 
 def test_without_pyarrow_the_extra_is_named(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 """Files over gRPC: SDK and command line, progress, problems, refusals, and rows that are freed."""
 
 import asyncio
+import gc
 import io
 import itertools
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -13,13 +15,14 @@ import grpc
 import pytest
 
 import jumok
+from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.translation_pb2 import CORPUS_ORDER_INPUT, CorpusSettings
 from jumok_serve import Translator
 from jumok_serve.service.handlers.file_service import MAX_OPEN_FILES, READING_THREADS
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.text.files.document import FORMATS, needed_memory
+from jumok_serve.text.files.document import FORMATS, FileDocument, needed_memory
 from jumok_serve.text.files.pieces import TAGS, FileFormat
 from tests.support.command import run, serve
 from tests.support.hang import HANG_S
@@ -248,6 +251,35 @@ def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.MonkeyP
             assert responses[-1].translated_count == 1
 
     asyncio.run(scenario())
+
+
+def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The loop has no error that is left over, which it would log."""
+    begun = threading.Event()
+
+    def read(_data: bytes, _name: str, _format: str, stopped: Callable[[], bool]) -> Iterator[int]:
+        begun.set()
+        while not stopped():
+            time.sleep(0.001)
+        yield 1
+        raise InvalidArgumentError("file: line 1: is bad", field="file")
+
+    monkeypatch.setattr(FileDocument, "read", read)
+    request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n")
+    logged: list[str] = []
+
+    async def scenario() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context["message"]))
+        async with serving_fake(FakeModel()) as (server, channel):
+            call = FileServiceStub(channel).TranslateFile(iter([request]))
+            assert await asyncio.to_thread(begun.wait, HANG_S)
+            call.cancel()
+            while server.open_calls:
+                await asyncio.sleep(0.001)
+        gc.collect()
+
+    asyncio.run(scenario())
+    assert logged == []
 
 
 def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:

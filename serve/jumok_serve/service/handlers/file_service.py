@@ -216,6 +216,8 @@ async def _ended(job: "Future[Result]", stop: Callable[[], object] = lambda: Non
         stop()
         if not job.cancel():
             await asyncio.wait([waiting])
+            if not waiting.cancelled():
+                waiting.exception()  # retrieved: asyncio else logs it
         raise
 
 

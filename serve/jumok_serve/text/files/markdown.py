@@ -9,18 +9,19 @@ from jumok_serve.text.files.markdown_inline import Inline
 from jumok_serve.text.files.pieces import FileFormat, Parts, Piece, Text, has_letters, separate, unchanged, with_end
 from jumok_serve.text.markup.structure import BLOCKS
 
-MAX_READ: Final = 2**20
-"""Characters of a text above which its marks are not read: it is far too long to be translated."""
+MAX_WORDS: Final = 2**19
+"""Words of a text above which its marks are not read: it is far too long to be translated."""
 _FENCE: Final = re.compile(r"[ \t>]*(`{3,}(?=[^`]*$)|~{3,})")
-_PREFIX: Final = re.compile(
-    r"(?:[ \t]*+(?:>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|#{1,6}(?=[ \t])|\[[ xX]\](?=[ \t])))*+[ \t]*+"
-)
-"""Marks of quotations, lists, headings and tasks at the beginning of a line. Possessive: linear time, and no memory."""
+_PREFIX: Final = re.compile(r"[ \t]*+(?:>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|#{1,6}(?=[ \t])|\[[ xX]\](?=[ \t]))")
+"""Mark of a quotation, list, heading or task at the beginning of a line, after others."""
+_SPACE: Final = re.compile(r"[ \t]*+")
 _MARKED: Final = re.compile(r"[ \t]*(?:>|[-+*][ \t]|\d{1,9}[.)][ \t]|#{1,6}[ \t])")
 _ITEM: Final = re.compile(r"[ \t>]*(?:[-+*]|\d{1,9}[.)])[ \t]")
-_KEPT: Final = re.compile(r"[ \t>]*+(?:\[[^\]]++\]:|(?:-[ \t]*+){2,}+\s*+$|(?:[*_][ \t]*+){3,}+\s*+$|=++\s*+$)")
+_KEPT: Final = re.compile(r"[ \t>]*+(?:\[[^\]]++\]:|-[ \t]*+-[- \t]*+\s*+$|(?:[*_][ \t]*+){3}[*_ \t]*+\s*+$|=++\s*+$)")
 """Definitions of links, lines, and the lines below titles."""
-_TABLE: Final = re.compile(r"[ \t>]*+\|?+[ \t]*+:?-++:?+[ \t]*+(?:\|[ \t]*+:?-++:?+[ \t]*+)*+\|?+\s*+$")
+_TABLE: Final = re.compile(r"[ \t>]*+\|?+")
+_DASHES: Final = re.compile(r"[ \t]*+:?-++:?+[ \t]*+(?:\||\s*+$)")
+"""A cell of the line below a table's head."""
 _HTML: Final = re.compile(r"[ \t>]*(?:<[!?]|</?([A-Za-z][A-Za-z0-9]*)(?=[\s/>]|$))")
 _LEADING: Final = re.compile(r"(?:[#>+-]+|\d{1,9}(?=[.)]))(?=[.)]?(?:\s|$))")
 _CELL: Final = re.compile(r"(?<!\\)(\|)")
@@ -48,7 +49,7 @@ def markdown_pieces(content: str) -> Iterator[Piece]:
         elif _begins_html(line):
             while index < len(lines) and lines[index].strip():
                 index += 1
-        elif "|" in line and index + 1 < len(lines) and "|" in lines[index + 1] and _TABLE.match(lines[index + 1]):
+        elif "|" in line and index + 1 < len(lines) and "|" in lines[index + 1] and _is_below_head(lines[index + 1]):
             yield from _row(lines, index)
             yield with_end(lines, index + 1)
             index += 2
@@ -89,6 +90,27 @@ def _begins_html(line: str) -> bool:
     return found is not None and (found[1] is None or (found[1].lower() in BLOCKS and found[1].lower() != "br"))
 
 
+def _is_below_head(line: str) -> bool:
+    """True for the line of dashes below a table's head."""
+    start = end = _end(_TABLE, line)
+    while found := _DASHES.match(line, end):
+        end = found.end()
+    return end > start and not line[end:].strip()
+
+
+def _prefix_end(text: str) -> int:
+    """Return the end of the marks at the beginning of a text."""
+    end = 0
+    while found := _PREFIX.match(text, end):
+        end = found.end()
+    return _end(_SPACE, text, end)
+
+
+def _end(pattern: re.Pattern[str], text: str, start: int = 0) -> int:
+    found = pattern.match(text, start)
+    return start if found is None else found.end()
+
+
 def _paragraph_end(lines: Sequence[str], index: int) -> int:
     """Return the line after a paragraph, which a line break, a heading and a possible row of a table end too."""
     heading = lines[index].lstrip(" \t>").startswith("#")
@@ -109,8 +131,7 @@ def _breaks(line: str) -> bool:
 
 def _paragraph(lines: Sequence[str], first: int, after: int) -> Iterator[Piece]:
     whole = "".join(with_end(lines, number) for number in range(first, after))
-    prefix = _PREFIX.match(whole)
-    start = 0 if prefix is None else prefix.end()
+    start = _prefix_end(whole)
     yield whole[:start]
     end = _heading_end(whole, start) if "#" in whole[:start] else len(whole)
     line = whole.removesuffix("\n").removesuffix("\r")
@@ -139,12 +160,11 @@ def _row(lines: Sequence[str], index: int) -> Iterator[Piece]:
 def _text(part: str, line: int, *, cell: bool) -> Iterator[Piece]:
     before, written, after = separate(part)
     yield before
-    if len(written) > MAX_READ:
+    words = written.split(maxsplit=MAX_WORDS)
+    inline = Inline(" ".join(words))
+    if len(words) > MAX_WORDS or inline.is_cut:
         yield Text(written, written, line, str)
-        yield after
-        return
-    inline = Inline(" ".join(written.split()))
-    if has_letters(inline.text):
+    elif has_letters(inline.text):
         write = partial(_written, inline, cell=cell)
         yield Text(inline.markup, written, line, unchanged(inline.markup, written, write))
     else:

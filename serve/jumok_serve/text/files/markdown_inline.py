@@ -25,6 +25,8 @@ _SPECIAL: Final = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])")
 _AMPERSAND: Final = re.compile(f"&amp;(?=({_ENTITY_END})?)")
 _LINK: Final = "["
 _COMMENT_END: Final = "-->"
+MAX_MARKUP: Final = 2**20
+"""Characters of HTML after which a text is read no further; pictures, addresses and comments count little."""
 
 
 class Inline:
@@ -33,6 +35,7 @@ class Inline:
     Attributes:
         text: its characters without marks.
         markup: the text as HTML, where element ``m3`` stands for the third mark.
+        is_cut: True if the text is far too long to be translated, and was not read to its end.
     """
 
     def __init__(self, written: str) -> None:
@@ -42,17 +45,20 @@ class Inline:
         self._open: list[tuple[str, int]] = []  # mark and place in the output
         self._open_by_mark: dict[str, list[int]] = {}  # indices of `_open`, ascending
         end, last_comment_end = 0, written.rfind(_COMMENT_END)
-        while found := _INLINE.search(written, end):
+        self._length = 0
+        while self._length <= MAX_MARKUP and (found := _INLINE.search(written, end)):
             self._add(written[end : found.start()])
             end = found.end()
             if found["comment"] and end <= last_comment_end:
                 end = written.index(_COMMENT_END, end) + len(_COMMENT_END)
-                self._out.append(f"<m{self._number(written[found.start() : end], '')}/>")
+                self._put(f"<m{self._number(written[found.start() : end], '')}/>")
             elif found["comment"]:
                 self._add(found[0])
             else:
                 self._add_mark(found, written)
-        self._add(written[end:])
+        self.is_cut = self._length > MAX_MARKUP
+        if not self.is_cut:
+            self._add(written[end:])
         self.text = "".join(self._plain)
         self.markup = "".join(self._out)
 
@@ -76,25 +82,29 @@ class Inline:
                 written.append(_escaped(token.written))
         return "".join(written)
 
+    def _put(self, markup: str) -> None:
+        self._out.append(markup)
+        self._length += len(markup)
+
     def _add(self, text: str) -> None:
         self._plain.append(text)
-        self._out.append(html.escape(text, quote=False))
+        self._put(html.escape(text, quote=False))
 
     def _add_mark(self, found: re.Match[str], written: str) -> None:
         kind, mark = found.lastgroup, found[0]
         if found["escape"]:
             self._add(mark[1:])
         elif found["entity"]:
-            self._out.append(mark)
+            self._put(mark)
         elif found["code"]:
             content = mark.strip("`").strip()
             number = self._number(mark, "")
-            self._out.append(f'<m{number} translate="no">{html.escape(content, quote=False)}</m{number}>')
+            self._put(f'<m{number} translate="no">{html.escape(content, quote=False)}</m{number}>')
         elif found["whole"]:
-            self._out.append(f"<m{self._number(mark, '')}/>")
+            self._put(f"<m{self._number(mark, '')}/>")
         elif kind == "link":
             self._open_mark(_LINK)
-            self._out.append(mark)
+            self._put(mark)
         elif kind == "linkend":
             if not self._close(_LINK, mark):
                 self._add(mark)
@@ -108,7 +118,7 @@ class Inline:
                 return
             if opens:
                 self._open_mark(mark)
-            self._out.append(mark)
+            self._put(mark)
 
     def _open_mark(self, mark: str) -> None:
         self._open_by_mark.setdefault(mark, []).append(len(self._open))
@@ -121,7 +131,7 @@ class Inline:
             return False
         number = self._number(opening, closing)
         self._out[self._open[index][1]] = f"<m{number}>"
-        self._out.append(f"</m{number}>")
+        self._put(f"</m{number}>")
         while len(self._open) > index:
             mark, _ = self._open.pop()
             self._open_by_mark[mark].pop()

@@ -7,10 +7,10 @@ from typing import Final
 
 from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, refuse, separate, shown, with_end
 
-_QUOTED: Final = r'"([^"\\]*+(?:\\.[^"\\]*+)*+)"'  # possessive: no memory for each character
-_LINE: Final = re.compile(rf"[ \t]*(msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*({_QUOTED})[ \t]*\r?")
-_MORE: Final = re.compile(rf"[ \t]*{_QUOTED}[ \t]*\r?")
-_STRING: Final = re.compile(_QUOTED)
+_LINE: Final = re.compile(
+    r'[ \t]*(?P<keyword>msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*"(?P<string>.*)"[ \t]*\r?'
+)
+_MORE: Final = re.compile(r'[ \t]*"(?P<string>.*)"[ \t]*\r?')
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _WRITTEN: Final = str.maketrans(
@@ -52,12 +52,14 @@ def po_pieces(content: str) -> Iterator[Piece]:
                 entry.fuzzy = True
             yield with_end(lines, first)
             continue
-        found = _LINE.fullmatch(line)
+        found = _match(_LINE, line)
         if found is None:
             refuse(first + 1, f"a PO file has no such line: {shown(line)}; mend it, as msgfmt --check shows")
-        while index < len(lines) and _MORE.fullmatch(lines[index]):
+        keyword, strings = found["keyword"], [found["string"]]
+        while index < len(lines) and (more := _match(_MORE, lines[index])):
+            strings.append(more["string"])
             index += 1
-        keyword, value = found[1], _value("\n".join([found[2], *lines[first + 1 : index]]))
+        value = "".join(_ESCAPE.sub(_unescaped, string) for string in strings)
         whole = "".join(with_end(lines, number) for number in range(first, index))
         if not keyword.startswith("msgstr"):
             if entry.done:
@@ -74,7 +76,7 @@ def po_pieces(content: str) -> Iterator[Piece]:
         elif value and not entry.fuzzy:
             yield whole
         else:
-            start = found.start(2)
+            start = found.start("string") - 1
             after = len(whole.removesuffix("\n").removesuffix("\r").rstrip(" \t"))
             yield whole[:start]
             yield _translated(entry, keyword, plurals, whole[start:after], value, line=first + 1)
@@ -103,9 +105,13 @@ def _translated(entry: _Entry, keyword: str, plurals: int, written: str, value: 
     return Text(content, written, line, write) if has_letters(content) else write(content)
 
 
-def _value(strings: str) -> str:
-    """Return the characters of strings."""
-    return "".join(_ESCAPE.sub(_unescaped, string) for string in _STRING.findall(strings))
+def _match(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
+    """Match a line whose string has an escape before each quotation mark, and ends in none."""
+    found = pattern.fullmatch(line)
+    if found is None:
+        return None
+    bare = found["string"].replace(r"\\", "").replace(r"\"", "")
+    return None if '"' in bare or bare.endswith("\\") else found
 
 
 def _unescaped(found: re.Match[str]) -> str:

@@ -37,8 +37,10 @@ VOID = frozenset("area base br col embed frame hr img input link meta param sour
 LITERAL = frozenset({"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "plaintext"})
 """Elements of HTML whose content has no tags."""
 
-_VALUE = r"(?>\"[^\"]*\"|'[^']*'|[^\s\"'>][^\s>]*)"
-_START = re.compile(rf"<([A-Za-z_:\x80-\U0010ffff][^\s/>]*)(?:[\s/]+|[^\s/>][^\s/>=]*(?:\s*=\s*{_VALUE})?)*+>")
+_VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s\"'>][^\s>]*)"
+_START = re.compile(r"<([A-Za-z_:\x80-\U0010ffff][^\s/>]*)")
+_IN_START = re.compile(rf"[\s/]+|[^\s/>][^\s/>=]*(?:\s*=\s*{_VALUE})?")
+"""Space or an attribute of a start tag."""
 _LONG_START = re.compile(r"<([A-Za-z_:\x80-\U0010ffff][^\s/>]*)[^>]*>")
 _END = re.compile(r"</([A-Za-z_:\x80-\U0010ffff][^\s/>]*)[^>]*>")
 _ATTRIBUTE = re.compile(rf"[\s/]([^\s/>=]+)(?:\s*=\s*({_VALUE}))?")
@@ -89,11 +91,14 @@ def _at(text: str, position: int, *, html: bool) -> Token | None:
         found = _END.match(text, position)
         return None if found is None else Token(Kind.END, found[0], _name(found[1], html=html))
     bound = position + MAX_TAG if html else len(text)  # XML is well formed
-    found = _START.match(text, position, bound) or _LONG_START.match(text, position)
-    if found:
-        name = _name(found[1], html=html)
-        empty = (html and name in VOID) or _CLOSED.search(found[0]) is not None
-        return Token(Kind.EMPTY if empty else Kind.START, found[0], name)
+    found = _START.match(text, position, bound)
+    end = _end_of_start(text, found.end(), bound) if found else 0
+    if not end and (found := _LONG_START.match(text, position)):
+        end = found.end()
+    if found and end:
+        written, name = text[position:end], _name(found[1], html=html)
+        empty = (html and name in VOID) or _CLOSED.search(written) is not None
+        return Token(Kind.EMPTY if empty else Kind.START, written, name)
     if not html and (found := _DOCTYPE.match(text, position)):
         return Token(Kind.RAW, found[0])
     for opening, closing, kind in _SPECIAL:
@@ -102,6 +107,13 @@ def _at(text: str, position: int, *, html: bool) -> Token | None:
             end = text.find(until, position + len(opening))
             return Token(kind, text[position:] if end < 0 else text[position : end + len(until)])
     return None
+
+
+def _end_of_start(text: str, position: int, bound: int) -> int:
+    """Return the end of a start tag after its name; 0 if there is none before a bound."""
+    while found := _IN_START.match(text, position, bound):
+        position = found.end()
+    return position + 1 if text.startswith(">", position, bound) else 0
 
 
 def _name(written: str, *, html: bool) -> str:

@@ -144,3 +144,56 @@ def test_time_grows_in_proportion_to_a_text(unit: str) -> None:
 def test_a_comment_ends_at_its_first_end() -> None:
     assert Inline("a <!-- b <!-- c --> d --> e").text == "a  d --> e"
     assert Inline("a <!--> b <!-- c").text == "a <!--> b <!-- c"
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("Look: ![x](data:image/png;base64,", ") a dog."),
+        ('Look: <img src="', '"> a dog.'),
+        ("Look: <!-- ", " --> a dog."),
+    ],
+)
+def test_a_text_with_a_large_picture_is_translated(before: str, after: str) -> None:
+    content = f"{before}{'iVBORw0K' * (3 * 2**16)}{after}\n"
+    (text,) = texts(content, "markdown")
+    assert text.content == "Look: <m0/> a dog."
+    assert rewritten(content, "markdown", lambda text: text.replace("dog", "cat")) == content.replace("dog", "cat")
+
+
+@pytest.mark.parametrize("unit", ["a* *", "a ", "a`b`"])
+def test_a_text_far_too_long_stays(unit: str) -> None:
+    content = unit * (2**21 // len(unit))
+    (text,) = texts(content, "markdown")
+    assert len(text.content) > 2**20
+    assert rewritten(content, "markdown") == content
+
+
+@pytest.mark.parametrize(
+    ("line", "text", "written"),
+    [
+        ("**Bold** x", "<m0>Bold</m0> x", "**BOLD** X"),
+        ("-5 degrees", "-5 degrees", "-5 DEGREES"),
+        ("12 apples", "12 apples", "12 APPLES"),
+        ("#hashtag", "#hashtag", "#HASHTAG"),
+        ("> - 12 apples", "12 apples", "> - 12 APPLES"),
+        ("- [y] apples", "[y] apples", "- \\[Y\\] APPLES"),
+        ("1234567890. a", "1234567890. a", "1234567890. A"),
+        ("--x", "--x", "--X"),
+    ],
+)
+def test_first_characters_that_are_no_marks_are_kept(line: str, text: str, written: str) -> None:
+    assert [one.content for one in texts(line, "markdown")] == [text]
+    upper = rewritten(line, "markdown", lambda found: re.sub(r"[a-z]+(?![^<]*>)", lambda word: word[0].upper(), found))
+    assert upper == written
+
+
+@pytest.mark.parametrize("line", ["|-", "-|-", "| :-: | --- |  \r", "> |-|", "-|", "-| -"])
+def test_lines_below_the_head_of_a_table(line: str) -> None:
+    content = f"a | b\n{line}\nc | d\n"
+    assert rewritten(content, "markdown", str.upper) == f"A | B\n{line}\nC | D\n"
+
+
+@pytest.mark.parametrize("line", ["x||", "x-||", "|-|-x", "|-x|-", "-|x", "|-:-|x", "|:x"])
+def test_lines_that_make_no_table(line: str) -> None:
+    assert any("x" in text.content for text in texts(f"a | b\n{line}\n", "markdown"))

@@ -129,3 +129,15 @@ def test_texts_without_letters_are_copied() -> None:
 def test_a_bad_file_names_the_line(content: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         rewritten(content, "po")
+
+
+@pytest.mark.parametrize("string", [r"a \" dog", r"a dog\\", r"a \\\" dog", r"a\n\\n dog", r"\"a"])
+def test_strings_with_escapes(string: str) -> None:
+    written = rewritten(f'msgid "{string}"\nmsgstr ""\n', "po")
+    assert re.sub(r'(?m)^""\n|"\n"', "", written.partition("msgstr ")[2]) == f'"{string}"\n'
+
+
+@pytest.mark.parametrize("string", ['a " dog', "a dog\\", r'a \\" dog', '"', "a" + 3 * "\\"])
+def test_strings_that_end_too_early_or_never(string: str) -> None:
+    with pytest.raises(InvalidArgumentError, match="line 1: a PO file has no such line"):
+        texts(f'msgid "{string}"\nmsgstr ""\n', "po")

@@ -93,7 +93,9 @@ def translate_on_cluster(
             "RAY_AUTH_MODE=token and its token"
         ) from error
     except ValueError as error:
-        raise CorpusError(f"--ray {cluster.address} is no address: give HOST:PORT, auto or local") from error
+        raise CorpusError(
+            f"--ray {cluster.address} is no address: give HOST:PORT, auto or local; Ray says: {error}"
+        ) from error
     except AuthenticationError as error:
         raise CorpusError(f"this process has no token for the Ray cluster at {cluster.address}: {error}") from error
     try:

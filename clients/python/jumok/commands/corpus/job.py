@@ -82,6 +82,8 @@ class Job:
             models = self.folder / "models.json"
             if models.exists():
                 self._models = self._read(models)
+                if not all(isinstance(version, str) for version in self._models.values()):
+                    raise self._damaged(models)
                 self._models_written = len(self._models)
             yield
         finally:
@@ -94,8 +96,11 @@ class Job:
         except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict) or not all(isinstance(found.get(name), kind) for name, kind in kinds.items()):
-            raise CorpusError(f"{path} is damaged: remove {self.folder} and start anew, or choose another --out")
+            raise self._damaged(path)
         return found
+
+    def _damaged(self, path: Path) -> CorpusError:
+        return CorpusError(f"{path} is damaged: remove {self.folder} and start anew, or choose another --out")
 
     def _has_rows(self) -> bool:
         """True if a block or a file is finished."""

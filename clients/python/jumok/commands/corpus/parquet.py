@@ -1,5 +1,6 @@
 """Parquet files, with pyarrow."""
 
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
@@ -98,6 +99,8 @@ class ParquetFormat:
     def _opened(path: Path) -> pq.ParquetFile:
         try:
             return pq.ParquetFile(path)
+        except (PermissionError, FileNotFoundError) as error:
+            raise CorpusError(f"{path} cannot be read: {os.strerror(error.errno or 0)}") from error
         except (pa.ArrowException, OSError) as error:
             raise CorpusError(f"{path} is no Parquet file, or is damaged: {str(error).strip()}") from error
 
