@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.slot_buffers import padded_length
+from jumok_serve.runtime.state.slot_buffers import padded_length
 
 
 class AttentionReads:

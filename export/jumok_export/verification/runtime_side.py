@@ -18,7 +18,7 @@ from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.decoder_step import DecoderStep
 from jumok_serve.runtime.graphs import SLOTS, Floats, Graphs, Integers, Pairs
 from jumok_serve.runtime.output_columns import BIAS
-from jumok_serve.runtime.slot_buffers import padded_length
+from jumok_serve.runtime.state.slot_buffers import padded_length
 from jumok_serve.runtime.step_inputs import SelectionParameters
 from jumok_serve.search import Constraints, Entries
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.runtime.slot_buffers import padded_length
+from jumok_serve.runtime.state.slot_buffers import padded_length
 
 JOINING_SHARE = 4
 """A replica waits until this part (1/4) of its capacity is free while more sentences wait than fit.

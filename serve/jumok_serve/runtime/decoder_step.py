@@ -43,11 +43,11 @@ from onnxruntime import OrtValue
 
 from jumok_serve.native import address, function, pointer
 from jumok_serve.runtime.binding import Tensors, View, as_value
-from jumok_serve.runtime.gathered_state import GatheredState, RowState
 from jumok_serve.runtime.graphs import Floats, Graphs, Integers
-from jumok_serve.runtime.kv_cache import KVCache, Slots
 from jumok_serve.runtime.output_columns import Columns
-from jumok_serve.runtime.recurrent_state import RecurrentState
+from jumok_serve.runtime.state.gathered_state import GatheredState, RowState
+from jumok_serve.runtime.state.kv_cache import KVCache, Slots
+from jumok_serve.runtime.state.recurrent_state import RecurrentState
 from jumok_serve.runtime.step_inputs import (
     DecoderInputs,
     SelectionParameters,
@@ -209,7 +209,8 @@ class GatheringDecoder(Decoder):
     def __init__(self, graphs: Graphs, beam_size: int) -> None:
         super().__init__(graphs, beam_size)
         self._state: RowState
-        if all(isinstance(axis, int) for spec in graphs.state_specs for axis in spec.axes[1:]):
+        constant = all(isinstance(axis, int) for spec in graphs.state_specs for axis in spec.axes[1:])
+        if constant and not graphs.for_device:  # for a device, inputs are copied when they are bound
             self._state = RecurrentState(graphs.state_specs, beam_size)
         else:
             self._state = GatheredState(graphs.state_specs, graphs.empty_state(), beam_size)

@@ -18,15 +18,15 @@ from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpe
 from jumok_serve.native import library
 from jumok_serve.runtime.binding import Binding, Tensors, as_value
 from jumok_serve.runtime.device import Device
-from jumok_serve.runtime.device_slots import DeviceSlots
 from jumok_serve.runtime.encoded_sources import Encoded, EncodedSources
 from jumok_serve.runtime.graph_checks.aligner_layers import layers_part
 from jumok_serve.runtime.graph_checks.contract import contract_problems
 from jumok_serve.runtime.graph_checks.encoded_source import find_encoded_source, with_encoded_output
 from jumok_serve.runtime.graph_checks.external_data import read_graph
-from jumok_serve.runtime.kv_cache import Slots
 from jumok_serve.runtime.sessions import open_session, products_saturate, session_options
-from jumok_serve.runtime.slot_buffers import SlotBuffers
+from jumok_serve.runtime.state.device_slots import DeviceSlots
+from jumok_serve.runtime.state.kv_cache import Slots
+from jumok_serve.runtime.state.slot_buffers import SlotBuffers
 from jumok_serve.runtime.step_inputs import draw_arrays, never_empty
 from jumok_serve.runtime.thread_placement import place_threads
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw

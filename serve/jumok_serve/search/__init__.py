@@ -99,7 +99,7 @@ class SearchPlan:
 
     @property
     def step_work(self) -> int:
-        """Work of a step in row steps: the time of a row without constraints."""
+        """Work of a step in row steps, rounded up; one is the time of a row without constraints."""
         options = self.options
         remembers = options.no_repeat_ngram_size > 0 or options.repetition_penalty != 1.0
         drawing = 0.0

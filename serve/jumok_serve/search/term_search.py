@@ -4,6 +4,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -98,7 +99,7 @@ class TermSearch(BeamSearch):
         self._rows = TermRows(
             self._automaton,
             self._options,
-            self._most_others,
+            partial(_most_others, self._options, self._automaton),  # no method: the rows do not hold their search
             most_ended=self._most_ended,
             term_divisor=math.pow(TERM_LENGTH, self._options.length_penalty),
             prompt=len(self._prompt),
@@ -113,13 +114,7 @@ class TermSearch(BeamSearch):
 
     def _most_candidates(self) -> int:
         """Return the number of candidates that the rows need."""
-        return max(self._most_others(state) + len(state.boosted) for state in self._states)
-
-    def _most_others(self, state: TermState) -> int:
-        """Return the number of candidates that a row needs besides boosted ones."""
-        options = self._options
-        more = AFTER_TERM if state.awaits_end else 0
-        return options.beam_size + len(options.eos_ids) + len(self._automaton.once) + more
+        return max(_most_others(self._options, self._automaton, state) + len(state.boosted) for state in self._states)
 
     @property
     def steady_steps(self) -> int:
@@ -164,7 +159,8 @@ class TermSearch(BeamSearch):
         """Return the continuations that are alive, best first: of each row with boosted tokens and the best others."""
         states, sums, merits, eos_ids = self._states, self._sums, self._merits, self._eos_ids
         forced = self._forced is not None
-        others = [self._most_others(state) for state in states]  # what a batch finds beyond these does not count
+        # What a batch finds beyond these does not count.
+        others = [_most_others(self._options, self._automaton, state) for state in states]
         left = sum(others) + sum(len(state.boosted) for state in states)
         found = []
         for token, score, row in zip(tokens, scores, rows, strict=True):
@@ -289,3 +285,9 @@ def _combine(constraints: Constraints, boosts: Constraints) -> tuple[Constraints
 def _by_missing(short: tuple[int, Ended]) -> tuple[int, float]:
     missing, hypothesis = short
     return missing, -hypothesis.score
+
+
+def _most_others(options: SearchOptions, automaton: TermAutomaton, state: TermState) -> int:
+    """Return the number of candidates that a row needs besides boosted ones."""
+    more = AFTER_TERM if state.awaits_end else 0
+    return options.beam_size + len(options.eos_ids) + len(automaton.once) + more

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime import decoder_step, kv_cache
+from jumok_serve.runtime import decoder_step
 from jumok_serve.runtime.decoder_step import InPlaceDecoder
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.kv_cache import KVCache
 from jumok_serve.runtime.output_columns import Columns
-from jumok_serve.runtime.slot_buffers import SlotBuffers
+from jumok_serve.runtime.state import kv_cache
+from jumok_serve.runtime.state.kv_cache import KVCache
+from jumok_serve.runtime.state.slot_buffers import SlotBuffers
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
 from tests.support.models.native_operators import needs_library
 

@@ -2,15 +2,21 @@
 
 import random
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
+from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.binding import Tensors, as_value
-from jumok_serve.runtime.recurrent_state import RecurrentState
+from jumok_serve.runtime.decoder_step import GatheringDecoder, make_decoder
+from jumok_serve.runtime.device import CPU, Device
+from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.state.gathered_state import GatheredState
+from jumok_serve.runtime.state.recurrent_state import RecurrentState
 
 SPECS = (
     TensorSpec(name="state.cell", dtype="float32", axes=("P", 3)),
@@ -108,3 +114,12 @@ def test_state_that_the_encoder_does_not_give_begins_with_zeros() -> None:
     present = arrays(state.tensors(2, POSITIONS)[0])
     assert present["state.cell"][:, 0].tolist() == [4, 3]
     assert not present["state.count"].any()
+
+
+def test_graphs_for_a_device_make_a_new_state_at_each_step(recurrent_bundle: Path) -> None:
+    """They copy a state when it is bound, so that one which stays bound would be read as it was."""
+    device = Device("cpu", CPU.providers, own_memory=True, allow_copies=True)
+    graphs = Graphs(Bundle.open(recurrent_bundle), "fp32", device=device, threads=1)
+    decoder = make_decoder(graphs, 2)
+    assert isinstance(decoder, GatheringDecoder)
+    assert isinstance(decoder._state, GatheredState)

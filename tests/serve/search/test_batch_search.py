@@ -1,5 +1,7 @@
 """Searches in a batch equal searches alone, while others join, leave and move."""
 
+import gc
+import weakref
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -151,7 +153,22 @@ def test_searches_with_terms_in_a_batch_equal_searches_alone(beam_size: int, imp
                     slots[slot] = None
     assert met > 60
     assert looked < 0.8 * advanced if implementation == "native" else looked == advanced
-    assert not table.has_boosts  # searches without terms now take the steps that they always took
+    assert not table.has_boosts  # searches without terms take steps of their own
+
+
+def test_a_search_with_terms_ends_with_its_last_reference() -> None:
+    """Cycles would stay until a collection, which servers put off."""
+    table, pair = BatchSearch(4), pair_with_terms(np.random.default_rng(9), 4)
+    table.join([0], [pair.together])
+    table.leave([0])
+    ended = weakref.ref(pair.together)
+    gc.collect()
+    gc.disable()
+    try:
+        del pair
+        assert ended() is None
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(

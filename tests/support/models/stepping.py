@@ -7,7 +7,7 @@ import numpy as np
 from jumok_serve.runtime.decoder_step import make_decoder
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.output_columns import VocabularyColumns
-from jumok_serve.runtime.slot_buffers import SlotBuffers
+from jumok_serve.runtime.state.slot_buffers import SlotBuffers
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
 
 

@@ -8,14 +8,14 @@ from onnxruntime import OrtValue
 
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.binding import Binding, DeviceId, View, as_value, on_device
-from jumok_serve.runtime.slot_buffers import spec_shape
+from jumok_serve.runtime.state.slot_buffers import spec_shape
 
 POSITIONS_STEP = 32
 """Buffers have a multiple of this many positions, and a power of two of slots: few shapes occur then."""
 
 
 class DeviceSlots:
-    """Tensors by slot in the memory of a device; see `jumok_serve.runtime.slot_buffers.SlotBuffers`.
+    """Tensors by slot in the memory of a device; see `jumok_serve.runtime.state.slot_buffers.SlotBuffers`.
 
     The graphs `grow` and `write` copy on the device: new sentences, moved sentences, and all when a buffer grows.
 

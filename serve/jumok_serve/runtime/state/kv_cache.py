@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jumok_serve.native import address, function
-from jumok_serve.runtime.device_slots import DeviceSlots
-from jumok_serve.runtime.slot_buffers import SlotBuffers
+from jumok_serve.runtime.state.device_slots import DeviceSlots
+from jumok_serve.runtime.state.slot_buffers import SlotBuffers
 from jumok_serve.runtime.step_inputs import DecoderInputs
 
 Slots: TypeAlias = SlotBuffers | DeviceSlots

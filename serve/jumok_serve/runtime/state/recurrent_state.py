@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.binding import Tensors
-from jumok_serve.runtime.slot_buffers import SlotBuffers
+from jumok_serve.runtime.state.slot_buffers import SlotBuffers
 
 _NO_AXIS = ""
 
