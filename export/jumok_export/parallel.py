@@ -1,15 +1,20 @@
 """Computations at the same time: in threads, or in a forked process beside this one."""
 
+import ctypes
+import logging
 import os
 import pickle
+import signal
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
+from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any, NoReturn, TypeVar
 
 import torch
@@ -17,27 +22,81 @@ import torch
 WORKERS = 2
 """Threads of `concurrently`: PyTorch and ONNX Runtime seldom keep two cores busy with one small step."""
 _LEAST_S, _TIMES = 60.0, 10
-"""Seconds, and times the seconds of this process, after which another is given up."""
+"""A forked process may take this many seconds, and this many times longer than the process that waits for it."""
+_PR_SET_PDEATHSIG = 1
+"""Option of prctl(2): the signal that a process gets when the thread that forked it ends."""
 _allowed = False
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
+logger = logging.getLogger(__name__)
+
+
+class _Worker(threading.local):
+    """State of a thread.
+
+    Attributes:
+        cancelled: set when the computations of this worker's call are to end; None in a thread that is no worker.
+    """
+
+    cancelled: threading.Event | None = None
+
+
+_worker = _Worker()
+
 
 def threads_each() -> int:
-    """Threads of PyTorch's or ONNX Runtime's for each worker, so that all workers together use PyTorch's number."""
+    """Threads of PyTorch or ONNX Runtime in each worker: PyTorch's number divided by the workers, at least one."""
     return max(1, torch.get_num_threads() // WORKERS)
 
 
 def concurrently(compute: Callable[[_Item], _Result], items: Iterable[_Item]) -> list[_Result]:
-    """Compute a function of all items in some threads; returns the results in the items' order."""
-    before = torch.get_num_threads()
+    """Compute a function of all items in `WORKERS` threads; returns the results in the items' order.
+
+    Each worker has `threads_each()`; workers of a call within a worker have as many as that one. A single item is
+    computed in the calling thread with all its threads. Once Ctrl-C or an item's error is raised, no item begins, and
+    those that run end at their next `raise_if_cancelled`.
+    """
+    listed = [*items]
+    if len(listed) == 1:
+        return [compute(listed[0])]
+    if _worker.cancelled is not None:
+        return _in_workers(compute, listed, _worker.cancelled)
+    cancelled, before = threading.Event(), torch.get_num_threads()
     torch.set_num_threads(threads_each())
     try:
-        with ThreadPoolExecutor(WORKERS) as pool:
-            return list(pool.map(compute, items))
+        return _in_workers(compute, listed, cancelled, cancelled.set)
     finally:
         torch.set_num_threads(before)
+
+
+def _in_workers(
+    compute: Callable[[_Item], _Result],
+    items: list[_Item],
+    cancelled: threading.Event,
+    cancel: Callable[[], None] = lambda: None,
+) -> list[_Result]:
+    def begin(item: _Item) -> _Result:
+        raise_if_cancelled()
+        return compute(item)
+
+    with ThreadPoolExecutor(WORKERS, initializer=setattr, initargs=(_worker, "cancelled", cancelled)) as pool:
+        try:
+            return list(pool.map(begin, items))
+        except BaseException:
+            cancel()  # before the pool waits for its threads
+            raise
+
+
+def raise_if_cancelled() -> None:
+    """End a worker's computation if its call has failed or was interrupted.
+
+    Raises:
+        CancelledError: it has.
+    """
+    if _worker.cancelled is not None and _worker.cancelled.is_set():
+        raise CancelledError
 
 
 def allow_forks() -> None:
@@ -53,37 +112,61 @@ def can_fork() -> bool:
 
 @contextmanager
 def forked(compute: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
-    """Begin to compute a value in a forked process, which ends with this context.
+    """Begin to compute a value in a forked process, which ends with this context and with this process.
 
     Its computations use one thread, as threads are not forked.
 
     Yields:
-        Function that waits for the value, which must be picklable and true; None if the process failed.
+        Function that waits for the value, which must be picklable and true; None, after a warning, if there is none.
     """
     started = time.monotonic()
     context = get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(compute, sender), daemon=True)
+    process = context.Process(target=_send, args=(compute, sender, receiver, os.getpid()), daemon=True)
+    not_started = ""
 
     def wait() -> Any:
-        try:
-            return receiver.recv() if receiver.poll(_LEAST_S + _TIMES * (time.monotonic() - started)) else None
-        except (OSError, EOFError, pickle.UnpicklingError):  # it was killed
-            return None
+        seconds = _LEAST_S + _TIMES * (time.monotonic() - started)
+        value, failure = (None, not_started) if not_started else _received(receiver, process, seconds)
+        if failure:
+            logger.warning("a second process gave no result, so the first one computes it: %s", failure)
+        return value
 
     with receiver, ExitStack() as ended:
         quiet = warnings.catch_warnings(action="ignore", category=DeprecationWarning)  # of threads, which sleep
-        with sender, quiet, suppress(OSError):  # too little memory, or too many processes
-            process.start()
-            ended.callback(process.join)
-            ended.callback(process.kill)
+        with sender, quiet:
+            try:
+                process.start()
+            except OSError as error:  # too little memory, or too many processes
+                not_started = f"it did not start: {error}"
+            else:
+                ended.callback(process.join)
+                ended.callback(process.kill)
         yield wait
 
 
-def _send(compute: Callable[[], Any], sender: Connection) -> NoReturn:
+def _received(receiver: Connection, process: BaseProcess, seconds: float) -> tuple[Any, str]:
+    """Receive the value, or None and the reason why there is none."""
+    try:
+        return receiver.recv() if receiver.poll(seconds) else (None, f"it took more than {seconds:.0f} seconds")
+    except (OSError, EOFError, pickle.UnpicklingError):  # it has ended
+        process.join(_LEAST_S)
+        code = process.exitcode or 0
+        return None, f"signal {-code} ended it" if code < 0 else f"it ended with status {code}"
+
+
+def _send(compute: Callable[[], Any], sender: Connection, receiver: Connection, parent: int) -> NoReturn:
     """Compute in the forked process, send the value, and end without what other code does at exit."""
     try:
-        torch.set_num_threads(1)
-        sender.send(compute())
+        receiver.close()  # with a copy of it here, a send would wait for ever after the other process has ended
+        if sys.platform == "linux":
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() == parent:
+            torch.set_num_threads(1)
+            try:
+                sender.send((compute(), ""))
+            except Exception as error:  # any: the other process says it
+                line, *_ = (str(error) or "no message").splitlines()
+                sender.send((None, f"{type(error).__name__}: {line}"))
     finally:
         os._exit(0)

@@ -135,7 +135,7 @@ def _import_path(source: Path, out: Path, options: "ImportOptions") -> None:
     from jumok_export.importers.recognition import recognise  # noqa: PLC0415
     from jumok_export.parallel import allow_forks  # noqa: PLC0415
 
-    allow_forks()  # the thread that counts stop signals is the only other one
+    allow_forks()  # other threads wait, for signals or for work of libraries: they hold no lock that tracing takes
     found = recognise(source)
     options["progress"](f"{source} is {found.name}")
     bundle = found.import_model(source, out, **options)

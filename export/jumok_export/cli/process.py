@@ -6,9 +6,6 @@ import gc
 import os
 import sys
 
-NEW_OBJECTS = 50_000
-"""New objects before the garbage collector searches for cycles, instead of 700."""
-
 
 def let_threads_sleep() -> None:
     """Let PyTorch's threads sleep while they wait; call it before PyTorch is imported.
@@ -24,6 +21,8 @@ def collect_rarely() -> None:
 
     Libraries make hundreds of thousands of objects, which stay: searches take a fifth of the time of their imports.
     """
+    from jumok_serve.runtime.process_memory import NEW_OBJECTS  # noqa: PLC0415 - imports ONNX Runtime
+
     gc.set_threshold(NEW_OBJECTS, *gc.get_threshold()[1:])
     atexit.register(gc.freeze)
 

@@ -1,5 +1,6 @@
 """Fake quantization: int8 arithmetic in PyTorch, the reference of exported int8 graphs."""
 
+import threading
 from collections.abc import Callable, Iterable, Set
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -31,7 +32,7 @@ class Int8Arithmetic(TorchFunctionMode):
     """Within this context, linear layers and embeddings compute as their int8 graphs do.
 
     Weights are rounded as `quantize_weight` rounds them, activations by their calibrated scale or else by row. Products
-    are computed in fp32, by PyTorch's own operators.
+    are computed in fp32, by PyTorch's own operators. Several threads may compute within it.
 
     Args:
         rectified: keys of the weights that are multiplied with ReLU outputs.
@@ -43,6 +44,7 @@ class Int8Arithmetic(TorchFunctionMode):
         self._rectified = rectified
         self._rounded: dict[int, _Rounded] = {}
         self._kept = 0
+        self._rounding = threading.Lock()
 
     def __torch_function__(
         self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -71,14 +73,15 @@ class Int8Arithmetic(TorchFunctionMode):
         return all(weight_key(weight) in seen or weight_key(weight.T) in seen for weight in weights)
 
     def _round(self, weight: Tensor) -> "_Rounded":
-        if id(weight) not in self._rounded:
-            original = weight.detach().numpy()
-            values, scales = map(torch.from_numpy, quantize_weight(original, channels=0))
-            self._kept += weight.nbytes
-            if self._kept <= MOST_KEPT:
-                values = values * scales[:, None]
-            self._rounded[id(weight)] = _Rounded(weight, values, scales, weight_key(original.T))
-        return self._rounded[id(weight)]
+        with self._rounding:
+            if id(weight) not in self._rounded:
+                original = weight.detach().numpy()
+                values, scales = map(torch.from_numpy, quantize_weight(original, channels=0))
+                self._kept += weight.nbytes
+                if self._kept <= MOST_KEPT:
+                    values = values * scales[:, None]
+                self._rounded[id(weight)] = _Rounded(weight, values, scales, weight_key(original.T))
+            return self._rounded[id(weight)]
 
 
 class _Rounded(NamedTuple):

@@ -31,7 +31,7 @@ def verify_ensemble(
         return with_recorded(verify_fp32(parts, graphs, bounds).checks, recorded)
     trial = _RoundedTrial(parts, graphs, bounds)
     checks = report(
-        trial.encoder, trial.step, trial.aligner, trial.select, trial.sampler, trial.longest, trial.decode
+        trial.encoder, trial.step, trial.aligner, trial.select, trial.sampler, trial.decode, last=trial.longest
     ).checks
     return with_recorded(checks, {_INVARIANCE: recorded.get(_INVARIANCE, 0.0)})
 

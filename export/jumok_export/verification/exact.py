@@ -17,7 +17,10 @@ _DTYPE = Tensor.dtype.__get__  # type: ignore[attr-defined]
 
 
 class _Turns:
-    """Turns of threads: any number computes in fp32, or one in fp64, as the type of new tensors is that of all."""
+    """Turns of threads: many compute in fp32, or one in fp64.
+
+    PyTorch has one type of new tensors for all threads, and fp64 changes it.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

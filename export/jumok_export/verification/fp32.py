@@ -25,9 +25,9 @@ def verify_fp32(model: nn.Module | TorchSide | PartsSide, graphs: Graphs, bounds
         trial.aligner,
         trial.select,
         trial.sampler,
-        trial.longest,
         trial.beams,
         trial.greedy,
+        last=trial.longest,
     )
 
 
@@ -37,7 +37,7 @@ def verify_sources(model: nn.Module | TorchSide, graphs: Graphs, bounds: InputBo
     Selection and sampler, which are the same in other precisions, are checked there.
     """
     trial = Fp32Trial(model, graphs, bounds)
-    return report(trial.encoder, trial.step, trial.scorer, trial.aligner, trial.longest, trial.beams)
+    return report(trial.encoder, trial.step, trial.scorer, trial.aligner, trial.beams, last=trial.longest)
 
 
 def verify_device(model: nn.Module | TorchSide | PartsSide, graphs: Graphs, bounds: InputBounds) -> tuple[Check, ...]:

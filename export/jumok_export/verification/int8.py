@@ -76,7 +76,7 @@ def verify_int8(
         if calibration.scales:
             of_texts = f"calibrated on {len(calibration.sources)} sentences"
             trial.activations = "scales that came with the model" if calibration.given else of_texts
-    checks = report(trial.aligner, trial.select, trial.sampler, trial.longest).checks
+    checks = report(trial.aligner, trial.select, trial.sampler, last=trial.longest).checks
     # The longest text and the rounded weights take most memory, one after the other.
     return VerificationReport(checks=(*checks, *report(trial.decode).checks))
 

@@ -14,7 +14,7 @@ from jumok_export.verification.rollout import play
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.samples import InputBounds, Samples
 from jumok_export.verification.shortlist import listed_steps
-from jumok_export.verification.sides import Side
+from jumok_export.verification.sides import Side, StepInputs
 from jumok_export.verification.trial import Reference
 from jumok_serve.manifest.manifest import Check
 from jumok_serve.runtime.graphs import Graphs
@@ -86,12 +86,15 @@ def _compared(  # noqa: PLR0917 - one call, the parameters of `verify_native`
     def measure(side: Side, other: Side) -> list[_Comparison]:
         step, state, decode = make("step logits"), make("step state"), make("decode")
 
+        def compare(inputs: StepInputs) -> None:
+            (logits, grown), (found, others) = side.step(inputs), other.step(inputs)
+            step.compare(logits, found)
+            for name, value in grown.items():
+                state.compare(value, others[name])
+
         def steps() -> None:
-            for inputs in (*islice(samples.steps(), STEPS), samples.longest()[1]):
-                (logits, grown), (found, others) = side.step(inputs), other.step(inputs)
-                step.compare(logits, found)
-                for name, value in grown.items():
-                    state.compare(value, others[name])
+            for inputs in islice(samples.steps(), STEPS):
+                compare(inputs)
 
         def decodes() -> None:
             plays = (play(rollout, each, native.memory_specs, native.state_specs) for each in (side, other))
@@ -99,6 +102,7 @@ def _compared(  # noqa: PLR0917 - one call, the parameters of `verify_native`
                 decode.compare(of_decode(logits), of_decode(found))
 
         concurrently(lambda part: part(), (steps, decodes))
+        compare(samples.longest()[1])  # alone, because it takes most memory
         return [step, state, decode]
 
     compared = measure(expected, native)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_export.native.int8_cache import floats_spec, to_entries, to_floats
+from jumok_export.parallel import raise_if_cancelled
 from jumok_export.verification.comparison import ABSOLUTE_TOLERANCE, RELATIVE_TOLERANCE
 from jumok_export.verification.fused_selection import FusedSelection
 from jumok_export.verification.selection_cases import Drawing, Selection
@@ -221,6 +222,7 @@ def _any_choice(rows: int, width: int) -> SelectionParameters:
 
 @contextmanager
 def _running(graph: str) -> Iterator[None]:
+    raise_if_cancelled()
     try:
         yield
     except Exception as error:  # ONNX Runtime's exceptions have no class of their own in common

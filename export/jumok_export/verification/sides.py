@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from jumok_export.graphs.ensemble import part_name
 from jumok_export.graphs.tracing import TranslationModel
+from jumok_export.parallel import raise_if_cancelled
 from jumok_export.verification.comparison import log_sum
 from jumok_export.verification.exact import TURNS, ExactArithmetic
 from jumok_serve.runtime.graphs import Floats, Integers, Pairs
@@ -76,6 +77,7 @@ class TorchSide:
 
     @contextmanager
     def _computing(self) -> Iterator[None]:
+        raise_if_cancelled()
         turn = nullcontext() if isinstance(self._arithmetic, ExactArithmetic) else TURNS.in_fp32()
         with torch.no_grad(), turn, self._arithmetic:
             yield

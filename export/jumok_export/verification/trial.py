@@ -161,8 +161,12 @@ class Trial:
                 yield np.cumsum(scores[:length], dtype=np.float64)
 
 
-def report(*checks: Callable[[], list[Check]]) -> VerificationReport:
-    """Run checks concurrently; a check whose graph does not run has failed."""
+def report(*checks: Callable[[], list[Check]], last: Callable[[], list[Check]] | None = None) -> VerificationReport:
+    """Run checks concurrently; a check whose graph does not run has failed.
+
+    Args:
+        last: check that runs alone after the others, because it takes most memory.
+    """
 
     def outcome(check: Callable[[], list[Check]]) -> list[Check]:
         try:
@@ -170,7 +174,8 @@ def report(*checks: Callable[[], list[Check]]) -> VerificationReport:
         except GraphFailedError as error:
             return [failed_check(check.__name__.replace("_", " "), error)]
 
-    return VerificationReport(checks=tuple(chain.from_iterable(concurrently(outcome, checks))))
+    found = concurrently(outcome, checks) + ([] if last is None else [outcome(last)])
+    return VerificationReport(checks=tuple(chain.from_iterable(found)))
 
 
 def describe(rollout: Rollout) -> str:

@@ -39,7 +39,8 @@ def test_cycles_are_searched_for_seldom_and_not_at_exit() -> None:
     program = """
 import atexit, gc
 atexit.register(lambda: print(gc.get_freeze_count() > 0))  # handlers run in the opposite order
-from jumok_export.cli.process import NEW_OBJECTS, collect_rarely
+from jumok_export.cli.process import collect_rarely
+from jumok_serve.runtime.process_memory import NEW_OBJECTS
 collect_rarely()
 print(gc.get_threshold()[0] == NEW_OBJECTS, gc.get_freeze_count() > 0)
 """
