@@ -42,7 +42,7 @@ def estimate_memory(parameters: int, precisions: Sequence[str]) -> float:
     """Estimate the anonymous memory of an export at its peak, in bytes.
 
     The peak is a verification: it counts sessions, and two checks at the same time or that of the longest text, which
-    runs alone. A second process that traces a graph has ended by then; both take less together.
+    runs alone. It does not count a second process, which traces a graph before.
     """
     return max(
         _BASE[precision] + parameters * _PER_PARAMETER[precision] + min(parameters, _ROUNDED) * _PER_ROUNDED[precision]

@@ -8,22 +8,21 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from jumok_export.graphs.quantize_matrix import quantize_weight
 from jumok_export.parallel import WORKERS, concurrently
-from jumok_export.quantization import fake_quantization
 from jumok_export.quantization.fake_quantization import Int8Arithmetic
 
 
 def test_threads_round_a_weight_once(monkeypatch: pytest.MonkeyPatch) -> None:
     begun, both, rounded = threading.Barrier(WORKERS), threading.Barrier(WORKERS), []
-    original = fake_quantization.quantize_weight
 
     def quantize(*weight: Any, **options: Any) -> Any:
         rounded.append(threading.current_thread())
         with suppress(threading.BrokenBarrierError):
             both.wait(0.5)  # passes if another thread rounds the weight too
-        return original(*weight, **options)
+        return quantize_weight(*weight, **options)
 
-    monkeypatch.setattr(fake_quantization, "quantize_weight", quantize)
+    monkeypatch.setattr("jumok_export.quantization.fake_quantization.quantize_weight", quantize)
     torch.manual_seed(1)
     layer, inputs, arithmetic = nn.Linear(16, 8), torch.randn(3, 16), Int8Arithmetic()
 
