@@ -23,13 +23,13 @@ struct EndedRow {
 struct TermRows {
   enum Stopping : int64_t { kAtLength, kEarly, kNever };  // `early_stopping`: False, True, "never"
 
-  int64_t num_tokens;     // T
-  int64_t num_joins;      // J
+  int64_t num_tokens;  // T
+  int64_t num_joins;   // J
   int64_t banks;
   int64_t most_ended;
   int64_t prompt;
   int64_t max_length;
-  int64_t writes;         // 1 if the next step writes tokens that are not forced
+  int64_t writes;  // 1 if the next step writes tokens that are not forced
   Stopping stopping;
   double length_penalty;
   double term_divisor;
@@ -168,7 +168,8 @@ class TermStep {
       if (next[TermRows::kSurplus] != 0) continue;
       const double merit = rows.merits[row];
       const bool nearer = next[TermRows::kLeft] < state[TermRows::kLeft];
-      found_.push_back({-(rows.sums[row] + added), row, token, nearer ? merit : merit + added, after, score, ends, false});
+      found_.push_back(
+          {-(rows.sums[row] + added), row, token, nearer ? merit : merit + added, after, score, ends, false});
     }
     return true;
   }
@@ -236,7 +237,8 @@ class TermStep {
       one.chosen = row.missing == 0 ? row.score >= ranks_.back() : rows.num_ended == 0;
       if (one.chosen) (row.missing == 0 ? ended_ : shorts_).push_back(row);
     }
-    std::stable_sort(ended_.begin(), ended_.end(), [](const EndedRow& a, const EndedRow& b) { return a.score > b.score; });
+    std::stable_sort(ended_.begin(), ended_.end(),
+                     [](const EndedRow& a, const EndedRow& b) { return a.score > b.score; });
     std::stable_sort(shorts_.begin(), shorts_.end(), [](const EndedRow& a, const EndedRow& b) {
       return a.missing != b.missing ? a.missing < b.missing : a.score > b.score;
     });
