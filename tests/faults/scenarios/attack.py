@@ -13,7 +13,8 @@ import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
-from jumok_proto.v1.translation_pb2 import CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
+from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
+from jumok_proto.v1.translation_pb2 import MARKUP_HTML, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
 from jumok_serve.service.auth.tokens import make_token
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.tools.findings import Findings, Plan
@@ -29,6 +30,7 @@ SLOWER, FAST_S = 3.0, 0.05
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
+FILE = "/jumok.v1.FileService/TranslateFile"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 LARGEST = ServiceLimits().max_message_bytes
 
@@ -42,6 +44,12 @@ def attacks(calls: int) -> dict[str, Attack]:
     settings = CorpusSettings(options=DecodingOptions(beam_size=1, max_length=2))
     silent = message(TranslateCorpusRequest(settings=settings).SerializeToString())
     unfinished = message(bytes(LARGEST - 100), declared=LARGEST)
+    tags = message(TranslateTextRequest(contents=[TAGS * 100] * 900, markup=MARKUP_HTML).SerializeToString())
+    files = {
+        "HTML": file_of("html", b"<p>" + TAGS.encode() * 149_000),
+        "XLIFF": file_of("xliff", XLIFF % (XLIFF_UNIT * 40_000)),
+        "Markdown": file_of("markdown", b"*a*\n\n" * 150_000),
+    }
 
     def bomb(path: str) -> Attack:
         def send(flood: Flood) -> None:
@@ -66,10 +74,23 @@ def attacks(calls: int) -> dict[str, Attack]:
         "watches": repeat(WATCH, message(b"")),
         "silent corpora": repeat(CORPUS, silent, end=False),
         "texts of many pages": repeat(TRANSLATE, large),
+        "texts of tags": repeat(TRANSLATE, tags),
+        **{f"{name} files of tags": repeat(FILE, data) for name, data in files.items()},
         "nothing": lambda _: None,
     }
 
 
+def file_of(file_format: str, content: bytes) -> bytes:
+    """Messages of a call that translates a file."""
+    first = TranslateFileRequest(settings=FileSettings(format=file_format))
+    parts = [TranslateFileRequest(file=content[at : at + 2**20]) for at in range(0, len(content), 2**20)]
+    return b"".join(message(one.SerializeToString()) for one in [first, *parts])
+
+
+TAGS = "a<b></b>"
+XLIFF = b"""<?xml version="1.0"?><xliff xmlns="urn:oasis:names:tc:xliff:document:1.2" version="1.2">
+<file source-language="en" target-language="de" datatype="plaintext" original="a"><body>%s</body></file></xliff>"""
+XLIFF_UNIT = b"<trans-unit id='1'><source>a<g id='1'>b</g></source></trans-unit>"
 FIELDS = {"empty texts": b"\x12\x00", "unknown fields": b"\xf8\x7f\x01", "unknown groups": b"\xfb\x7f\xfc\x7f"}
 """Small fields that become large objects."""
 
