@@ -18,7 +18,7 @@ from tests.serve.service.handlers.test_service_streams import stub_of
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, hold, serving
 
-LONG = "a" * 20_000
+LONG = "a" * 10_000
 """A long result: few fit the window of a stream that is not read."""
 Leave = Callable[[Any, grpc.aio.Channel], Any]
 
