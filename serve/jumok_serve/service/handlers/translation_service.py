@@ -322,7 +322,7 @@ class TranslationService(TranslationServiceServicer):
             if spare and model.is_crowded(current_caller()):
                 raise OverloadedError("the rest of the queue is for single calls", retry_after_s=RETRY_AFTER_S)
             start = partial(model.submit, texts, parameters, target_prefixes=prefixes, on_progress=on_progress)
-            return self._work.tokenize(start, texts, prefixes or [], quick=_is_quick(texts, parameters))
+            return self._work.tokenize(start, texts, prefixes or [], quick=partial(_is_quick, texts, parameters))
 
         if parameters.attention:
             chosen.only("attention")

@@ -209,9 +209,11 @@ class RequestWork:
         """Score in a thread, one piece after the other."""
         return await asyncio.wrap_future(self._scoring.submit_pieces(pieces, current_caller()))
 
-    async def tokenize(self, start: Callable[[], Job], *texts: Sequence[str], quick: bool = True) -> Job:
-        """Start a job that tokenizes texts; long ones, and those that are not quick to split, in a thread."""
-        if quick and _is_short(*texts):
+    async def tokenize(
+        self, start: Callable[[], Job], *texts: Sequence[str], quick: Callable[[], bool] = lambda: True
+    ) -> Job:
+        """Start a job that tokenizes texts; long ones, and short ones that are not quick to split, in a thread."""
+        if _is_short(*texts) and quick():
             return start()
         job = self.tokenizing.submit(start, current_caller(), _size(*texts))
         try:
