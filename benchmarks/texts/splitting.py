@@ -35,6 +35,7 @@ MARKERS = ("{}.", "{})", "({})", "{}.1.", "•", "-")
 """Markers of items of lists; braces stand for the item's number."""
 KINDS = {"English sentences": "", "opening quotation marks": "\u201c", "initials": "A. ", "one word": "a"}
 """Texts whose splitting is timed, as repeated characters; empty: made sentences."""
+ORDINARY = "A man is riding a bicycle in the street."
 FREEZING = {"wide space before a full stop": "A\u202f.", "100,000 opening quotation marks": "\u201c" * 100_000}
 """Texts that made the library panic, and hold Python's lock for seconds."""
 PATIENCE_S = 4.0
@@ -175,7 +176,7 @@ def draw(lengths: Sequence[int], seconds: Mapping[str, Mapping[str, Sequence[flo
 
 
 async def beside_freezing_texts(bundle: Path, calls: int) -> None:
-    """Print the latencies of one caller alone, and while another caller sends freezing texts one after the other."""
+    """Print the latencies of one caller alone, and while another sends ordinary or freezing texts without a pause."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
             serving("jumok", "serve", bundle, "--host", "::", "--port", "0", "--precision", "int8")
@@ -189,12 +190,12 @@ async def beside_freezing_texts(bundle: Path, calls: int) -> None:
             taken = []
             for _ in range(calls):
                 started = time.perf_counter()
-                await usual.translate("A man is riding a bicycle in the street.", beam_size=4)
+                await usual.translate(ORDINARY, beam_size=4)
                 taken.append(time.perf_counter() - started)
             return taken
 
         await latencies()
-        for name, text in FREEZING.items():
+        for name, text in {"an ordinary text": ORDINARY, **FREEZING}.items():
             alone = await latencies()
             answered: list[float] = []
             over = asyncio.Event()
