@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jumok_export.cli.command import ExportCommand
 from jumok_export.cli.messages import timed, written
 from jumok_export.cli.options import (
     alignment_text,
@@ -37,7 +38,7 @@ def _source(_context: click.Context, _parameter: click.Parameter, value: str) ->
     return Path(value) if name is None else name
 
 
-@click.command(name="import")
+@click.command(cls=ExportCommand, name="import")
 @click.argument("source", metavar="SOURCE", callback=_source)
 @optional_out_option
 @precision_option
