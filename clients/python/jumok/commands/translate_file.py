@@ -6,7 +6,7 @@ from typing import Any, Unpack
 
 import click
 
-from jumok import Client, Options
+from jumok import Client, FileResult, Options
 from jumok._transport.address import addresses
 from jumok.commands._options import access, await_server, decoding_options, language_options, server_options
 from jumok.commands._terms import term_options, text_options
@@ -28,10 +28,16 @@ DASH = Path("-")
 @server_options
 @click.option("--model", default="", help="Name of the model, if the server holds several.")
 @language_options
+@click.option(
+    "--cut-long-sentences/--no-cut-long-sentences",
+    default=None,
+    help="Cut sentences that are too long for the model into parts, instead of refusing their texts; the default, "
+    "unless texts are truncated.",
+)
 @click.option("--copy-unreadable", is_flag=True, help="Copy sentences that have nothing that the model can read.")
 @term_options
 @decoding_options
-@click.option("--truncate", is_flag=True, help="Cut texts that are too long for the model, instead of refusing them.")
+@click.option("--truncate", is_flag=True, help="Leave out the ends of sentences that are too long for the model.")
 @click.option(
     "--timeout",
     "timeout_s",
@@ -49,6 +55,7 @@ def translate_file(
     model: str,
     source_language: str | None,
     target_language: str | None,
+    cut_long_sentences: bool | None,
     copy_unreadable: bool,
     terms: tuple[str, ...],
     glossary: str | None,
@@ -67,6 +74,7 @@ def translate_file(
         "file_format": file_format,
         "source_language": source_language,
         "target_language": target_language,
+        "cut_long_sentences": cut_long_sentences,
         "copy_unreadable": copy_unreadable,
         "truncate": truncate,
         "model": model,
@@ -82,10 +90,27 @@ def translate_file(
         result = client.translate_file(
             sys.stdin.buffer if file == DASH else file, sys.stdout.buffer if out == DASH else out, **settings
         )
+    _warn(file, result)
     for problem in result.problems:
         click.echo(f"Error: {file}:{problem.line}: {problem.error}", err=True)
     if result.problems:
         context.exit(1)
+
+
+def _warn(file: Path, result: FileResult) -> None:
+    """Warn of sentences and texts that are too long for the model."""
+    if result.cut_sentence_count:
+        click.echo(
+            f"Warning: {file}: sentences too long for the model, cut into parts: {result.cut_sentence_count}; "
+            "--no-cut-long-sentences reports their texts instead",
+            err=True,
+        )
+    if result.truncated_count:
+        click.echo(
+            f"Warning: {file}: texts too long for the model, with ends left out: {result.truncated_count}; "
+            "without --truncate, sentences are cut into parts",
+            err=True,
+        )
 
 
 def _show(done: int, count: int) -> None:
