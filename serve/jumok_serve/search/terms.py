@@ -24,6 +24,7 @@ A power of two, so dividing by it gives the log-probability back bit by bit.
 MAX_READINGS: Final = 32
 """Most ways to read a row that are followed; more need many terms that share alternatives."""
 FEW_READINGS: Final = 8
+"""Ways to read a row that do not count as work: following them costs little beside a step."""
 MAX_WORK: Final = 2**14
 """Ways to read the rows of a sentence, beyond `FEW_READINGS` a row, after which the best two of a row are followed."""
 
