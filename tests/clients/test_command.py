@@ -101,6 +101,11 @@ def test_the_help_lists_commands_of_missing_packages() -> None:
     assert done.stdout == command("--help").stdout
 
 
+def test_lists_of_commands_cut_no_description_off() -> None:
+    for group in ([], ["admin"], ["glossary"]):
+        assert "..." not in command(*group, "--help").stdout.partition("Commands:")[2]
+
+
 def test_a_broken_installation_differs_from_a_missing_one() -> None:
     broken = "sys.modules['onnxruntime'] = type(sys)('onnxruntime')"
     done = command("serve", "bundle", setup=broken)

@@ -49,11 +49,24 @@ _EXTRAS_OF_COMMANDS = {
     **dict.fromkeys(("add-native", "ensemble", "export", "train"), "serve,export"),
 }
 """Extras of commands that need one for all of their packages."""
+MOST_SHORT_HELP = 1000
+"""Most characters of a command's description in a list of commands."""
 COMPLETION = "_JUMOK_COMPLETE"
 """Variable by which a shell asks for completions, as click names it."""
 
 
-class Commands(click.Group):
+class Group(click.Group):
+    """Sub-commands whose help has their first sentences as a whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sub-commands; click cuts their descriptions off at the end of the line."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, command.get_short_help_str(limit=MOST_SHORT_HELP)) for name, command in found if command]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class Commands(Group):
     """Sub-commands by entry point, imported when they are called or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -104,7 +117,11 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="jumok")
 def jumok() -> None:
-    """Train, export, serve and use neural machine translation."""
+    """Train, export, serve and use neural machine translation.
+
+    'jumok serve BUNDLE' serves a bundle, which is the folder of an exported or imported model. 'jumok translate TEXT'
+    then translates through that server, and with --bundle BUNDLE without one.
+    """
 
 
 def run(arguments: Sequence[str]) -> int:

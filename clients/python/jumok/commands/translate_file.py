@@ -23,7 +23,11 @@ DASH = Path("-")
     help="File to write; it changes only once all is written. - is standard output.",
 )
 @click.option(
-    "--format", "file_format", default="", metavar="NAME", help="Format of the file, if its name does not tell."
+    "--format",
+    "file_format",
+    default="",
+    metavar="NAME",
+    help="Format of the file: text, markdown, html, srt, vtt, po or xliff.  [default: by the end of its name]",
 )
 @server_options
 @click.option("--model", default="", help="Name of the model, if the server holds several.")
@@ -41,6 +45,7 @@ DASH = Path("-")
 @click.option(
     "--timeout",
     "timeout_s",
+    metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
     help="Seconds that the file may take.  [default: no limit]",
 )
