@@ -6,9 +6,10 @@ from typing import Any, Unpack
 
 import click
 
-from jumok import Client, FileResult, Options
+from jumok import Client, Options
 from jumok._transport.address import addresses
 from jumok.commands._options import access, await_server, decoding_options, language_options, server_options
+from jumok.commands._output import LongTexts
 from jumok.commands._terms import term_options, text_options
 
 DASH = Path("-")
@@ -95,27 +96,11 @@ def translate_file(
         result = client.translate_file(
             sys.stdin.buffer if file == DASH else file, sys.stdout.buffer if out == DASH else out, **settings
         )
-    _warn(file, result)
+    LongTexts(result.cut_sentence_count, result.truncated_count).warn(str(file))
     for problem in result.problems:
         click.echo(f"Error: {file}:{problem.line}: {problem.error}", err=True)
     if result.problems:
         context.exit(1)
-
-
-def _warn(file: Path, result: FileResult) -> None:
-    """Warn of sentences and texts that are too long for the model."""
-    if result.cut_sentence_count:
-        click.echo(
-            f"Warning: {file}: sentences too long for the model, cut into parts: {result.cut_sentence_count}; "
-            "--no-cut-long-sentences reports their texts instead",
-            err=True,
-        )
-    if result.truncated_count:
-        click.echo(
-            f"Warning: {file}: texts too long for the model, with ends left out: {result.truncated_count}; "
-            "without --truncate, sentences are cut into parts",
-            err=True,
-        )
 
 
 def _show(done: int, count: int) -> None:
