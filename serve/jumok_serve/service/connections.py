@@ -22,8 +22,8 @@ STREAM_WINDOW = 16 * 1024
 """Bytes of a call that are received before its request is read; a read asks for the rest of the message."""
 HANDSHAKE_S = 20.0
 """Time for TLS and the first frames of a connection."""
-MAX_PENDING = 2048
-"""Calls that wait for the event loop; each may hold metadata and a window."""
+MAX_PENDING = 1024
+"""Calls of a method that wait for the event loop, as many as one connection may send at once; each takes 24 KiB."""
 
 INTERVAL_S = 0.5
 """Time between two looks at the number of connections."""
