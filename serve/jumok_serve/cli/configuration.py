@@ -135,17 +135,9 @@ class Configuration(BaseModel):
         description="Most bytes of requests that are read or answered, of all connections; a caller has at most half. "
         "Further requests wait unread.",
     )
-    max_request_memory: Positive = Field(
-        _SERVICE.max_request_memory,
-        description="Most memory of requests that are worked on, estimated, in bytes; a caller has at most half. "
-        "Further ones wait.",
-    )
     max_calls: Positive = Field(_SERVICE.max_calls, description="Most open calls of all connections.")
     max_calls_of_caller: Positive = Field(
         _SERVICE.max_calls_of_caller, description="Most open calls of a token, or of a client address without tokens."
-    )
-    max_corpora: Positive = Field(
-        _SERVICE.max_corpora, description="Most open calls that stream texts or a file; a caller has at most half."
     )
     max_watches: Positive = Field(
         _SERVICE.max_watches,

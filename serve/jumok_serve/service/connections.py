@@ -22,8 +22,11 @@ STREAM_WINDOW = 16 * 1024
 """Bytes of a call that are received before its request is read; a read asks for the rest of the message."""
 HANDSHAKE_S = 20.0
 """Time for TLS and the first frames of a connection."""
-MAX_PENDING = 1024
-"""Calls of a method that wait for the event loop, as many as one connection may send at once; each takes 24 KiB."""
+MAX_PENDING = 128
+"""Calls of a method that wait for the event loop, as many as one connection may send at once by default. Those of all
+methods take 40 MiB, with as much metadata as calls may have."""
+MAX_METADATA_BYTES = 4096
+"""Metadata of a call: tokens, identities and traces. Each open call keeps several times as much memory."""
 
 INTERVAL_S = 0.5
 """Time between two looks at the number of connections."""
@@ -41,6 +44,8 @@ def channel_arguments(limits: ServiceLimits) -> tuple[Argument, ...]:
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),  # limits of requests bound responses
         ("grpc.max_concurrent_streams", limits.max_streams),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         # Otherwise gRPC refuses calls without a reason while the event loop is busy.
         ("grpc.server.max_pending_requests", min(limits.max_calls, MAX_PENDING)),
         ("grpc.server.max_pending_requests_hard_limit", min(limits.max_calls, MAX_PENDING)),

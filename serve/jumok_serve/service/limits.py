@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from jumok_proto.errors import InvalidArgumentError
 
 MAX_TAGS = 200_000
-"""Tags and entities of a request."""
+"""Tags and entities of a request: each takes up to 300 bytes until the request is answered."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,8 +16,7 @@ class ServiceLimits:
     Attributes:
         max_message_bytes: size of a request.
         max_open_bytes: requests of all calls that are read or answered, in bytes; one caller may have half.
-        max_request_memory: memory of all requests that are worked on, estimated, in bytes; one caller may have half.
-        max_file_bytes: size of a file; at most 16 files are open.
+        max_file_bytes: size of a file; at most 16 files are open, and take a bounded memory together.
         max_texts: texts of a request.
         max_characters: characters of a text before truncation, of a target prefix, and of a target.
         max_hypotheses: hypotheses of all texts of a request together; bounds the response.
@@ -25,7 +24,6 @@ class ServiceLimits:
         max_streams: open calls of one connection; further calls wait in the client.
         max_calls: open calls of all connections together, without health checks.
         max_calls_of_caller: open calls of a token, or without tokens of an address.
-        max_corpora: open calls that stream texts or a file; one caller may have half.
         max_watches: open health watches and reflections; as many health checks; one caller may have half.
         max_connections: connections of a port.
         max_connections_of_address: connections of a client address to a port; new ones are closed.
@@ -44,16 +42,14 @@ class ServiceLimits:
 
     max_message_bytes: int = 4 * 2**20
     max_open_bytes: int = 64 * 2**20
-    max_request_memory: int = 192 * 2**20
     max_file_bytes: int = 8 * 2**20
     max_texts: int = 1024
     max_characters: int = 100_000
     max_hypotheses: int = 4096
     max_beam_hypotheses: int = 4096
-    max_streams: int = 1024
+    max_streams: int = 128
     max_calls: int = 8192
     max_calls_of_caller: int = 4096
-    max_corpora: int = 256
     max_watches: int = 1024
     max_connections: int = 2048
     max_connections_of_address: int = 1024
@@ -87,8 +83,9 @@ class ServiceLimits:
                         field=f"{field}[{index}]",
                     )
 
-    def check_tags(self, count: int) -> None:
-        """Raise InvalidArgumentError for too many tags and entities of a request with markup."""
+    def check_tags(self, texts: Sequence[str]) -> None:
+        """Raise InvalidArgumentError for too many tags and entities of texts with markup."""
+        count = sum(text.count("<") + text.count("&") for text in texts)
         if count > MAX_TAGS:
             raise InvalidArgumentError(
                 f"texts of a request have at most {MAX_TAGS} tags and entities together, got {count}; send several "

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from google.protobuf.descriptor import ServiceDescriptor
@@ -24,7 +23,6 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.lifecycle import Lifecycle
 from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.request_memory import RequestMemory
 from jumok_serve.service.rpc.accepting_server import Handlers
 from jumok_serve.service.rpc.access import AccessControl
 from jumok_serve.service.rpc.call_counts import CallCounts
@@ -85,7 +83,6 @@ class Services:
         counts: counts of ended calls.
         gate: gate of all calls.
         intake: bounds on the reading of requests.
-        memory: budget of the memory of requests.
         services: servicers by service, without health and administration.
         administration: servicer of AdminService by service; empty: none.
 
@@ -114,14 +111,13 @@ class Services:
         self.intake, self._health_intake = make_intake(limits), make_intake(limits, HEALTH_READS)
         self._health = Health()
         self._keeps_glossaries = glossaries is not None
-        self.memory = RequestMemory(limits)
-        self._translation = TranslationService(self.models, limits, self.memory, glossaries)
+        self._translation = TranslationService(self.models, limits, glossaries)
         self.stopping = self._translation.stopping
         self._loop = asyncio.get_running_loop()
         self.services: Mapping[ServiceDescriptor, object] = {
             TRANSLATION_SERVICE: self._translation,
-            FILE_SERVICE: FileService(partial(self._translation.translate_corpus, memory=None), limits, self.memory),
-            GLOSSARY_SERVICE: GlossaryService(glossaries, self.memory),
+            FILE_SERVICE: FileService(self._translation.TranslateCorpus, limits),
+            GLOSSARY_SERVICE: GlossaryService(glossaries),
             MODEL_SERVICE: ModelService(self.models),
         }
         self.administration: Mapping[ServiceDescriptor, object] = {}

@@ -27,7 +27,6 @@ from jumok_serve.service.handlers.model_service import ModelService
 from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.request_memory import RequestMemory
 from jumok_serve.service.rpc.call import CALL, Call
 from jumok_serve.service.rpc.error_boundary import guarded_handlers
 from jumok_serve.service.rpc.request_reader import make_intake
@@ -171,11 +170,7 @@ class Requests:
     async def _start(self) -> None:
         limits = ServiceLimits()
         models = ModelRegistry([_ReadingModel(self._bundle)])
-        servicers = dict(
-            zip(
-                SERVICES, (TranslationService(models, limits, RequestMemory(limits)), ModelService(models)), strict=True
-            )
-        )
+        servicers = dict(zip(SERVICES, (TranslationService(models, limits), ModelService(models)), strict=True))
         handlers = {
             service.full_name: guarded_handlers(service, servicers[service], make_intake(limits))
             for service in SERVICES

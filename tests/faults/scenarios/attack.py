@@ -31,7 +31,7 @@ from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.flood import Flood, message
 from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve
 
-CALLS = 1024
+CALLS = ServiceLimits().max_streams
 """Calls of each connection: as many as the server allows."""
 LASTS_S, SAMPLE_S = 3.0, 0.02
 STRANGERS_MIB, CALLERS_MIB, LATER_MIB = 100, 400, 30

@@ -19,7 +19,6 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc import open_calls
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.open_calls import OpenCalls
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
@@ -131,32 +130,6 @@ def test_wrong_tokens_are_told_to_wait_and_right_ones_never(metadata: Metadata, 
 def test_without_a_token_a_caller_is_its_address(peer: str, account: str) -> None:
     assert Call(method="/a/b", request_id="x", peer=peer).account == account
     assert Call(method="/a/b", request_id="x", peer=peer, caller="reports").account == "reports"
-
-
-def test_responses_that_are_not_read_take_the_place_of_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def scenario() -> None:
-        calls = OpenCalls("calls", 4, 2)
-        sending = [asyncio.create_task(asyncio.sleep(60)) for _ in range(4)]
-        for task in sending:
-            calls.open("a")
-            calls.close("a", task)
-        with pytest.raises(OverloadedError, match="are not read"):
-            calls.open("a")
-        calls.open("b")
-        await asyncio.sleep(0)
-        assert not any(task.cancelling() for task in sending)
-        monkeypatch.setattr(open_calls, "UNREAD_S", -1.0)
-        with pytest.raises(OverloadedError):
-            calls.open("a")
-        await asyncio.wait(sending)
-        await asyncio.sleep(0)
-        calls.open("a")
-        calls.close("a")
-        calls.close("b")
-        assert not calls._of_caller
-        assert not calls._unsent_of_caller
-
-    asyncio.run(scenario())
 
 
 def test_counts_of_callers_who_have_gone_are_dropped() -> None:

@@ -197,17 +197,17 @@ def test_a_caller_that_leaves_frees_its_rows() -> None:
     asyncio.run(scenario())
 
 
-def test_files_wait_for_memory() -> None:
+def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller's second file waits until its first one is translated; one of too many tags is refused."""
     page = b"<p>A dog.</p>" + b"<br>" * 1000
-    needed = needed_memory(page, "", "html")
-    limits = ServiceLimits(max_file_bytes=needed // 8, max_request_memory=3 * needed)
+    most = 2 * needed_memory(page, "", "html")
+    monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", most)
     request = TranslateFileRequest(settings=FileSettings(format="html"), file=page)
     dense = TranslateFileRequest(settings=FileSettings(format="html"), file=b"<b>" * (TAGS.most + 1))
 
     async def scenario() -> None:
         model = FakeModel(on_submit=hold)
-        async with serving_fake(model, limits=limits) as (_, channel):
+        async with serving_fake(model) as (_, channel):
             stub = FileServiceStub(channel)
             first = stub.TranslateFile(iter([request]))
             await model.submitted.get()

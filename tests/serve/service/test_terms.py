@@ -11,7 +11,7 @@ import pytest
 import jumok
 from jumok_proto.v1 import translation_pb2
 from jumok_serve import Translator
-from jumok_serve.service.handlers.request_terms import MAX_REQUEST_ENTRIES, _terminology, request_terms
+from jumok_serve.service.handlers.request_terms import MAX_REQUEST_ENTRIES, request_terms
 from tests.support.command import run
 from tests.support.servers.in_process_server import check_idle, serving
 
@@ -138,13 +138,3 @@ def test_terms_that_the_command_line_refuses(tmp_path: Path, content: str, optio
     done = run("translate", "--server", "localhost:1", "--glossary", glossary, *more, "a")
     assert done.returncode == 2
     assert message in done.stderr.decode()
-
-
-def test_a_large_glossary_is_not_kept_after_its_request() -> None:
-    entries = [translation_pb2.GlossaryEntry(source=f"{number} {'a' * 200}", targets=["b"]) for number in range(200)]
-    terms = request_terms(translation_pb2.Glossary(entries=entries), translation_pb2.DoNotTranslate())
-    assert terms is not None
-    kept = _terminology.cache_info()
-    for _ in range(2):
-        assert [match.targets for match in terms.find(f"7 {'a' * 200}")] == [("b",)]
-    assert _terminology.cache_info() == kept

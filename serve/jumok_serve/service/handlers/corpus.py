@@ -20,9 +20,7 @@ from jumok_serve.engine.sentence import Decoded
 from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
-from jumok_serve.service.request_memory import count_tags, memory_of_texts
-from jumok_serve.service.rpc.byte_budget import ByteBudget
-from jumok_serve.service.rpc.call import CorpusRecord, current_caller, current_request_id
+from jumok_serve.service.rpc.call import CorpusRecord, current_request_id
 from jumok_serve.service.rpc.error_table import drop_frames, is_expected, to_status
 from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
@@ -33,7 +31,7 @@ logger = logging.getLogger(__name__)
 MAX_ITEMS_PER_MESSAGE = 1024
 MAX_RESULTS_PER_MESSAGE = 64
 MAX_OPEN_CHARACTERS = 2**20
-"""Characters of a call's items without a written result."""
+"""Characters of a call's items without a written result; with markup each takes up to 100 bytes."""
 ITEMS_PER_TURN = 16
 """Items that are read before other tasks of the event loop run."""
 ITEM_FIELDS = ("content", "target_prefix", "attention")
@@ -42,11 +40,10 @@ ITEM_FIELDS = ("content", "target_prefix", "attention")
 
 @dataclass(frozen=True, eq=False)
 class _Item:
-    """An item that was read: its characters, the memory held for it, and its pending translation or its error."""
+    """An item that was read: its characters, and its pending translation or its error."""
 
     id: int
     size: int
-    memory: int
     pending: Pending | None
     error: status_pb2.Status | None = None
 
@@ -82,8 +79,6 @@ class Corpus:
         run_work: runs a function in a thread if it takes long.
         stopping: event that ends the reading of items.
         record: results for observers of the call.
-        memory: budget of the memory of open items; None: none is held.
-        marked_up: True if items have markup.
     """
 
     requests: RequestReader
@@ -95,8 +90,6 @@ class Corpus:
     wakeups: LoopWakeups
     stopping: asyncio.Event
     record: CorpusRecord
-    memory: ByteBudget | None
-    marked_up: bool
     _open: dict[_Item, None] = field(default_factory=dict, init=False)  # items without a written result, as they came
     _done: dict[_Item, None] = field(default_factory=dict, init=False)  # those of them that are done, first done first
     _size: int = field(default=0, init=False)  # characters of open items
@@ -127,7 +120,6 @@ class Corpus:
             for item in self._open:
                 if item.pending is not None:
                     item.pending.cancel()
-                self._free(item.memory)
 
     async def _read(self, items: Sequence[CorpusItem]) -> bool:
         """Read items; True at their end, False if the server stops."""
@@ -184,19 +176,14 @@ class Corpus:
             self._changed.set()
 
     async def _start(self, item: CorpusItem) -> _Item:
-        """Submit an item, with waits for memory, and while the queue is full or the caller too fast."""
-        needed = self._needed(item)
-        if self.memory is not None:
-            await self.memory.take(current_caller(), needed)
+        """Submit an item, with retries while the queue is full or the caller too fast."""
         try:
             with single_text_field_names():
-                pending = await submit_when_there_is_room(partial(self.submit, item))
-            return _Item(item.id, len(item.content), needed, pending)
-        except BaseException as error:
-            self._free(needed)
-            if not isinstance(error, InvalidArgumentError) or error.field not in ITEM_FIELDS:
+                return _Item(item.id, len(item.content), await submit_when_there_is_room(partial(self.submit, item)))
+        except InvalidArgumentError as error:
+            if error.field not in ITEM_FIELDS:
                 raise
-            return _Item(item.id, len(item.content), 0, None, _status(error))
+            return _Item(item.id, len(item.content), None, _status(error))
 
     def _ready(self) -> list[_Item]:
         """Items with results to write now, at most one message."""
@@ -213,19 +200,7 @@ class Corpus:
         for item in ready:
             del self._open[item], self._done[item]
             self._size -= item.size
-            self._free(item.memory)
         self._window_open.set()
-
-    def _needed(self, item: CorpusItem) -> int:
-        """Return the memory to hold for an item."""
-        if self.memory is None:
-            return 0
-        texts = (item.content, item.target_prefix)
-        return min(memory_of_texts(texts, tags=count_tags(texts) if self.marked_up else 0), self.memory.share)
-
-    def _free(self, size: int) -> None:
-        if self.memory is not None:
-            self.memory.give_back(current_caller(), size)
 
 
 def _response(items: Sequence[_Item]) -> TranslateCorpusResponse:

@@ -5,7 +5,6 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
-from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -23,7 +22,7 @@ from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.request_memory import RequestMemory, memory_of_terms
+from jumok_serve.service.rpc.byte_budget import ByteBudget
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.service.rpc.open_calls import OpenCalls
 from jumok_serve.service.rpc.request_reader import RequestReader
@@ -32,7 +31,9 @@ from jumok_serve.text.files.document import FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Piece, Text
 
 MAX_OPEN_FILES = 16
-"""Files that are translated at once; one caller may have half, and further ones wait."""
+"""Files that are translated at once; one caller may have half, and further ones wait. Each is in memory."""
+MAX_FILES_MEMORY = 320 * 2**20
+"""Bytes of memory of all files that are translated; one caller may have half, and further files wait."""
 READING_THREADS = 2
 TEXTS_PER_MESSAGE = 64
 MAX_CHUNK = 2**18
@@ -47,14 +48,14 @@ class FileService(FileServiceServicer):
     """Translates files.
 
     Args:
-        translate_corpus: method that translates the texts, and holds no memory for them.
+        translate_corpus: method that translates the texts.
     """
 
-    def __init__(self, translate_corpus: Corpus, limits: ServiceLimits, memory: RequestMemory) -> None:
+    def __init__(self, translate_corpus: Corpus, limits: ServiceLimits) -> None:
         self._translate_corpus = translate_corpus
         self._limits = limits
         self._files = OpenCalls("files", MAX_OPEN_FILES, MAX_OPEN_FILES // 2)
-        self._memory = memory
+        self._memory = ByteBudget(MAX_FILES_MEMORY, MAX_FILES_MEMORY // 2)
         self._reading = WorkerPool("read", threads=READING_THREADS, max_jobs=MAX_OPEN_FILES)
 
     async def TranslateFile(self, requests: RequestReader, context: Context) -> None:  # type: ignore[override]  # noqa: N802
@@ -62,16 +63,16 @@ class FileService(FileServiceServicer):
         caller = current_caller()
         await submit_when_there_is_room(partial(self._open, caller))
         try:
-            async with AsyncExitStack() as memory:
-                async with self._memory.waiting.held(caller, self._limits.max_file_bytes):
-                    settings, data = await self._read(requests)
-                    needed = await _ended(
-                        self._reading.submit(partial(needed_memory, data, settings.name, settings.format), caller)
-                    )
-                    needed += memory_of_terms(settings.translation.glossary)
-                    # A file that needs more than its caller may have is the only request of its caller.
-                    await memory.enter_async_context(self._memory.working.held(caller, needed))
+            settings, data = await self._read(requests)
+            needed = await _ended(
+                self._reading.submit(partial(needed_memory, data, settings.name, settings.format), caller)
+            )
+            needed = min(needed, MAX_FILES_MEMORY // 2)  # a larger file is the only one of its caller
+            await self._memory.take(caller, needed)
+            try:
                 await self._translate(caller, settings, data, context)
+            finally:
+                self._memory.give_back(caller, needed)
         finally:
             self._files.close(caller)
 

@@ -23,14 +23,10 @@ from jumok_proto.v1.glossary_pb2 import (
 from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceServicer
 from jumok_serve.service.handlers.requests import Context, TranslationMessage, reject_unknown_fields
 from jumok_serve.service.models.chosen import ChosenModels
-from jumok_serve.service.request_memory import TERM_CHARACTER_BYTES, RequestMemory
 from jumok_serve.service.rpc.call import current_owner
-from jumok_serve.text.terms import MAX_GLOSSARY_BYTES, Glossary, GlossaryStore
+from jumok_serve.text.terms import Glossary, GlossaryStore
 
 Result = TypeVar("Result")
-
-LISTED_BYTES, ENTRIES_BYTES = 2**20, 12 * 2**20
-"""Memory of the descriptions of an owner's glossaries, and of the entries of a dictionary, which came in a request."""
 
 
 class GlossaryService(GlossaryServiceServicer):
@@ -40,14 +36,12 @@ class GlossaryService(GlossaryServiceServicer):
         store: the store; None: all methods raise GlossariesUnavailableError.
     """
 
-    def __init__(self, store: GlossaryStore | None, memory: RequestMemory) -> None:
+    def __init__(self, store: GlossaryStore | None) -> None:
         self._store = store
-        self._memory = memory
 
     async def CreateGlossary(self, request: CreateGlossaryRequest, context: Context) -> CreateGlossaryResponse:  # noqa: N802
         """Store a glossary."""
         reject_unknown_fields(request)
-        await self._memory.hold(_needed(request))
         entries = [entries_from_proto(one) for one in request.dictionaries]
         created = await self._in_thread(lambda store, owner: store.create(owner, request.name, entries))
         return CreateGlossaryResponse(glossary=stored_to_proto(created))
@@ -55,7 +49,6 @@ class GlossaryService(GlossaryServiceServicer):
     async def ListGlossaries(self, request: ListGlossariesRequest, context: Context) -> ListGlossariesResponse:  # noqa: N802
         """List the caller's glossaries."""
         reject_unknown_fields(request)
-        await self._memory.hold(LISTED_BYTES)
         return ListGlossariesResponse(glossaries=map(stored_to_proto, await self._in_thread(GlossaryStore.list)))
 
     async def GetGlossary(self, request: GetGlossaryRequest, context: Context) -> GetGlossaryResponse:  # noqa: N802
@@ -69,7 +62,6 @@ class GlossaryService(GlossaryServiceServicer):
     ) -> GetGlossaryEntriesResponse:
         """Return the entries of a glossary."""
         reject_unknown_fields(request)
-        await self._memory.hold(ENTRIES_BYTES)
         languages = (request.source_language_code, request.target_language_code)
         entries = await self._in_thread(lambda store, owner: store.entries(owner, request.glossary, *languages))
         return GetGlossaryEntriesResponse(entries=entries_to_proto(entries))
@@ -77,7 +69,6 @@ class GlossaryService(GlossaryServiceServicer):
     async def UpdateGlossary(self, request: UpdateGlossaryRequest, context: Context) -> UpdateGlossaryResponse:  # noqa: N802
         """Replace entries of a glossary, or its name."""
         reject_unknown_fields(request)
-        await self._memory.hold(_needed(request) + MAX_GLOSSARY_BYTES)
         entries = [entries_from_proto(one) for one in request.dictionaries]
         changed = await self._in_thread(
             lambda store, owner: store.update(owner, request.glossary, name=request.name, dictionaries=entries)
@@ -92,11 +83,6 @@ class GlossaryService(GlossaryServiceServicer):
 
     async def _in_thread(self, work: Callable[[GlossaryStore, str], Result]) -> Result:
         return await _in_thread(self._store, work)
-
-
-def _needed(request: CreateGlossaryRequest | UpdateGlossaryRequest) -> int:
-    """Return a bound on the memory that the check of dictionaries takes, one after the other, in bytes."""
-    return TERM_CHARACTER_BYTES * max((len(one.tsv) for one in request.dictionaries), default=0)
 
 
 async def stored_terms(

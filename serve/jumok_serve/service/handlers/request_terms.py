@@ -1,8 +1,7 @@
 """Terms of a request: read when a text is tokenized, which may be in a thread."""
 
-from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final
+from typing import Final, NamedTuple
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.term_conversion import kinds_from_proto
@@ -13,25 +12,17 @@ from jumok_serve.text.terms import Glossary, Placeholders, Terminology
 MAX_REQUEST_ENTRIES: Final = 1000
 """Most glossary entries of a request."""
 MAX_CACHED: Final = 8
-MAX_CACHED_BYTES: Final = 32 * 1024
-"""Most bytes of a glossary that is kept for other requests; it may take 100 times as much memory."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTerms:
+class RequestTerms(NamedTuple):
     """Serialized glossary and parts to copy of a request; a `TermFinder`."""
 
     glossary: bytes
     do_not_translate: bytes
-    _own: list[Terminology] = field(default_factory=list, compare=False, repr=False)  # those too large for the cache
 
     def find(self, text: str) -> list[TermMatch]:
         """Return the terms of a text; raises InvalidArgumentError if the request's terms cannot be used."""
-        if len(self.glossary) <= MAX_CACHED_BYTES:
-            return _terminology(self).find(text)
-        if not self._own:
-            self._own.append(_read(self))
-        return self._own[0].find(text)
+        return _terminology(self).find(text)
 
 
 def request_terms(
@@ -64,10 +55,6 @@ def request_terms(
 @lru_cache(MAX_CACHED)
 def _terminology(terms: RequestTerms) -> Terminology:
     """Read terms; cached, as many requests send the same."""
-    return _read(terms)
-
-
-def _read(terms: RequestTerms) -> Terminology:
     entries = dict[str, tuple[str, ...]]()
     for entry in translation_pb2.Glossary.FromString(terms.glossary).entries:
         if entry.source in entries:

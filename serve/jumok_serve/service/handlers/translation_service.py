@@ -2,9 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
-from itertools import chain
 from typing import cast
 
 from jumok_proto.alignment_conversion import alignments_to_proto
@@ -58,14 +57,6 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel, Scoring
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.request_memory import (
-    SCORED_CHARACTER_BYTES,
-    TOKEN_BYTES,
-    RequestMemory,
-    count_tags,
-    memory_of_terms,
-    memory_of_texts,
-)
 from jumok_serve.service.rpc.call import current_caller, record_items
 from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
@@ -93,14 +84,12 @@ class TranslationService(TranslationServiceServicer):
     def __init__(
         self,
         models: ModelRegistry,
-        limits: ServiceLimits,
-        memory: RequestMemory,
+        limits: ServiceLimits = ServiceLimits(),  # noqa: B008 - frozen
         glossaries: GlossaryStore | None = None,
     ) -> None:
         self._models = models
         self._glossaries = glossaries
         self._limits = limits
-        self._memory = memory
         self._wakeups = LoopWakeups()
         self._work = RequestWork()
         self._detection = LanguageDetection(models, self._work.tokenizing)
@@ -120,16 +109,14 @@ class TranslationService(TranslationServiceServicer):
         with self._use(request) as chosen:
             parsed = await self._parse(chosen, request, context)
             self._limits.check_num_texts(len(request.contents))
-            texts, prefixes = list(request.contents), list(request.target_prefixes) or None
-            self._limits.check_lengths(contents=texts, target_prefixes=prefixes or [])
-            tags = count_tags(texts) if parsed.parameters.markup is not None else 0
-            self._limits.check_tags(tags)
-            self._limits.check_hypotheses(len(texts), parsed.beam_size, parsed.num_hypotheses)
+            self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
+            if parsed.parameters.markup is not None:
+                self._limits.check_tags(request.contents)
+            self._limits.check_hypotheses(len(request.contents), parsed.beam_size, parsed.num_hypotheses)
+            prefixes = list(request.target_prefixes) or None
             attends = parsed.parameters.attends
             with self._work.attention_slot(attends):
-                written = TOKEN_BYTES * len(texts) * parsed.max_tokens
-                await self._memory.hold(memory_of_texts(texts, tags=tags) + memory_of_terms(request.glossary) + written)
-                pending = await self._submit(chosen, texts, parsed.parameters, prefixes)
+                pending = await self._submit(chosen, list(request.contents), parsed.parameters, prefixes)
                 try:
                     await self._wakeups.wait(pending.futures)
 
@@ -155,7 +142,6 @@ class TranslationService(TranslationServiceServicer):
             prefixes = [request.target_prefix] if request.target_prefix else None
             with self._work.attention_slot(parsed.parameters.attends), single_text_field_names():
                 self._limits.check_lengths(contents=[request.content], target_prefixes=prefixes or [])
-                await self._memory.hold(memory_of_texts([request.content]) + memory_of_terms(request.glossary))
                 pending = await self._submit(
                     chosen,
                     [request.content],
@@ -199,10 +185,6 @@ class TranslationService(TranslationServiceServicer):
         context: Context,
     ) -> None:
         """Translate a stream of items, window by window; cancellation frees all rows."""
-        await self.translate_corpus(requests, context, self._memory)
-
-    async def translate_corpus(self, requests: RequestReader, context: Context, memory: RequestMemory | None) -> None:
-        """Translate as `TranslateCorpus`; ``memory``: that of items and glossary, None if the caller holds it."""
         first = cast("TranslateCorpusRequest | None", await requests.next())
         if first is None or not first.HasField("settings"):
             raise InvalidArgumentError("the first message must carry settings", field="settings")
@@ -244,19 +226,15 @@ class TranslationService(TranslationServiceServicer):
             wakeups=self._wakeups,
             stopping=self.stopping,
             record=record_items(),
-            memory=None if memory is None else memory.working,
-            marked_up=parsed.parameters.markup is not None,
         )
         with self._work.attention_slot(parsed.parameters.attends):
-            async with nullcontext() if memory is None else memory.held_waiting(memory_of_terms(settings.glossary)):
-                await corpus.run(first.items)
+            await corpus.run(first.items)
 
     async def DetectLanguage(self, request: DetectLanguageRequest, context: Context) -> DetectLanguageResponse:  # noqa: N802
         """Detect the languages of all texts."""
         reject_unknown_fields(request)
         self._limits.check_num_texts(len(request.contents))
         self._limits.check_lengths(contents=request.contents)
-        await self._memory.hold(memory_of_texts(request.contents))
         return detected_to_proto(await self._detection.rank(request.contents))
 
     async def ScoreText(self, request: ScoreTextRequest, context: Context) -> ScoreTextResponse:  # noqa: N802
@@ -278,7 +256,6 @@ class TranslationService(TranslationServiceServicer):
                     caller=current_caller(),
                 ),
             )
-            await self._hold_for_pairs(request)
             scoring = await self._work.tokenize(start, request.contents, request.targets)
             try:
                 return await self._work.score(_scored(scoring))
@@ -305,18 +282,12 @@ class TranslationService(TranslationServiceServicer):
                 ),
             )
             with self._work.attention_slot(True):
-                await self._hold_for_pairs(request)
                 aligning = await self._work.tokenize(start, request.contents, request.targets)
                 try:
                     await self._wakeups.wait(aligning.futures)
                     return await self._work.run(lambda: alignments_to_proto(aligning.collect()), attention=True)
                 finally:
                     aligning.cancel()
-
-    async def _hold_for_pairs(self, request: ScoreTextRequest | AlignTextRequest) -> None:
-        """Hold the memory of texts and their translations, which are tokenized at once."""
-        texts = chain(request.contents, request.targets)
-        await self._memory.hold(memory_of_texts(texts, character_bytes=SCORED_CHARACTER_BYTES))
 
     def _use(
         self, request: TranslationMessage | ScoreTextRequest | AlignTextRequest

@@ -1,6 +1,5 @@
 """Access control: number of open calls, tokens, rates."""
 
-import asyncio
 import time
 
 from jumok_proto.errors import PermissionDeniedError, RateLimitedError, UnauthenticatedError
@@ -26,8 +25,6 @@ WATCHES = frozenset(
     | {f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha")}
 )
 """Calls that stay open and do no work; they do not use up the room of other calls."""
-CORPORA = frozenset({"/jumok.v1.TranslationService/TranslateCorpus", "/jumok.v1.FileService/TranslateFile"})
-"""Calls that stream their requests, each of which takes memory as long as the call is open."""
 
 
 class AccessControl:
@@ -39,7 +36,6 @@ class AccessControl:
 
     def __init__(self, limits: ServiceLimits, tokens: TokenFile | None = None) -> None:
         self._calls = OpenCalls("calls", limits.max_calls, limits.max_calls_of_caller)
-        self._corpora = OpenCalls("corpora and files", limits.max_corpora, max(1, limits.max_corpora // 2))
         half = max(1, limits.max_watches // 2)
         self._watches = OpenCalls("watches and reflections", limits.max_watches, half)
         self._checks = OpenCalls("health checks", limits.max_watches, half)
@@ -60,10 +56,10 @@ class AccessControl:
         self.open_calls += 1
 
     def call_closed(self, call: Call) -> None:
-        """Uncount an open call, whose response the current task sends."""
+        """Uncount an open call."""
         self.open_calls -= 1
         if call.counted_by is not None:
-            call.counted_by.close(call.account, asyncio.current_task())
+            call.counted_by.close(call.account)
 
     def admit(self, call: Call) -> None:
         """Identify the caller, and raise if the call is refused.
@@ -78,9 +74,7 @@ class AccessControl:
         if self._tokens is not None and not health:
             self._authenticate(call, self._tokens)
         others = self._checks if health else self._calls
-        if call.method in WATCHES:
-            others = self._watches
-        calls = self._corpora if call.method in CORPORA else others
+        calls = self._watches if call.method in WATCHES else others
         calls.open(call.account)
         call.counted_by = calls
         if self._limiter is not None and not health:

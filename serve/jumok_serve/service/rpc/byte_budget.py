@@ -2,8 +2,6 @@
 
 import asyncio
 from collections import Counter, OrderedDict, deque
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 
 
 class ByteBudget:
@@ -14,14 +12,11 @@ class ByteBudget:
     Args:
         most: bytes of all callers.
         share: most bytes of one caller.
-
-    Attributes:
-        share: most bytes of one caller.
     """
 
     def __init__(self, most: int, share: int) -> None:
         self._free = most
-        self.share = share
+        self._share = share
         self._held: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[tuple[int, asyncio.Future[None]]]] = OrderedDict()
 
@@ -44,16 +39,6 @@ class ByteBudget:
                 self.give_back(caller, size)
             turn.cancel()
             raise
-
-    @asynccontextmanager
-    async def held(self, caller: str, size: int) -> AsyncIterator[None]:
-        """Hold bytes meanwhile, after a wait as in `take`; more than the share count as the share."""
-        size = min(size, self.share)
-        await self.take(caller, size)
-        try:
-            yield
-        finally:
-            self.give_back(caller, size)
 
     def give_back(self, caller: str, size: int) -> None:
         """Stop to hold bytes."""
@@ -78,7 +63,7 @@ class ByteBudget:
             self._waiting[caller] = queue
 
     def _fits(self, caller: str, size: int) -> bool:
-        return size <= self._free and self._held[caller] + size <= self.share
+        return size <= self._free and self._held[caller] + size <= self._share
 
     def _hold(self, caller: str, size: int) -> None:
         self._free -= size

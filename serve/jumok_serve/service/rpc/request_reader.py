@@ -20,7 +20,7 @@ from jumok_serve.service.rpc.field_count import check_fields, fields_of, no_mess
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-STREAM_SHARE = 2
+STREAM_SHARE = 4
 """Bytes of streams, for each byte of single requests."""
 FIELDS_PER_TEXT, OPTIONS = 4, 1024
 """Fields and numbers of a message: those of an item of a corpus, for each text, and those of options."""

@@ -46,7 +46,7 @@ class Parts:
 
 
 LINES: Final = Parts(name="lines", marks="\n", size=200, most=500_000)
-TAGS: Final = Parts(name="tags and entities", marks="<&", size=450, most=250_000)
+TAGS: Final = Parts(name="tags and entities", marks="<&", size=450, most=300_000)
 
 
 @dataclass(frozen=True, slots=True)

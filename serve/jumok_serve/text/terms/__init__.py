@@ -3,6 +3,6 @@
 from jumok_serve.text.terms.finder import Terminology, terminology
 from jumok_serve.text.terms.glossary import Glossary
 from jumok_serve.text.terms.placeholders import Placeholders
-from jumok_serve.text.terms.store import MAX_GLOSSARY_BYTES, GlossaryStore
+from jumok_serve.text.terms.store import GlossaryStore
 
-__all__ = ["MAX_GLOSSARY_BYTES", "Glossary", "GlossaryStore", "Placeholders", "Terminology", "terminology"]
+__all__ = ["Glossary", "GlossaryStore", "Placeholders", "Terminology", "terminology"]
