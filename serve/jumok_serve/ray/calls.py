@@ -107,8 +107,7 @@ class Calls:
         return await self._interceptor.intercept_service(self._find, details)
 
     async def _find(self, details: grpc.HandlerCallDetails) -> Handler:
-        _, service, name = details.method.split("/")
-        return self._services[service][name]
+        return next(filter(None, (service.service(details) for service in self._services)))
 
 
 async def _only(request: bytes) -> AsyncIterator[bytes]:

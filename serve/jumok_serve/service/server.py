@@ -17,7 +17,6 @@ from jumok_serve.service.connections import allow_connections, bound_addresses, 
 from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES, reflection_servicers
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.loaded_model import LoadedModel
-from jumok_serve.service.rpc.accepting_server import make_grpc_server
 from jumok_serve.service.rpc.call_gate import CallObserver
 from jumok_serve.service.rpc.interceptor import Interceptor
 from jumok_serve.service.services import HEALTH_SERVICE, Administration, Services
@@ -99,12 +98,13 @@ class Server(Services):
 
     def _make_server(self, services: Mapping[ServiceDescriptor, object]) -> grpc.aio.Server:
         """Make a server of these services, health and reflection."""
-        names = [service.full_name for service in (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)]
-        return make_grpc_server(
-            self.handlers({**services, **reflection_servicers(names, self.stopping)}),
+        server = grpc.aio.server(
             interceptors=[Interceptor(self.gate)],  # one a server, as it caches handlers by method
             options=channel_arguments(self.limits),
         )
+        names = [service.full_name for service in (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)]
+        server.add_generic_rpc_handlers(self.handlers({**services, **reflection_servicers(names, self.stopping)}))
+        return server
 
     @property
     def address(self) -> str:

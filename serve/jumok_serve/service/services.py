@@ -6,7 +6,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import grpc
 from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.message import Message
 from grpc_health.v1 import health_pb2
 
 from jumok_proto.results import ModelState
@@ -23,7 +25,6 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.lifecycle import Lifecycle
 from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.rpc.accepting_server import Handlers
 from jumok_serve.service.rpc.access import AccessControl
 from jumok_serve.service.rpc.call_counts import CallCounts
 from jumok_serve.service.rpc.call_gate import CallGate, CallObserver
@@ -133,14 +134,14 @@ class Services:
             self.administration = {ADMIN_SERVICE: AdminService(self.models, self._lifecycle)}
         self._models_changed()
 
-    def handlers(self, services: Mapping[ServiceDescriptor, object]) -> dict[str, Handlers]:
-        """Make gRPC handlers of servicers and of health by service, each within an error boundary."""
-        return {
-            service.full_name: guarded_handlers(
-                service, servicer, self._health_intake if servicer is self._health else self.intake
-            )
+    def handlers(
+        self, services: Mapping[ServiceDescriptor, object]
+    ) -> "tuple[grpc.GenericRpcHandler[Message, Message], ...]":
+        """Make gRPC handlers of servicers and of health, each within an error boundary."""
+        return tuple(
+            guarded_handlers(service, servicer, self._health_intake if servicer is self._health else self.intake)
             for service, servicer in {**services, HEALTH_SERVICE: self._health}.items()
-        }
+        )
 
     def _models_changed(self) -> None:
         """Update health now and whenever a model becomes ready or unready."""

@@ -4,10 +4,11 @@ import asyncio
 import json
 import logging
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
@@ -171,16 +172,14 @@ class Requests:
         limits = ServiceLimits()
         models = ModelRegistry([_ReadingModel(self._bundle)])
         servicers = dict(zip(SERVICES, (TranslationService(models, limits), ModelService(models)), strict=True))
-        handlers = {
-            service.full_name: guarded_handlers(service, servicers[service], make_intake(limits))
-            for service in SERVICES
-        }
-        self._handlers = [self._find(handlers, m.containing_service.full_name, m.name) for m in METHODS]
+        handlers = [guarded_handlers(service, servicers[service], make_intake(limits)) for service in SERVICES]
+        self._handlers = [self._find(handlers, f"/{m.containing_service.full_name}/{m.name}") for m in METHODS]
 
     @staticmethod
-    def _find(handlers: Mapping[str, Any], service: str, name: str) -> tuple[str, Callable[..., Any]]:
-        found = handlers[service][name]
-        return f"/{service}/{name}", found.stream_stream or found.stream_unary
+    def _find(handlers: Sequence[Any], method: str) -> tuple[str, Callable[..., Any]]:
+        details = SimpleNamespace(method=method, invocation_metadata=())
+        (found,) = filter(None, (handler.service(details) for handler in handlers))
+        return method, found.stream_stream or found.stream_unary
 
     def read(self, data: bytes) -> None:
         """Make a call."""

@@ -147,10 +147,10 @@ def test_where_no_queue_has_room_calls_are_refused_unread_and_counted() -> None:
             assert await TranslationServiceStub(channel).TranslateText(
                 TranslateTextRequest(model="one", contents=["a"])
             )
-        overloaded = {one for one in ended if one[1] == "RESOURCE_EXHAUSTED"}
-        assert overloaded == {
+        overloaded = [one for one in ended if one[1] == "RESOURCE_EXHAUSTED"]
+        assert overloaded == [
             (method, "RESOURCE_EXHAUSTED", "OVERLOADED", None) for method in ("TranslateText", "StreamTranslateText")
-        }
+        ]
 
     asyncio.run(scenario())
 

@@ -11,7 +11,6 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from jumok_serve.service.rpc.accepting_server import Handlers
 from jumok_serve.service.rpc.call import CALL, REQUEST_ID, current_request_id
 from jumok_serve.service.rpc.error_table import Ending, drop_frames, is_expected, to_ending
 from jumok_serve.service.rpc.request_reader import Intake, RequestFormat, RequestReader
@@ -33,13 +32,15 @@ gRPC reads the request of other handlers before it calls them. These run first, 
 """
 
 
-def guarded_handlers(service: ServiceDescriptor, servicer: object, intake: Intake) -> Handlers:
-    """Make gRPC handlers of a servicer's methods, each within an error boundary.
+def guarded_handlers(
+    service: ServiceDescriptor, servicer: object, intake: Intake
+) -> "grpc.GenericRpcHandler[Message, Message]":
+    """Make gRPC handlers of a servicer, each within an error boundary.
 
     The boundaries are made once; an interceptor would make them at every call. A method that streams responses writes
     them itself or is an asynchronous generator. A method that streams requests gets a `RequestReader`.
     """
-    return {
+    handlers = {
         method.name: HANDLER_TYPES[method.server_streaming](
             _with_error_boundary(_as_writer(getattr(servicer, method.name)), method, intake),
             request_deserializer=None,
@@ -47,6 +48,7 @@ def guarded_handlers(service: ServiceDescriptor, servicer: object, intake: Intak
         )
         for method in service.methods
     }
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
 
 
 def _as_writer(method: Method | Generator) -> Method:

@@ -25,7 +25,7 @@ def logging_to_stderr(*, log_format: str, level: str) -> Iterator[None]:
     handler = QueuedHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter(TEXT_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("grpc._cython.cygrpc").addFilter(CALLERS_FAULTS)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(CANCELLED_CALLS)
     logging.captureWarnings(True)
     try:
         with writing(handler, stderr_writer()):
@@ -34,23 +34,20 @@ def logging_to_stderr(*, log_format: str, level: str) -> Iterator[None]:
         logging.captureWarnings(False)
 
 
-class _CallersFaults(logging.Filter):
-    """Downgrades gRPC's errors about callers to debug level: nothing of the server's has failed.
+class _CancelledCalls(logging.Filter):
+    """Downgrades gRPC's error about callers that cancel during the response to debug level.
 
-    They cancel during the response, and such calls are counted as cancelled; or their metadata or path is no UTF-8, of
-    which gRPC then replaces characters.
+    Such calls are counted as cancelled; nothing has failed.
     """
 
-    _MESSAGES = ("ExecuteBatchError raised in core", "Invalid encoding on")
-
     def filter(self, record: logging.LogRecord) -> bool:
-        if str(record.msg).startswith(self._MESSAGES):
+        if str(record.msg).startswith("ExecuteBatchError raised in core"):
             record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
             return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
         return True
 
 
-CALLERS_FAULTS = _CallersFaults()
+CANCELLED_CALLS = _CancelledCalls()
 
 
 class TextFormatter(logging.Formatter):
