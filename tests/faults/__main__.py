@@ -108,7 +108,7 @@ def main() -> int:
         "--sharing", type=float, default=20, metavar="SECONDS", help="of each measurement in sharing; default: 20"
     )
     parser.add_argument("--soak", type=float, default=1200, metavar="SECONDS", help="of the soak; default: 1200")
-    parser.add_argument("--attackers", type=int, default=64, help="connections of an attack; default: 64")
+    parser.add_argument("--attackers", type=int, default=8, help="connections of an attack; default: 8")
     parser.add_argument(
         "--attack-rest",
         type=float,

@@ -22,9 +22,8 @@ STREAM_WINDOW = 16 * 1024
 """Bytes of a call that are received before its request is read; a read asks for the rest of the message."""
 HANDSHAKE_S = 20.0
 """Time for TLS and the first frames of a connection."""
-MAX_PENDING = 128
-"""Calls of a method that wait for the event loop, as many as one connection may send at once by default. Those of all
-methods take 40 MiB, with as much metadata as calls may have."""
+MAX_PENDING = 2048
+"""Calls that wait for the event loop; each takes some KiB with as much metadata as calls may have."""
 MAX_METADATA_BYTES = 4096
 """Metadata of a call: tokens, identities and traces. Each open call keeps several times as much memory."""
 

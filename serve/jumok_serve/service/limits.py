@@ -48,7 +48,7 @@ class ServiceLimits:
     max_characters: int = 100_000
     max_hypotheses: int = 4096
     max_beam_hypotheses: int = 4096
-    max_streams: int = 128
+    max_streams: int = 1024
     max_calls: int = 8192
     max_calls_of_caller: int = 4096
     max_corpora: int = 256
