@@ -24,8 +24,6 @@ HANDSHAKE_S = 20.0
 """Time for TLS and the first frames of a connection."""
 MAX_PENDING = 2048
 """Calls that wait for the event loop; each takes some KiB with as much metadata as calls may have."""
-MAX_METADATA_BYTES = 4096
-"""Metadata of a call: tokens, identities and traces. Each open call keeps several times as much memory."""
 
 INTERVAL_S = 0.5
 """Time between two looks at the number of connections."""
@@ -43,8 +41,6 @@ def channel_arguments(limits: ServiceLimits) -> tuple[Argument, ...]:
         ("grpc.max_receive_message_length", limits.max_message_bytes),
         ("grpc.max_send_message_length", -1),  # limits of requests bound responses
         ("grpc.max_concurrent_streams", limits.max_streams),
-        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
-        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         # Otherwise gRPC refuses calls without a reason while the event loop is busy.
         ("grpc.server.max_pending_requests", min(limits.max_calls, MAX_PENDING)),
         ("grpc.server.max_pending_requests_hard_limit", min(limits.max_calls, MAX_PENDING)),
