@@ -203,15 +203,13 @@ class StepArrays:
     ) -> UnsteadySearches:
         """Advance the steady searches; the others have to `set_inputs` themselves. See `BatchSearch.advance_steady`."""
         number = min(self._max_continuations, self.beam_size * tokens.shape[1]) or self.beam_size
-        native = self._native
-        if native is None:
+        if self._native is None:
             unsteady = self._advance_steady(slots, tokens, totals, number)
+        elif self.some_have_terms:
+            unsteady = self._native.advance_with_terms(slots, tokens, totals, self.steps, number)
+            self.changes += 1
         else:
-            native.reserve(len(slots), number)
-            tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
-            advance = native.advance_with_terms if self.some_have_terms else native.advance_steady
-            unsteady = advance(slots, tokens, totals, self.steps, number)
-            self.changes += self.some_have_terms
+            unsteady = self._native.advance_steady(slots, tokens, totals, self.steps, number)
         self.steps += 1
         return unsteady
 
@@ -312,18 +310,14 @@ class NativeStep:
         ring_steps, num_eos_ids = arrays._ring_tokens.shape[1], arrays._eos_ids.shape[1]
         self._searches = _Searches(arrays.beam_size, ring_steps, num_eos_ids, *map(address, self._kept_alive))
         self._slots = arrays.capacity
-        self._allocate(0)
+        self._reserve(0)
         self._run_with_terms = function("jumok_run_on_with_terms", _WITH_TERMS_ARGUMENTS)
         self._list_boosts = function("jumok_boosts", _BOOSTS_ARGUMENTS)
         self._boosted: NDArray[np.int64] = np.zeros((0, 2), np.int64)
         self._last_boosts = NO_CONSTRAINTS
 
-    def reserve(self, slots: int, number: int) -> None:
-        """Make room for `number` continuations of as many slots, if there is less."""
-        if slots * number > len(self._tokens):
-            self._allocate(number)
-
-    def _allocate(self, number: int) -> None:
+    def _reserve(self, number: int) -> None:
+        """Make room for `number` continuations of every slot."""
         self._unsteady: NDArray[np.int64] = np.zeros(self._slots, np.int64)
         self._tokens: NDArray[np.int64] = np.zeros(self._slots * number, np.int64)
         self._scores: NDArray[np.float32] = np.zeros(self._slots * number, np.float32)
@@ -338,12 +332,27 @@ class NativeStep:
         steps: int,
         number: int,
     ) -> UnsteadySearches:
-        """Advance steady searches, and find `number` continuations for the others; arrays are contiguous."""
-        count: int = self._run(
-            *(self._searches, pointer(slots), len(slots), tokens.shape[1]),
+        """Advance steady searches, and find `number` continuations for the others."""
+        if len(slots) * number > len(self._tokens):
+            self._reserve(number)
+        candidates = tokens.shape[1]
+        tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
+        count = self._run(
+            *(self._searches, pointer(slots), len(slots), candidates),
             *(pointer(tokens), pointer(totals), steps, number, *self._found),
         )
-        return self._unsteady_searches(count, range(number, abs(count) * number + 1, number)) if count else ALL_STEADY
+        if not count:
+            return ALL_STEADY
+        has_nan, count = count < 0, abs(count)
+        end = count * number
+        return UnsteadySearches(
+            self._unsteady[:count].tolist(),
+            range(number, end + 1, number),
+            self._tokens[:end].tolist(),
+            self._scores[:end].tolist(),
+            self._rows[:end].tolist(),
+            has_nan,
+        )
 
     def advance_with_terms(
         self,
@@ -354,21 +363,23 @@ class NativeStep:
         number: int,
     ) -> UnsteadySearches:
         """Advance steady searches, some with terms, and find at most `number` continuations for each of the others."""
+        if len(slots) * number > len(self._tokens):
+            self._reserve(number)
+        candidates = tokens.shape[1]
+        tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
         unsteady, *found = self._found
         ends: NDArray[np.int64] = np.empty(len(slots), np.int64)
-        count: int = self._run_with_terms(
-            *(self._searches, pointer(slots), len(slots), tokens.shape[1]),
+        count = self._run_with_terms(
+            *(self._searches, pointer(slots), len(slots), candidates),
             *(pointer(tokens), pointer(totals), steps, number, unsteady, pointer(ends), *found),
         )
-        return self._unsteady_searches(count, ends[: abs(count)].tolist()) if count else ALL_STEADY
-
-    def _unsteady_searches(self, count: int, ends: Sequence[int]) -> UnsteadySearches:
-        """Return the unsteady searches that a function has written; a negative count means NaN candidates."""
+        if not count:
+            return ALL_STEADY
         has_nan, count = count < 0, abs(count)
-        end = ends[-1]
+        end = int(ends[count - 1])
         return UnsteadySearches(
             self._unsteady[:count].tolist(),
-            ends,
+            ends[:count].tolist(),
             self._tokens[:end].tolist(),
             self._scores[:end].tolist(),
             self._rows[:end].tolist(),

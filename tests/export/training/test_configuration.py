@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jumok_export.training.configuration import configuration_from_values
-from jumok_export.training.configuration_file import ConfigurationError, load_configuration
+from jumok_export.training.configuration import ConfigurationError, configuration_from_values, load_configuration
 
 GOOD = """
 [data]

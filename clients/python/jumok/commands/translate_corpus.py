@@ -13,7 +13,6 @@ from jumok.commands._options import (
     bundle_settings,
     decoding_options,
     exclude_server_options,
-    hypotheses_option,
     language_options,
     limit_options,
     markup_options,
@@ -68,7 +67,6 @@ BLOCK_ROWS = 2048
 @sentence_options
 @markup_options
 @term_options
-@hypotheses_option
 @decoding_options
 @limit_options
 @click.pass_context
