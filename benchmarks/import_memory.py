@@ -24,6 +24,8 @@ from benchmarks.common.random_nllb import NllbSizes
 
 ROOT = Path(__file__).parents[1]
 INTERVAL_S = 0.05
+LOOKS_LESS_OFTEN = 10
+"""Times as long as a look at the memory takes until the next one: the processes lose little of their time."""
 THEIRS = """
 import sys
 from ctranslate2.converters import TransformersConverter
@@ -123,11 +125,23 @@ def _watch(process: subprocess.Popen[bytes]) -> tuple[float, float]:
     """Most anonymous and file-backed memory of a process and those that it starts, in GiB, until it ends."""
     anonymous = file_backed = 0
     while process.poll() is None:
-        now = [_memory(pid) for pid in _tree(process.pid)]
-        anonymous = max(anonymous, sum(each[0] for each in now))
-        file_backed = max(file_backed, sum(each[1] for each in now))
-        time.sleep(INTERVAL_S)
+        began = time.monotonic()
+        now = memory_of_tree(process.pid)
+        anonymous, file_backed = max(anonymous, now[0]), max(file_backed, now[1])
+        time.sleep(max(INTERVAL_S, LOOKS_LESS_OFTEN * (time.monotonic() - began)))
     return anonymous / 2**20, file_backed / 2**20
+
+
+def memory_of_tree(pid: int) -> tuple[int, int]:
+    """Anonymous memory, shared memory included, and mapped files of a process and those that it started, in KiB.
+
+    Pages that several of them share, as after a fork, count once.
+    """
+    pids = [*_tree(pid)]
+    several = [_counts(each, "smaps_rollup", "Pss_") for each in pids] if len(pids) > 1 else []
+    found = several if any(several) else [_counts(each, "status", "Rss") for each in pids]
+    anonymous = sum(counts.get("Anon", 0) + counts.get("Shmem", 0) for counts in found)
+    return anonymous, sum(counts.get("File", 0) for counts in found)
 
 
 def _tree(pid: int) -> Iterator[int]:
@@ -141,14 +155,13 @@ def _tree(pid: int) -> Iterator[int]:
             yield from _tree(int(child))
 
 
-def _memory(pid: int) -> tuple[int, int]:
-    """Anonymous memory, shared memory included, and mapped files of a process, in KiB."""
+def _counts(pid: int, file: str, prefix: str) -> dict[str, int]:
+    """Counts of a file of a process whose names have a prefix, in KiB; none if it has ended."""
     try:
-        status = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
-    except OSError:  # it has ended
-        return 0, 0
-    kib = {name: int(size) for name, size in re.findall(r"^Rss(\w+):\s+(\d+) kB$", status, re.MULTILINE)}
-    return kib.get("Anon", 0) + kib.get("Shmem", 0), kib.get("File", 0)
+        content = Path(f"/proc/{pid}/{file}").read_text(encoding="utf-8")
+    except OSError:
+        return {}
+    return {name: int(size) for name, size in re.findall(rf"^{prefix}(\w+):\s+(\d+) kB$", content, re.MULTILINE)}
 
 
 def table(results: list[Result]) -> str:

@@ -29,19 +29,22 @@ DECODING = Decoding(beam_size=5, max_length=100)
 SERVER, RAY = "jumok serve", "Ray Serve"
 CORPORA_OF_REPLICA = 2
 """Corpora at once for each replica; Ray gives a corpus to one replica."""
+APART_S = 0.2
+"""Seconds between the begins of corpora: Ray chooses a replica by queues as they were shortly before."""
 
 
 async def translate_corpora(address: str, texts: Sequence[str], *, corpora: int, sentences: int) -> float:
-    """Translate sentences in several corpora at once; returns the seconds."""
+    """Translate sentences in several corpora at once, begun one after the other; returns the seconds."""
     each = sentences // corpora
 
     async def lines(first: int) -> AsyncIterator[str]:
         for text in itertools.islice(itertools.cycle(texts), first, first + each):
             yield text
 
-    async def translate(client: jumok.AsyncClient, first: int) -> None:
+    async def translate(client: jumok.AsyncClient, number: int) -> None:
+        await asyncio.sleep(number * APART_S)
         results = client.translate_iter(
-            lines(first), beam_size=DECODING.beam_size, max_length=DECODING.max_length, early_stopping=True
+            lines(number * each), beam_size=DECODING.beam_size, max_length=DECODING.max_length, early_stopping=True
         )
         count = 0
         async for result in results:
@@ -50,7 +53,7 @@ async def translate_corpora(address: str, texts: Sequence[str], *, corpora: int,
 
     async with jumok.AsyncClient(address) as client:
         began = time.perf_counter()
-        await asyncio.gather(*(translate(client, number * each) for number in range(corpora)))
+        await asyncio.gather(*(translate(client, number) for number in range(corpora)))
         return time.perf_counter() - began
 
 

@@ -20,7 +20,7 @@ from jumok_export.models.attention import MultiHeadAttention, unscale_queries
 from jumok_export.models.layers import DecoderLayer, EncoderLayer, Residual
 from jumok_export.models.transformer import Transformer
 from jumok_export.training.checkpoint import build_model
-from jumok_export.training.configuration import load_configuration
+from jumok_export.training.configuration_file import load_configuration
 from jumok_serve.bundle.bundle import Bundle
 
 GRAPH = "scorer"

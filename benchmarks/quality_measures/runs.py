@@ -16,7 +16,8 @@ import torch
 
 from jumok_export.training.callbacks import METRICS, read_metrics
 from jumok_export.training.checkpoint import BEST
-from jumok_export.training.configuration import Configuration, ConfigurationError, parse_configuration
+from jumok_export.training.configuration import Configuration
+from jumok_export.training.configuration_file import ConfigurationError, parse_configuration
 from jumok_export.training.train import CONFIGURATION, check_run
 
 BUNDLE_PREFIX = "multi30k-en-de"

@@ -11,7 +11,8 @@ from typing import Any
 from benchmarks.step_tools.weight_products import IN_FLOATS, WEIGHT_INPUTS
 from jumok_serve.engine.batch import Batch
 from jumok_serve.runtime.device import CPU
-from jumok_serve.runtime.graphs import GraphFolder, Graphs
+from jumok_serve.runtime.graph_sessions import GraphFolder, GraphSessions
+from jumok_serve.runtime.graphs import Graphs
 
 PROFILED_GRAPHS = ("decoder",)
 PROFILED_STEPS = 24
@@ -32,28 +33,26 @@ OWN_PRODUCTS = (
 """Native products, with the operators fused into them."""
 
 
-class ProfiledGraphs(Graphs):
-    """Graphs that profile the operators of decoder and selection.
+class ProfiledSessions(GraphSessions):
+    """Sessions that profile the operators of decoder and selection.
 
     Args:
-        model: the graphs.
-        precision: precision of the graphs.
-        threads: threads of a graph's operators.
         folder: folder of the profiles.
+        others: see `GraphSessions`.
     """
 
-    def __init__(self, model: GraphFolder, precision: str, *, threads: int, folder: Path) -> None:
+    def __init__(self, *others: Any, folder: Path, **named: Any) -> None:
         self._profile_folder = folder
-        super().__init__(model, precision, device=CPU, threads=threads)
+        super().__init__(*others, **named)
 
-    def _load(self, name: str, layers: Sequence[int] = ()) -> Any:
-        self._options.enable_profiling = name in PROFILED_GRAPHS
-        self._options.profile_file_prefix = str(self._profile_folder / name)
-        return super()._load(name, layers)
+    def _open(self, role: str, layers: Sequence[int] = ()) -> Any:
+        self._options.enable_profiling = role in PROFILED_GRAPHS
+        self._options.profile_file_prefix = str(self._profile_folder / role)
+        return super()._open(role, layers)
 
     def profiles(self) -> dict[str, list[dict[str, Any]]]:
         """End profiling; returns the events by graph."""
-        files = {name: Path(self._sessions[name].end_profiling()) for name in PROFILED_GRAPHS}
+        files = {name: Path(self[name].end_profiling()) for name in PROFILED_GRAPHS}
         return {name: json.loads(file.read_text(encoding="utf-8")) for name, file in files.items()}
 
 
@@ -69,13 +68,19 @@ def shares(
         made_batch: makes a batch that can decode a number of steps.
     """
     with tempfile.TemporaryDirectory() as folder:
-        graphs = ProfiledGraphs(model, precision, threads=threads, folder=Path(folder))
+        opened: list[ProfiledSessions] = []
+
+        def open_sessions(*arguments: Any, **named: Any) -> ProfiledSessions:
+            opened.append(ProfiledSessions(*arguments, folder=Path(folder), **named))
+            return opened[0]
+
+        graphs = Graphs(model, precision, device=CPU, threads=threads, open_sessions=open_sessions)
         batch = made_batch(graphs, PROFILED_STEPS)
         started = time.perf_counter()
         for _ in range(PROFILED_STEPS):
             batch.step()
         whole = 1e6 * (time.perf_counter() - started)
-        profiles = graphs.profiles()
+        profiles = opened[0].profiles()
     spent: Counter[str] = Counter()  # microseconds
     in_runs = 0
     for graph, events in profiles.items():

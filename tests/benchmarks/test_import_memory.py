@@ -1,10 +1,12 @@
 """The benchmark of imports on tiny checkpoints."""
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
 
+from benchmarks.import_memory import memory_of_tree
 from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
@@ -36,3 +38,23 @@ def test_it_compares_imports_with_conversions(tmp_path: Path) -> None:
         assert each["file_backed_gib"] > 0
     assert "comparing int8 with fp32" in done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["results.json"]
+
+
+def test_pages_that_forked_processes_share_count_once() -> None:
+    size = 128 * 2**20
+    forks = f"import os, sys; held = b'x' * {size}; os.fork(); os.fork(); print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", forks], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for _ in range(4):
+            assert process.stdout.readline() == b"ready\n"
+        anonymous, file_backed = memory_of_tree(process.pid)
+        process.stdin.close()
+    assert size <= anonymous * 1024 < 2 * size
+    assert file_backed > 0
+
+
+def test_a_process_without_others_has_the_memory_that_its_status_says() -> None:
+    anonymous, file_backed = memory_of_tree(os.getpid())
+    assert anonymous > 0
+    assert file_backed > 0

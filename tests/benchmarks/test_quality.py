@@ -22,7 +22,8 @@ from benchmarks.quality_measures.runs import Comparison, merge, planned_comparis
 from benchmarks.quality_measures.seeds import Noise, Spread
 from benchmarks.quality_measures.translations import Scores
 from jumok_export.training.checkpoint import load_checkpoint
-from jumok_export.training.configuration import ConfigurationError, RecurrentSection, load_configuration
+from jumok_export.training.configuration import RecurrentSection
+from jumok_export.training.configuration_file import ConfigurationError, load_configuration
 
 DATA = Path(__file__).parents[1] / "data"
 SETTINGS = ["fp32 beam 1", "fp32 beam 5", "int8 beam 1", "int8 beam 5"]

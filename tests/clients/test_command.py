@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import entry_points
 
 import pytest
 
@@ -62,13 +63,47 @@ def test_a_missing_package_names_its_extra(arguments: list[str], absent: str, ex
     assert len(done.stderr.splitlines()) == 1
 
 
+SERVER = ["numpy", "onnxruntime", "pydantic"]
+"""Packages that an installation for clients lacks, as it lacks those below."""
+EXPORTS = ["lightning", "onnx", "onnxscript", "torch"]
+
+
+@pytest.mark.parametrize("name", sorted(entry_points(group="jumok.commands").names))
+def test_every_command_has_its_help_without_extras(name: str) -> None:
+    whole, done = command(name, "--help"), command(name, "--help", absent=[*SERVER, *EXPORTS, "matplotlib"])
+    assert (done.returncode, done.stderr) == (0, "")
+    if done.stdout == whole.stdout:
+        return
+    description, _, reason = " ".join(done.stdout.split()).partition(" Its options are not listed, because it needs ")
+    assert description.partition(" ... ")[2] in " ".join(whole.stdout.split())
+    assert reason.startswith("numpy, which is not installed; install it with: pip install 'jumok[serve]'")
+    assert entry_points(group="jumok.commands")[name].module.startswith("jumok_serve.")
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"),
+    [
+        *((name, "serve,export") for name in ("add-native", "ensemble", "export", "train")),
+        ("import", "serve,import"),
+    ],
+)
+def test_a_command_that_makes_bundles_names_its_extra(name: str, extra: str) -> None:
+    done = command(name, "x", absent=EXPORTS)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr == (
+        f"Error: this needs torch, which is not installed; install it with: pip install 'jumok[{extra}]'\n"
+    )
+
+
 def test_the_help_lists_commands_of_missing_packages() -> None:
-    done = command("--help", absent=["onnxruntime", "torch"])
-    assert done.returncode == 0
-    assert done.stderr == ""
-    words = " ".join(done.stdout.split())
-    assert "serve (needs onnxruntime, which is not installed; install it with: pip install 'jumok[serve]')" in words
-    assert "translate Translate TEXTs" in words
+    done = command("--help", absent=SERVER)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == command("--help").stdout
+
+
+def test_lists_of_commands_cut_no_description_off() -> None:
+    for group in ([], ["admin"], ["glossary"]):
+        assert "..." not in command(*group, "--help").stdout.partition("Commands:")[2]
 
 
 def test_a_broken_installation_differs_from_a_missing_one() -> None:

@@ -8,7 +8,7 @@ import pytest
 from jumok_serve.service import Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
-from tests.faults.scenarios.attack import attacks
+from tests.faults.scenarios.attack import UNREAD, attacks
 from tests.faults.tools.flood import Flood
 from tests.support.servers.fake_model import FakeModel, serving
 
@@ -20,6 +20,9 @@ ENDED_FOR_STRANGERS = {
     "messages that say they are 4 GiB",
     "silent corpora",
     "texts of many pages",
+    "scores of long texts",
+    "glossaries of words",
+    "a mix of kinds",
 }
 """Attacks whose calls all end by themselves if they have no token; the others hold what health may hold."""
 
@@ -39,7 +42,7 @@ def test_an_attack_is_bounded_and_leaves_nothing(name: str, with_token: bool, tm
         limits = ServiceLimits(wrong_tokens_per_second=2.0)
         async with serving(FakeModel(), tokens=TokenFile(tmp_path / "tokens"), limits=limits) as (server, _):
             before = budgets(server)
-            flood = await Flood.connect(server.address, **fields)
+            flood = await Flood.connect(server.address, reads=name != UNREAD, **fields)
             attacks(CALLS)[name](flood)
             calls = flood.open_calls
             if name in ENDED_FOR_STRANGERS and not with_token:

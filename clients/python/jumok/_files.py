@@ -60,6 +60,11 @@ class FileResult:
     """Number of texts of the file."""
     problems: tuple[FileProblem, ...] = ()
     """Texts that could not be translated."""
+    cut_sentence_count: int = 0
+    """Number of sentences that were too long for the model and were cut into parts; 0 from servers without the
+    count."""
+    truncated_count: int = 0
+    """Number of texts that were too long for the model and whose ends were left out, with ``truncate``."""
 
 
 def file_requests(source: FileSource, options: FileOptions) -> list[TranslateFileRequest]:
@@ -105,7 +110,7 @@ class FileReceiver:
     def __init__(self, out: IO[bytes], on_progress: Callable[[int, int], None] | None) -> None:
         self._out = out
         self._on_progress = on_progress
-        self._count = 0
+        self._last = TranslateFileResponse()
         self._problems: list[FileProblem] = []
 
     def receive(self, response: TranslateFileResponse) -> None:
@@ -113,13 +118,19 @@ class FileReceiver:
         self._out.write(response.file)
         self._problems += [FileProblem(line=one.line, error=item_error(one.error)) for one in response.problems]
         if response.text_count:
-            self._count = response.text_count
+            self._last = response
             if self._on_progress is not None:
                 self._on_progress(response.translated_count, response.text_count)
 
     def result(self) -> FileResult:
         """Return the result, after the end."""
-        return FileResult(text_count=self._count, problems=tuple(self._problems))
+        last = self._last
+        return FileResult(
+            text_count=last.text_count,
+            problems=tuple(self._problems),
+            cut_sentence_count=last.cut_sentence_count,
+            truncated_count=last.truncated_count,
+        )
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from jumok_export.cli.command import ExportCommand
 from jumok_export.cli.messages import say, written
 from jumok_export.cli.options import (
     FILE,
@@ -22,7 +23,7 @@ from jumok_export.cli.options import (
 from jumok_export.cli.process import let_threads_sleep, reuse_freed_memory
 
 
-@click.command()
+@click.command(cls=ExportCommand)
 @click.argument("configuration", metavar="CONFIG.toml", type=FILE)
 @click.option(
     "--out",
@@ -48,7 +49,7 @@ def train(*, configuration: Path, out: Path, data: Path | None) -> None:
     run_training(configuration, out, data=data, progress=say)
 
 
-@click.command()
+@click.command(cls=ExportCommand)
 @click.argument("checkpoint", metavar="CHECKPOINT", type=click.Path(exists=True, path_type=Path))
 @out_option
 @precision_option
@@ -120,7 +121,7 @@ def export(
     say(written(out, bundle))
 
 
-@click.command(name="add-native")
+@click.command(cls=ExportCommand, name="add-native")
 @click.argument("bundle", metavar="BUNDLE", type=FOLDER)
 @out_option
 @overwrite_option
@@ -136,7 +137,7 @@ def add_native(*, bundle: Path, out: Path, overwrite: bool) -> None:
     say(written(out, add_native_graphs(bundle, out, overwrite=overwrite, progress=say)))
 
 
-@click.command()
+@click.command(cls=ExportCommand)
 @click.argument("bundles", metavar="BUNDLE BUNDLE...", nargs=-1, required=True, type=FOLDER)
 @out_option
 @click.option("--name", help="Name of the model.  [default: the folder's]")

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from jumok_export.cli.command import ExportCommand
 from jumok_export.cli.messages import timed, written
 from jumok_export.cli.options import (
     alignment_text,
@@ -37,12 +38,12 @@ def _source(_context: click.Context, _parameter: click.Parameter, value: str) ->
     return Path(value) if name is None else name
 
 
-@click.command(name="import")
+@click.command(cls=ExportCommand, name="import")
 @click.argument("source", metavar="SOURCE", callback=_source)
 @optional_out_option
 @precision_option
-@click.option("--source-lang", metavar="TAG", help="Default source language of requests.")
-@click.option("--target-lang", metavar="TAG", help="Default target language of requests.")
+@click.option("--source-language", metavar="TAG", help="Default source language of requests.")
+@click.option("--target-language", metavar="TAG", help="Default target language of requests.")
 @click.option(
     "--max-source-length",
     metavar="N",
@@ -67,8 +68,8 @@ def import_model(
     source: "Path | HubName",
     out: Path | None,
     precisions: Sequence[str],
-    source_lang: str | None,
-    target_lang: str | None,
+    source_language: str | None,
+    target_language: str | None,
     max_source_length: int | None,
     max_target_length: int | None,
     calibration: Path | None,
@@ -85,16 +86,14 @@ def import_model(
 ) -> None:
     """Import SOURCE, a model of another project, to a verified bundle.
 
-    The format is recognised.
-
     SOURCE is a file or folder, or a name on the Hugging Face Hub, such as Helsinki-NLP/opus-mt-en-de or
     hf:ORG/NAME@REVISION. A named model is imported once into the cache, which `jumok serve NAME` reads; with --out it
     is written there.
 
-    Imports Hugging Face checkpoints (Marian, M2M100, NLLB, BART, mBART, Pegasus, T5, mT5 and umT5), Marian's own
-    models (OPUS-MT originals, students of Firefox and Bergamot), CTranslate2 folders and Argos Translate packages.
-    Nothing in them is executed. The bundle decodes by the model's own settings. Give the languages if the model names
-    none.
+    Imports Hugging Face checkpoints (Marian, M2M100, NLLB, BART, mBART, Pegasus, T5, mT5 and umT5), Marian's own models
+    (OPUS-MT originals, students of Firefox and Bergamot), CTranslate2 folders and Argos Translate packages; the format
+    is recognised. Nothing in them is executed. The bundle decodes by the model's own settings. Give the languages if
+    the model names none.
     """
     from jumok_serve.bundle.bundle import check_target  # noqa: PLC0415
 
@@ -108,8 +107,8 @@ def import_model(
     say = timed()
     options = ImportOptions(
         precisions=precisions,
-        source_language=source_lang,
-        target_language=target_lang,
+        source_language=source_language,
+        target_language=target_language,
         max_source_length=max_source_length,
         max_target_length=max_target_length,
         calibration=None if calibration is None else read_calibration(calibration),

@@ -20,7 +20,14 @@ _Replaced = tuple[Any, str, Any]
 def quick_exporter() -> Iterator[None]:
     """Take the shortcuts within this context."""
     with contextlib.ExitStack() as restored:
-        shortcuts = _cached_operators, _needed_decompositions, _known_values, _possible_rewrites, _no_stack_traces
+        shortcuts = (
+            _cached_operators,
+            _needed_decompositions,
+            _known_values,
+            _possible_rewrites,
+            _no_stack_traces,
+            _no_descriptions,
+        )
         for make in shortcuts:
             with contextlib.suppress(ImportError, AttributeError, KeyError):
                 holder, name, value = make()
@@ -98,3 +105,10 @@ def _possible_rewrites() -> _Replaced:
 def _no_stack_traces() -> _Replaced:
     """Note no lines of the model's code at the nodes of a traced program."""
     return torch.fx.config, "do_not_emit_stack_traces", True
+
+
+def _no_descriptions() -> _Replaced:
+    """Describe no traced tensor beside its value, which has type and shape; memory formats are found by solving."""
+    from torch.fx.experimental import proxy_tensor  # noqa: PLC0415
+
+    return proxy_tensor, "_extract_tensor_metadata", lambda _: None

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from jumok_export.graphs.graph import Graph, with_inner
 from jumok_export.graphs.weights import (
     Place,
+    checksum,
     equal,
     forget_quantized,
     is_external,
@@ -30,6 +31,9 @@ SMALLEST_EXTERNAL = 1024
 """Bytes of a tensor below which it stays in its graph."""
 ALIGNMENT = 4096
 """Alignment of tensors in bytes: a page, so that mapped files need no copy."""
+
+Stored: TypeAlias = dict[tuple[object, ...], tuple["Place", bool]]
+"""Results of `WeightsFile.store_once` by the storage, type and shape of living tensors."""
 
 
 class WeightsFile:
@@ -69,7 +73,7 @@ class WeightsFile:
         """
         array = np.ascontiguousarray(array)
         bits = array.view(f"u{array.itemsize}")
-        key = (bits.dtype, tuple(sorted(array.shape)), int(bits.sum(dtype=np.uint64)))  # of the transposition too
+        key = (bits.dtype, tuple(sorted(array.shape)), checksum(array))  # of the transposition too
         like = self._stored.setdefault(key, [])
         for turned in (False, True):
             wanted = bits.T if turned else bits
@@ -83,6 +87,17 @@ class WeightsFile:
         self._write(array.data.cast("B"))
         like.append((place, array.shape))
         return place, False
+
+    def store_once(self, tensor: Tensor, stored: Stored) -> tuple[Place, bool]:
+        """Store a tensor as `store` does, and read the values of each storage only once.
+
+        Args:
+            stored: tensors that this method has stored; all must stay as they are while it is used.
+        """
+        key = tensor.data_ptr(), tensor.dtype, tuple(tensor.shape), tensor.stride()
+        if key not in stored:
+            stored[key] = self.store(tensor.detach().numpy())
+        return stored[key]
 
     def keep(self, tensor: Tensor) -> Tensor:
         """Store a tensor; returns it mapped from the file, so that it is in memory only while it is read."""

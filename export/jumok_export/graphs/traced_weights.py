@@ -9,7 +9,7 @@ from onnx import numpy_helper
 from onnxscript import ir
 from torch import Tensor, nn
 
-from jumok_export.graphs.storage import SMALLEST_EXTERNAL, WeightsFile
+from jumok_export.graphs.storage import SMALLEST_EXTERNAL, Stored, WeightsFile
 from jumok_export.graphs.weights import TURNED, convert, refer
 
 
@@ -40,8 +40,14 @@ def without_weights(exported: torch.onnx.ONNXProgram, module: nn.Module) -> Trac
     return TracedModel(exported.model_proto.SerializeToString(), weights)
 
 
-def with_weights_in(file: WeightsFile | None, traced: TracedModel, module: nn.Module) -> onnx.ModelProto:
-    """Put the large constants of a traced model into a file, or without one into the model."""
+def with_weights_in(
+    file: WeightsFile | None, traced: TracedModel, module: nn.Module, stored: Stored
+) -> onnx.ModelProto:
+    """Put the large constants of a traced model into a file, or without one into the model.
+
+    Args:
+        stored: see `WeightsFile.store_once`.
+    """
     tensors, model = _tensors(module), onnx.ModelProto.FromString(traced.content)
     for constant in model.graph.initializer:
         if constant.name not in traced.weights:
@@ -51,10 +57,10 @@ def with_weights_in(file: WeightsFile | None, traced: TracedModel, module: nn.Mo
         if file is None:
             constant.CopyFrom(numpy_helper.from_array(array, constant.name))
             continue
-        place, turned = file.store(array)
+        place, turned = file.store_once(tensors[constant.name], stored) if given is None else file.store(given)
         shape = array.shape[::-1] if turned else array.shape
-        stored = refer(constant.name, constant.data_type, shape, place)
-        constant.CopyFrom(convert(stored, constant.name, TURNED) if turned else stored)
+        weight = refer(constant.name, constant.data_type, shape, place)
+        constant.CopyFrom(convert(weight, constant.name, TURNED) if turned else weight)
     return model
 
 

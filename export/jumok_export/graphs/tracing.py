@@ -25,7 +25,7 @@ from jumok_export.graphs.method_outputs import (
     shapes_noted,
 )
 from jumok_export.graphs.scan import ATTENTION
-from jumok_export.graphs.storage import WeightsFile
+from jumok_export.graphs.storage import Stored, WeightsFile
 from jumok_export.graphs.traced_weights import TracedModel, with_weights_in, without_weights
 from jumok_export.graphs.translations import TRANSLATIONS
 from jumok_export.models.seq2seq import Tensors
@@ -156,12 +156,13 @@ def export_graphs(
         return _trace(_View(model, methods[graph]), getattr(small, graph), getattr(large, graph))
 
     graphs, last = {}, [*methods][-1]
+    stored: Stored = {}
     beside = weights is not None and can_fork() and _is_large(model)
     with quick_exporter(), forked(partial(trace, last)) if beside else contextlib.nullcontext() as other:
         for graph, method in methods.items():
             progress(f"exporting the {'scorer and aligner' if graph == BOTH else graph}")
             traced = (other() if graph == last and other is not None else None) or trace(graph)
-            graphs[graph] = traced.graph(_View(model, method), weights)
+            graphs[graph] = traced.graph(_View(model, method), weights, stored)
     if BOTH in graphs:
         both = graphs.pop(BOTH)
         graphs |= {"scorer": _part(both, both.outputs[:1]), "aligner": _part(both, both.outputs[1:])}
@@ -293,9 +294,9 @@ class _Traced(NamedTuple):
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
 
-    def graph(self, view: _View, weights: WeightsFile | None) -> Graph:
+    def graph(self, view: _View, weights: WeightsFile | None, stored: Stored) -> Graph:
         """The graph, with its large constants in a file, if there is one."""
-        model = with_weights_in(weights, self.model, view)
+        model = with_weights_in(weights, self.model, view, stored)
         read = {name for node in model.graph.node for name in node.input}
         # Memory and state are passed on whole; other inputs are left out if the model does not read them.
         used = tuple(spec for spec in self.inputs if "." in spec.name or spec.name in read)

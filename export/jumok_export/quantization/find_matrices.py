@@ -9,9 +9,10 @@ import onnx
 from numpy.typing import NDArray
 
 from jumok_export.graphs.graph import Graph, reads
-from jumok_export.graphs.quantize_matrix import parts
-from jumok_export.graphs.weights import values
+from jumok_export.graphs.weights import checksum, values
 
+_HASHED = 64
+"""Rows and columns of a matrix that are hashed at least, if it has as many."""
 EMBEDDING_ROWS = 64
 """Embeddings with fewer rows stay in fp32: they save nothing."""
 
@@ -153,12 +154,14 @@ def rectified_keys(graphs: Iterable[Graph]) -> Set[str]:
 
 
 def weight_key(weight: NDArray[np.float32]) -> str:
-    """Return a key of a matrix [K, N] by its content, since names differ among the graphs of a model."""
-    digest = hashlib.sha256()
-    for part in parts(weight.shape, 0):
-        digest.update(np.ascontiguousarray(weight[part]).data)
-    digest.update(repr(weight.shape).encode())
-    return digest.hexdigest()
+    """Return a key of a matrix [K, N] by its content, since names differ among the graphs of a model.
+
+    It has the sum of all bits, and values at `_HASHED` rows and columns or more: a hash of all values would take longer
+    than quantization, most of all for a transposed matrix.
+    """
+    steps = [max(1, size // _HASHED) for size in weight.shape]
+    some = np.ascontiguousarray(weight[:: steps[0], :: steps[1]])
+    return f"{checksum(weight)} {weight.shape} {hashlib.sha256(some.data).hexdigest()}"
 
 
 def _is_plain(node: onnx.NodeProto) -> bool:

@@ -1,38 +1,24 @@
-"""Training configuration: schema of the TOML file, and errors that name its keys."""
+"""Schema of a training configuration."""
 
-import difflib
 import json
 import math
-import tomllib
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from types import NoneType
-from typing import Annotated, Any, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
-from pydantic_core import ErrorDetails
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
 from jumok_export.models.cells import CellKind
 from jumok_export.models.recurrent import RecurrentSizes
 from jumok_export.models.recurrent_attention import AttentionKind
-from jumok_proto.errors import JumokError
 from jumok_serve.evaluation.bleu_tokenizers import bleu_tokenizer, check_bleu_tokenizer
-from jumok_serve.files import UnusableFileError, read_file
 from jumok_serve.manifest.fields import LanguageTag, Name
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits
-
-MOST_BYTES = 2**20
-"""Bytes of a configuration file."""
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]
 
 SCORES = {"validation_bleu": "BLEU", "validation_chrf": "chrF"}
 """Scores of a validation: names in metrics, and names for people."""
-
-
-class ConfigurationError(JumokError, ValueError):
-    """An invalid configuration file; the message lists every problem with its key."""
 
 
 class _Section(BaseModel):
@@ -368,65 +354,3 @@ def configuration_from_values(values: Mapping[str, Any]) -> Configuration:
     """
     # Strict validation takes an array for a tuple only from JSON.
     return Configuration.model_validate_json(json.dumps(values, default=str))
-
-
-def parse_configuration(text: str, origin: str) -> Configuration:
-    """Parse a configuration in TOML.
-
-    Args:
-        origin: name of the file, for error messages.
-
-    Raises:
-        ConfigurationError: no TOML, or unknown keys, missing keys and invalid values; lists all.
-    """
-    try:
-        return configuration_from_values(tomllib.loads(text))
-    except ValidationError as error:
-        problems = dict.fromkeys(map(_describe, error.errors(include_url=False)))
-        raise ConfigurationError("\n  ".join([f"{origin} cannot be used:", *problems])) from error
-    except (ValueError, RecursionError) as error:  # not TOML, a number of too many digits, or nested too deeply
-        raise ConfigurationError(f"{origin} is not TOML: {error}") from error
-
-
-def load_configuration(path: Path) -> Configuration:
-    """Load a configuration file.
-
-    Raises:
-        ConfigurationError: an unreadable file, or as in `parse_configuration`.
-    """
-    try:
-        text = read_file(path, MOST_BYTES).decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError, UnusableFileError) as error:
-        raise ConfigurationError(f"{path} cannot be read: {error}") from error
-    return parse_configuration(text, str(path))
-
-
-_BRANCHES: Mapping[str, Any] = {"(transformer)": TransformerSection, "(recurrent)": RecurrentSection}
-
-
-def _nearest(location: Sequence[str | int]) -> str:
-    """Suggest the key of the same table that an unknown key may be meant as."""
-    *tables, key = [part for part in location if isinstance(part, str)]
-    table: Any = Configuration
-    for name in tables:
-        # A branch of `ModelSection` is in the location by its tag.
-        annotation = getattr(table.model_fields.get(name), "annotation", None)
-        sections = [part for part in get_args(annotation) if part is not NoneType]
-        table = _BRANCHES.get(name) or (sections[0] if len(sections) == 1 else annotation)
-        if name == "model":
-            table = TransformerSection
-        if not hasattr(table, "model_fields"):
-            return ""
-    similar = difflib.get_close_matches(key, table.model_fields, n=1)
-    return f"; did you mean {similar[0]}?" if similar else ""
-
-
-def _describe(problem: ErrorDetails) -> str:
-    # pydantic adds the tags of union branches, which are no identifiers.
-    key = ".".join(str(part) for part in problem["loc"] if str(part).isidentifier() or isinstance(part, int))
-    if problem["type"] == "extra_forbidden":
-        return f"{key}: unknown key{_nearest(problem['loc'])}"
-    if problem["type"] == "missing":
-        return f"{key}: missing"
-    value = "" if isinstance(problem["input"], dict) else f", got {problem['input']!r}"
-    return f"{key}: {problem['msg'].removeprefix('Value error, ')}{value}".removeprefix(": ")

@@ -11,7 +11,8 @@ from jumok_export.bundles.export import DEFAULT_PRECISIONS, describe_architectur
 from jumok_export.errors import ExportError
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_export.training.checkpoint import Checkpoint
-from jumok_export.training.configuration import SCORES, Configuration, ConfigurationError, load_configuration
+from jumok_export.training.configuration import SCORES, Configuration
+from jumok_export.training.configuration_file import ConfigurationError, load_configuration
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead

@@ -14,12 +14,8 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from jumok_export.training.callbacks import Bar, MovingAverage, Record
 from jumok_export.training.checkpoint import BEST, LAST
-from jumok_export.training.configuration import (
-    Configuration,
-    ConfigurationError,
-    load_configuration,
-    parse_configuration,
-)
+from jumok_export.training.configuration import Configuration
+from jumok_export.training.configuration_file import ConfigurationError, load_configuration, parse_configuration
 from jumok_export.training.datamodule import TranslationData, is_first_process, remove_made_files
 from jumok_export.training.module import TranslationTraining
 from jumok_serve.evaluation.bleu_tokenizers import described_score

@@ -84,12 +84,18 @@ class TranslateFileResponse(google.protobuf.message.Message):
     TEXT_COUNT_FIELD_NUMBER: builtins.int
     TRANSLATED_COUNT_FIELD_NUMBER: builtins.int
     PROBLEMS_FIELD_NUMBER: builtins.int
+    CUT_SENTENCE_COUNT_FIELD_NUMBER: builtins.int
+    TRUNCATED_COUNT_FIELD_NUMBER: builtins.int
     file: builtins.bytes
     """The next bytes of the translated file."""
     text_count: builtins.int
     """Number of texts of the file."""
     translated_count: builtins.int
     """Number of texts that are translated so far."""
+    cut_sentence_count: builtins.int
+    """Number of sentences so far that were too long for the model and were cut into parts."""
+    truncated_count: builtins.int
+    """Number of texts so far that were too long for the model and whose ends were left out."""
     @property
     def problems(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___FileProblem]:
         """Texts since the last message that could not be translated."""
@@ -101,8 +107,10 @@ class TranslateFileResponse(google.protobuf.message.Message):
         text_count: builtins.int = ...,
         translated_count: builtins.int = ...,
         problems: collections.abc.Iterable[Global___FileProblem] | None = ...,
+        cut_sentence_count: builtins.int = ...,
+        truncated_count: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["file", b"file", "problems", b"problems", "text_count", b"text_count", "translated_count", b"translated_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cut_sentence_count", b"cut_sentence_count", "file", b"file", "problems", b"problems", "text_count", b"text_count", "translated_count", b"translated_count", "truncated_count", b"truncated_count"]) -> None: ...
 
 Global___TranslateFileResponse: typing_extensions.TypeAlias = TranslateFileResponse
 

@@ -139,6 +139,7 @@ class Configuration(BaseModel):
     max_calls_of_caller: Positive = Field(
         _SERVICE.max_calls_of_caller, description="Most open calls of a token, or of a client address without tokens."
     )
+    max_corpora: Positive = Field(_SERVICE.max_corpora, description="Most open corpora; a caller has at most half.")
     max_watches: Positive = Field(
         _SERVICE.max_watches,
         description="Most open health watches and reflections, and as many health checks; a caller has at most half.",

@@ -26,11 +26,18 @@ PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
     "servers",
     metavar="HOST:PORT,...",
     envvar="JUMOK_SERVER",
+    show_envvar=True,
     required=True,
     help="Servers of the same models, separated by commas.",
 )
 @click.option("--tls-ca", type=PEM, help="Root certificates to check the servers' certificates with, in PEM.")
-@click.option("--token", envvar="JUMOK_TOKEN", default="", help="Token to list languages with, if a client has none.")
+@click.option(
+    "--token",
+    envvar="JUMOK_TOKEN",
+    show_envvar=True,
+    default="",
+    help="Token to list languages with, if a client has none.",
+)
 @click.option("--needs-token", is_flag=True, help="Tell clients that the servers need tokens.")
 @click.option("--http-host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--http-port", default=8080, show_default=True, help="Port to listen on; 0: any free port.")
@@ -55,7 +62,7 @@ def gateway(
     tls_key: Path | None,
     grace: float,
 ) -> None:
-    """Serve the HTTP APIs in front of servers elsewhere, until SIGTERM or Ctrl-C.
+    """Serve the HTTP APIs of 'jumok serve --http-port' in front of servers elsewhere, until SIGTERM or Ctrl-C.
 
     Calls take turns among the servers; if one is unavailable, the next gets the call. Clients' keys are tokens of the
     servers.

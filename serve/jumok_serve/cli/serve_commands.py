@@ -59,7 +59,7 @@ def _setting(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 def _metavar(annotation: Any) -> str:
     """Return the help's placeholder for values of a type: their choices or their kind."""
-    kinds = {int: "N", float: "N", str: "TEXT", Path: "FILE"}
+    kinds = {int: "N", float: "N", str: "TEXT", Path: "PATH"}
     if annotation in kinds:
         return kinds[annotation]
     arguments = get_args(annotation)
@@ -213,7 +213,7 @@ def _announced(settings: Configuration, server: Server) -> Iterator[None]:
     multiple=True,
     default=["translate"],
     show_default=True,
-    help="Scope of the token; may be repeated.",
+    help="Scope of the token; repeatable.",
 )
 @click.option(
     "--file",

@@ -1,41 +1,36 @@
 """A bundle's graphs as ONNX Runtime sessions on one device."""
 
 import copy
-import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from jumok_proto.errors import BundleNotLoadedError
-from jumok_serve.bundle.bundle import Bundle, check_graph
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest.graph_variants import Target, graphs_by_role
-from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
+from jumok_serve.manifest.manifest import GraphSpec
 from jumok_serve.native import library
 from jumok_serve.runtime.binding import Binding, Tensors, as_value
 from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.encoded_sources import Encoded, EncodedSources
-from jumok_serve.runtime.graph_checks.aligner_layers import layers_part
 from jumok_serve.runtime.graph_checks.contract import contract_problems
-from jumok_serve.runtime.graph_checks.encoded_source import find_encoded_source, with_encoded_output
-from jumok_serve.runtime.graph_checks.external_data import read_graph
-from jumok_serve.runtime.sessions import open_session, products_saturate, session_options
+from jumok_serve.runtime.graph_sessions import CROSS_ATTENTION, GraphFolder, GraphSessions, output_spec
+from jumok_serve.runtime.sessions import products_saturate
 from jumok_serve.runtime.state.device_slots import DeviceSlots
 from jumok_serve.runtime.state.kv_cache import Slots
 from jumok_serve.runtime.state.slot_buffers import SlotBuffers
 from jumok_serve.runtime.step_inputs import draw_arrays, never_empty
-from jumok_serve.runtime.thread_placement import place_threads
+from jumok_serve.runtime.thread_placement import ThreadPlacement
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
 Booleans = NDArray[np.bool_]
 
-ATTENTION_OUTPUTS = {"cross": "cross_attention", "encoder": "encoder_attention", "decoder": "decoder_attention"}
+ATTENTION_OUTPUTS = {"cross": CROSS_ATTENTION, "encoder": "encoder_attention", "decoder": "decoder_attention"}
 """The aligner's outputs by the kind of attention."""
 
 LENGTH_AXES = {"memory": "S", "state": "E"}
@@ -50,11 +45,9 @@ LOGIT_ROWS = "logit_rows"
 FEW_ROWS = 4
 """Most rows of a step that one thread of a small model decodes as fast as several threads do.
 
-With 12 MiB of weights a text took 4.6 ms with one thread and 4.8 with two, on two cores with 1 row (2026-11-26).
+Steps of 1, 2 and 4 rows took 178, 198 and 235 us with one thread and 3 to 4 % more with two, with 15 MiB of weights on
+two busy cores (2nd percentiles, 2026-11-26).
 """
-
-_ONE_PASS = {"scorer", "aligner"}
-"""Graphs outside the step loop, loaded at their first use."""
 
 _DTYPES = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "int32": np.int32, "int8": np.int8}
 
@@ -77,17 +70,6 @@ class Pairs(NamedTuple):
     target_lengths: Integers
 
 
-class GraphFolder(Protocol):
-    """A folder with graphs: an opened `Bundle`, or one being made."""
-
-    @property
-    def path(self) -> Path:
-        """The folder that file names are relative to."""
-
-    def variant(self, precision: str) -> PrecisionVariant:
-        """The graphs of one precision."""
-
-
 class Graphs:
     """The graphs of one precision on one device; safe in any thread.
 
@@ -98,6 +80,7 @@ class Graphs:
         listed: True to load the decoder for shortlists instead of the other.
         native: True to prefer graphs with native operators on the CPU if their library is there.
         packed: False to read weights where their file is mapped: slower, in less memory.
+        open_sessions: opens the sessions of the graphs.
 
     Attributes:
         native: True if native operators decode.
@@ -110,7 +93,6 @@ class Graphs:
         by_slot: True if the sentences of a step may be in any slots, False if they must be in slots 0 .. n-1.
         reads_entry_positions: True if the decoder reads the positions of cache entries.
         packed: False if weights are read where their file is mapped.
-        placement: cores of the threads.
         few: the same graphs with one thread, for steps of at most `FEW_ROWS` rows; None: these take all threads.
 
     Raises:
@@ -128,6 +110,7 @@ class Graphs:
         listed: bool = False,
         native: bool = True,
         packed: bool = True,
+        open_sessions: Callable[..., GraphSessions] = GraphSessions,
     ) -> None:
         variant = bundle.variant(precision)
         if listed and not variant.listed and not device.own_memory:
@@ -142,7 +125,7 @@ class Graphs:
             raise BundleError(bundle.path, unfit)
         self.listed = listed
         self.native = target == "native" and variant.native
-        self.vocabulary = int(_output(variant.graphs["decoder"], "logits").axes[-1])
+        self.vocabulary = int(output_spec(variant.graphs["decoder"], "logits").axes[-1])
         self.memory_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("memory."))
         self.state_specs = tuple(spec for spec in decoder.inputs if spec.name.startswith("state."))
         self.decoder_inputs = frozenset(spec.name for spec in decoder.inputs)
@@ -154,119 +137,37 @@ class Graphs:
             and all(spec.axes[0] == SLOTS for spec in (*self.memory_specs, *self.state_specs))
         )
         self.reads_entry_positions = "entry_positions" in self.decoder_inputs
-        self._path = bundle.path
-        self._pinned = bundle.pinned if isinstance(bundle, Bundle) else None
-        self._folder = bundle.path if self._pinned is None else self._pinned.path
-        self._weights = variant.weights
         self._graphs = graphs
-        self._device = device
         self._device_id = (device.name, 0) if device.own_memory else None
-        self.placement = place_threads(threads if device.name == "cpu" else None)
         self.packed = packed
         self.few: Graphs | None = None
-        self._options = self._session_options(threads)
-        self._lock = threading.Lock()
-        self._sessions: dict[str, Any] = {}
-        self._encoded = self._find_encoded_source()
-        problems: list[str] = []
-        # Decoding must not wait for the sampler to load.
-        for name in [name for name in graphs if name not in _ONE_PASS]:
-            try:
-                self._sessions[name] = self._load(name)
-            except BundleError as error:
-                problems += error.problems
-        if problems:
-            raise BundleError(bundle.path, problems)
+        self._sessions = open_sessions(
+            bundle, graphs, variant.weights, device=device, threads=threads, packed=packed, native=self.native
+        )
+        encoded = self._sessions.encoded
+        self._encoded = None if encoded is None else EncodedSources(encoded)
+
+    @property
+    def placement(self) -> ThreadPlacement:
+        """Cores of the threads."""
+        return self._sessions.placement
 
     def path(self, name: str) -> Path:
         """The file of the graph with a role."""
-        return self._folder / self._graphs[name].file
-
-    def _session_options(self, threads: int | None) -> Any:
-        return session_options(
-            threads,
-            self._device,
-            self.placement.affinities,
-            packed=self.packed,
-            weights_folder=(self._folder / self._weights).parent,
-        )
-
-    def _load(self, name: str, layers: Sequence[int] = ()) -> Any:
-        """Open a session of a graph, or of the part of the aligner for some layers."""
-        spec = self._graphs[name]
-        content = self._checked_content(spec.file)
-        encoded = None if self._encoded is None else self._encoded.tensor
-        part = layers_part(content, _output(spec, ATTENTION_OUTPUTS["cross"]), layers, encoded) if layers else None
-        try:
-            checked = name not in _ONE_PASS
-            graph = self.path(name) if part is None else part
-            if name == "encoder" and encoded is not None:
-                graph = with_encoded_output(content, encoded)
-            session = open_session(graph, self._device, self._options, checked=checked, packed=self.packed)
-        except DeviceError:
-            raise
-        except Exception as error:
-            if self._device.name != "cpu" and "CUDA" in str(error):
-                raise DeviceError(f"device {self._device.name!r} cannot be used: {error}") from error
-            raise BundleError(self._path, [f"{spec.file}: ONNX Runtime cannot load it: {error}"]) from error
-        outputs = [one for one in session.get_outputs() if encoded is None or one.name != encoded.encoder]
-        problems = check_graph(spec, session.get_inputs(), outputs) if part is None else []
-        if self._pinned is not None:
-            problems += self._pinned.changed([spec.file, self._weights])
-        if problems:
-            raise BundleError(self._path, problems)
-        return session
-
-    def _find_encoded_source(self) -> EncodedSources | None:
-        """Find what an aligner can read of a native encoder; None if there is nothing, or a graph is damaged."""
-        if not self.native or "aligner" not in self._graphs:
-            return None
-        try:
-            contents = [self._checked_content(self._graphs[name].file) for name in ("encoder", "aligner")]
-        except BundleError:  # raised again when the graph is loaded
-            return None
-        found = find_encoded_source(*contents)
-        return None if found is None else EncodedSources(found)
-
-    def _checked_content(self, file: str) -> bytes:
-        """Read a graph, and check that it reads no other file than the weights."""
-        try:
-            return read_graph(self._folder, file, self._weights)
-        except ValueError as error:
-            raise BundleError(self._path, [f"{file}: {problem}" for problem in error.args]) from error
+        return self._sessions.path(name)
 
     def with_threads(self, threads: int, roles: Sequence[str] = ("encoder", "decoder")) -> "Graphs":
-        """The same graphs; those with some roles use another number of threads.
-
-        The new sessions have a second copy of the weights, except for weights that native operators pack.
-        """
+        """The same graphs; those with some roles use another number of threads."""
         other = copy.copy(self)
         other.few = None
-        other.placement = place_threads(threads)
-        other._options = other._session_options(threads)
-        other._sessions = {**self._sessions, **{name: other._load(name) for name in roles}}
+        other._sessions = self._sessions.with_threads(threads, roles)
         return other
 
     def unload(self, name: str) -> None:
         """Close the session of a graph outside the step loop; its next use loads it again."""
-        assert name in _ONE_PASS
-        with self._lock:
-            for key in [key for key in self._sessions if key.partition(" ")[0] == name]:
-                del self._sessions[key]
+        self._sessions.close(name)
         if name == "aligner" and self._encoded is not None:
             self._encoded.clear()
-
-    def _session(self, name: str, layers: Sequence[int] = ()) -> Any:
-        key = " ".join(map(str, (name, *layers)))
-        with self._lock:
-            if key not in self._sessions:
-                try:
-                    self._sessions[key] = self._load(name, layers)
-                except BundleError as error:  # not for the caller of a translation, who did not name a bundle
-                    raise BundleNotLoadedError(
-                        f"bundle {self._path.name} is not as it was opened, load it again: {'; '.join(error.problems)}"
-                    ) from error
-            return self._sessions[key]
 
     def encode(self, source_ids: Integers, source_lengths: Integers) -> tuple[Tensors, Tensors]:
         """Run the encoder, once for each sentence.
@@ -385,7 +286,7 @@ class Graphs:
         Only the part of the aligner runs that these layers depend on, and no encoder for the sources of the last
         searches.
         """
-        session = self._session("aligner", layers)
+        session = self._sessions.on_demand("aligner", layers)
         names = [output.name for output in session.get_outputs()]
         if (whole := ATTENTION_OUTPUTS["cross"]) in names:  # a graph without such a part
             found: Floats = self._run_targets("aligner", [whole], pairs)[0][:, list(layers)]
@@ -406,7 +307,7 @@ class Graphs:
         return encoded
 
     def _run_targets(self, graph: str, outputs: Sequence[str], pairs: Pairs) -> list[Floats]:
-        values = self._session(graph).run_with_ort_values(outputs, self._feeds(graph, pairs._asdict()))
+        values = self._sessions.on_demand(graph).run_with_ort_values(outputs, self._feeds(graph, pairs._asdict()))
         return [value.numpy() for value in values]
 
     def _feeds(self, graph: str, arrays: Mapping[str, Integers]) -> Tensors:
@@ -425,10 +326,6 @@ def _check_for_device(decoder: GraphSpec, precision: str, device: Device, *, lis
             f"the bundle has no graphs in {precision} for device {device.name!r}: export or import the model again "
             "with --precision fp16 or fp32, or use --device cpu"
         )
-
-
-def _output(graph: GraphSpec, name: str) -> TensorSpec:
-    return next(spec for spec in graph.outputs if spec.name == name)
 
 
 def _empty_size(axis: int | str) -> int:

@@ -203,13 +203,15 @@ class StepArrays:
     ) -> UnsteadySearches:
         """Advance the steady searches; the others have to `set_inputs` themselves. See `BatchSearch.advance_steady`."""
         number = min(self._max_continuations, self.beam_size * tokens.shape[1]) or self.beam_size
-        if self._native is None:
+        native = self._native
+        if native is None:
             unsteady = self._advance_steady(slots, tokens, totals, number)
-        elif self.some_have_terms:
-            unsteady = self._native.advance_with_terms(slots, tokens, totals, self.steps, number)
-            self.changes += 1
         else:
-            unsteady = self._native.advance_steady(slots, tokens, totals, self.steps, number)
+            native.reserve(len(slots), number)
+            tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
+            advance = native.advance_with_terms if self.some_have_terms else native.advance_steady
+            unsteady = advance(slots, tokens, totals, self.steps, number)
+            self.changes += self.some_have_terms
         self.steps += 1
         return unsteady
 
@@ -310,14 +312,18 @@ class NativeStep:
         ring_steps, num_eos_ids = arrays._ring_tokens.shape[1], arrays._eos_ids.shape[1]
         self._searches = _Searches(arrays.beam_size, ring_steps, num_eos_ids, *map(address, self._kept_alive))
         self._slots = arrays.capacity
-        self._reserve(0)
+        self._allocate(0)
         self._run_with_terms = function("jumok_run_on_with_terms", _WITH_TERMS_ARGUMENTS)
         self._list_boosts = function("jumok_boosts", _BOOSTS_ARGUMENTS)
         self._boosted: NDArray[np.int64] = np.zeros((0, 2), np.int64)
         self._last_boosts = NO_CONSTRAINTS
 
-    def _reserve(self, number: int) -> None:
-        """Make room for `number` continuations of every slot."""
+    def reserve(self, slots: int, number: int) -> None:
+        """Make room for `number` continuations of as many slots, if there is less."""
+        if slots * number > len(self._tokens):
+            self._allocate(number)
+
+    def _allocate(self, number: int) -> None:
         self._unsteady: NDArray[np.int64] = np.zeros(self._slots, np.int64)
         self._tokens: NDArray[np.int64] = np.zeros(self._slots * number, np.int64)
         self._scores: NDArray[np.float32] = np.zeros(self._slots * number, np.float32)
@@ -332,27 +338,12 @@ class NativeStep:
         steps: int,
         number: int,
     ) -> UnsteadySearches:
-        """Advance steady searches, and find `number` continuations for the others."""
-        if len(slots) * number > len(self._tokens):
-            self._reserve(number)
-        candidates = tokens.shape[1]
-        tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
-        count = self._run(
-            *(self._searches, pointer(slots), len(slots), candidates),
+        """Advance steady searches, and find `number` continuations for the others; arrays are contiguous."""
+        count: int = self._run(
+            *(self._searches, pointer(slots), len(slots), tokens.shape[1]),
             *(pointer(tokens), pointer(totals), steps, number, *self._found),
         )
-        if not count:
-            return ALL_STEADY
-        has_nan, count = count < 0, abs(count)
-        end = count * number
-        return UnsteadySearches(
-            self._unsteady[:count].tolist(),
-            range(number, end + 1, number),
-            self._tokens[:end].tolist(),
-            self._scores[:end].tolist(),
-            self._rows[:end].tolist(),
-            has_nan,
-        )
+        return self._unsteady_searches(count, range(number, abs(count) * number + 1, number)) if count else ALL_STEADY
 
     def advance_with_terms(
         self,
@@ -363,23 +354,21 @@ class NativeStep:
         number: int,
     ) -> UnsteadySearches:
         """Advance steady searches, some with terms, and find at most `number` continuations for each of the others."""
-        if len(slots) * number > len(self._tokens):
-            self._reserve(number)
-        candidates = tokens.shape[1]
-        tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
         unsteady, *found = self._found
         ends: NDArray[np.int64] = np.empty(len(slots), np.int64)
-        count = self._run_with_terms(
-            *(self._searches, pointer(slots), len(slots), candidates),
+        count: int = self._run_with_terms(
+            *(self._searches, pointer(slots), len(slots), tokens.shape[1]),
             *(pointer(tokens), pointer(totals), steps, number, unsteady, pointer(ends), *found),
         )
-        if not count:
-            return ALL_STEADY
+        return self._unsteady_searches(count, ends[: abs(count)].tolist()) if count else ALL_STEADY
+
+    def _unsteady_searches(self, count: int, ends: Sequence[int]) -> UnsteadySearches:
+        """Return the unsteady searches that a function has written; a negative count means NaN candidates."""
         has_nan, count = count < 0, abs(count)
-        end = int(ends[count - 1])
+        end = ends[-1]
         return UnsteadySearches(
             self._unsteady[:count].tolist(),
-            ends[:count].tolist(),
+            ends,
             self._tokens[:end].tolist(),
             self._scores[:end].tolist(),
             self._rows[:end].tolist(),

@@ -161,7 +161,8 @@ class TermSearch(BeamSearch):
         forced = self._forced is not None
         # What a batch finds beyond these does not count.
         others = [_most_others(self._options, self._automaton, state) for state in states]
-        left = sum(others) + sum(len(state.boosted) for state in states)
+        boosted = [state.boosted for state in states]
+        left = sum(others) + sum(map(len, boosted))
         found = []
         for token, score, row in zip(tokens, scores, rows, strict=True):
             if not left or not score > DEAD_SCORE:  # or NaN, as are all that follow
@@ -170,7 +171,7 @@ class TermSearch(BeamSearch):
             added = score
             if forced:
                 added = score - sums[row]
-            elif token in state.boosted:
+            elif token in boosted[row]:
                 added = score / BOOST
                 left -= 1
             elif others[row]:

@@ -24,6 +24,7 @@ A power of two, so dividing by it gives the log-probability back bit by bit.
 MAX_READINGS: Final = 32
 """Most ways to read a row that are followed; more need many terms that share alternatives."""
 FEW_READINGS: Final = 8
+"""Ways to read a row that do not count as work: following them costs little beside a step."""
 MAX_WORK: Final = 2**14
 """Ways to read the rows of a sentence, beyond `FEW_READINGS` a row, after which the best two of a row are followed."""
 
@@ -157,14 +158,13 @@ class TermState:
         left: tokens that the shortest way to all terms still needs.
         complete: True if a hypothesis that ends here contains all terms.
         bank: most terms that a reading has met or begun.
-        boosted: tokens that go on with a term, or end the hypothesis after the last.
         awaits_end: True if the row ends with a term, which the next token may turn into a part of a longer word.
         surplus: True if the row ends with a sequence that it may not contain again.
     """
 
     __slots__ = (
-        *("_automaton", "_next", "_others", "_pending", "_readings"),
-        *("awaits_end", "bank", "boosted", "complete", "left", "surplus"),
+        *("_automaton", "_boosted", "_next", "_others", "_pending", "_readings"),
+        *("awaits_end", "bank", "complete", "left", "surplus"),
     )
 
     def __init__(self, automaton: "TermAutomaton", readings: tuple[Reading, ...]) -> None:
@@ -175,12 +175,19 @@ class TermState:
         self.bank = max(map(automaton.bank, readings))
         self.surplus = any(map(automaton.is_surplus, readings))
         self.awaits_end = any(map(automaton.awaits_end, readings))
-        boosted = {token for reading in readings for token in automaton.next_tokens(reading)}
-        if self.complete and self.awaits_end:  # all likely tokens may continue the word
-            boosted.update(automaton.eos_ids)
-        self.boosted = frozenset(boosted)
+        self._boosted: frozenset[int] | None = None
         self._next: dict[int, TermState] = {}
         self._others: dict[bool, TermState] = {}  # after a token of no term; by whether it continues a word
+
+    @property
+    def boosted(self) -> frozenset[int]:
+        """Tokens that go on with a term, or end the hypothesis after the last; found for the states of rows only."""
+        if self._boosted is None:
+            boosted = {token for reading in self._readings for token in self._automaton.next_tokens(reading)}
+            if self.complete and self.awaits_end:  # all likely tokens may continue the word
+                boosted.update(self._automaton.eos_ids)
+            self._boosted = frozenset(boosted)
+        return self._boosted
 
     def next(self, token: int) -> "TermState":
         """Return the state after a token."""
@@ -240,6 +247,7 @@ class TermAutomaton:
         self.once_tokens = frozenset(token for one in self.once for token in one)
         self._once_prefixes = frozenset(one[:length] for one in self.once for length in range(1, len(one) + 1))
         self.first_reading = Reading(sum(self._shortest), ())
+        self._missing: dict[int, int] = {}  # tokens of unmet terms
         self._states: dict[tuple[Reading, ...], TermState] = {}
         self._boosts: dict[tuple[TermState, ...], Constraints] = {}
         self._work = 0
@@ -355,7 +363,11 @@ class TermAutomaton:
     def left(self, reading: Reading) -> int:
         """Return the number of tokens that the shortest way from a reading to all terms needs."""
         unmet, pending = reading
-        missing = sum(length for bit, length in self._shortest.items() if bit & unmet)
+        missing = self._missing.get(unmet)
+        if missing is None:
+            missing = self._missing[unmet] = sum(length for bit, length in self._shortest.items() if bit & unmet)
+        if not pending:
+            return missing
         return min(
             (
                 missing - self._shortest[bit] + len(sequence) - len(pending)

@@ -23,7 +23,7 @@ STREAM_WINDOW = 16 * 1024
 HANDSHAKE_S = 20.0
 """Time for TLS and the first frames of a connection."""
 MAX_PENDING = 2048
-"""Calls that wait for the event loop; each may hold metadata and a window."""
+"""Calls that wait for the event loop; each takes some KiB with as much metadata as calls may have."""
 
 INTERVAL_S = 0.5
 """Time between two looks at the number of connections."""

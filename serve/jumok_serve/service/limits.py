@@ -24,6 +24,7 @@ class ServiceLimits:
         max_streams: open calls of one connection; further calls wait in the client.
         max_calls: open calls of all connections together, without health checks.
         max_calls_of_caller: open calls of a token, or without tokens of an address.
+        max_corpora: open corpora, besides these calls; one caller may have half.
         max_watches: open health watches and reflections; as many health checks; one caller may have half.
         max_connections: connections of a port.
         max_connections_of_address: connections of a client address to a port; new ones are closed.
@@ -50,6 +51,7 @@ class ServiceLimits:
     max_streams: int = 1024
     max_calls: int = 8192
     max_calls_of_caller: int = 4096
+    max_corpora: int = 256
     max_watches: int = 1024
     max_connections: int = 2048
     max_connections_of_address: int = 1024

@@ -6,6 +6,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from jumok_export.graphs import tracing
 from jumok_export.graphs.exporter import quick_exporter
@@ -81,8 +82,15 @@ def test_a_transformer_is_traced_once_for_each_graph(monkeypatch: pytest.MonkeyP
     assert len(values) <= 2 * casts  # each cast, and the operator that reads it
 
 
-def test_programs_have_no_stack_traces_within_the_context_alone() -> None:
+def test_programs_have_no_stack_traces_and_descriptions_within_the_context_alone() -> None:
+    def described() -> bool:
+        (*_, node) = make_fx(torch.abs, tracing_mode="symbolic")(torch.zeros(2, 3)).graph.nodes
+        return node.args[0].meta["tensor_meta"] is not None
+
     before = torch.fx.config.do_not_emit_stack_traces
+    assert described()
     with quick_exporter():
         assert torch.fx.config.do_not_emit_stack_traces
+        assert not described()
     assert torch.fx.config.do_not_emit_stack_traces == before
+    assert described()

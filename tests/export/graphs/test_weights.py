@@ -5,13 +5,25 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+import torch
 from onnx import TensorProto, helper, numpy_helper
 
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.quantize_matrix import AT_ONCE, quantize_weight
-from jumok_export.graphs.storage import SMALLEST_EXTERNAL, WeightsFile, write_graphs
+from jumok_export.graphs.storage import SMALLEST_EXTERNAL, Stored, WeightsFile, write_graphs
 from jumok_export.graphs.tracing import export_graphs
-from jumok_export.graphs.weights import HALF, SCALES, TURNED, VALUES, convert, is_external, place_of, refer, values
+from jumok_export.graphs.weights import (
+    HALF,
+    SCALES,
+    TURNED,
+    VALUES,
+    Place,
+    convert,
+    is_external,
+    place_of,
+    refer,
+    values,
+)
 from jumok_export.models.transformer import Transformer
 from jumok_export.training.vocabulary import Vocabulary
 
@@ -50,6 +62,26 @@ def test_a_tensor_and_its_transposition_are_stored_once(tmp_path: Path) -> None:
         assert not turned
         assert third not in {first, second}
     assert (tmp_path / "weights.bin").stat().st_size == third.offset + third.length
+
+
+def test_the_values_of_a_stored_tensor_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, read = WeightsFile.store, list[np.ndarray]()
+
+    def noted(self: WeightsFile, array: np.ndarray) -> tuple[Place, bool]:
+        read.append(array)
+        return store(self, array)
+
+    monkeypatch.setattr(WeightsFile, "store", noted)
+    matrix, known = torch.from_numpy(MATRIX.copy()), Stored()
+    with WeightsFile(tmp_path / "weights.bin") as file:
+        first = file.store_once(matrix, known)
+        assert file.store_once(torch.nn.Parameter(matrix), known) == first
+        assert len(read) == 1
+        # Other tensors in the same memory.
+        assert file.store_once(matrix.T, known) == (first[0], True)
+        assert file.store_once(matrix[:20], known) != first
+        assert file.store_once(matrix[:, :12], known) != file.store_once(matrix[:12].T, known)
+        assert len(read) == 5
 
 
 @pytest.mark.parametrize("channels", [0, 1])

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from jumok_export.training.configuration import ConfigurationError, configuration_from_values, load_configuration
+from jumok_export.training.configuration import configuration_from_values
+from jumok_export.training.configuration_file import ConfigurationError, load_configuration
 
 GOOD = """
 [data]

@@ -11,7 +11,7 @@ from jumok_export.models.encoder_decoder import CrossAttending
 from jumok_export.training.alignment import Alignment
 from jumok_export.training.callbacks import read_metrics
 from jumok_export.training.checkpoint import Checkpoint, load_checkpoint
-from jumok_export.training.configuration import ConfigurationError, parse_configuration
+from jumok_export.training.configuration_file import ConfigurationError, parse_configuration
 from jumok_export.training.corpus import ParallelCorpus
 from jumok_export.training.datamodule import ALIGNMENT
 from jumok_export.training.module import alignment_loss

@@ -7,7 +7,7 @@ import pytest
 from jumok_export.models.ssru import SSRUTransformer
 from jumok_export.training.callbacks import read_metrics
 from jumok_export.training.checkpoint import build_model, load_checkpoint
-from jumok_export.training.configuration import ConfigurationError, parse_configuration
+from jumok_export.training.configuration_file import ConfigurationError, parse_configuration
 from jumok_export.training.train import train
 from tests.export.training.test_training import CONFIGURATION, DATA
 

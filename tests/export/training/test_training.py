@@ -20,7 +20,8 @@ from jumok_export.models.recurrent import AttentiveRecurrent
 from jumok_export.models.transformer import Transformer
 from jumok_export.training.callbacks import read_metrics
 from jumok_export.training.checkpoint import LAST, CheckpointError, load_checkpoint
-from jumok_export.training.configuration import TrainingSection, load_configuration
+from jumok_export.training.configuration import TrainingSection
+from jumok_export.training.configuration_file import load_configuration
 from jumok_export.training.module import TranslationTraining, learning_rate_factor
 from jumok_export.training.train import train
 from jumok_export.training.vocabulary import PAD, START, UNKNOWN, Vocabulary

@@ -3,25 +3,35 @@
 import asyncio
 import gzip
 import itertools
+import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
-from jumok_proto.v1.translation_pb2 import MARKUP_HTML, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
+from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, GlossaryEntries
+from jumok_proto.v1.translation_pb2 import (
+    MARKUP_HTML,
+    CorpusItem,
+    CorpusSettings,
+    ScoreTextRequest,
+    TranslateCorpusRequest,
+    TranslateTextRequest,
+)
 from jumok_serve.service.auth.tokens import make_token
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.flood import Flood, message
 from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve
 
-CALLS = 1024
+CALLS = ServiceLimits().max_streams
 """Calls of each connection: as many as the server allows."""
 LASTS_S, SAMPLE_S = 3.0, 0.02
 STRANGERS_MIB, CALLERS_MIB, LATER_MIB = 100, 400, 30
@@ -31,10 +41,13 @@ SLOWER, FAST_S = 3.0, 0.05
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
 FILE = "/jumok.v1.FileService/TranslateFile"
+SCORE = "/jumok.v1.TranslationService/ScoreText"
+CREATE_GLOSSARY = "/jumok.v1.GlossaryService/CreateGlossary"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 LARGEST = ServiceLimits().max_message_bytes
 
 Attack = Callable[[Flood], None]
+UNREAD = "health checks whose responses are not read"
 
 
 def attacks(calls: int) -> dict[str, Attack]:
@@ -45,10 +58,21 @@ def attacks(calls: int) -> dict[str, Attack]:
     silent = message(TranslateCorpusRequest(settings=settings).SerializeToString())
     unfinished = message(bytes(LARGEST - 100), declared=LARGEST)
     tags = message(TranslateTextRequest(contents=[TAGS * 100] * 900, markup=MARKUP_HTML).SerializeToString())
+    pairs = TranslateTextRequest(contents=["word " * 19_000] * 20)
+    score = message(
+        ScoreTextRequest(contents=pairs.contents, targets=pairs.contents, truncate=True).SerializeToString()
+    )
+    words = CreateGlossaryRequest(name="words", dictionaries=[GlossaryEntries(tsv=words_of_terms(LARGEST))])
+    glossary = message(words.SerializeToString())
+    corpora = {
+        "texts": corpus_of(["word " * 19_000] * 30, truncate=True),
+        "tags": corpus_of([TAGS * 12_000] * 30, markup=MARKUP_HTML),
+    }
     files = {
-        "HTML": file_of("html", b"<p>" + TAGS.encode() * 149_000),
-        "XLIFF": file_of("xliff", XLIFF % (XLIFF_UNIT * 40_000)),
+        "HTML": file_of("html", b"<p>" + TAGS.encode() * 124_000),
+        "XLIFF": file_of("xliff", XLIFF % (XLIFF_UNIT * 55_000)),
         "Markdown": file_of("markdown", b"*a*\n\n" * 150_000),
+        "text": file_of("text", b"word " * 1_600_000),
     }
 
     def bomb(path: str) -> Attack:
@@ -65,6 +89,24 @@ def attacks(calls: int) -> dict[str, Attack]:
 
         return send
 
+    kinds = [
+        (TRANSLATE, tags),
+        (FILE, files["HTML"]),
+        (CORPUS, corpora["tags"]),
+        (TRANSLATE, large),
+        (CREATE_GLOSSARY, glossary),
+        (FILE, files["XLIFF"]),
+        (SCORE, score),
+        (CORPUS, corpora["texts"]),
+        (FILE, files["text"]),
+        (TRANSLATE, unfinished),
+        (FILE, files["Markdown"]),
+    ]
+
+    def mix(flood: Flood) -> None:
+        for (path, data), _ in zip(itertools.cycle(kinds), range(calls), strict=False):
+            flood.call(path, data, end=data is not unfinished)
+
     return {
         "gzip bombs": bomb(TRANSLATE),
         "gzip bombs for health": bomb(CHECK),
@@ -72,12 +114,31 @@ def attacks(calls: int) -> dict[str, Attack]:
         "unfinished health checks": repeat(CHECK, unfinished, end=False),
         "messages that say they are 4 GiB": repeat(TRANSLATE, message(bytes(2**20), declared=2**32 - 1), end=False),
         "watches": repeat(WATCH, message(b"")),
+        UNREAD: repeat(CHECK, message(b"")),
         "silent corpora": repeat(CORPUS, silent, end=False),
         "texts of many pages": repeat(TRANSLATE, large),
         "texts of tags": repeat(TRANSLATE, tags),
-        **{f"{name} files of tags": repeat(FILE, data) for name, data in files.items()},
+        "scores of long texts": repeat(SCORE, score),
+        "glossaries of words": repeat(CREATE_GLOSSARY, glossary),
+        **{f"corpora of {name}": repeat(CORPUS, data) for name, data in corpora.items()},
+        **{f"large {name} files": repeat(FILE, data) for name, data in files.items()},
+        "a mix of kinds": mix,
         "nothing": lambda _: None,
     }
+
+
+def corpus_of(texts: Sequence[str], **settings: Any) -> bytes:
+    """Messages of a corpus of texts, one each."""
+    first = CorpusSettings(options=DecodingOptions(beam_size=1, max_length=2), **settings)
+    items = [TranslateCorpusRequest(items=[CorpusItem(id=number, content=text)]) for number, text in enumerate(texts)]
+    return b"".join(message(one.SerializeToString()) for one in [TranslateCorpusRequest(settings=first), *items])
+
+
+def words_of_terms(size: int) -> str:
+    """Entries whose terms have as many words as a term may have."""
+    letters = random.Random(1)
+    lines = (" ".join(letters.choices("abcdefghijklmnopqrstuvwxyz", k=120)) + "\tb\n" for _ in range(size // 300))
+    return "".join(lines)
 
 
 def file_of(file_format: str, content: bytes) -> bytes:
@@ -101,7 +162,8 @@ async def attack(plan: Plan, findings: Findings) -> None:
         tokens = Path(folder) / "tokens"
         secret, made = make_token("attacker", ("translate",))
         tokens.write_text(f"{made.line()}\n", encoding="utf-8")
-        arguments = (plan.bundle, "--tokens", tokens, "--tokens-without-tls")
+        glossaries = Path(folder) / "glossaries"
+        arguments = (plan.bundle, "--tokens", tokens, "--tokens-without-tls", "--glossaries", glossaries)
         token = {"authorization": f"Bearer {secret}"}
         for who, fields, most_mib in (("a stranger", {}, STRANGERS_MIB), ("a caller", token, CALLERS_MIB)):
             async with jumok_serve(*arguments) as server:
@@ -118,7 +180,7 @@ async def _all_attacks(
     before = server.rss_mib()
     peaks = {}
     for name, send in attacks(CALLS).items():
-        peaks[name] = await _peak(server, plan.attackers, send, fields) - before
+        peaks[name] = await _peak(server, plan.attackers, send, fields, reads=name != UNREAD) - before
         progress(f"attack: {name} of {who}, {peaks[name]:.0f} MiB more")
     await asyncio.sleep(plan.attack_rest_s)
     later = server.rss_mib() - before
@@ -132,9 +194,9 @@ async def _all_attacks(
     findings.data[who] = peaks | {"later": later}
 
 
-async def _peak(server: Server, connections: int, send: Attack, fields: dict[str, str]) -> float:
+async def _peak(server: Server, connections: int, send: Attack, fields: dict[str, str], *, reads: bool) -> float:
     """Attack from several connections for a while; returns the largest memory, in MiB."""
-    floods = [await Flood.connect(server.address, **fields) for _ in range(connections)]
+    floods = [await Flood.connect(server.address, reads=reads, **fields) for _ in range(connections)]
     try:
         for flood in floods:
             send(flood)

@@ -39,10 +39,12 @@ class Flood(asyncio.Protocol):
 
     Args:
         fields: header fields of every call.
+        reads: False to take no byte of a response.
     """
 
-    def __init__(self, fields: Mapping[str, str]) -> None:
+    def __init__(self, fields: Mapping[str, str], *, reads: bool = True) -> None:
         self._fields = fields
+        self._reads = reads
         self.ended: Counter[str] = Counter()
         """Frames that ended calls, and the connection, by kind."""
         self.sent = 0
@@ -55,10 +57,10 @@ class Flood(asyncio.Protocol):
         self._unsent: dict[int, tuple[bytes, int, bool]] = {}
 
     @classmethod
-    async def connect(cls, address: str, **fields: str) -> Self:
+    async def connect(cls, address: str, *, reads: bool = True, **fields: str) -> Self:
         """Connect to ``host:port``."""
         host, _, port = address.rpartition(":")
-        _, flood = await asyncio.get_running_loop().create_connection(lambda: cls(fields), host, int(port))
+        _, flood = await asyncio.get_running_loop().create_connection(lambda: cls(fields, reads=reads), host, int(port))
         return flood
 
     def call(self, path: str, data: bytes, *, end: bool = True, **fields: str) -> None:
@@ -97,7 +99,8 @@ class Flood(asyncio.Protocol):
         """Send the preface."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
-        transport.write(PREFACE + frame(SETTINGS, 0, 0, b""))
+        window = b"" if self._reads else struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)
+        transport.write(PREFACE + frame(SETTINGS, 0, 0, window))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the end."""

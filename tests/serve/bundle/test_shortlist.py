@@ -13,6 +13,7 @@ from jumok_serve import BundleError, DecodingOptions, Translator
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
+from jumok_serve.runtime import graph_sessions
 from jumok_serve.runtime import graphs as graphs_module
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
@@ -231,7 +232,7 @@ def test_only_one_decoder_is_loaded(listed_bundle: Path, monkeypatch: pytest.Mon
         opened.append(path.stem)
         return open_session(path, *arguments, **settings)
 
-    monkeypatch.setattr(graphs_module, "open_session", noted)
+    monkeypatch.setattr(graph_sessions, "open_session", noted)
     bundle = Bundle.open(listed_bundle)
     for listed, names in (
         (False, {"encoder", "decoder", "sampler"}),

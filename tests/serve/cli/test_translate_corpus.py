@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from jumok import Client
+from tests.serve.text.test_long_sentences import LONG
 from tests.support.command import JUMOK, run, serve
 
 OPTIONS = ("--beam-size", "2", "--max-length", "5", "--block-rows", "32")
@@ -102,3 +103,16 @@ def test_other_options_do_not_go_on_with_a_job(tiny_bundle: Path, tmp_path: Path
     again = run(*command)
     assert again.returncode == 1
     assert again.stderr.decode() == f"Error: {out} exists already: remove it, or choose another --out\n"
+
+
+def test_rows_that_are_cut_are_counted(tiny_bundle: Path, tmp_path: Path) -> None:
+    source = tmp_path / "a.txt"
+    source.write_text(f"a dog\n{LONG} {LONG}\na man\n{LONG}\n", encoding="utf-8")
+    command = ("translate-corpus", source, "--bundle", tiny_bundle, *OPTIONS[:-1], "2")
+    for option, warning in (
+        ("--cut-long-sentences", "sentences too long for the model, cut into parts: 3; --no-cut-long-sentences"),
+        ("--truncate", "texts too long for the model, with ends left out: 2; without --truncate, sentences are cut"),
+    ):
+        done = run(*command, option, "--out", tmp_path / option)
+        assert done.returncode == 0
+        assert f"Warning: {tmp_path / option}: {warning} " in done.stderr.decode()

@@ -250,7 +250,7 @@ def test_pools_have_workers_for_one_replica_alone_and_for_all(
         return session_options(threads, *others, **named)
 
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("jumok_serve.runtime.graphs.session_options", note)
+    monkeypatch.setattr("jumok_serve.runtime.graph_sessions.session_options", note)
     Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=threads).close()
     assert options == made
 

@@ -1,6 +1,7 @@
 """Terms: reading of hypotheses, states of rows, and terms out of reach."""
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.search import Terms, TermSpan, options_with_terms
+from jumok_serve.search import SearchPlan, Terms, TermSpan, options_with_terms
 from jumok_serve.search.options import Sampling
 from jumok_serve.search.terms import TermAutomaton, reachable_terms, read_terms
 from tests.support.reference_terms import missing_terms, state_after
@@ -208,3 +209,13 @@ def test_options_that_exclude_terms() -> None:
         options_with_terms(make_options(sampling=sampling), terms)
     with pytest.raises(InvalidArgumentError, match="repetition_penalty and terms"):
         options_with_terms(make_options(renormalize=True, repetition_penalty=1.5), terms)
+
+
+def test_terms_count_as_work() -> None:
+    """In row steps, by measurements; terms beyond the largest beam cost no more."""
+
+    def work(number: int) -> int:
+        terms = Terms(tuple(((token,),) for token in range(10, 10 + number)))
+        return SearchPlan(make_options(beam_size=64), 2, terms=terms).step_work
+
+    assert [work(number) for number in (0, 1, 16, 20, 64)] == [64, math.ceil(64 * 1.2), math.ceil(64 * 4.2), 320, 320]

@@ -24,6 +24,7 @@ from jumok_serve.service.handlers.file_service import MAX_OPEN_FILES, READING_TH
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.files.document import FORMATS, FileDocument, needed_memory
 from jumok_serve.text.files.pieces import TAGS, FileFormat
+from tests.serve.text.test_long_sentences import LONG
 from tests.support.command import run, serve
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, failure, hold
@@ -302,3 +303,26 @@ def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
         assert long.returncode == 1
         assert b"long.txt:2: " in long.stderr
         assert (tmp_path / "d.txt").read_bytes().endswith(b"\n" + b"a" * 100_001)
+
+
+def test_sentences_that_are_cut_are_counted(served: tuple[str, Translator], tmp_path: Path) -> None:
+    source, out = tmp_path / "a.txt", tmp_path / "b.txt"
+    source.write_text(f"A dog. {LONG} {LONG}\nA man.\n{LONG}\n", encoding="utf-8")
+    command = ("translate-file", source, "--out", out, "--server", served[0], "--max-length", "6")
+    cut = run(*command)
+    assert (cut.returncode, cut.stderr.decode()) == (
+        0,
+        f"Warning: {source}: sentences too long for the model, cut into parts: 3; --no-cut-long-sentences reports "
+        "their texts instead\n",
+    )
+    truncated = run(*command, "--truncate")
+    assert (truncated.returncode, truncated.stderr.decode()) == (
+        0,
+        f"Warning: {source}: texts too long for the model, with ends left out: 2; without --truncate, sentences are "
+        "cut into parts\n",
+    )
+    refused = run(*command, "--no-cut-long-sentences")
+    assert refused.returncode == 1
+    assert [line.startswith(f"Error: {source}:{at}: ") for line, at in zip(
+        refused.stderr.decode().splitlines(), (1, 3), strict=True
+    )] == [True, True]  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -13,6 +14,7 @@ from click.testing import CliRunner
 import jumok
 from jumok.commands.models import models as models_command
 from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.service import Administration
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
@@ -39,6 +41,23 @@ def models(bundles: tuple[Path, Path]) -> Iterator[tuple[Translator, Translator]
     first, second = bundles
     with Translator(first, precision="fp32", threads=1) as one, Translator(second, precision="fp32", threads=1) as two:
         yield one, two
+
+
+def test_a_server_names_models_that_share_a_pair(
+    bundles: tuple[Path, Path], models: tuple[Translator, Translator], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    edited(bundles[0], tmp_path / "root/another", lambda manifest: manifest.update(name="another"))
+    load = partial(Translator, precision="fp32", threads=1)
+    with serving(*models, administration=Administration(root=tmp_path / "root", load=load)) as address:
+        assert caplog.text == ""
+        with jumok.AdminClient(address) as admin, jumok.Client(address) as client:
+            admin.load_model("another")
+            warned = "another and tiny-de-en translate de to en: requests without a model's name go to another"
+            assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
+                f"{warned}, the first by name; name the model in requests to choose, as with --model tiny-de-en"
+            ]
+            assert client.translate("a dog", source_language="de", target_language="en").model == "another"
+            assert client.translate("a dog", model="tiny-de-en").model == "tiny-de-en"
 
 
 @pytest.fixture

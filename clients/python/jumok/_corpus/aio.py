@@ -10,6 +10,10 @@ from jumok._transport.corpus_call import AsyncCorpusCall
 from jumok_proto.errors import JumokError
 from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest
 
+ENDS_WITHIN_S = 1.0
+"""Time for the call to end after the last result. gRPC tells the end of a cancelled call later, when its event loop may
+be closed, and the next event loop would log that as an error."""
+
 
 class AsyncCorpusRun:
     """Moves texts through a server; the state is a ``Corpus``.
@@ -50,6 +54,7 @@ class AsyncCorpusRun:
                 result = corpus.take_result()
                 self._notify()  # the window has room, or the run is over
                 if result is None:
+                    await asyncio.wait(tasks, timeout=ENDS_WITHIN_S)
                     return
                 yield result
         finally:

@@ -1,12 +1,15 @@
 """The command line: sub-commands of all packages, one-line failures, exit codes."""
 
+import ast
 import errno
 import os
 import sys
 from collections.abc import Sequence
 from difflib import get_close_matches
 from importlib.metadata import EntryPoint, entry_points
-from typing import NoReturn
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 from click.shell_completion import CompletionItem, shell_complete
@@ -24,25 +27,46 @@ _EXTRAS = {
     "filelock": "serve,import",
     "grpc_health": "cli",
     "huggingface_hub": "serve,import",
+    "lightning": "serve,export",
     "matplotlib": "plot",
+    "onnx": "serve,export",
+    "onnxruntime": "serve",
+    "onnxscript": "serve,export",
     "opentelemetry": "serve,otel",
     "pyarrow": "corpus",
     "sacrebleu": "serve,evaluate",
     "sacremoses": "serve,moses",
     "safetensors": "serve,import",
     "starlette": "serve,http",
+    "torch": "serve,export",
     "transformers": "serve,import",
 }
 """Extras to install, by the package that is missing."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Numbers of errors of writes that find no room."""
-_EXTRAS_OF_COMMANDS = {"import": "serve,import"}
-"""Extras of commands whose owner needs fewer."""
+_EXTRAS_OF_COMMANDS = {
+    "import": "serve,import",
+    **dict.fromkeys(("add-native", "ensemble", "export", "train"), "serve,export"),
+}
+"""Extras of commands that need one for all of their packages."""
+MOST_SHORT_HELP = 1000
+"""Most characters of a command's description in a list of commands."""
 COMPLETION = "_JUMOK_COMPLETE"
 """Variable by which a shell asks for completions, as click names it."""
 
 
-class Commands(click.Group):
+class Group(click.Group):
+    """Sub-commands whose help has their first sentences as a whole."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the sub-commands; click cuts their descriptions off at the end of the line."""
+        found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
+        rows = [(name, command.get_short_help_str(limit=MOST_SHORT_HELP)) for name, command in found if command]
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+
+class Commands(Group):
     """Sub-commands by entry point, imported when they are called or listed."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -57,9 +81,9 @@ class Commands(click.Group):
         try:
             command = found[0].load()
         except ImportError as error:
-            return _unavailable(cmd_name, missing(error, found[0]))
+            return _unavailable(found[0], missing(error, found[0]))
         except AttributeError:  # an editable installation whose sources have changed
-            return _unavailable(cmd_name, "is of another version of jumok: install jumok again")
+            return _unavailable(found[0], "is of another version of jumok: install jumok again")
         assert isinstance(command, click.Command)
         return command
 
@@ -79,11 +103,25 @@ class Commands(click.Group):
             return super().shell_complete(ctx, incomplete)
         return [CompletionItem(name) for name in self.list_commands(ctx) if name.startswith(incomplete)]
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; if it needs a package of an extra that is missing, name the extra."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if (error.name or "").partition(".")[0] not in _EXTRAS:
+                raise
+            (called,) = entry_points(group=COMMANDS, name=ctx.invoked_subcommand or "")
+            raise click.ClickException(f"this {missing(error, called)}") from error
+
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="jumok")
 def jumok() -> None:
-    """Train, export, serve and use neural machine translation."""
+    """Train, export, serve and use neural machine translation.
+
+    'jumok serve BUNDLE' serves a bundle, which is the folder of an exported or imported model. 'jumok translate TEXT'
+    then translates through that server, and with --bundle BUNDLE without one.
+    """
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -124,29 +162,27 @@ def _report(error: BaseException) -> int:
             click.echo(f"Error: {os.fsdecode(error.filename)}: {error.strerror}", err=True)
         case JumokError() | OSError():
             click.echo(f"Error: {error}", err=True)
-        case ModuleNotFoundError() if (error.name or "").partition(".")[0] in _EXTRAS:
-            click.echo(f"Error: this {missing(error)}", err=True)
         case _:
             raise error
     return code
 
 
-def missing(error: ImportError, entry_point: EntryPoint | None = None) -> str:
+def missing(error: ImportError, entry_point: EntryPoint) -> str:
     """Describe a missing package and the extra to install."""
     package = (error.name or "").partition(".")[0]
-    owner = entry_point.module.partition(".")[0] if entry_point else ""
-    command = entry_point.name if entry_point else ""
-    extra = _EXTRAS_OF_COMMANDS.get(command) or _EXTRAS.get(package) or _EXTRAS.get(owner)
+    owner = entry_point.module.partition(".")[0]
+    extra = _EXTRAS_OF_COMMANDS.get(entry_point.name) or _EXTRAS.get(package) or _EXTRAS.get(owner)
     if not isinstance(error, ModuleNotFoundError) or extra is None:
         return f"cannot be loaded: {error}"
     return f"needs {package}, which is not installed; install it with: pip install 'jumok[{extra}]'"
 
 
-def _unavailable(name: str, reason: str) -> click.Command:
+def _unavailable(entry_point: EntryPoint, reason: str) -> click.Command:
     """Make a stand-in for a command that cannot be imported.
 
-    Its help and its failure give the reason.
+    Its help describes the command, and gives the reason as its failure does.
     """
+    name = entry_point.name
 
     def fail(_arguments: tuple[str, ...]) -> NoReturn:
         raise click.ClickException(f"'jumok {name}' {reason}")
@@ -154,9 +190,19 @@ def _unavailable(name: str, reason: str) -> click.Command:
     return click.Command(
         name,
         callback=fail,
-        params=[click.Argument(["_arguments"], nargs=-1, type=click.UNPROCESSED)],
+        params=[click.Argument(["_arguments"], metavar="...", nargs=-1, type=click.UNPROCESSED)],
         context_settings={"ignore_unknown_options": True},
-        add_help_option=False,
-        help=f"({reason})",
-        short_help=f"({reason})",
+        help=f"{_description(entry_point)}\n\nIts options are not listed, because it {reason}",
     )
+
+
+def _description(entry_point: EntryPoint) -> str:
+    """Read the docstring of a command in its source, because the module cannot be imported."""
+    package, _, inner = entry_point.module.partition(".")
+    found = find_spec(package)
+    folders = [] if found is None else found.submodule_search_locations or []
+    for source in (Path(folder, *inner.split(".")).with_suffix(".py") for folder in folders):
+        for node in ast.parse(source.read_bytes()).body if source.is_file() else ():
+            if isinstance(node, ast.FunctionDef) and node.name == entry_point.attr:
+                return ast.get_docstring(node) or ""
+    return ""

@@ -59,6 +59,7 @@ def timeout_option(default_s: float, description: str) -> Decorator:
     return click.option(
         "--timeout",
         "timeout_s",
+        metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
         default=default_s,
         show_default=True,
@@ -111,7 +112,7 @@ server_options = _all(
         metavar="SECONDS",
         type=click.FloatRange(min=0),
         default=0.0,
-        help="Wait as long for a server that is starting.",
+        help="Wait this long for a server that is starting.  [default: 0]",
     ),
     _access_option("--tls", is_flag=True, help="Use TLS; the other --tls options imply it."),
     _access_option(
@@ -126,7 +127,8 @@ server_options = _all(
         "--token",
         envvar="JUMOK_TOKEN",
         show_envvar=True,
-        help="Token of this caller, sent over TLS only; other users can see the option, but not the variable.",
+        help="Token of this caller, sent over TLS only. Other users of the machine can read a process's options, but "
+        "not its variables.",
     ),
 )
 """The parameter ``server``, and the options for ``access``."""
@@ -211,9 +213,10 @@ length_penalty_option = click.option(
     "--length-penalty", type=float, help="Divide scores by length to this power; higher favours longer translations."
 )
 
+hypotheses_option = click.option("--num-hypotheses", type=int, help="Translations to write for each text.")
+
 decoding_options = _all(
     click.option("--beam-size", type=int, help="Hypotheses per step, 1 to 64; 1 is greedy search."),
-    click.option("--num-hypotheses", type=int, help="Translations to write for each text."),
     length_penalty_option,
     click.option(
         "--early-stopping",
@@ -233,7 +236,7 @@ decoding_options = _all(
         type=int,
         multiple=True,
         callback=lambda _context, _parameter, value: value or None,
-        help="Token id never to write; may be repeated.",
+        help="Token id never to write; repeatable.",
     ),
     click.option(
         "--end-token",
@@ -242,7 +245,7 @@ decoding_options = _all(
         type=int,
         multiple=True,
         callback=lambda _context, _parameter, value: value or None,
-        help="Token id that ends a translation, instead of the model's; may be repeated.",
+        help="Token id that ends a translation, instead of the model's; repeatable.",
     ),
     click.option("--forced-first-token", metavar="ID", type=int, help="Token id that begins each translation."),
     click.option(
@@ -266,7 +269,7 @@ decoding_options = _all(
         help="Write the aligned word of the text instead of an unknown token.",
     ),
 )
-"""All of ``Options``, by name."""
+"""All of ``Options`` but the number of hypotheses, by name."""
 
 
 def markup_options(command: Command) -> Command:
@@ -295,17 +298,25 @@ def markup_options(command: Command) -> Command:
             help="Translate a document with tags; each tag is in the translation once.",
         ),
         click.option(
-            "--ignore-tag", "ignore_tags", metavar="NAME", multiple=True, help="Element that is not translated."
+            "--ignore-tag",
+            "ignore_tags",
+            metavar="NAME",
+            multiple=True,
+            help="Element that is not translated; repeatable.",
         ),
         click.option(
-            "--splitting-tag", "splitting_tags", metavar="NAME", multiple=True, help="Element that separates sentences."
+            "--splitting-tag",
+            "splitting_tags",
+            metavar="NAME",
+            multiple=True,
+            help="Element that separates sentences; repeatable.",
         ),
         click.option(
             "--non-splitting-tag",
             "non_splitting_tags",
             metavar="NAME",
             multiple=True,
-            help="Element inside of a sentence, although HTML has it as a block.",
+            help="Element inside of a sentence, although HTML has it as a block; repeatable.",
         ),
     )(with_rules)
 

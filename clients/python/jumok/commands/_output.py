@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import BinaryIO, cast
+from typing import BinaryIO, NamedTuple, cast
 
 import click
 
@@ -113,6 +113,33 @@ def _hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
     if hypothesis.terms:
         fields["terms"] = [asdict(term) for term in hypothesis.terms]
     return fields
+
+
+class LongTexts(NamedTuple):
+    """Numbers of sentences and texts that were too long for the model.
+
+    Attributes:
+        cut_sentences: sentences that were cut into parts.
+        truncated: texts whose ends were left out.
+    """
+
+    cut_sentences: int = 0
+    truncated: int = 0
+
+    def warn(self, name: str) -> None:
+        """Warn of them, by the name of their file."""
+        if self.cut_sentences:
+            click.echo(
+                f"Warning: {name}: sentences too long for the model, cut into parts: {self.cut_sentences}; "
+                "--no-cut-long-sentences reports their texts instead",
+                err=True,
+            )
+        if self.truncated:
+            click.echo(
+                f"Warning: {name}: texts too long for the model, with ends left out: {self.truncated}; "
+                "without --truncate, sentences are cut into parts",
+                err=True,
+            )
 
 
 def write_line(line: str, output: BinaryIO | None = None) -> None:

@@ -7,13 +7,14 @@ import click
 
 from jumok._admin_client import AdminClient
 from jumok._transport.address import one_address
+from jumok.commands._main import Group
 from jumok.commands._options import access, await_server, server_options, timeout_option
 from jumok_proto.errors import UnimplementedError
 
 with_timeout = timeout_option(600.0, "Seconds to wait for the answer; a model that is being loaded is loaded anyway.")
 
 
-@click.group()
+@click.group(cls=Group)
 def admin() -> None:
     """Load models into a running server and unload them.
 

@@ -11,10 +11,6 @@ from jumok.commands._options import language_options, limit_options, open_target
 from jumok.commands._output import write_line
 from jumok_proto.attention import ATTENTION_KINDS
 
-# matplotlib takes a second to import, so the command imports it; its absence is reported at once.
-if find_spec("matplotlib") is None:
-    raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
-
 FORMATS = (".png", ".svg", ".pdf")
 """Endings of files, which are their formats."""
 
@@ -73,6 +69,8 @@ def attention(
         raise click.UsageError(f"--out must end in {', '.join(FORMATS)}, got {str(out)!r}")
     if not out.parent.is_dir():
         raise click.UsageError(f"--out {out}: the folder {out.parent} does not exist; create it, or choose another")
+    if find_spec("matplotlib") is None:  # it takes a second to import, so the drawing does
+        raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
     settings: dict[str, Any] = {
         "kinds": [kind],
         "layer": layer,

@@ -33,7 +33,7 @@ def detect(
     """Detect the languages of TEXTs, or of the lines of a file or of standard input, in UTF-8.
 
     Writes one line for each text: the language, a tab, and the confidence among the languages of the server's models,
-    0 to 1. A text without letters has the language und.
+    0 to 1. A text without letters has the language und (undetermined).
     """
     if texts and source is not None:
         raise click.UsageError(f"give texts, or --input {source}, not both")

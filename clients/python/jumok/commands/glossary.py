@@ -10,6 +10,7 @@ import click
 
 from jumok._client import Client
 from jumok._transport.address import addresses
+from jumok.commands._main import Group
 from jumok.commands._options import access, await_server, server_options, timeout_option
 from jumok_proto.errors import GlossaryNotFoundError
 from jumok_proto.glossaries.stored import StoredGlossary
@@ -20,7 +21,7 @@ source_option = click.option("--source-language", metavar="TAG", default="", hel
 target_option = click.option("--target-language", metavar="TAG", default="", help="Language of the target terms.")
 
 
-@click.group()
+@click.group(cls=Group)
 def glossary() -> None:
     """Keep glossaries on a server, for 'jumok translate --glossary NAME'.
 

@@ -14,7 +14,8 @@ from jumok.commands._options import access, await_server, server_options, timeou
 def models(context: click.Context, *, server: str, timeout_s: float) -> None:
     """List the pairs of languages that a server translates: source, target and model.
 
-    A pair with two models goes through both. A model that has each source with each target has one line, with commas.
+    Two models in a line translate one after the other. A model that translates each of its source languages into each
+    of its target languages has one line, with commas.
     """
     tls, token = access(context)
     await_server(context, addresses(server))

@@ -12,6 +12,7 @@ from jumok.commands._line_requests import InputError, Line, open_document, open_
 from jumok.commands._options import (
     decoding_options,
     file_options,
+    hypotheses_option,
     language_options,
     limit_options,
     markup_options,
@@ -54,6 +55,7 @@ SHOWN = 80
 @markup_options
 @term_options
 @click.option("--target-prefix", metavar="TEXT", help="Beginning of each translation.")
+@hypotheses_option
 @decoding_options
 @limit_options
 @click.option("--json", "json_lines", is_flag=True, help="Write one JSON object per line, with scores and tokens.")

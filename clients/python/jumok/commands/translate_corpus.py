@@ -13,6 +13,7 @@ from jumok.commands._options import (
     bundle_settings,
     decoding_options,
     exclude_server_options,
+    hypotheses_option,
     language_options,
     limit_options,
     markup_options,
@@ -67,6 +68,7 @@ BLOCK_ROWS = 2048
 @sentence_options
 @markup_options
 @term_options
+@hypotheses_option
 @decoding_options
 @limit_options
 @click.pass_context

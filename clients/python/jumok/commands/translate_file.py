@@ -9,6 +9,7 @@ import click
 from jumok import Client, Options
 from jumok._transport.address import addresses
 from jumok.commands._options import access, await_server, decoding_options, language_options, server_options
+from jumok.commands._output import LongTexts
 from jumok.commands._terms import term_options, text_options
 
 DASH = Path("-")
@@ -23,18 +24,29 @@ DASH = Path("-")
     help="File to write; it changes only once all is written. - is standard output.",
 )
 @click.option(
-    "--format", "file_format", default="", metavar="NAME", help="Format of the file, if its name does not tell."
+    "--format",
+    "file_format",
+    default="",
+    metavar="NAME",
+    help="Format of the file: text, markdown, html, srt, vtt, po or xliff.  [default: by the end of its name]",
 )
 @server_options
 @click.option("--model", default="", help="Name of the model, if the server holds several.")
 @language_options
+@click.option(
+    "--cut-long-sentences/--no-cut-long-sentences",
+    default=None,
+    help="Cut sentences that are too long for the model into parts, instead of refusing their texts; the default, "
+    "unless texts are truncated.",
+)
 @click.option("--copy-unreadable", is_flag=True, help="Copy sentences that have nothing that the model can read.")
 @term_options
 @decoding_options
-@click.option("--truncate", is_flag=True, help="Cut texts that are too long for the model, instead of refusing them.")
+@click.option("--truncate", is_flag=True, help="Leave out the ends of sentences that are too long for the model.")
 @click.option(
     "--timeout",
     "timeout_s",
+    metavar="SECONDS",
     type=click.FloatRange(min=0, min_open=True),
     help="Seconds that the file may take.  [default: no limit]",
 )
@@ -49,6 +61,7 @@ def translate_file(
     model: str,
     source_language: str | None,
     target_language: str | None,
+    cut_long_sentences: bool | None,
     copy_unreadable: bool,
     terms: tuple[str, ...],
     glossary: str | None,
@@ -67,6 +80,7 @@ def translate_file(
         "file_format": file_format,
         "source_language": source_language,
         "target_language": target_language,
+        "cut_long_sentences": cut_long_sentences,
         "copy_unreadable": copy_unreadable,
         "truncate": truncate,
         "model": model,
@@ -82,6 +96,7 @@ def translate_file(
         result = client.translate_file(
             sys.stdin.buffer if file == DASH else file, sys.stdout.buffer if out == DASH else out, **settings
         )
+    LongTexts(result.cut_sentence_count, result.truncated_count).warn(str(file))
     for problem in result.problems:
         click.echo(f"Error: {file}:{problem.line}: {problem.error}", err=True)
     if result.problems:

@@ -164,7 +164,7 @@ def tasks(source: SourceLanguage, pairs: tuple[LanguagePair, ...], *, requested:
 
 def _named(role: str, requested: str | None, configured: str | None) -> tuple[str | None, str | None]:
     """Tag of a language without a token, or the problem with its name."""
-    option = f"--{role}-lang"
+    option = f"--{role}-language"
     if requested is not None:
         tag = language_tag(requested)
         return tag, None if tag else f"{option} {requested!r} is no language tag such as 'en' or 'eng-Latn'"
@@ -230,13 +230,13 @@ def _with_default(languages: Languages, requested: Directions, configured: Direc
             try:
                 tags[role] = _find(role, wanted, languages)
             except LanguageNotFoundError as error:
-                problems.append(f"--{role}-lang: {error}")
+                problems.append(f"--{role}-language: {error}")
         elif tag in known:
             tags[role] = tag
         elif len(known) == 1:
             tags[role] = known[0]
         elif requested != Directions():
-            problems.append(f"--{role}-lang is missing: name both languages or none")
+            problems.append(f"--{role}-language is missing: name both languages or none")
     if problems:
         raise CheckpointError(problems)
     if len(tags) < len(roles):

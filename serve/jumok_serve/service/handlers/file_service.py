@@ -149,6 +149,8 @@ class _FileTexts:
         self._waiting = deque[Piece]()  # taken from the file, not yet written
         self._sent = 0
         self._done = 0
+        self._cut_sentences = 0
+        self._truncated = 0
         self._written = bytearray(document.mark)
         self.time_remaining = context.time_remaining
         self.done = context.done
@@ -181,14 +183,15 @@ class _FileTexts:
                 self._add(text.written)
             else:
                 self._add(text.write(result.translation.hypotheses[0].text))
+                self._cut_sentences += len(result.translation.cut_sentences)
+                self._truncated += result.translation.source_truncated
         self._write_kept()
-        response.translated_count = self._done
         await self._send(response)
 
     async def finish(self) -> None:
         """Write what is after the last text."""
         self._write_kept()
-        await self._send(TranslateFileResponse(text_count=self._document.count, translated_count=self._done))
+        await self._send(TranslateFileResponse(text_count=self._document.count))
 
     def _write_kept(self) -> None:
         while self._waiting and isinstance(self._waiting[0], str):
@@ -198,11 +201,14 @@ class _FileTexts:
         self._written += self._document.encode(written)
 
     async def _send(self, last: TranslateFileResponse) -> None:
-        """Send all bytes; the last message has the progress."""
+        """Send all bytes; the last message has the counts so far."""
         while len(self._written) > MAX_CHUNK:
             await write_response(self._context, TranslateFileResponse(file=bytes(self._written[:MAX_CHUNK])))
             del self._written[:MAX_CHUNK]
         last.file = bytes(self._written)
+        last.translated_count = self._done
+        last.cut_sentence_count = self._cut_sentences
+        last.truncated_count = self._truncated
         self._written.clear()
         await write_response(self._context, last)
 

@@ -38,12 +38,14 @@ class GlossaryService(GlossaryServiceServicer):
 
     def __init__(self, store: GlossaryStore | None) -> None:
         self._store = store
+        self._changes = asyncio.Semaphore(1)  # the check of a large glossary takes up to 200 MB
 
     async def CreateGlossary(self, request: CreateGlossaryRequest, context: Context) -> CreateGlossaryResponse:  # noqa: N802
         """Store a glossary."""
         reject_unknown_fields(request)
-        entries = [entries_from_proto(one) for one in request.dictionaries]
-        created = await self._in_thread(lambda store, owner: store.create(owner, request.name, entries))
+        async with self._changes:
+            entries = [entries_from_proto(one) for one in request.dictionaries]
+            created = await self._in_thread(lambda store, owner: store.create(owner, request.name, entries))
         return CreateGlossaryResponse(glossary=stored_to_proto(created))
 
     async def ListGlossaries(self, request: ListGlossariesRequest, context: Context) -> ListGlossariesResponse:  # noqa: N802
@@ -69,10 +71,11 @@ class GlossaryService(GlossaryServiceServicer):
     async def UpdateGlossary(self, request: UpdateGlossaryRequest, context: Context) -> UpdateGlossaryResponse:  # noqa: N802
         """Replace entries of a glossary, or its name."""
         reject_unknown_fields(request)
-        entries = [entries_from_proto(one) for one in request.dictionaries]
-        changed = await self._in_thread(
-            lambda store, owner: store.update(owner, request.glossary, name=request.name, dictionaries=entries)
-        )
+        async with self._changes:
+            entries = [entries_from_proto(one) for one in request.dictionaries]
+            changed = await self._in_thread(
+                lambda store, owner: store.update(owner, request.glossary, name=request.name, dictionaries=entries)
+            )
         return UpdateGlossaryResponse(glossary=stored_to_proto(changed))
 
     async def DeleteGlossary(self, request: DeleteGlossaryRequest, context: Context) -> DeleteGlossaryResponse:  # noqa: N802

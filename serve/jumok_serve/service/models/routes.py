@@ -14,17 +14,27 @@ class Routes:
     Args:
         models: languages of each model, by its name; the first of several candidates is chosen.
         pivot: language that connects two models if no model has a pair; empty: none.
+
+    Attributes:
+        shared: pairs that several models have, by the models' names; the first is chosen.
     """
 
     def __init__(self, models: Mapping[str, Languages], pivot: str = "") -> None:
         self.pivot = pivot
         self._pairs: dict[tuple[str, str], str] = {}  # by the pair as models spell it
         self._direct: dict[tuple[str, str], str] = {}
+        others: dict[tuple[str, str], list[str]] = {}  # models that are not chosen
         for name, languages in models.items():
             default = () if languages.default is None else ((languages.default.source, languages.default.target),)
             for source, target in (*languages.all_pairs, *default):
-                if self._direct.setdefault((_key(source), _key(target)), name) == name:
+                pair = _key(source), _key(target)
+                if self._direct.setdefault(pair, name) == name:
                     self._pairs[source, target] = name
+                elif name not in others.setdefault(pair, []):
+                    others[pair].append(name)
+        self.shared: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+        for pair, names in others.items():
+            self.shared.setdefault((self._direct[pair], *names), []).append(pair)
 
     def find(self, source: str, target: str) -> tuple[str, ...]:
         """Return the names of the models between two languages, in any case and with ``-`` or ``_``: one or two.

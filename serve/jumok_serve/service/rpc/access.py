@@ -25,6 +25,8 @@ WATCHES = frozenset(
     | {f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha")}
 )
 """Calls that stay open and do no work; they do not use up the room of other calls."""
+CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
+"""Calls that keep a request in memory as long as they are open."""
 
 
 class AccessControl:
@@ -36,6 +38,7 @@ class AccessControl:
 
     def __init__(self, limits: ServiceLimits, tokens: TokenFile | None = None) -> None:
         self._calls = OpenCalls("calls", limits.max_calls, limits.max_calls_of_caller)
+        self._corpora = OpenCalls("corpora", limits.max_corpora, max(1, limits.max_corpora // 2))
         half = max(1, limits.max_watches // 2)
         self._watches = OpenCalls("watches and reflections", limits.max_watches, half)
         self._checks = OpenCalls("health checks", limits.max_watches, half)
@@ -73,8 +76,12 @@ class AccessControl:
         health = call.method.startswith(HEALTH_METHODS)
         if self._tokens is not None and not health:
             self._authenticate(call, self._tokens)
-        others = self._checks if health else self._calls
-        calls = self._watches if call.method in WATCHES else others
+        if call.method in WATCHES:
+            calls = self._watches
+        elif call.method == CORPUS:
+            calls = self._corpora
+        else:
+            calls = self._checks if health else self._calls
         calls.open(call.account)
         call.counted_by = calls
         if self._limiter is not None and not health:

@@ -10,7 +10,9 @@ from jumok_serve.tasks.terms import TermMatch
 from jumok_serve.text.terms.words import Word, words
 
 MAX_ENTRIES: Final = 100_000
-"""Most entries of a glossary; one of 100,000 takes about 100 MB of memory."""
+"""Most entries of a glossary; 100,000 of one word take about 50 MB of memory."""
+MAX_WORDS: Final = 500_000
+"""Most words of a glossary's source terms, less those that equal beginnings share: 100 MB of memory."""
 MAX_CHARACTERS: Final = 256
 """Most characters of a term."""
 MAX_TARGETS: Final = 8
@@ -69,6 +71,8 @@ class Glossary:
         checked, node = _checked_targets(source, targets), 0
         for word in _key(source):
             node = self._children.setdefault((node, word), len(self._children) + 1)
+        if len(self._children) > MAX_WORDS:
+            raise _refused(f"source terms have more than {MAX_WORDS} words: leave some out")
         if node in self._targets:
             raise _refused(f"two entries match {source!r}: put all target terms into one entry")
         self._targets[node] = checked
@@ -76,6 +80,11 @@ class Glossary:
     def __len__(self) -> int:
         """Return the number of entries."""
         return len(self._targets)
+
+    @property
+    def num_words(self) -> int:
+        """Number of different beginnings of source terms in words, which memory is proportional to."""
+        return len(self._children)
 
     def find(self, text: str) -> Iterator[TermMatch]:
         """Yield the terms that occur in a text, the longest at each place; they share no character."""

@@ -1,12 +1,14 @@
 """Files of stored glossaries: a line of JSON, then the entries of each dictionary."""
 
 import json
+import os
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import BinaryIO, Final, Self
 
 from jumok_proto.errors import GlossaryNotFoundError
 from jumok_proto.glossaries.stored import GlossaryDictionary, StoredGlossary
@@ -80,13 +82,23 @@ class GlossaryFile:
         Raises:
             GlossaryNotFoundError: the file was deleted or replaced.
         """
-        try:
-            with self.path.open("rb") as stream:
-                line = stream.readline(MAX_HEADER_BYTES)
-                if json.loads(line).get("revision") == self.revision:
-                    return [stream.read(size) for size in self.sizes]
-        except FileNotFoundError:
-            pass
+        with self._opened() as stream:
+            return [stream.read(size) for size in self.sizes]
+
+    def content(self, number: int) -> bytes:
+        """Return the entries of one dictionary; raises as `contents`."""
+        with self._opened() as stream:
+            stream.seek(sum(self.sizes[:number]), os.SEEK_CUR)
+            return stream.read(self.sizes[number])
+
+    @contextmanager
+    def _opened(self) -> Iterator[BinaryIO]:
+        """Open the file after its first line."""
+        with suppress(FileNotFoundError), self.path.open("rb") as stream:
+            line = stream.readline(MAX_HEADER_BYTES)
+            if json.loads(line).get("revision") == self.revision:
+                yield stream
+                return
         raise GlossaryNotFoundError(f"the glossary {self.glossary.name!r} was deleted or replaced: try again")
 
 

@@ -17,7 +17,7 @@ from urllib.parse import quote
 from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError
 from jumok_proto.glossaries.stored import GlossaryDictionary, GlossaryEntries, StoredGlossary
 from jumok_serve.text.terms.dictionaries import choose, of_pair
-from jumok_serve.text.terms.glossary import MAX_ENTRIES, PREFIX, Glossary
+from jumok_serve.text.terms.glossary import PREFIX, Glossary
 from jumok_serve.text.terms.glossary_file import SUFFIX, GlossaryFile, UnusableGlossaryError, encode, pack
 
 logger = logging.getLogger(__name__)
@@ -26,11 +26,15 @@ MAX_GLOSSARIES: Final = 1000
 """Most glossaries of an owner."""
 MAX_BYTES: Final = 256 * 2**20
 """Most bytes of the entries of an owner."""
+MAX_GLOSSARY_BYTES: Final = 32 * 2**20
+"""Most bytes of the entries of a glossary, all of which an update reads."""
 MAX_DICTIONARIES: Final = 5000
 """Most dictionaries of an owner: their descriptions are in memory, and in the first lines of files."""
 MAX_NAME: Final = 128
 """Most characters of a name."""
 _TAG: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
+MAX_KEPT_WORDS: Final = 200_000
+"""Words of the glossaries that are kept in memory; a single larger one is kept too."""
 SETTLED_NS: Final = 100_000_000
 """Age of a folder's last change from which its time tells a later change; clocks of file systems tick in steps."""
 
@@ -152,7 +156,7 @@ class GlossaryStore:
             number = choose(file.glossary, source_language, target_language)
             dictionary = file.glossary.dictionaries[number]
             return GlossaryEntries(
-                tsv=file.contents()[number].decode(),
+                tsv=file.content(number).decode(),
                 source_language=dictionary.source_language,
                 target_language=dictionary.target_language,
             )
@@ -181,9 +185,9 @@ class GlossaryStore:
         key = (file.revision, choose(file.glossary, source_language, target_language))
         with self._loading:
             if key not in self._loaded:
-                self._loaded[key] = Glossary.from_tsv(file.contents()[key[1]].decode())
+                self._loaded[key] = Glossary.from_tsv(file.content(key[1]).decode())
             self._loaded.move_to_end(key)
-            while len(self._loaded) > 1 and sum(map(len, self._loaded.values())) > MAX_ENTRIES:
+            while len(self._loaded) > 1 and sum(one.num_words for one in self._loaded.values()) > MAX_KEPT_WORDS:
                 self._loaded.popitem(last=False)
             return self._loaded[key]
 
@@ -191,7 +195,13 @@ class GlossaryStore:
         self, owner: str, glossary: StoredGlossary, contents: Sequence[bytes], files: dict[str, GlossaryFile]
     ) -> None:
         others = [file for file in files.values() if file.glossary.id != glossary.id]
-        size = sum(file.size for file in others) + sum(map(len, contents))
+        own = sum(map(len, contents))
+        if own > MAX_GLOSSARY_BYTES:
+            raise InvalidArgumentError(
+                f"a glossary may have {MAX_GLOSSARY_BYTES} bytes of entries, and would have {own}: make several",
+                field="dictionaries",
+            )
+        size = sum(file.size for file in others) + own
         count = sum(len(file.glossary.dictionaries) for file in others) + len(contents)
         if count > MAX_DICTIONARIES:
             raise InvalidArgumentError(

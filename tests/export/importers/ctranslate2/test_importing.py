@@ -44,7 +44,7 @@ def marian(tmp_path_factory: pytest.TempPathFactory) -> tuple[Checkpoint, Peer, 
 def test_hypotheses_of_a_converted_marian_are_equal(marian: tuple[Checkpoint, Peer, Path], tmp_path: Path) -> None:
     checkpoint, peer, folder = marian
     command = ["import", str(folder), "--out", str(tmp_path / "bundle"), "--precision", "fp32"]
-    assert run([*command, "--source-lang", "eng", "--target-lang", "deu"]) == 0
+    assert run([*command, "--source-language", "eng", "--target-language", "deu"]) == 0
     sets = [
         replace(one, options=replace(one.options, min_length=one.options.min_length or 0))
         for one in option_sets(checkpoint)
@@ -219,7 +219,7 @@ def test_a_start_without_a_token_is_refused(copy: Path) -> None:
 
 
 def test_unnamed_languages_are_asked_for(copy: Path) -> None:
-    with pytest.raises(CheckpointError, match="--source-lang"):
+    with pytest.raises(CheckpointError, match="--source-language"):
         import_folder(copy, copy.parent / "bundle", precisions=("fp32",))
 
 

@@ -74,7 +74,7 @@ def imported(marian: Checkpoint, text_files: list[Path], tmp_path_factory: pytes
     calibration = folder / "sentences.txt"
     calibration.write_text("".join(f"{sentence}\n" for sentence in SENTENCES))
     command = ["import", str(marian.folder), "--out", str(folder / "bundle"), "--model-version", "7"]
-    command += ["--source-lang", "eng", "--target-lang", "deu", "--calibration", str(calibration)]
+    command += ["--source-language", "eng", "--target-language", "deu", "--calibration", str(calibration)]
     command += ["--shortlist-source", str(text_files[0]), "--shortlist-target", str(text_files[1])]
     command += ["--alignments", *map(str, text_files)]
     with contextlib.redirect_stderr(io.StringIO()) as said:
@@ -156,7 +156,7 @@ def test_unsuitable_shortlist_sources_are_refused(
         (short[:2], "--shortlist-source and --shortlist-target belong together"),
         ([*short, "--lexical-table", source], "made from --lexical-table or from --shortlist-source"),
         (
-            ["--lexical-table", source, "--source-lang", "eng_Latn", "--target-lang", "deu_Latn"],
+            ["--lexical-table", source, "--source-language", "eng_Latn", "--target-language", "deu_Latn"],
             "a line must be `target source probability`",
         ),
     ):
@@ -174,8 +174,11 @@ def test_unsuitable_shortlist_sources_are_refused(
         ),
         (["{tmp}", "--out", "{tmp}/b"], ["{tmp} holds no model of a format that can be imported:", "config.json, and"]),
         (
-            ["{folder}", "--out", "{tmp}/b", "--source-lang", "xyz_Latn", "--target-lang", "klingon"],
-            ["--source-lang: the model has no source language 'xyz_Latn'", "--target-lang: the model has no target"],
+            ["{folder}", "--out", "{tmp}/b", "--source-language", "xyz_Latn", "--target-language", "klingon"],
+            [
+                "--source-language: the model has no source language 'xyz_Latn'",
+                "--target-language: the model has no target",
+            ],
         ),
         (["{folder}", "--out", "{tmp}/b", "--precision", "int4"], ["'int4' is none of fp32, fp16, int8"]),
         (["{folder}", "--out", "{tmp}/b", "--name", "a b"], ["'a b' cannot be a model's name"]),

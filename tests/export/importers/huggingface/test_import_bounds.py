@@ -14,7 +14,7 @@ from jumok_export.importers.huggingface.families import build_model
 from jumok_export.importers.huggingface.folder import open_checkpoint
 from jumok_export.importers.huggingface.generation import read_generation
 from jumok_export.importers.huggingface.weight_files import read_weights
-from jumok_export.training.configuration import ConfigurationError, load_configuration
+from jumok_export.training.configuration_file import ConfigurationError, load_configuration
 from tests.support.checkpoints.random_checkpoints import random_checkpoint
 
 HUGE = 10**400

@@ -100,12 +100,12 @@ def test_tasks_are_pairs_with_a_prefix(make: Callable[[str], Path]) -> None:
 @pytest.mark.parametrize(
     ("kind", "source", "target", "problems"),
     [
-        ("marian-unnamed", None, None, ["source language: give --source-lang", "language: give --target-lang"]),
-        ("bart", "English!", "de", ["--source-lang 'English!' is no language tag such as 'en' or 'eng-Latn'"]),
-        ("marian-codes", None, "deu", ["the checkpoint does not name its source language: give --source-lang"]),
-        ("marian-codes", "en", "fra", ["--target-lang: the model has no target language 'fra'; it has deu, kor, "]),
+        ("marian-unnamed", None, None, ["source language: give --source-language", "language: give --target-language"]),
+        ("bart", "English!", "de", ["--source-language 'English!' is no language tag such as 'en' or 'eng-Latn'"]),
+        ("marian-codes", None, "deu", ["the checkpoint does not name its source language: give --source-language"]),
+        ("marian-codes", "en", "fra", ["--target-language: the model has no target language 'fra'; it has deu, kor, "]),
         ("m2m100", "xx", "yy", ["no source language 'xx'; it has af, am, ar", "no target language 'yy'"]),
-        ("m2m100", "en", None, ["--target-lang is missing: name both languages or none"]),
+        ("m2m100", "en", None, ["--target-language is missing: name both languages or none"]),
         ("nllb", "en", "deu_Latn", ["no source language 'en'; it has deu-Latn, eng-Latn, jpn-Jpan, kor-Hang"]),
         ("mbart", "en_XX", "gl_ES", ["no target language 'gl_ES'; it has ar-AR, "]),
         ("t5", "en", "ko", ["no target language 'ko'; it has de, fr"]),

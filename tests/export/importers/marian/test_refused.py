@@ -126,7 +126,7 @@ def test_lists_of_tokens_need_sentencepiece_models(tmp_path: Path) -> None:
 
 def test_languages_without_a_name_are_asked_for(tmp_path: Path) -> None:
     write_release(tmp_path)
-    with pytest.raises(ExportError, match="does not name its source language: give --source-lang"):
+    with pytest.raises(ExportError, match="does not name its source language: give --source-language"):
         import_marian(tmp_path, tmp_path / "bundle")
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.terms import Glossary
+from jumok_serve.text.terms import glossary as module
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
 
 GLOSSARY = Glossary(
@@ -125,3 +126,11 @@ def test_many_entries() -> None:
     assert match.targets == ("Wort777",)
     with pytest.raises(InvalidArgumentError, match="at most 100000 entries, got 100001"):
         Glossary({**entries, "one more": "a"})
+
+
+def test_many_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Memory is that of the words; equal beginnings share theirs."""
+    monkeypatch.setattr(module, "MAX_WORDS", 5)
+    assert Glossary({"a b c": "x", "a b d": "x", "e": "x"}).num_words == 5
+    with pytest.raises(InvalidArgumentError, match="source terms have more than 5 words: leave some out"):
+        Glossary({"a b c": "x", "a b d": "x", "e f": "x"})

@@ -266,3 +266,20 @@ def test_threads_make_a_name_once(stored: GlossaryStore) -> None:
         thread.join()
     assert len(refused) == 7
     assert len(stored.list("")) == 1
+
+
+def test_a_glossary_that_grows_too_large(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_GLOSSARY_BYTES", 60)
+    stored.create("", "pets", [ANIMALS])
+    more = GlossaryEntries(tsv="a\t" + "b" * 40, source_language="de", target_language="en")
+    with pytest.raises(InvalidArgumentError, match="a glossary may have 60 bytes of entries, and would have"):
+        stored.update("", "pets", dictionaries=[more])
+    assert [one.entry_count for one in stored.get("", "pets").dictionaries] == [2]
+
+
+def test_glossaries_of_many_words_are_not_kept(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store, "MAX_KEPT_WORDS", 4)
+    for name, tsv in (("first", "a b c\tx"), ("second", "d\tx"), ("third", "e f\tx")):
+        stored.create("", name, [GlossaryEntries(tsv=tsv)])
+        assert stored.terms("", name, "en", "de").num_words == len(tsv.split()) - 1
+    assert sorted(one.num_words for one in stored._loaded.values()) == [1, 2]

@@ -17,11 +17,12 @@ import pyarrow as pa
 import ray
 from ray.exceptions import AuthenticationError, RayActorError, RayError
 
+from jumok.commands._output import LongTexts
 from jumok.commands._runners import Runner
 from jumok.commands.corpus.inputs import Source
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import CorpusError, Row
-from jumok.commands.corpus.run import Progress, row_errors, translated
+from jumok.commands.corpus.run import Progress, long_texts, row_errors, translated
 
 BLOCKS_IN_TURN = 2
 """Blocks that an actor translates at the same time, so that the end of one leaves no slot of a batch empty."""
@@ -52,6 +53,7 @@ class _Block:
 
     rows: int
     errors: list[dict[str, Any]]
+    long: LongTexts
     models: set[tuple[str, str]]
     path: Path
 
@@ -115,6 +117,7 @@ def translate_on_cluster(
                     job.add_block(file, number, block.errors, partial(os.replace, block.path))
                     read += size
                     progress.show(block.rows, len(block.errors), 0, (read, read))
+                    progress.add(block.long)
                     done[file] += 1
                 if done[file] == totals.get(file):
                     job.join(file, totals[file], partial(sources[file].format.join, sources[file].path))
@@ -222,7 +225,8 @@ class _Translate:
         path = self._folder / f"{file:06}-{number:08}.{uuid4().hex}"
         self._sources[file].format.write(path, [(each.row, each.result) for each in done])
         errors = row_errors(self._sources[file], done, first_row=number * self._block_rows + 1)
-        return _table(file, number, pickle.dumps(_Block(len(rows), errors, models, path)), item["size"])
+        block = _Block(len(rows), errors, long_texts(done), models, path)
+        return _table(file, number, pickle.dumps(block), item["size"])
 
 
 def _cause(error: RayError) -> str:

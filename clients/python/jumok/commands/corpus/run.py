@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import click
 
 from jumok.commands._line_requests import InputError, Line
+from jumok.commands._output import LongTexts
 from jumok.commands._runners import Outcome, Runner
 from jumok.commands.corpus.inputs import Source
 from jumok.commands.corpus.job import Job
@@ -30,6 +31,7 @@ class Done:
     row: Row
     result: Result | None
     reason: str
+    long: LongTexts
 
 
 def run_job(
@@ -61,6 +63,7 @@ def run_job(
         if not job.is_published:
             translate(job, sources, block_rows, progress)
         bad = job.publish()
+    progress.long.warn(str(job.out))
     end = f"{bad} bad rows in {job.errors}" if bad else "no bad rows"
     click.echo(f"{job.out}: {progress.rows} rows in this run; {end}", err=True)
     return job.translated_any or not bad
@@ -95,6 +98,7 @@ def translate_here(
                 _finish_block(job, sources[file], file, number, block, first_row=number * block_rows + 1)
                 bad = sum(row.result is None for row in block)
                 progress.show(len(block), bad, file, (block[0].row.position, block[-1].row.position))
+                progress.add(long_texts(block))
                 number += 1
             job.join(file, number, partial(sources[file].format.join, sources[file].path))
 
@@ -117,7 +121,7 @@ def translated(
     with closing(runner(lines())) as outcomes:
         for line, outcome in outcomes:
             file, row = sent.popleft()
-            yield Done(file, row, _result(outcome, check_model), _reason(outcome, line))
+            yield Done(file, row, _result(outcome, check_model), _reason(outcome, line), _long_texts(outcome))
 
 
 def _result(outcome: Outcome, check_model: Callable[[str, str], None]) -> Result | None:
@@ -131,6 +135,17 @@ def _result(outcome: Outcome, check_model: Callable[[str, str], None]) -> Result
 
 def _reason(outcome: Outcome, line: Line) -> str:
     return str(outcome).removeprefix(f"{line.name}: ") if isinstance(outcome, InputError) else ""
+
+
+def _long_texts(outcome: Outcome) -> LongTexts:
+    if isinstance(outcome, InputError):
+        return LongTexts()
+    return LongTexts(len(outcome.cut_sentences), outcome.source_truncated)
+
+
+def long_texts(block: Sequence[Done]) -> LongTexts:
+    """Return the numbers of a block's rows that were too long for the model."""
+    return LongTexts(sum(done.long.cut_sentences for done in block), sum(done.long.truncated for done in block))
 
 
 def _finish_block(job: Job, source: Source, file: int, number: int, block: Sequence[Done], *, first_row: int) -> None:
@@ -162,6 +177,11 @@ class Progress:
         self._start: int | None = None
         self.rows = 0
         self.bad = 0
+        self.long = LongTexts()
+
+    def add(self, long: LongTexts) -> None:
+        """Count the rows of a finished block that were too long for the model."""
+        self.long = LongTexts(self.long.cut_sentences + long.cut_sentences, self.long.truncated + long.truncated)
 
     def show(self, rows: int, bad: int, file: int, positions: tuple[int, int]) -> None:
         """Report a finished block.
