@@ -9,6 +9,7 @@ from typing import Protocol
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
 
+from jumok_proto.errors import InternalError
 from jumok_serve.errors import ListenError
 from jumok_serve.service.address import UNIX, check_address, format_address
 from jumok_serve.service.auth.tls import TlsFiles
@@ -19,6 +20,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.rpc.call_gate import CallObserver
 from jumok_serve.service.rpc.interceptor import Interceptor
+from jumok_serve.service.rpc.method_names import accept_any_name
 from jumok_serve.service.services import HEALTH_SERVICE, Administration, Services
 from jumok_serve.service.stop_signals import Stoppable, received_signals, serve_until_stopped
 from jumok_serve.text.terms import GlossaryStore
@@ -98,6 +100,7 @@ class Server(Services):
 
     def _make_server(self, services: Mapping[ServiceDescriptor, object]) -> grpc.aio.Server:
         """Make a server of these services, health and reflection."""
+        accept_any_name()
         server = grpc.aio.server(
             interceptors=[Interceptor(self.gate)],  # one a server, as it caches handlers by method
             options=channel_arguments(self.limits),
@@ -146,6 +149,17 @@ class Server(Services):
             stopping.append(self.front.stop(grace_s))
         await asyncio.gather(*stopping)
         await self.finish_loads()
+
+    async def wait_failed(self) -> None:
+        """Wait until all gRPC ports were stopped.
+
+        Raises:
+            InternalError: one ended without a stop.
+        """
+        try:
+            await asyncio.gather(*(port.server.wait_for_termination() for port in self._ports()))
+        except Exception as error:
+            raise InternalError(f"gRPC stopped accepting calls: {error!r}") from error
 
     def _ports(self) -> "list[_Port]":
         return [self._port, *([] if self._admin_port is None else [self._admin_port])]
@@ -208,6 +222,8 @@ async def _serve(
     with received_signals() as signals:
         server = make_server()
         try:
-            await serve_until_stopped(server, signals, grace_s, lambda: on_start(server))
+            await serve_until_stopped(
+                server, signals, grace_s, lambda: on_start(server), wait_failed=server.wait_failed
+            )
         finally:
             await server.close_models()

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Protocol, TypeAlias
 
@@ -49,18 +49,31 @@ def received_signals() -> Iterator[Signals]:
 
 
 async def serve_until_stopped(
-    server: Stoppable, signals: Signals, grace_s: float, on_start: Callable[[], AbstractContextManager[None]]
+    server: Stoppable,
+    signals: Signals,
+    grace_s: float,
+    on_start: Callable[[], AbstractContextManager[None]],
+    *,
+    wait_failed: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve until a signal, and finish open calls; a second signal cancels them.
 
     Args:
         grace_s: time for open calls after the first signal, in seconds.
         on_start: context to keep open while serving.
+        wait_failed: raises what ends the server without a stop; returns after a stop.
     """
     await server.start()
     with on_start():
-        received = await signals.get()
-        logger.info("%s: finishing open calls, for %g s at most", received.name, grace_s)
+        received = asyncio.ensure_future(signals.get())
+        failed = asyncio.ensure_future(received if wait_failed is None else wait_failed())
+        await asyncio.wait({received, failed}, return_when=asyncio.FIRST_COMPLETED)
+        if not received.done():
+            received.cancel()
+            await server.stop(0)
+            await failed
+            return
+        logger.info("%s: finishing open calls, for %g s at most", received.result().name, grace_s)
         stopping = asyncio.ensure_future(server.stop(grace_s))
         again = asyncio.ensure_future(signals.get())
         await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)

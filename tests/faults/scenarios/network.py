@@ -91,6 +91,8 @@ def broken_connections() -> dict[str, bytes]:
         "no path": hello + frame(HEADERS, END_HEADERS | END_STREAM, 1, b"\x00\x07:method\x04POST"),
         "another content type": hello
         + frame(HEADERS, END_HEADERS | END_STREAM, 1, headers(**{"content-type": "text/html"})),
+        "a method that is no text": hello
+        + frame(HEADERS, END_HEADERS | END_STREAM, 1, headers(**{":path": "/a/b"}).replace(b"/a/b", b"/a/\xff")),
         "a method that is not there": hello + frame(HEADERS, END_HEADERS | END_STREAM, 1, headers(**{":path": "/a/b"})),
         "a deadline that is no number": call.replace(b"\x02te\x08trailers", b"\x0cgrpc-timeout\x05soonS"),
         "a call without a message": hello + frame(HEADERS, END_HEADERS | END_STREAM, 1, headers()),

@@ -25,7 +25,7 @@ def logging_to_stderr(*, log_format: str, level: str) -> Iterator[None]:
     handler = QueuedHandler()
     handler.setFormatter(JsonFormatter() if log_format == "json" else TextFormatter(TEXT_FORMAT))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
-    logging.getLogger("grpc._cython.cygrpc").addFilter(CANCELLED_CALLS)
+    logging.getLogger("grpc._cython.cygrpc").addFilter(CALLERS_FAULTS)
     logging.captureWarnings(True)
     try:
         with writing(handler, stderr_writer()):
@@ -34,20 +34,23 @@ def logging_to_stderr(*, log_format: str, level: str) -> Iterator[None]:
         logging.captureWarnings(False)
 
 
-class _CancelledCalls(logging.Filter):
-    """Downgrades gRPC's error about callers that cancel during the response to debug level.
+class _CallersFaults(logging.Filter):
+    """Downgrades gRPC's errors about callers to debug level: nothing of the server's has failed.
 
-    Such calls are counted as cancelled; nothing has failed.
+    They cancel during the response, and such calls are counted as cancelled; or their metadata or path is no UTF-8, of
+    which gRPC then replaces characters.
     """
 
+    _MESSAGES = ("ExecuteBatchError raised in core", "Invalid encoding on")
+
     def filter(self, record: logging.LogRecord) -> bool:
-        if str(record.msg).startswith("ExecuteBatchError raised in core"):
+        if str(record.msg).startswith(self._MESSAGES):
             record.levelno, record.levelname = logging.DEBUG, logging.getLevelName(logging.DEBUG)
             return logging.getLogger(record.name).isEnabledFor(logging.DEBUG)
         return True
 
 
-CANCELLED_CALLS = _CancelledCalls()
+CALLERS_FAULTS = _CallersFaults()
 
 
 class TextFormatter(logging.Formatter):
