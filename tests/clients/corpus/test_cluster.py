@@ -111,6 +111,7 @@ def test_the_command_translates_with_a_bundle(address: str, tiny_bundle: Path, t
     for name, cluster in (("here", ()), ("there", ("--ray", address, "--ray-actors", "2"))):
         done = command("translate-corpus", source, "--out", tmp_path / name, "--format", "text", *options, *cluster)
         assert done.returncode == 0, done.stderr
+        assert b"100%, about 0:00:00 left" in done.stderr
     assert (tmp_path / "there").read_text() == (tmp_path / "here").read_text()
 
 

@@ -115,8 +115,8 @@ def translate_on_cluster(
                     for model in block.models:
                         job.check_model(*model)
                     job.add_block(file, number, block.errors, partial(os.replace, block.path))
+                    progress.show(block.rows, len(block.errors), 0, (read, read + size))
                     read += size
-                    progress.show(block.rows, len(block.errors), 0, (read, read))
                     progress.add(block.long)
                     done[file] += 1
                 if done[file] == totals.get(file):
