@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.overrides import TorchFunctionMode
 
 from jumok_export.graphs.quantize_matrix import quantize_weight
+from jumok_export.graphs.weights import checksum, equal
 from jumok_export.quantization.find_matrices import (
     EMBEDDING_ROWS,
     RECTIFIED,
@@ -69,8 +70,14 @@ class Int8Arithmetic(TorchFunctionMode):
 
     def covers(self, weights: Iterable[NDArray[np.float32]]) -> bool:
         """True if each of these matrices, or its transposition, was used in int8."""
-        seen = {rounded.key for rounded in self._rounded.values()}
-        return all(weight_key(weight) in seen or weight_key(weight.T) in seen for weight in weights)
+        seen: dict[tuple[object, ...], list[NDArray[np.float32]]] = {}
+        for rounded in self._rounded.values():
+            original = rounded.original.detach().numpy()
+            seen.setdefault(_likeness(original), []).append(original)
+        return all(
+            any(equal(used, weight) or equal(used.T, weight) for used in seen.get(_likeness(weight), ()))
+            for weight in weights
+        )
 
     def _round(self, weight: Tensor) -> "_Rounded":
         with self._rounding:
@@ -80,7 +87,8 @@ class Int8Arithmetic(TorchFunctionMode):
                 self._kept += weight.nbytes
                 if self._kept <= MOST_KEPT:
                     values = values * scales[:, None]
-                self._rounded[id(weight)] = _Rounded(weight, values, scales, weight_key(original.T))
+                key = weight_key(original.T) if self._scales or self._rectified else ""
+                self._rounded[id(weight)] = _Rounded(weight, values, scales, key)
             return self._rounded[id(weight)]
 
 
@@ -90,7 +98,7 @@ class _Rounded(NamedTuple):
     Attributes:
         original: the weight, kept alive, so that no other tensor gets its id.
         values: the rounded weight in fp32, or quantized values to save memory.
-        key: `weight_key` of the weight.
+        key: `weight_key` of the weight; empty if there is nothing to find by it.
     """
 
     original: Tensor
@@ -112,6 +120,11 @@ class _Rounded(NamedTuple):
         if self.values.is_floating_point():
             return self.values[ids]
         return self.values[ids] * self.scales[ids][..., None]
+
+
+def _likeness(weight: NDArray[np.float32]) -> tuple[object, ...]:
+    """Properties that a matrix shares with those equal to it and to its transposition, and with few others."""
+    return *sorted(weight.shape), checksum(weight)
 
 
 def _is_weight(tensor: Tensor) -> bool:

@@ -9,10 +9,9 @@ import onnx
 from numpy.typing import NDArray
 
 from jumok_export.graphs.graph import Graph, reads
-from jumok_export.graphs.weights import checksum, values
+from jumok_export.graphs.quantize_matrix import parts
+from jumok_export.graphs.weights import values
 
-_HASHED = 64
-"""Rows and columns of a matrix that are hashed at least, if it has as many."""
 EMBEDDING_ROWS = 64
 """Embeddings with fewer rows stay in fp32: they save nothing."""
 
@@ -154,14 +153,15 @@ def rectified_keys(graphs: Iterable[Graph]) -> Set[str]:
 
 
 def weight_key(weight: NDArray[np.float32]) -> str:
-    """Return a key of a matrix [K, N] by its content, since names differ among the graphs of a model.
+    """Return a key of a matrix [K, N] by all of its content, since names differ among the graphs of a model.
 
-    It has the sum of all bits, and values at `_HASHED` rows and columns or more: a hash of all values would take longer
-    than quantization, most of all for a transposed matrix.
+    Values are hashed in the order of [N, K], in which linear layers and weights files have them: a copy in another
+    order takes longer than the hash.
     """
-    steps = [max(1, size // _HASHED) for size in weight.shape]
-    some = np.ascontiguousarray(weight[:: steps[0], :: steps[1]])
-    return f"{checksum(weight)} {weight.shape} {hashlib.sha256(some.data).hexdigest()}"
+    stored, digest = weight.T, hashlib.sha256(repr(weight.shape).encode())
+    for part in parts(stored.shape, 0):
+        digest.update(np.ascontiguousarray(stored[part]).data)
+    return digest.hexdigest()
 
 
 def _is_plain(node: onnx.NodeProto) -> bool:
