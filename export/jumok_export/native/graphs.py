@@ -13,9 +13,11 @@ from jumok_export.native.embedding import embedding, rows_of
 from jumok_export.native.int8_cache import entries_spec
 from jumok_export.native.operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSION, native
 from jumok_export.native.products import float_product, fuse_norms, fuse_threes, product
+from jumok_export.native.ssru import fuse_units
 from jumok_export.quantization.find_matrices import Matrices
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import LOGIT_ROWS, SLOTS
+from jumok_serve.runtime.output_columns import BIAS
 
 KEYS_AND_VALUES = {"SelfAttention": (3, 4), "CrossAttention": (1, 2)}
 """Inputs of the attention operators that are keys and values, in heads."""
@@ -63,12 +65,15 @@ def native_graph(graph: Graph) -> Graph | None:
     """Rewrite an encoder or a decoder in native operators; None if they replace nothing.
 
     They replace embeddings, products with their activation, attention with its cache update, sums with their norm,
-    quantization after all of these, memory by heads, and the selection.
+    quantization after all of these, recurrent units, memory by heads, a shortlist's logits, and the selection.
     """
     model = graph.copy_model()
     _round_first(model.graph)
     found, matrices = Found(model.graph), Matrices(model)
-    rules = (product, partial(float_product, matrices), self_attention, cross_attention, _add_norm, embedding, rows_of)
+    rules = (
+        *(product, partial(float_product, matrices), self_attention, cross_attention),
+        *(_add_norm, embedding, rows_of, _listed_logits),
+    )
     replaced: dict[str, NodeProto] = {}  # new nodes by the output that they replace
     for node in model.graph.node:
         made = next((made for rule in rules if (made := rule(found, node)) is not None), None)
@@ -93,7 +98,7 @@ def native_graph(graph: Graph) -> Graph | None:
             nodes.append(node)
     del model.graph.node[:]
     with_norms = fuse_norms(nodes, [spec.name for spec in graph.outputs], found.constants.keys())
-    model.graph.node.extend(fuse_threes(with_norms))
+    model.graph.node.extend(fuse_threes(fuse_units(found, with_norms)))
     drop_unread(model.graph)
     model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     return declare(model, graph.inputs, graph.outputs)
@@ -176,6 +181,19 @@ def _select(found: Found) -> NodeProto | None:
     if asked is None or LOGIT_ROWS not in asked.input or not found.inputs.issuperset(CHOICE):
         return None
     return native("Select", [asked.input[0], *CHOICE], ["tokens", "totals"])
+
+
+def _listed_logits(found: Found, node: NodeProto) -> NodeProto | None:
+    """Replace the reordering of a shortlist's products and the addition of its biases."""
+    added = found.maker(node.input[0], "Add") if node.op_type == "Reshape" else None
+    if added is None:
+        return None
+    by_sentence, biases = found.maker(added.input[0], "Reshape"), found.unsqueezed(added.input[1])
+    by_row = found.maker(by_sentence.input[0], "Reshape") if by_sentence is not None else None
+    turned = found.maker(by_row.input[0], "Transpose") if by_row is not None else None
+    if turned is None or attributes(turned).get("perm") != [1, 0, 2] or biases != BIAS or BIAS not in found.inputs:
+        return None
+    return native("ListedLogits", [turned.input[0], BIAS], [node.output[0]])
 
 
 def _with_int8_cache(decoder: Graph) -> Graph | None:

@@ -350,6 +350,23 @@ Results norms() {
   return results;
 }
 
+Results recurrent_units() {
+  Results results;
+  Random random(8);
+  for (const int64_t width : {1, 6, 16, 40, 64, 256})
+    for (const float factor : {1.0f, 60.0f}) {
+      Numbers forget = random.numbers(width, factor);
+      const Numbers candidate = random.numbers(width), cell = random.numbers(width);
+      Numbers next(cell.size()), output(cell.size());
+      if (width > 6) forget[0] = kNan, forget[1] = kInfinity, forget[5] = -kInfinity;
+      jumok::row_kernels()->advance_ssru(
+          {width, forget.data(), candidate.data(), cell.data(), next.data(), output.data()});
+      results.add(next);
+      results.add(output);
+    }
+  return results;
+}
+
 Results log_sum_exps() {
   Results results;
   Random random(7);

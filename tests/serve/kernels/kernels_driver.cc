@@ -81,6 +81,7 @@ const std::vector<Check> kChecks = {
     {"halves", halves, 0},
     {"quantized rows", quantized_rows, 0},
     {"norms", norms, 20},
+    {"recurrent units", recurrent_units, 4},
     {"log-sum-exps", log_sum_exps, 4},
 };
 

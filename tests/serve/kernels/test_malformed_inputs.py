@@ -44,6 +44,11 @@ def norm(width: int) -> Arrays:
     return {"weight": floats(width), "bias": floats(width)}
 
 
+def unit() -> Arrays:
+    """Residual, state, parents and norm of a recurrent unit with 3 rows."""
+    return {"added": floats(3, 5), "state": floats(4, 5), "parents": np.arange(3), **norm(5)}
+
+
 def self_attention(dtype: Any, *, quantized: bool) -> Arrays:
     stride = WIDTH + (4 if dtype is np.int8 else 0)
     cache = np.zeros((SENTENCES, HEADS, ENTRIES, stride), dtype)
@@ -85,6 +90,15 @@ OPERATORS: dict[str, tuple[Arrays, Arrays, Arrays]] = {
         NORM_OUTPUTS | {"quantized": np.uint8},
         PRODUCT | {"epsilon": 1e-5},
     ),
+    **{
+        f"{'' if quantized else 'Float'}SsruAddNorm{'Quantized' * quantized}": (
+            matrix(quantized=quantized, parts=2) | unit() | (AS_LEVELS if quantized else {}),
+            NORM_OUTPUTS | ({"quantized": np.uint8} if quantized else {}) | {"next": np.float32},
+            PRODUCT | {"epsilon": 1e-5},
+        )
+        for quantized in (False, True)
+    },
+    "ListedLogits": ({"products": floats(2, 6, 8), "biases": floats(3, 16)}, {"logits": np.float32}, {}),
     "AddNorm": ({"x": floats(2, 3, 8), "y": floats(2, 3, 8), **norm(8)}, NORM_OUTPUTS, {"epsilon": 1e-5}),
     "AddNormQuantized": (
         {"x": floats(2, 3, 8), "y": floats(4, 8), **norm(8), **AS_LEVELS},

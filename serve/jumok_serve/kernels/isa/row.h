@@ -59,6 +59,17 @@ struct AddNorm {
   Quantization quantization;
 };
 
+// A simpler simple recurrent unit, for one row: next = f * cell + (1 - f) * candidate with f = sigmoid(forget), and
+// output = relu(next).
+struct SsruRow {
+  int64_t width;
+  const float* forget;
+  const float* candidate;
+  const float* cell;
+  float* next;  // may be candidate or cell
+  float* output;
+};
+
 constexpr int64_t kRowsPerBlock = 4;
 
 // Floats of workspace for an entry: for each of four rows a weight and the scales of key and value, and its offset.
@@ -89,6 +100,7 @@ struct RowKernels {
   void (*from_int8)(const Int8* from, float scale, float factor, float* to, int64_t count);
   void (*quantize)(const float* from, uint8_t* to, int64_t count, Quantization quantization);
   void (*add_norm)(const AddNorm&);
+  void (*advance_ssru)(const SsruRow&);
   // Log-sum-exp of `count` blocks of kBlock numbers; writes the maximum of each block. NaN makes log_sum NaN.
   LogSumExp (*log_sum_exp)(const float* const* blocks, int64_t count, float* maxima);
 };

@@ -7,6 +7,7 @@
 
 #include "isa/layer_norm_impl.h"
 #include "isa/row.h"
+#include "isa/ssru_impl.h"
 #include "isa/vectors.h"
 
 namespace jumok {
@@ -326,8 +327,8 @@ LogSumExp log_sum_exp(const float* const* blocks, int64_t count, float* maxima) 
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {attend_rows<float>, attend_rows<Half>, attend_rows<Int8>, to_half,    to_int8,
-                                from_int8,          quantize,          add_norm,          log_sum_exp};
+const RowKernels kRowKernels = {attend_rows<float>, attend_rows<Half>, attend_rows<Int8>, to_half,      to_int8,
+                                from_int8,          quantize,          add_norm,          advance_ssru, log_sum_exp};
 
 }  // namespace ISA
 }  // namespace jumok

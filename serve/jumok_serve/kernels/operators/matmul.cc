@@ -74,19 +74,6 @@ class MatmulAddNorm {
   LayerNorm<kQuantized> norm_;
 };
 
-template <typename Number>
-std::vector<Argument> operand_inputs(int parts) {
-  const Argument number{Type::kFloat}, optional{Type::kFloat, Presence::kOptional};
-  std::vector<Argument> inputs{number};
-  if (std::is_same_v<Number, uint8_t>) inputs = {{Type::kUint8}, number, {Type::kUint8}};
-  for (int i = 0; i < parts; ++i)
-    if (std::is_same_v<Number, uint8_t>)
-      inputs.insert(inputs.end(), {{Type::kInt8}, number, optional});
-    else
-      inputs.insert(inputs.end(), {number, optional});
-  return inputs;
-}
-
 template <typename Number, int kParts, bool kQuantized>
 void add(std::vector<const ort::CustomOp*>& operators, const std::string& name) {
   std::vector<Argument> inputs = operand_inputs<Number>(kParts);

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <type_traits>
+#include <vector>
 
 #include "isa/gemm.h"
 #include "operators/operator.h"
@@ -23,7 +24,8 @@ class MatmulOperands {
                           kInputs = kFirst + kInputsOfPart * kParts;
 
   explicit MatmulOperands(Settings& settings) {
-    const bool transposed = settings.get<int64_t>("transposed") != 0, biased = settings.get<int64_t>("biased") != 0;
+    const bool transposed = settings.get<int64_t>("transposed") != 0;
+    const int64_t biases = settings.get<int64_t>("biased");
     all_.activation = static_cast<Activation>(settings.get<int64_t>("activation"));
     if (all_.activation < Activation::kNone || all_.activation > Activation::kRelu)
       settings.fail("these kernels do not know the activation of a product; install a newer jumok");
@@ -32,6 +34,7 @@ class MatmulOperands {
       const Tensor matrix = settings.constant(at);
       Part& part = parts_[i];
       if (kQuantized) part.scales = settings.constant(at + 1);
+      const bool biased = biases != 0 && (biases != kOnlyLast || i == kParts - 1);
       if (biased) part.bias = settings.constant(at + kInputsOfPart - 1);
       const int64_t columns = matrix.sizes[transposed ? 0 : 1], depth = matrix.sizes[transposed ? 1 : 0];
       if (matrix.axes != 2 || columns < 1 || depth < 1 || (i > 0 && depth != all_.depth) ||
@@ -96,6 +99,7 @@ class MatmulOperands {
     Tensor scales, bias;
   };
 
+  static constexpr int64_t kOnlyLast = 2;  // `biased`: of several products, only the last has a bias
   // Rows for which weights are read once. Without VNNI their uint8 and int16 copies fit into L2.
   static constexpr int64_t kRowsPerBlock = 96;
   // A unit of work takes as long as reading a float: these bytes of weights, for these rows.
@@ -138,5 +142,19 @@ class MatmulOperands {
   int64_t panels_ = 0, work_ = 0;
   bool needs_int16_ = false;  // true if some panel needs int16 inputs
 };
+
+// Inputs of an operator that are the operands of its products.
+template <typename Number>
+std::vector<Argument> operand_inputs(int parts) {
+  const Argument number{ort::Type::kFloat}, optional{ort::Type::kFloat, ort::Presence::kOptional};
+  std::vector<Argument> inputs{number};
+  if (std::is_same_v<Number, uint8_t>) inputs = {{ort::Type::kUint8}, number, {ort::Type::kUint8}};
+  for (int i = 0; i < parts; ++i)
+    if (std::is_same_v<Number, uint8_t>)
+      inputs.insert(inputs.end(), {{ort::Type::kInt8}, number, optional});
+    else
+      inputs.insert(inputs.end(), {number, optional});
+  return inputs;
+}
 
 }  // namespace jumok

@@ -28,8 +28,10 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
     jumok::add_embedding(operators);
     jumok::add_kv_entries(operators);
     jumok::add_layer_norm(operators);
+    jumok::add_listed_logits(operators);
     jumok::add_matmul(operators);
     jumok::add_select(operators);
+    jumok::add_ssru(operators);
     for (const ort::CustomOp* op : operators)
       if (ort::Status* status = api->AddToDomain(made, op)) return status;
     if (ort::Status* status = jumok::register_allocator(*api)) return status;

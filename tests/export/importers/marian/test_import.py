@@ -92,7 +92,7 @@ def test_alphas_are_the_scales_of_activations(student: Path) -> None:
 @pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
 def test_native_graphs_have_every_norm_in_an_operator_with_its_sum(student: Path) -> None:
     graphs = Bundle.open(student / "bundle").manifest.precisions["int8"].graphs
-    for name, products, sums in (
+    for name, products, units in (
         ("encoder_native", 4, 0),
         ("decoder_native", 4, 2),
         ("decoder_shortlist_native", 4, 2),
@@ -101,7 +101,9 @@ def test_native_graphs_have_every_norm_in_an_operator_with_its_sum(student: Path
         found = Counter(node.op_type for node in model.graph.node)
         assert "LayerNormalization" not in found
         assert found["ProductAddNormQuantized"] + found["ProductAddNorm"] == products
-        assert found["AddNormQuantized"] == sums
+        assert found["SsruAddNormQuantized"] == units
+        assert found["ListedLogits"] == ("shortlist" in name)
+        assert found.keys().isdisjoint({"AddNormQuantized", "Sigmoid", "GatherND", "Transpose"})
 
 
 def marian_positions(dim: int, num_positions: int = 2048) -> NDArray[np.float32]:
