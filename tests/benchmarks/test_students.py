@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks.common.models import TRAINED
 from benchmarks.student_tools import files
 from benchmarks.student_tools.arithmetic import Matrix, StudentArithmetic
+from benchmarks.student_tools.distillation import EightBitWeights, teach
 from benchmarks.student_tools.margins import Margin, common_tokens, first_difference
-from benchmarks.student_tools.training import SIZES, aligned_pairs, batches, guided_loss, lexicon_of
+from benchmarks.student_tools.training import SIZES, aligned_pairs, batches, guided_loss, lexicon_of, new_student
 from benchmarks.students import Equality, Speed, arithmetic_table, equality_table, speed_table
 from jumok_export.importers.marian.binary_file import read_binary
 from jumok_export.importers.marian.folder import open_folder
@@ -79,6 +81,43 @@ def test_the_loss_learns_translations_and_attention() -> None:
         optimizer.step()
         losses.append(loss.item())
     assert losses[-1] < losses[0] / 2
+
+
+def test_a_teacher_translates_each_text_once(tmp_path: Path) -> None:
+    file, told = tmp_path / "translations", list[str]()
+    texts = ["A man in a blue shirt is standing on a ladder.", "Two dogs are running."]
+    found = teach(TRAINED, texts, file, told.append)
+    assert len(found) == len(texts) == len(set(found))
+    assert all(found)
+    assert told == ["the teacher translated 2 of 2 texts"]
+    assert teach(tmp_path / "nothing", texts, file, told.append) == found
+
+
+def test_matrices_in_8_bits_keep_what_rounding_takes() -> None:
+    layer = torch.nn.Linear(8, 8)
+    before = layer.weight.detach().clone()
+    weights = EightBitWeights(layer)
+    bias = layer.bias.detach().clone()
+    weights.round()
+    unit = float(before.abs().max()) / 127
+    levels = layer.weight.detach() / unit
+    assert levels.numpy() == pytest.approx(levels.round().numpy(), abs=1e-3)
+    assert torch.equal(layer.bias, bias)
+    # Updates of less than half a unit add up.
+    place = int(before.abs().argmin())
+    with torch.no_grad():
+        for _ in range(10):
+            layer.weight.view(-1)[place] += unit / 4
+            weights.round()
+    moved = float(layer.weight.detach().view(-1)[place] - before.view(-1)[place])
+    assert moved == pytest.approx(2.5 * unit, abs=0.51 * unit)
+
+
+def test_weights_begin_with_few_large_values() -> None:
+    student = new_student(vocabulary())
+    for name, weight in student.named_parameters():
+        if weight.ndim == 2:
+            assert float(weight.detach().abs().max() / weight.detach().std()) > 2.5, name
 
 
 def test_batches_have_every_pair_once() -> None:
