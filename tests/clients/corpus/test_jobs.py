@@ -9,12 +9,14 @@ import tracemalloc
 from collections.abc import Generator, Iterable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jumok.commands._line_requests import Line
 from jumok.commands._runners import Outcome
 from jumok.commands.corpus.rows import CorpusError
+from jumok.commands.corpus.run import Progress
 from tests.support import corpus_jobs
 from tests.support.corpus_jobs import at_once, in_threads, run, translation
 from tests.support.hang import HANG_S
@@ -122,6 +124,26 @@ def test_a_job_goes_on_from_its_finished_blocks(
     assert [line.split(",")[:2] for line in blocks] == [["3 rows", " 0 bad"], ["4 rows", " 0 bad"]]
     assert blocks[-1].endswith("100%, about 0:00:00 left")
     assert last == f"{out}: 4 rows in this run; no bad rows"
+
+
+def test_the_time_left_is_by_the_speed_of_this_run(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 10.0
+    monkeypatch.setattr("jumok.commands.corpus.run.time", SimpleNamespace(monotonic=lambda: now))
+    progress = Progress(1000)
+    progress.skip(500)
+    for size, skipped, took_s in ((50, 0, 1), (50, 0, 1), (50, 200, 1), (0, 0, 3), (150, 0, 0)):
+        now += took_s
+        progress.skip(skipped)
+        progress.show(1, 0, size)
+    assert [line.split(", ", 3)[3] for line in capsys.readouterr().err.splitlines()] == [
+        "55%, about 0:00:09 left",
+        "60%, about 0:00:08 left",
+        "85%, about 0:00:03 left",
+        "85%, about 0:00:06 left",
+        "100%, about 0:00:00 left",
+    ]
 
 
 def test_a_job_survives_sigkill_at_every_change_on_disk(tmp_path: Path) -> None:

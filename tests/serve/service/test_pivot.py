@@ -25,6 +25,7 @@ from tests.support.models.variants import directed, edited
 from tests.support.servers.in_process_server import check_idle, serving
 
 TEXTS = ["a man in a blue shirt", "", "two young males", " \t", "a little girl climbing", "a dog"]
+REGISTRY = "jumok_serve.service.models.registry"
 PAIR: dict[str, Any] = {"source_language": "de", "target_language": "fr"}
 
 
@@ -48,16 +49,19 @@ def test_a_server_names_models_that_share_a_pair(
 ) -> None:
     edited(bundles[0], tmp_path / "root/another", lambda manifest: manifest.update(name="another"))
     load = partial(Translator, precision="fp32", threads=1)
-    with serving(*models, administration=Administration(root=tmp_path / "root", load=load)) as address:
-        assert caplog.text == ""
-        with jumok.AdminClient(address) as admin, jumok.Client(address) as client:
-            admin.load_model("another")
-            warned = "another and tiny-de-en translate de to en: requests without a model's name go to another"
-            assert [record.message for record in caplog.records if record.levelname == "WARNING"] == [
-                f"{warned}, the first by name; name the model in requests to choose, as with --model tiny-de-en"
-            ]
-            assert client.translate("a dog", source_language="de", target_language="en").model == "another"
-            assert client.translate("a dog", model="tiny-de-en").model == "tiny-de-en"
+    caplog.set_level("INFO", REGISTRY)
+    with (
+        serving(*models, administration=Administration(root=tmp_path / "root", load=load)) as address,
+        jumok.AdminClient(address) as admin,
+        jumok.Client(address) as client,
+    ):
+        admin.load_model("another")
+        told = "another and tiny-de-en translate de to en: requests without a model's name go to another"
+        assert [record.message for record in caplog.records if record.name == REGISTRY] == [
+            f"{told}, the first by name; name the model in requests to choose, as with --model tiny-de-en"
+        ]
+        assert client.translate("a dog", source_language="de", target_language="en").model == "another"
+        assert client.translate("a dog", model="tiny-de-en").model == "tiny-de-en"
 
 
 @pytest.fixture

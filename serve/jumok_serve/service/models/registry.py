@@ -110,7 +110,7 @@ class ModelRegistry:
         self._models = _Snapshot(
             pivot, _by_name(map(ModelEntry, models))
         )  # replaced at every change, for other threads
-        self._warn_of_shared_pairs()
+        self._name_shared_pairs()
 
     def __iter__(self) -> Iterator[LoadedModel]:
         """Models that take requests, sorted by name."""
@@ -181,13 +181,13 @@ class ModelRegistry:
             models = tuple(used.enter_context(self.find(chosen).used()) for chosen in names)
             yield ChosenModels(models, self._models.pivot)
 
-    def _warn_of_shared_pairs(self, before: _Snapshot | None = None) -> None:
+    def _name_shared_pairs(self, before: _Snapshot | None = None) -> None:
         """Name the models that share a pair of languages, unless they shared one before."""
         for names, pairs in self._models.routes.shared.items():
             if before is None or names not in before.routes.shared:
                 first, *others = names
                 more = f" and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
-                logger.warning(
+                logger.info(
                     "%s and %s translate %s to %s%s: requests without a model's name go to %s, the first by name; "
                     "name the model in requests to choose, as with --model %s",
                     ", ".join((first, *others[:-1])), others[-1], *pairs[0], more, first, others[0],
@@ -218,7 +218,7 @@ class ModelRegistry:
             draining = (*draining, replaced)
         serving = _by_name([*(models.serving | {entry.name: entry}).values()])
         self._models = replace(models, serving=serving, draining=draining)
-        self._warn_of_shared_pairs(models)
+        self._name_shared_pairs(models)
         return replaced
 
     def unregister(self, name: str) -> ModelEntry:

@@ -27,7 +27,7 @@ MAX_GLOSSARIES: Final = 1000
 MAX_BYTES: Final = 256 * 2**20
 """Most bytes of the entries of an owner."""
 MAX_GLOSSARY_BYTES: Final = 32 * 2**20
-"""Most bytes of the entries of a glossary, all of which an update reads."""
+"""Most bytes of the entries of a glossary; an update reads them all."""
 MAX_DICTIONARIES: Final = 5000
 """Most dictionaries of an owner: their descriptions are in memory, and in the first lines of files."""
 MAX_NAME: Final = 128

@@ -22,7 +22,7 @@ from jumok.commands._runners import Runner
 from jumok.commands.corpus.inputs import Source
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import CorpusError, Row
-from jumok.commands.corpus.run import Progress, long_texts, row_errors, translated
+from jumok.commands.corpus.run import Progress, joined_size, long_texts, row_errors, size_before, translated
 
 BLOCKS_IN_TURN = 2
 """Blocks that an actor translates at the same time, so that the end of one leaves no slot of a batch empty."""
@@ -104,10 +104,10 @@ def translate_on_cluster(
         arguments = (open_runner, sources, job.folder.resolve(), block_rows)
         done = dict(files)
         totals: dict[int, int] = {}
-        read = sum(source.size for file, source in enumerate(sources) if job.is_joined(file))
+        progress.skip(joined_size(job, sources))
         # Closed now: blocks that are closed after Ray's end would start another cluster.
         with closing(_translated_blocks(cluster, files, read_blocks, arguments)) as blocks:
-            for file, number, packed, size in blocks:
+            for file, number, packed, skipped, size in blocks:
                 if packed == _END:
                     totals[file] = number
                 else:
@@ -115,8 +115,8 @@ def translate_on_cluster(
                     for model in block.models:
                         job.check_model(*model)
                     job.add_block(file, number, block.errors, partial(os.replace, block.path))
-                    progress.show(block.rows, len(block.errors), 0, (read, read + size))
-                    read += size
+                    progress.skip(skipped)
+                    progress.show(block.rows, len(block.errors), size)
                     progress.add(block.long)
                     done[file] += 1
                 if done[file] == totals.get(file):
@@ -144,8 +144,8 @@ def _translated_blocks(
     files: Sequence[tuple[int, int]],
     read: Callable[[pa.Table], Iterator[pa.Table]],
     arguments: tuple[object, ...],
-) -> Generator[tuple[int, int, bytes, int], None, None]:
-    """Yield the file, number, packed `_Block` and bytes of each block, in any order, and the end of each file.
+) -> Generator[tuple[int, int, bytes, int, int], None, None]:
+    """Yield each block, in any order, and the end of each file, as `_table` has them, with packed `_Block`.
 
     Args:
         files: files with their first blocks.
@@ -185,22 +185,25 @@ def _translated_blocks(
         num_cpus=cluster.cpus,
     )
     for row in translated_blocks.iter_rows():
-        yield row["file"], row["number"], row["rows"], row["size"]
+        yield row["file"], row["number"], row["rows"], row["skipped"], row["size"]
 
 
-def _table(file: int, number: int, rows: bytes, size: int) -> pa.Table:
-    return pa.table({"file": [file], "number": [number], "rows": [rows], "size": [size]})
+def _table(file: int, number: int, rows: bytes, skipped: int, size: int) -> pa.Table:
+    """Make a block of ``size`` bytes; ``skipped``: bytes before a file's first block, which earlier runs translated."""
+    return pa.table({"file": [file], "number": [number], "rows": [rows], "skipped": [skipped], "size": [size]})
 
 
 def _read_blocks(begun: pa.Table, sources: Sequence[Source], block_rows: int) -> Iterator[pa.Table]:
     """Read the blocks of a file from a number on, then the mark of its end."""
     (item,) = begun.to_pylist()
-    file, number, position = item["file"], item["number"], 0
+    file, number, position = item["file"], item["number"], None
     rows = sources[file].format.read(sources[file].path, number * block_rows)
     while block := list(islice(rows, block_rows)):
-        yield _table(file, number, pickle.dumps(block), block[-1].position - position)
+        skipped = size_before(number, block[0]) if position is None else 0
+        position = position or skipped
+        yield _table(file, number, pickle.dumps(block), skipped, block[-1].position - position)
         number, position = number + 1, block[-1].position
-    yield _table(file, number, _END, 0)
+    yield _table(file, number, _END, 0, 0)
 
 
 class _Translate:
@@ -226,7 +229,7 @@ class _Translate:
         self._sources[file].format.write(path, [(each.row, each.result) for each in done])
         errors = row_errors(self._sources[file], done, first_row=number * self._block_rows + 1)
         block = _Block(len(rows), errors, long_texts(done), models, path)
-        return _table(file, number, pickle.dumps(block), item["size"])
+        return _table(file, number, pickle.dumps(block), item["skipped"], item["size"])
 
 
 def _cause(error: RayError) -> str:

@@ -7,7 +7,6 @@ from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from itertools import accumulate
 from typing import Any, TypeAlias
 
 import click
@@ -59,7 +58,7 @@ def run_job(
     with job.opened({**settings, "block_rows": block_rows, "files": files}):
         if job.finished_blocks():
             click.echo(f"going on with {job.folder}", err=True)
-        progress = Progress([source.size for source in sources])
+        progress = Progress(sum(source.size for source in sources))
         if not job.is_published:
             translate(job, sources, block_rows, progress)
         bad = job.publish()
@@ -80,6 +79,7 @@ def translate_here(
     """Translate the unfinished rows of all sources in one stream, and finish their files."""
     finished = job.finished_blocks()
     open_files = [file for file in range(len(sources)) if not job.is_joined(file)]
+    progress.skip(joined_size(job, sources))
 
     def rows() -> Iterator[tuple[int, Row]]:
         for file in open_files:
@@ -89,7 +89,7 @@ def translate_here(
     with open_runner() as runner, closing(translated(rows(), job.check_model, runner)) as done:
         upcoming = next(done, None)
         for file in open_files:
-            number = finished.get(file, 0)
+            number, position = finished.get(file, 0), None
             while upcoming is not None and upcoming.file == file:
                 block: list[Done] = []
                 while upcoming is not None and upcoming.file == file and len(block) < block_rows:
@@ -97,10 +97,24 @@ def translate_here(
                     upcoming = next(done, None)
                 _finish_block(job, sources[file], file, number, block, first_row=number * block_rows + 1)
                 bad = sum(row.result is None for row in block)
-                progress.show(len(block), bad, file, (block[0].row.position, block[-1].row.position))
+                if position is None:
+                    position = size_before(number, block[0].row)
+                    progress.skip(position)
+                progress.show(len(block), bad, block[-1].row.position - position)
+                position = block[-1].row.position
                 progress.add(long_texts(block))
                 number += 1
             job.join(file, number, partial(sources[file].format.join, sources[file].path))
+
+
+def joined_size(job: Job, sources: Sequence[Source]) -> int:
+    """Return the bytes of the files that are finished."""
+    return sum(source.size for file, source in enumerate(sources) if job.is_joined(file))
+
+
+def size_before(number: int, row: Row) -> int:
+    """Return the bytes of a file before the block of a number, which begins with the row; one row counts little."""
+    return row.position if number else 0
 
 
 def translated(
@@ -168,13 +182,14 @@ class Progress:
     """A line on standard error for each finished block, with the rate and an estimate of the rest.
 
     Args:
-        sizes: bytes of each file.
+        size: bytes of all files.
     """
 
-    def __init__(self, sizes: Sequence[int]) -> None:
-        self._before = [*accumulate(sizes, initial=0)]
+    def __init__(self, size: int) -> None:
+        self._size = size
         self._began = time.monotonic()
-        self._start: int | None = None
+        self._skipped = 0
+        self._done = 0
         self.rows = 0
         self.bad = 0
         self.long = LongTexts()
@@ -183,23 +198,25 @@ class Progress:
         """Count the rows of a finished block that were too long for the model."""
         self.long = LongTexts(self.long.cut_sentences + long.cut_sentences, self.long.truncated + long.truncated)
 
-    def show(self, rows: int, bad: int, file: int, positions: tuple[int, int]) -> None:
+    def skip(self, size: int) -> None:
+        """Count bytes that earlier runs have translated."""
+        self._skipped += size
+
+    def show(self, rows: int, bad: int, size: int) -> None:
         """Report a finished block.
 
         Args:
             rows, bad: numbers of rows, and of bad ones.
-            file: index of its file.
-            positions: bytes of the file up to the ends of the block's first and last row.
+            size: bytes of its rows in the file.
         """
-        first, last = (self._before[file] + position for position in positions)
-        if self._start is None:
-            self._start = first
         self.rows += rows
         self.bad += bad
+        self._done += size
         elapsed_s = max(time.monotonic() - self._began, 1e-6)
-        share = last / self._before[-1]
-        if last > self._start:
-            left_s = elapsed_s * (self._before[-1] - last) / (last - self._start)
+        behind = self._skipped + self._done
+        share = behind / self._size
+        if self._done:
+            left_s = elapsed_s * (self._size - behind) / self._done
             left = f"about {timedelta(seconds=round(left_s))} left"
         else:  # a compressed file that is read at once
             left = "time left unknown"
