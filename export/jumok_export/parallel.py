@@ -114,7 +114,7 @@ def can_fork() -> bool:
 def forked(compute: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
     """Begin to compute a value in a forked process, which ends with this context and with this process.
 
-    Its computations use one thread, as threads are not forked.
+    Its computations use one thread, as threads are not forked, and those of this process one less meanwhile.
 
     Yields:
         Function that waits for the value, which must be picklable and true; None, after a warning, if there is none.
@@ -142,6 +142,8 @@ def forked(compute: Callable[[], Any]) -> Iterator[Callable[[], Any]]:
             else:
                 ended.callback(process.join)
                 ended.callback(process.kill)
+                ended.callback(torch.set_num_threads, torch.get_num_threads())
+                torch.set_num_threads(max(1, torch.get_num_threads() - 1))
         yield wait
 
 

@@ -228,6 +228,13 @@ def test_without_another_process_there_is_nothing(
     assert message.endswith("it did not start: too many processes")
 
 
+def test_this_process_leaves_a_core_to_the_other_one(eight_threads: None) -> None:
+    with forked(os.getpid) as value:
+        assert torch.get_num_threads() == 7
+        assert value()
+    assert torch.get_num_threads() == 8
+
+
 def test_a_process_ends_with_its_context() -> None:
     before = children()
     with forked(lambda: time.sleep(HANG_S)):

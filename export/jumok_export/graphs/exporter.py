@@ -7,6 +7,7 @@ import contextlib
 import functools
 import operator
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -38,11 +39,26 @@ def quick_exporter() -> Iterator[None]:
 
 @functools.cache  # the operators are kept from export to export
 def _cached_operators() -> _Replaced:
-    """Parse the ONNX forms of PyTorch's operators once, not for every graph."""
+    """Collect the ONNX forms of PyTorch's operators once, not for every graph, and parse none of them.
+
+    The code of functions that are called while a graph is made would be parsed, and nothing but their domain be read.
+    """
+    from onnxscript.values import TracedOnnxFunction  # noqa: PLC0415
     from torch.onnx._internal import _lazy_import  # noqa: PLC0415 - PyTorch's own business, which may move
 
     operators = vars(_lazy_import)["onnxscript_apis"]
-    return operators, "get_torchlib_ops", functools.cache(operators.get_torchlib_ops)
+    collect, parsed = operators.get_torchlib_ops, vars(TracedOnnxFunction)["function_ir"]
+    domain_alone = property(lambda function: SimpleNamespace(domain=function.opset.domain))
+
+    @functools.cache
+    def collected() -> Any:
+        setattr(TracedOnnxFunction, "function_ir", domain_alone)  # noqa: B010 - to mypy it is a method
+        try:
+            return collect()
+        finally:
+            setattr(TracedOnnxFunction, "function_ir", parsed)  # noqa: B010
+
+    return operators, "get_torchlib_ops", collected
 
 
 def _needed_decompositions() -> _Replaced:

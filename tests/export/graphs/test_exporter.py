@@ -94,3 +94,12 @@ def test_programs_have_no_stack_traces_and_descriptions_within_the_context_alone
         assert not described()
     assert torch.fx.config.do_not_emit_stack_traces == before
     assert described()
+
+
+def test_operators_are_those_that_are_collected_without_the_context() -> None:
+    from torch.onnx._internal import _lazy_import
+
+    collector = vars(_lazy_import)["onnxscript_apis"]
+    plain = collector.get_torchlib_ops()
+    with quick_exporter():
+        assert collector.get_torchlib_ops() == plain

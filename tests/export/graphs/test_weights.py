@@ -8,9 +8,11 @@ import pytest
 import torch
 from onnx import TensorProto, helper, numpy_helper
 
+from jumok_export.graphs import tracing
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.quantize_matrix import AT_ONCE, quantize_weight
 from jumok_export.graphs.storage import SMALLEST_EXTERNAL, Stored, WeightsFile, write_graphs
+from jumok_export.graphs.traced_weights import Known, TracedModel, with_weights_in
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.graphs.weights import (
     HALF,
@@ -24,6 +26,7 @@ from jumok_export.graphs.weights import (
     refer,
     values,
 )
+from jumok_export.models.attention import scaled_queries
 from jumok_export.models.transformer import Transformer
 from jumok_export.training.vocabulary import Vocabulary
 
@@ -82,6 +85,32 @@ def test_the_values_of_a_stored_tensor_are_read_once(tmp_path: Path, monkeypatch
         assert file.store_once(matrix[:20], known) != first
         assert file.store_once(matrix[:, :12], known) != file.store_once(matrix[:12].T, known)
         assert len(read) == 5
+
+
+def test_traced_weights_are_tensors_of_the_module_or_their_transpositions(
+    tiny_model: Transformer, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A graph from another process then brings no values with it."""
+    written, traced = with_weights_in, list[TracedModel]()
+
+    def noted(file: WeightsFile, model: TracedModel, module: torch.nn.Module, stored: Stored) -> onnx.ModelProto:
+        traced.append(model)
+        return written(file, model, module, stored)
+
+    monkeypatch.setattr(tracing, "with_weights_in", noted)
+    with scaled_queries(tiny_model), WeightsFile(tmp_path / "weights.bin") as file:
+        graphs = export_graphs(tiny_model, len(vocabulary), len(vocabulary), file)
+        named = (*tiny_model.named_parameters(), *tiny_model.named_buffers())
+        tensors = {name: tensor.detach().numpy().copy() for name, tensor in named}
+    known = [weight for each in traced for weight in each.weights.values()]
+    assert {type(weight) for weight in known} == {Known}
+    assert {weight.turned for weight in known if isinstance(weight, Known)} == {False, True}
+    for model, graph in zip(traced, (graphs["encoder"], graphs["decoder"]), strict=False):
+        constants = {tensor.name: values(tensor) for tensor in graph.model.graph.initializer}
+        for name, weight in model.weights.items():
+            assert isinstance(weight, Known)
+            expected = tensors[weight.name.removeprefix("model.")]
+            np.testing.assert_array_equal(constants[name], expected.T if weight.turned else expected)
 
 
 @pytest.mark.parametrize("channels", [0, 1])
