@@ -10,7 +10,11 @@ from typing import Any
 import pytest
 
 import jumok
-from jumok_serve import Translator, rank_languages
+from jumok_proto.v1.translation_pb2 import Glossary
+from jumok_serve import GlossaryEntries, GlossaryStore, Translator, rank_languages
+from jumok_serve.service.handlers import request_terms, requests
+from jumok_serve.text.terms import loaded
+from jumok_serve.text.terms.glossary_file import GlossaryFile
 from tests.support.command import run
 from tests.support.models.variants import directed, edited
 from tests.support.servers.in_process_server import check_idle, serving
@@ -91,6 +95,63 @@ def test_prefixes_stay_with_their_texts(client: jumok.Client) -> None:
         for text, language, prefix in zip(TEXTS, LANGUAGES, prefixes, strict=True)
     ]
     assert [one.text for one in found] == wanted
+
+
+def test_a_call_reads_its_glossaries_once_for_each_language(
+    models: list[Translator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stored one too, although none is kept between calls."""
+    store = GlossaryStore(tmp_path)
+    pairs = [GlossaryEntries(tsv="man\tTyp", source_language=one, target_language="fr") for one in ("de", "en")]
+    store.create("", "people", pairs)
+    read, parsed = list[int](), list[str]()
+    content = GlossaryFile.content
+
+    def counted_content(file: GlossaryFile, number: int) -> bytes:
+        read.append(number)
+        return content(file, number)
+
+    def counted_terms(glossary: Glossary, *others: Any) -> Any:
+        parsed.append(glossary.stored)
+        return request_terms.request_terms(glossary, *others)
+
+    monkeypatch.setattr(GlossaryFile, "content", counted_content)
+    monkeypatch.setattr(requests, "request_terms", counted_terms)
+    monkeypatch.setattr(loaded.LoadedGlossaries, "_keep", lambda self, key, made: self._known.update({key: made}))
+    auto: dict[str, Any] = {"source_language": "auto", "target_language": "fr", "stored_glossary": "people", **SHORT}
+    with serving(*models, glossaries=store) as address, jumok.Client(address) as client:
+        found = list(client.translate_iter(TEXTS * 4, glossary={"old woman": "Frau"}, **auto))
+        assert [one.translation.source_language for one in found] == LANGUAGES * 4
+        assert sorted(read) == [0, 1]
+        assert sorted(parsed) == ["", "people", "people"]  # the first one checks the settings
+        read.clear()
+        parsed.clear()
+        client.translate(TEXTS * 4, glossary={"old woman": "Frau"}, **auto)
+        assert sorted(read) == [0, 1]
+        assert parsed == ["people"] * 2
+
+
+def test_corpora_that_wait_for_memory_of_glossaries_hold_none(
+    models: list[Translator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is memory for one, and each corpus needs two in turn."""
+    monkeypatch.setattr(loaded, "MAX_BYTES", 2)
+    store = GlossaryStore(tmp_path)
+    pairs = [GlossaryEntries(tsv="man\tTyp", source_language=one, target_language="fr") for one in ("de", "en")]
+    store.create("", "people", pairs)
+    auto: dict[str, Any] = {"source_language": "auto", "target_language": "fr", "stored_glossary": "people", **SHORT}
+
+    async def scenario(address: str) -> None:
+        async with jumok.AsyncClient(address) as client:
+
+            async def corpus(texts: list[str]) -> list[str]:
+                return [one.translation.source_language or "" async for one in client.translate_iter(texts, **auto)]
+
+            found = await asyncio.gather(corpus(TEXTS), corpus(TEXTS[::-1]))
+            assert list(found) == [LANGUAGES, LANGUAGES[::-1]]
+
+    with serving(*models, glossaries=store) as address:
+        asyncio.run(asyncio.wait_for(scenario(address), 100))
 
 
 def test_a_named_model_takes_its_own_languages(client: jumok.Client) -> None:

@@ -157,14 +157,16 @@ class Corpus:
             ):
                 self._window_open.clear()
                 await self._window_open.wait()
-            opened = await self._start(item)
-            self._open[opened] = None
-            self._size += opened.size
-            self._note_if_done(opened)
-            for future in opened.pending.futures if opened.pending and not opened.done else ():
-                future.add_done_callback(partial(self._future_done, opened))
+            self._note_open(await self._start(item))  # kept nowhere else: it may hold memory that the next waits for
             if number % ITEMS_PER_TURN == ITEMS_PER_TURN - 1:
                 await asyncio.sleep(0)
+
+    def _note_open(self, item: _Item) -> None:
+        self._open[item] = None
+        self._size += item.size
+        self._note_if_done(item)
+        for future in item.pending.futures if item.pending and not item.done else ():
+            future.add_done_callback(partial(self._future_done, item))
 
     def _future_done(self, item: _Item, _future: Future[Decoded]) -> None:
         """Note it in the event loop; called in any thread."""

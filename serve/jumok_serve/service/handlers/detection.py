@@ -52,17 +52,22 @@ class LanguageDetection:
 
     async def resolve(self, request: Message, text: str) -> tuple[Message, DetectedLanguage | None]:
         """Return a request with the language of its only text, if that is to be detected; raises as `of_request`."""
+        detected = await self.of_item(request, text)
+        return request if detected is None else with_source(request, detected.language), detected
+
+    async def of_item(self, request: TranslationMessage, text: str) -> DetectedLanguage | None:
+        """Return the language of a text, or None if it is not to be detected; raises as `of_request`."""
         if not detects(request):
-            return request, None
+            return None
         (detected,) = await self.of_request(request, [text])
-        return with_source(request, detected), detected
+        return detected
 
     def example(self, settings: CorpusSettings) -> CorpusSettings:
         """Return settings that an item may have; raises as `of_request`."""
         if not detects(settings):
             return settings
         sources = self._models.sources_into(settings.model, settings.target_language_code)
-        changed = with_source(settings, DetectedLanguage(sources[0], 0.0))
+        changed = with_source(settings, sources[0])
         changed.glossary.ClearField("stored")  # it may have entries for other languages only
         return changed
 
@@ -79,10 +84,10 @@ def detects(request: TranslationMessage) -> bool:
     return is_auto(request.source_language_code)
 
 
-def with_source(request: Message, detected: DetectedLanguage) -> Message:
+def with_source(request: Message, language: str) -> Message:
     """Return a request with a source language."""
     changed = copy.deepcopy(request)
-    changed.source_language_code = detected.language
+    changed.source_language_code = language
     return changed
 
 
@@ -95,9 +100,12 @@ async def translate_by_language(
     if request.target_prefixes:
         check_count("target_prefixes", list(request.target_prefixes), len(detected))
     groups = group_by_language(detected)
+    without_texts = copy.deepcopy(request)
+    without_texts.ClearField("contents")
+    without_texts.ClearField("target_prefixes")
     tasks = [
-        asyncio.ensure_future(_translate_group(with_source(request, detected[indices[0]]), indices, translate))
-        for indices in groups.values()
+        asyncio.ensure_future(_translate_group(request, with_source(without_texts, language), indices, translate))
+        for language, indices in groups.items()
     ]
     try:
         responses = await asyncio.gather(*tasks)
@@ -118,16 +126,16 @@ async def translate_by_language(
 
 async def _translate_group(
     request: TranslateTextRequest,
+    group: TranslateTextRequest,
     indices: Sequence[int],
     translate: Callable[[TranslateTextRequest], Awaitable[TranslateTextResponse]],
 ) -> TranslateTextResponse:
     """Translate some texts of a request; errors name the index in the whole request."""
     for field in ("contents", "target_prefixes"):
-        texts = list(getattr(request, field))
-        del getattr(request, field)[:]
-        getattr(request, field).extend(texts[index] for index in indices if texts)
+        texts = getattr(request, field)
+        getattr(group, field).extend(texts[index] for index in indices if texts)
     with blamed_texts(indices.__getitem__):
-        return await translate(request)
+        return await translate(group)
 
 
 def _longest(times: Sequence[Timings]) -> Timings:

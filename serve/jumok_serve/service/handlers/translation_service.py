@@ -38,6 +38,7 @@ from jumok_serve.service.handlers.detection import (
     detects,
     translate_by_language,
     with_confidence,
+    with_source,
 )
 from jumok_serve.service.handlers.glossary_service import stored_terms
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
@@ -202,14 +203,27 @@ class TranslationService(TranslationServiceServicer):
             parsed = await self._parse(chosen, example, context)
         self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
 
+        parsed_for = {} if detects(settings) else {settings.source_language_code: parsed}
+
+        async def parse_for(source: str, chosen: ChosenModels) -> ParsedRequest:
+            """Parse the settings once for each source language."""
+            if source not in parsed_for:
+                try:
+                    parsed_for[source] = await self._parse(chosen, with_source(settings, source), context)
+                except OverloadedError:  # calls that wait for memory hold none, or they would wait for each other
+                    parsed_for.clear()
+                    raise
+            return parsed_for[source]
+
         async def submit(item: CorpusItem) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
-            own, detected = await self._detection.resolve(settings, item.content)
+            detected = await self._detection.of_item(settings, item.content)
+            source = settings.source_language_code if detected is None else detected.language
             # After a model was replaced, later items go to the new one.
             with ExitStack() as used:
-                chosen = used.enter_context(self._use(own))
-                of_item = parsed if detected is None else await self._parse(chosen, own, context)
+                chosen = used.enter_context(self._models.use(settings.model, source, settings.target_language_code))
+                of_item = await parse_for(source, chosen)
                 pending = await self._submit(chosen, [item.content], of_item.parameters, prefixes, spare=True)
                 if len(chosen.models) > 1:  # a text between two models is in no engine, which would finish it
                     release = used.pop_all().close

@@ -1,24 +1,29 @@
 """Glossaries: source terms with the target terms that translate them."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Container, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Final, Self
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.glossaries.tsv import read_tsv
 from jumok_serve.tasks.terms import TermMatch
-from jumok_serve.text.terms.words import Word, words
+from jumok_serve.text.terms.words import words
 
 MAX_ENTRIES: Final = 100_000
-"""Most entries of a glossary; 100,000 of one word take about 50 MB of memory."""
-MAX_WORDS: Final = 500_000
-"""Most words of a glossary's source terms, less those that equal beginnings share: 100 MB of memory."""
+"""Most entries of a glossary; 100,000 of one word take about 13 MB of memory."""
 MAX_CHARACTERS: Final = 256
 """Most characters of a term."""
 MAX_TARGETS: Final = 8
 """Most target terms of an entry."""
 PREFIX: Final = "glossary: "
 """Beginning of the messages of errors."""
+_SEPARATOR: Final = "\t"
+_ENTRY_BYTES: Final = 20
+"""Bytes of an entry besides its texts."""
 _UNUSABLE: Final = re.compile("[\t\r\n\0\ud800-\udfff]")
 
 
@@ -30,18 +35,20 @@ class Glossary:
     Args:
         entries: target terms by source term.
 
+    Attributes:
+        num_bytes: memory that it takes.
+
     Raises:
         InvalidArgumentError: too many entries, an empty or too long term, or two source terms that match alike.
     """
 
     def __init__(self, entries: Mapping[str, str | Sequence[str]]) -> None:
-        # A trie of the words of source terms: its nodes are numbers, and 0 is the root.
-        self._children: dict[tuple[int, str], int] = {}
-        self._targets: dict[int, tuple[str, ...]] = {}  # by the node of the last word
         if len(entries) > MAX_ENTRIES:
             raise _refused(f"a glossary takes at most {MAX_ENTRIES} entries, got {len(entries)}: leave some out")
+        terms = dict[str, str]()
         for source, targets in entries.items():
-            self._add(source, [targets] if isinstance(targets, str) else targets)
+            _add(terms, source, [targets] if isinstance(targets, str) else targets)
+        self._arrange(terms)
 
     @classmethod
     def from_tsv(cls, text: str) -> Self:
@@ -50,71 +57,84 @@ class Glossary:
         Raises:
             InvalidArgumentError: too many entries, or a line that cannot be used; names the line.
         """
-        glossary = cls({})
+        terms = dict[str, str]()
         try:
             for line in read_tsv(text):
-                if len(glossary) == MAX_ENTRIES:
+                if len(terms) == MAX_ENTRIES:
                     raise _refused(
                         f"line {line.number} is one too many: a glossary takes at most {MAX_ENTRIES} entries"
                     )
                 try:
-                    glossary._add(line.source, line.targets)
+                    _add(terms, line.source, line.targets)
                 except InvalidArgumentError as error:
                     raise _refused(f"line {line.number}: {str(error).removeprefix(PREFIX)}") from error
         except InvalidArgumentError:
             raise
         except ValueError as error:
             raise _refused(str(error)) from error
+        glossary = cls({})
+        glossary._arrange(terms)
         return glossary
 
-    def _add(self, source: str, targets: object) -> None:
-        checked, node = _checked_targets(source, targets), 0
-        for word in _key(source):
-            node = self._children.setdefault((node, word), len(self._children) + 1)
-        if len(self._children) > MAX_WORDS:
-            raise _refused(f"source terms have more than {MAX_WORDS} words: leave some out")
-        if node in self._targets:
-            raise _refused(f"two entries match {source!r}: put all target terms into one entry")
-        self._targets[node] = checked
+    def _arrange(self, terms: Mapping[str, str]) -> None:
+        """Sort terms, so that those with which a text may begin are found by bisection and then one in another."""
+        self._sources = sorted(terms)
+        self._targets = [terms[source] for source in self._sources]
+        self._parents = array("i")  # number of the longest other term with which each one begins, or -1
+        begun = [-1]
+        for number, source in enumerate(self._sources):
+            while begun[-1] >= 0 and not source.startswith(self._sources[begun[-1]]):
+                begun.pop()
+            self._parents.append(begun[-1])
+            begun.append(number)
+        self._longest = max(map(len, self._sources), default=0)
+        self.num_bytes = sum(map(sys.getsizeof, (*self._sources, *self._targets))) + _ENTRY_BYTES * len(terms)
 
     def __len__(self) -> int:
         """Return the number of entries."""
-        return len(self._targets)
-
-    @property
-    def num_words(self) -> int:
-        """Number of different beginnings of source terms in words, which memory is proportional to."""
-        return len(self._children)
+        return len(self._sources)
 
     def find(self, text: str) -> Iterator[TermMatch]:
         """Yield the terms that occur in a text, the longest at each place; they share no character."""
         found = list(words(text))
-        position = 0
+        folded = "".join(word.text for word in found)
+        positions = {end: number for number, end in enumerate(accumulate(len(word.text) for word in found), start=1)}
+        position = begin = 0
         while position < len(found):
-            match = self._match(found, position)
+            match = self._match(folded, begin + found[position].text.startswith(" "), positions)
             if match is None:
+                begin += len(found[position].text)
                 position += 1
                 continue
-            after, targets = match
+            number, begin = match
+            after = positions[begin]
+            targets = tuple(self._targets[number].split(_SEPARATOR))
             yield TermMatch(found[position].first, found[after - 1].after, targets)
             position = after
 
-    def _match(self, found: Sequence[Word], position: int) -> tuple[int, tuple[str, ...]] | None:
-        """Return the longest entry at a word: the position after it, and its target terms."""
-        match = None
-        node = self._children.get((0, found[position].text.lstrip()))
-        while node is not None:
-            position += 1
-            if node in self._targets:
-                match = position, self._targets[node]
-            node = self._children.get((node, found[position].text)) if position < len(found) else None
-        return match
+    def _match(self, folded: str, begin: int, ends: Container[int]) -> tuple[int, int] | None:
+        """Return the longest entry at the beginning of a word: its number, and its end, which ends a word."""
+        left = folded[begin : begin + self._longest]
+        number = bisect_right(self._sources, left) - 1
+        while number >= 0:  # all terms with which the text begins are this one, or begin it
+            source = self._sources[number]
+            if left.startswith(source) and begin + len(source) in ends:
+                return number, begin + len(source)
+            number = self._parents[number]
+        return None
 
 
-def _key(source: object) -> tuple[str, ...]:
+def _add(terms: dict[str, str], source: str, targets: object) -> None:
+    checked, key = _checked_targets(source, targets), _key(source)
+    if key in terms:
+        raise _refused(f"two entries match {source!r}: put all target terms into one entry")
+    terms[key] = _SEPARATOR.join(checked)
+
+
+def _key(source: object) -> str:
+    """Return the words of a term as they are compared."""
     _check_term(source, "a source term")
-    first, *others = (word.text for word in words(str(source).strip()))
-    return first.lstrip(), *others
+    return "".join(word.text for word in words(str(source).strip()))
 
 
 def _checked_targets(source: str, targets: object) -> tuple[str, ...]:

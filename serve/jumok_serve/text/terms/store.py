@@ -6,7 +6,6 @@ import re
 import threading
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -19,6 +18,7 @@ from jumok_proto.glossaries.stored import GlossaryDictionary, GlossaryEntries, S
 from jumok_serve.text.terms.dictionaries import choose, of_pair
 from jumok_serve.text.terms.glossary import PREFIX, Glossary
 from jumok_serve.text.terms.glossary_file import SUFFIX, GlossaryFile, UnusableGlossaryError, encode, pack
+from jumok_serve.text.terms.loaded import Key, LoadedGlossaries
 
 logger = logging.getLogger(__name__)
 
@@ -33,8 +33,6 @@ MAX_DICTIONARIES: Final = 5000
 MAX_NAME: Final = 128
 """Most characters of a name."""
 _TAG: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
-MAX_KEPT_WORDS: Final = 200_000
-"""Words of the glossaries that are kept in memory; a single larger one is kept too."""
 SETTLED_NS: Final = 100_000_000
 """Age of a folder's last change from which its time tells a later change; clocks of file systems tick in steps."""
 
@@ -65,8 +63,7 @@ class GlossaryStore:
         self._folder = folder
         self._lock = threading.Lock()
         self._indexes: dict[str, _Index] = {}
-        self._loading = threading.Lock()
-        self._loaded: OrderedDict[tuple[str, int], Glossary] = OrderedDict()  # by revision and number of dictionary
+        self._loaded = LoadedGlossaries()
 
     def create(self, owner: str, name: str, dictionaries: Sequence[GlossaryEntries]) -> StoredGlossary:
         """Store a glossary; returns the one of the name if its entries are equal.
@@ -168,28 +165,26 @@ class GlossaryStore:
             GlossaryNotFoundError: the owner has no such glossary.
         """
         with self._lock:
-            file = self._find(self._files(owner), glossary)
+            files = self._files(owner)
+            file = self._find(files, glossary)
             file.path.unlink(missing_ok=True)
             self._indexes.pop(owner, None)
+            self._loaded.retain(owner, {one.revision for one in files.values() if one is not file})
         return file.glossary
 
     def terms(self, owner: str, glossary: str, source_language: str, target_language: str) -> Glossary:
-        """Return the terms of a glossary for a pair of languages; the last ones are kept in memory.
+        """Return the terms of a glossary for a pair of languages; calls share them, and the last ones are kept.
 
         Raises:
             GlossaryNotFoundError: the owner has no such glossary.
             InvalidArgumentError: the glossary has no entries for these languages.
+            OverloadedError: the glossaries in use leave no memory for another.
         """
         with self._lock:
             file = self._find(self._files(owner), glossary)
-        key = (file.revision, choose(file.glossary, source_language, target_language))
-        with self._loading:
-            if key not in self._loaded:
-                self._loaded[key] = Glossary.from_tsv(file.content(key[1]).decode())
-            self._loaded.move_to_end(key)
-            while len(self._loaded) > 1 and sum(one.num_words for one in self._loaded.values()) > MAX_KEPT_WORDS:
-                self._loaded.popitem(last=False)
-            return self._loaded[key]
+        number = choose(file.glossary, source_language, target_language)
+        key = Key(owner, file.revision, number)
+        return self._loaded.get(key, lambda: Glossary.from_tsv(file.content(number).decode()))
 
     def _write(
         self, owner: str, glossary: StoredGlossary, contents: Sequence[bytes], files: dict[str, GlossaryFile]
@@ -225,6 +220,7 @@ class GlossaryStore:
         finally:
             written.unlink(missing_ok=True)
             self._indexes.pop(owner, None)
+        self._loaded.retain(owner, {file.revision for file in others})
 
     def _files(self, owner: str) -> dict[str, GlossaryFile]:
         """Return the glossaries of an owner by id; reads their first lines if the folder has changed."""
@@ -237,6 +233,7 @@ class GlossaryStore:
         if index is None or index.changed_ns != changed_ns:
             settled = time.time_ns() - changed_ns > SETTLED_NS
             index = _Index(changed_ns, _read_folder(folder))
+            self._loaded.retain(owner, {file.revision for file in index.files.values()})
             self._indexes.pop(owner, None)
             if settled:
                 self._indexes[owner] = index

@@ -2,14 +2,17 @@
 
 import random
 import time
+import tracemalloc
 from collections.abc import Sequence
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.terms import Glossary
-from jumok_serve.text.terms import glossary as module
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
+from jumok_serve.text.terms.words import words as split
 
 GLOSSARY = Glossary(
     {
@@ -128,9 +131,41 @@ def test_many_entries() -> None:
         Glossary({**entries, "one more": "a"})
 
 
-def test_many_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Memory is that of the words; equal beginnings share theirs."""
-    monkeypatch.setattr(module, "MAX_WORDS", 5)
-    assert Glossary({"a b c": "x", "a b d": "x", "e": "x"}).num_words == 5
-    with pytest.raises(InvalidArgumentError, match="source terms have more than 5 words: leave some out"):
-        Glossary({"a b c": "x", "a b d": "x", "e f": "x"})
+def test_memory_is_that_of_the_texts() -> None:
+    """Terms of many words take no more than others; the worst are short texts of wide characters."""
+    words = Glossary({f"{'a ' * 120}{number}": "x" for number in range(1000)})
+    wide = Glossary({f"\U0001f600{number}": [f"\U0001f600{target}" for target in range(8)] for number in range(1000)})
+    for glossary in (words, wide, Glossary({})):
+        tracemalloc.start()
+        try:
+            copy = Glossary(dict(zip(glossary._sources, (one.split("\t") for one in glossary._targets), strict=True)))
+            taken = tracemalloc.get_traced_memory()[0]
+        finally:
+            tracemalloc.stop()
+        assert copy.num_bytes == glossary.num_bytes
+        assert taken < 1.2 * glossary.num_bytes + 4096
+    assert words.num_bytes < 400_000
+    assert wide.num_bytes < 400_000
+
+
+WORDS = ["a", "A", "ab", "b", "ß", "ss", "İ", "-", "'", "東", "京", "हि", "न्", "e\u0301", "\u0301", "1", "\U0001f600"]
+TERMS = st.lists(st.tuples(st.sampled_from(WORDS), st.sampled_from(["", " ", "\u3000"])), min_size=1, max_size=4).map(
+    lambda parts: "".join(word + space for word, space in parts).strip()
+)
+
+
+@given(st.lists(TERMS, max_size=12), st.lists(TERMS, max_size=12).map(" ".join))
+def test_any_terms_match_as_sequences_of_words(terms: list[str], text: str) -> None:
+    entries = {tuple(word.text for word in split(term)): term for term in terms}
+    found = list(split(text))
+    expected = []
+    position = 0
+    while position < len(found):
+        rest = [word.text for word in found[position:]]
+        begin = (rest[0].lstrip(), *rest[1:]) if rest else ()
+        length = max((len(entry) for entry in entries if begin[: len(entry)] == entry), default=0)
+        if length:
+            expected.append((found[position].first, found[position + length - 1].after))
+        position += length or 1
+    glossary = Glossary(dict.fromkeys(entries.values(), "x"))
+    assert [(match.first, match.after) for match in glossary.find(text)] == expected

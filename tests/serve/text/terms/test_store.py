@@ -275,11 +275,3 @@ def test_a_glossary_that_grows_too_large(stored: GlossaryStore, monkeypatch: pyt
     with pytest.raises(InvalidArgumentError, match="a glossary may have 60 bytes of entries, and would have"):
         stored.update("", "pets", dictionaries=[more])
     assert [one.entry_count for one in stored.get("", "pets").dictionaries] == [2]
-
-
-def test_glossaries_of_many_words_are_not_kept(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MAX_KEPT_WORDS", 4)
-    for name, tsv in (("first", "a b c\tx"), ("second", "d\tx"), ("third", "e f\tx")):
-        stored.create("", name, [GlossaryEntries(tsv=tsv)])
-        assert stored.terms("", name, "en", "de").num_words == len(tsv.split()) - 1
-    assert sorted(one.num_words for one in stored._loaded.values()) == [1, 2]

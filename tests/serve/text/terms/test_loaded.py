@@ -1,0 +1,120 @@
+"""Glossaries in memory: read once, shared by calls, bounded, and dropped after a change."""
+
+import gc
+import threading
+import weakref
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from jumok_proto.errors import OverloadedError
+from jumok_proto.glossaries.stored import GlossaryEntries
+from jumok_serve.text.terms import Glossary, GlossaryStore, loaded
+from jumok_serve.text.terms.glossary_file import GlossaryFile
+
+ENTRIES = GlossaryEntries(tsv="dog\tHund\n")
+SIZE = Glossary.from_tsv(ENTRIES.tsv).num_bytes
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> GlossaryStore:
+    return GlossaryStore(tmp_path)
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """Number of reads by name of the glossary."""
+    counts = Counter[str]()
+    content = GlossaryFile.content
+
+    def counted(file: GlossaryFile, number: int) -> bytes:
+        counts[file.glossary.name] += 1
+        return content(file, number)
+
+    monkeypatch.setattr(GlossaryFile, "content", counted)
+    return counts
+
+
+def make(stored: GlossaryStore, owner: str, *names: str) -> None:
+    for name in names:
+        stored.create(owner, name, [ENTRIES])
+
+
+def test_calls_that_wait_for_one_glossary_read_it_once(stored: GlossaryStore, reads: Counter[str]) -> None:
+    make(stored, "", "pets")
+    together = threading.Barrier(8)
+    found = list[Glossary]()
+
+    def call() -> None:
+        together.wait()
+        found.append(stored.terms("", "pets", "en", "de"))
+
+    threads = [threading.Thread(target=call) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert reads == {"pets": 1}
+    assert len(set(map(id, found))) == 1
+
+
+def test_a_glossary_in_use_is_shared_although_it_is_not_kept(
+    stored: GlossaryStore, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loaded, "MAX_KEPT_BYTES", SIZE)
+    names = ["first", "second", "third"]
+    make(stored, "", *names)
+    used = [stored.terms("", name, "en", "de") for _ in range(5) for name in names]
+    assert len(set(map(id, used))) == len(names)
+    assert reads == dict.fromkeys(names, 1)
+    used.clear()
+    stored.terms("", "third", "en", "de")  # the only one that is kept
+    stored.terms("", "first", "en", "de")
+    assert reads == {"first": 2, "second": 1, "third": 1}
+
+
+def test_glossaries_in_use_are_bounded(
+    stored: GlossaryStore, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One owner may have half; a call that is refused reads nothing."""
+    monkeypatch.setattr(loaded, "MAX_BYTES", 4 * SIZE)
+    for owner in ("anna", "ben", "eva"):
+        make(stored, owner, "1", "2", "3")
+    used = [stored.terms("anna", name, "en", "de") for name in "12"]
+    with pytest.raises(OverloadedError, match="leave no memory for another: wait"):
+        stored.terms("anna", "3", "en", "de")
+    used += [stored.terms("ben", name, "en", "de") for name in "12"]
+    with pytest.raises(OverloadedError):
+        stored.terms("eva", "1", "en", "de")
+    assert reads == {"1": 2, "2": 2}
+    assert stored.terms("anna", "1", "en", "de") is used[0]
+    del used[0]
+    assert [match.targets for match in stored.terms("anna", "3", "en", "de").find("dog")] == [("Hund",)]
+
+
+def test_glossaries_that_are_only_kept_make_room(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaded, "MAX_BYTES", 4 * SIZE)
+    make(stored, "", "1", "2", "3")
+    for name in "123" * 3:
+        assert len(stored.terms("", name, "en", "de")) == 1
+
+
+@pytest.mark.parametrize("change", ["replaced", "deleted", "deleted by another process"])
+def test_a_glossary_is_dropped_after_a_change(stored: GlossaryStore, tmp_path: Path, change: str) -> None:
+    make(stored, "", "pets", "others")
+    before = weakref.ref(stored.terms("", "pets", "en", "de"))
+    others = weakref.ref(stored.terms("", "others", "en", "de"))
+    assert before() is not None
+    if change == "replaced":
+        stored.update("", "pets", dictionaries=[GlossaryEntries(tsv="dog\tDogge")])
+    elif change == "deleted":
+        stored.delete("", "pets")
+    else:
+        GlossaryStore(tmp_path).delete("", "pets")
+        stored.list("")
+    gc.collect()
+    assert before() is None
+    assert others() is not None
+    if change == "replaced":
+        assert [match.targets for match in stored.terms("", "pets", "en", "de").find("dog")] == [("Dogge",)]
