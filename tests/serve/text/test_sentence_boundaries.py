@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 import sentencex
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import jumok
 from jumok_proto.errors import DeadlineExceededError
@@ -151,6 +153,29 @@ def test_a_text_that_the_library_fails_on_is_split_at_its_punctuation(monkeypatc
     assert split(text, "en").sentences == ("A cat sleeps.", '"Is it?"', "Yes!", "天気。", "はい。", "No end")
     long = "A cat sleeps. " * 1000
     assert split(long, "en").sentences == ("A cat sleeps.",) * 1000
+
+
+STOPS = st.sampled_from(sentence_boundaries._ALL_TERMINATORS)
+OTHERS = st.sampled_from(
+    "\"'\u201c\u201d\u2019\xbb)]}([\u300c\u300d\u300f \t\n\x1c\x85\xa0\u2009\u2028\u3000aA1,\u00df\u6f22\uac00-"
+)
+ASTRAL = st.characters(min_codepoint=0x10A00, max_codepoint=0x1DB00)
+"""Stops that are rare, and the letters around them."""
+
+
+@given(st.text(st.one_of(STOPS, st.sampled_from(".!?\u3002\uff01\u2026"), OTHERS, ASTRAL), max_size=60))
+@example(". . a")
+@example("\u3002\u3002\u3002")
+@example("a\U0001da88\U0001da87b")
+@settings(max_examples=1000)
+def test_inner_stops_are_the_matches_of_their_pattern(text: str) -> None:
+    found = [one.span() for one in sentence_boundaries._inner_stops(text)]
+    assert found == [one.span() for one in sentence_boundaries._INNER_STOP.finditer(text)]
+
+
+@pytest.mark.parametrize("stop", sentence_boundaries._ALL_TERMINATORS)
+def test_each_stop_may_end_a_sentence_before_another(stop: str) -> None:
+    assert [one.span() for one in sentence_boundaries._inner_stops(f"a{stop} b{stop}")] == [(1, 4)]
 
 
 def test_a_deadline_ends_the_splitting() -> None:
