@@ -34,7 +34,7 @@ APART_S = 0.2
 
 
 async def translate_corpora(address: str, texts: Sequence[str], *, corpora: int, sentences: int) -> float:
-    """Translate sentences in several corpora at once, begun one after the other; returns the seconds."""
+    """Translate sentences in several corpora at once, begun one after the other; returns the seconds of all."""
     each = sentences // corpora
 
     async def lines(first: int) -> AsyncIterator[str]:

@@ -74,7 +74,7 @@ def test_a_client_works_in_a_forked_process_and_still_in_its_own(way: str) -> No
 
 
 def test_a_client_works_in_one_event_loop_after_another(caplog: pytest.LogCaptureFixture) -> None:
-    """No call tells its end to a loop that is closed, which the next loop would log."""
+    """No call that was read to its end tells it to a loop that is closed, which the next loop would log."""
     with FakeServer() as server:
         client = jumok.AsyncClient(server.address)  # made without a loop
 

@@ -135,7 +135,7 @@ class Configuration(BaseModel):
         description="Most bytes of requests that are read or answered, of all connections; a caller has at most half. "
         "Further requests wait unread.",
     )
-    max_calls: Positive = Field(_SERVICE.max_calls, description="Most open calls of all connections.")
+    max_calls: Positive = Field(_SERVICE.max_calls, description="Most open calls of all connections, besides corpora.")
     max_calls_of_caller: Positive = Field(
         _SERVICE.max_calls_of_caller, description="Most open calls of a token, or of a client address without tokens."
     )

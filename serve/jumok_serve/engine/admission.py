@@ -98,7 +98,7 @@ class AdmissionPolicy:
         if most > self._limits.max_request_work:
             raise InvalidArgumentError(
                 f"the request could take {most} row steps (sentences times rows times max_length; "
-                f"{1 + HISTORY_WORK} times as many with constraints on repetition, more with terms), more than the "
+                f"{1 + HISTORY_WORK} times as many with constraints on repetition), more than the "
                 f"{self._limits.max_request_work} of a request: send several, or lower beam_size or max_length",
                 field="contents",
             )

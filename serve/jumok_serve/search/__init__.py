@@ -105,13 +105,18 @@ class SearchPlan:
     @property
     def step_work(self) -> int:
         """Work of a step in row steps, rounded up; one is the time of a row without constraints."""
+        terms = min(sum(map(bool, self.terms.alternatives)), MOST_WEIGHED_TERMS)
+        return math.ceil(self.rows * (self._row_work + TERM_WORK * terms))
+
+    @property
+    def _row_work(self) -> float:
+        """Work of a row's step, in row steps, without terms."""
         options = self.options
         remembers = options.no_repeat_ngram_size > 0 or options.repetition_penalty != 1.0
         drawing = 0.0
         if options.sampling is not None:
             drawing = DRAW_WORK + TOP_P_WORK * (options.sampling.top_p < 1)
-        terms = min(len(self.terms.alternatives), MOST_WEIGHED_TERMS)
-        return math.ceil(self.rows * (1 + HISTORY_WORK * remembers + drawing + TERM_WORK * terms))
+        return 1 + HISTORY_WORK * remembers + drawing
 
     def expected_steps(self, source_tokens: int) -> int:
         """Estimate the steps of a sentence; few translations are twice as long as their source."""
@@ -126,8 +131,8 @@ class SearchPlan:
 
     @property
     def most_work(self) -> int:
-        """Most work of the search, in row steps."""
-        return self.step_work * self.most_steps
+        """Most work of the search without terms, in row steps: a text with terms may be as long as others."""
+        return math.ceil(self.rows * self._row_work) * self.most_steps
 
     def begin(self) -> Search:
         """Start the search."""

@@ -338,7 +338,10 @@ class NativeStep:
         steps: int,
         number: int,
     ) -> UnsteadySearches:
-        """Advance steady searches, and find `number` continuations for the others; arrays are contiguous."""
+        """Advance steady searches, and find `number` continuations for the others; arrays are contiguous.
+
+        After `reserve` of these slots and this number, whose arrays the results are written into.
+        """
         count: int = self._run(
             *(self._searches, pointer(slots), len(slots), tokens.shape[1]),
             *(pointer(tokens), pointer(totals), steps, number, *self._found),

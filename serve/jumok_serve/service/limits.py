@@ -22,7 +22,7 @@ class ServiceLimits:
         max_hypotheses: hypotheses of all texts of a request together; bounds the response.
         max_beam_hypotheses: beam size times hypotheses of a text; the default is the most that options allow.
         max_streams: open calls of one connection; further calls wait in the client.
-        max_calls: open calls of all connections together, without health checks.
+        max_calls: open calls of all connections together, without health checks and corpora.
         max_calls_of_caller: open calls of a token, or without tokens of an address.
         max_corpora: open corpora, besides these calls; one caller may have half.
         max_watches: open health watches and reflections; as many health checks; one caller may have half.

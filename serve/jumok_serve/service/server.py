@@ -159,7 +159,9 @@ class Server(Services):
         try:
             await asyncio.gather(*(port.server.wait_for_termination() for port in self._ports()))
         except Exception as error:
-            raise InternalError(f"gRPC stopped accepting calls: {error!r}") from error
+            raise InternalError(
+                f"gRPC stopped accepting calls; start the server again, and report {error!r}"
+            ) from error
 
     def _ports(self) -> "list[_Port]":
         return [self._port, *([] if self._admin_port is None else [self._admin_port])]

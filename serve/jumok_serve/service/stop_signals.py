@@ -62,6 +62,11 @@ async def serve_until_stopped(
         grace_s: time for open calls after the first signal, in seconds.
         on_start: context to keep open while serving.
         wait_failed: raises what ends the server without a stop; returns after a stop.
+
+    Raises:
+        ListenError: the address cannot be bound.
+        CredentialsError: the certificates are unusable.
+        Exception: that of ``wait_failed``.
     """
     await server.start()
     with on_start():
@@ -81,3 +86,4 @@ async def serve_until_stopped(
             await server.stop(0)
         again.cancel()
         await stopping
+        await failed

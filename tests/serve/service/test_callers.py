@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from jumok_proto.errors import OverloadedError
-from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
@@ -58,6 +58,35 @@ def test_a_caller_with_many_open_calls_leaves_room_for_others(tmp_path: Path) ->
             await asyncio.gather(*calls)
             model.on_submit = lambda answer: answer.complete()
             assert await translate(ONE, metadata=one)
+
+    asyncio.run(scenario())
+
+
+def test_a_caller_with_many_open_corpora_leaves_room_for_others(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with two_callers(FakeModel(), tmp_path, max_corpora=3) as (_, channel, one, two):
+            stub: Any = TranslationServiceStub(channel)
+
+            async def opened(metadata: Metadata) -> Any:
+                corpus = stub.TranslateCorpus(metadata=metadata)
+                items = [CorpusItem(id=1, content="a")]
+                await corpus.write(TranslateCorpusRequest(settings=CorpusSettings(), items=items))
+                assert await corpus.read()
+                return corpus
+
+            first = await opened(one)
+            refused = await failure(opened(one))
+            assert (refused.info.reason, "of this caller" in refused.message) == ("OVERLOADED", True)
+            others = await opened(two)
+            assert await stub.TranslateText(ONE, metadata=one)  # calls are counted apart
+            await first.done_writing()
+            assert not await first.read()
+            while True:  # it is counted until the server has ended it
+                with suppress(grpc.aio.AioRpcError):
+                    again = await opened(one)
+                    break
+            for corpus in (others, again):
+                corpus.cancel()
 
     asyncio.run(scenario())
 

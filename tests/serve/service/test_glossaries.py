@@ -1,7 +1,9 @@
 """Stored glossaries over gRPC: SDK, command line, tokens, and requests that name one."""
 
 import asyncio
-from collections.abc import Iterator
+import queue
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,16 @@ from typing import Any
 import pytest
 
 import jumok
-from jumok_proto.v1.glossary_pb2 import ListGlossariesRequest
+from jumok_proto.glossaries.stored import StoredGlossary
+from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, ListGlossariesRequest
+from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
 from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
 from jumok_proto.v1.translation_pb2 import Glossary, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.support.command import run, serve
+from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, failure
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
@@ -53,6 +58,39 @@ def test_a_stored_glossary_equals_its_entries_in_all_calls(served: tuple[str, Tr
         assert translator.translate(TEXT, stored_glossary="people", **SHORT) == expected
         client.glossaries.delete("people")
     check_idle(translator)
+
+
+def test_one_change_is_checked_at_a_time_also_if_its_call_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: queue.SimpleQueue[str] = queue.SimpleQueue()
+    go_on = threading.Event()
+    create = GlossaryStore.create
+
+    def held(self: GlossaryStore, owner: str, name: str, dictionaries: Sequence[GlossaryEntries]) -> StoredGlossary:
+        begun.put(name)
+        assert go_on.wait(HANG_S)
+        return create(self, owner, name, dictionaries)
+
+    monkeypatch.setattr(GlossaryStore, "create", held)
+
+    async def scenario() -> list[str]:
+        async with serving_fake(FakeModel(), glossaries=GlossaryStore(tmp_path)) as (_, channel):
+            stub = GlossaryServiceStub(channel)
+            calls = [
+                stub.CreateGlossary(CreateGlossaryRequest(name=name, dictionaries=[ProtoEntries(tsv="a\tb")]))
+                for name in ("first", "second", "third")
+            ]
+            assert await asyncio.to_thread(begun.get, timeout=HANG_S) == "first"
+            calls[0].cancel()
+            calls[1].cancel()
+            assert (await stub.ListGlossaries(ListGlossariesRequest())).glossaries == []  # reads do not wait
+            assert begun.empty()
+            go_on.set()
+            assert (await calls[2]).glossary.name == "third"
+            return [one.name for one in (await stub.ListGlossaries(ListGlossariesRequest())).glossaries]
+
+    assert asyncio.run(scenario()) == ["first", "third"]
 
 
 def test_entries_of_a_request_come_before_stored_ones(served: tuple[str, Translator]) -> None:

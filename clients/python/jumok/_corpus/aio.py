@@ -118,7 +118,7 @@ class AsyncCorpusRun:
             self._number += 1  # ends the requests of the call
             delay_s = corpus.call_ended(error, time.monotonic())
             self._notify()
-            if corpus.failure is None and delay_s > 0:
+            if corpus.failure is None and delay_s > 0 and not corpus.all_answered:
                 await asyncio.sleep(delay_s)
 
     async def _requests(self, number: int) -> AsyncGenerator[TranslateCorpusRequest, None]:

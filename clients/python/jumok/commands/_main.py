@@ -61,7 +61,11 @@ class Group(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the sub-commands; click cuts their descriptions off at the end of the line."""
         found = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
-        rows = [(name, command.get_short_help_str(limit=MOST_SHORT_HELP)) for name, command in found if command]
+        rows = [
+            (name, command.get_short_help_str(limit=MOST_SHORT_HELP))
+            for name, command in found
+            if command and not command.hidden
+        ]
         with formatter.section("Commands"):
             formatter.write_dl(rows)
 

@@ -192,6 +192,17 @@ limit_options = _all(
     timeout_option(120.0, "Seconds that one request may take; long input is sent in many."),
 )
 
+long_sentence_options = _all(
+    click.option(
+        "--cut-long-sentences/--no-cut-long-sentences",
+        default=None,
+        help="Cut sentences that are too long for the model into parts, instead of refusing their texts; the default "
+        "if sentences are split and not truncated.",
+    ),
+    click.option("--copy-unreadable", is_flag=True, help="Copy sentences that have nothing that the model can read."),
+)
+"""The parameters ``cut_long_sentences`` and ``copy_unreadable``."""
+
 sentence_options = _all(
     click.option(
         "--split-sentences/--no-split-sentences",
@@ -199,13 +210,7 @@ sentence_options = _all(
         help="Translate the sentences of each text one by one and join them; the default, unless several hypotheses, "
         "attention or a target prefix are wanted.",
     ),
-    click.option(
-        "--cut-long-sentences/--no-cut-long-sentences",
-        default=None,
-        help="Cut sentences that are too long for the model into parts; the default if sentences are split and not "
-        "truncated.",
-    ),
-    click.option("--copy-unreadable", is_flag=True, help="Copy sentences that have nothing that the model can read."),
+    long_sentence_options,
 )
 """The parameters ``split_sentences``, ``cut_long_sentences`` and ``copy_unreadable``."""
 

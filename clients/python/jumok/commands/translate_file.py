@@ -8,7 +8,14 @@ import click
 
 from jumok import Client, Options
 from jumok._transport.address import addresses
-from jumok.commands._options import access, await_server, decoding_options, language_options, server_options
+from jumok.commands._options import (
+    access,
+    await_server,
+    decoding_options,
+    language_options,
+    long_sentence_options,
+    server_options,
+)
 from jumok.commands._output import LongTexts
 from jumok.commands._terms import term_options, text_options
 
@@ -33,13 +40,7 @@ DASH = Path("-")
 @server_options
 @click.option("--model", default="", help="Name of the model, if the server holds several.")
 @language_options
-@click.option(
-    "--cut-long-sentences/--no-cut-long-sentences",
-    default=None,
-    help="Cut sentences that are too long for the model into parts, instead of refusing their texts; the default, "
-    "unless texts are truncated.",
-)
-@click.option("--copy-unreadable", is_flag=True, help="Copy sentences that have nothing that the model can read.")
+@long_sentence_options
 @term_options
 @decoding_options
 @click.option("--truncate", is_flag=True, help="Leave out the ends of sentences that are too long for the model.")

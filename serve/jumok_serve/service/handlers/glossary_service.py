@@ -1,11 +1,19 @@
 """GlossaryService: keeps the glossaries of callers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from typing import TypeVar
 
 from jumok_proto.errors import GlossariesUnavailableError
-from jumok_proto.glossaries.stored import entries_from_proto, entries_to_proto, stored_to_proto
+from jumok_proto.glossaries.stored import (
+    GlossaryEntries,
+    StoredGlossary,
+    entries_from_proto,
+    entries_to_proto,
+    stored_to_proto,
+)
 from jumok_proto.v1.glossary_pb2 import (
     CreateGlossaryRequest,
     CreateGlossaryResponse,
@@ -20,6 +28,7 @@ from jumok_proto.v1.glossary_pb2 import (
     UpdateGlossaryRequest,
     UpdateGlossaryResponse,
 )
+from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
 from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceServicer
 from jumok_serve.service.handlers.requests import Context, TranslationMessage, reject_unknown_fields
 from jumok_serve.service.models.chosen import ChosenModels
@@ -38,14 +47,14 @@ class GlossaryService(GlossaryServiceServicer):
 
     def __init__(self, store: GlossaryStore | None) -> None:
         self._store = store
-        self._changes = asyncio.Semaphore(1)  # the check of a large glossary takes up to 200 MB
+        self._changes = ThreadPoolExecutor(1, "glossaries")  # the check of a large glossary takes up to 200 MB
 
     async def CreateGlossary(self, request: CreateGlossaryRequest, context: Context) -> CreateGlossaryResponse:  # noqa: N802
         """Store a glossary."""
         reject_unknown_fields(request)
-        async with self._changes:
-            entries = [entries_from_proto(one) for one in request.dictionaries]
-            created = await self._in_thread(lambda store, owner: store.create(owner, request.name, entries))
+        created = await self._change(
+            request.dictionaries, lambda store, owner, entries: store.create(owner, request.name, entries)
+        )
         return CreateGlossaryResponse(glossary=stored_to_proto(created))
 
     async def ListGlossaries(self, request: ListGlossariesRequest, context: Context) -> ListGlossariesResponse:  # noqa: N802
@@ -71,11 +80,12 @@ class GlossaryService(GlossaryServiceServicer):
     async def UpdateGlossary(self, request: UpdateGlossaryRequest, context: Context) -> UpdateGlossaryResponse:  # noqa: N802
         """Replace entries of a glossary, or its name."""
         reject_unknown_fields(request)
-        async with self._changes:
-            entries = [entries_from_proto(one) for one in request.dictionaries]
-            changed = await self._in_thread(
-                lambda store, owner: store.update(owner, request.glossary, name=request.name, dictionaries=entries)
-            )
+        changed = await self._change(
+            request.dictionaries,
+            lambda store, owner, entries: store.update(
+                owner, request.glossary, name=request.name, dictionaries=entries
+            ),
+        )
         return UpdateGlossaryResponse(glossary=stored_to_proto(changed))
 
     async def DeleteGlossary(self, request: DeleteGlossaryRequest, context: Context) -> DeleteGlossaryResponse:  # noqa: N802
@@ -83,6 +93,19 @@ class GlossaryService(GlossaryServiceServicer):
         reject_unknown_fields(request)
         deleted = await self._in_thread(lambda store, owner: store.delete(owner, request.glossary))
         return DeleteGlossaryResponse(glossary=stored_to_proto(deleted))
+
+    async def _change(
+        self,
+        dictionaries: Iterable[ProtoEntries],
+        change: Callable[[GlossaryStore, str, list[GlossaryEntries]], StoredGlossary],
+    ) -> StoredGlossary:
+        """Change a glossary after those before it, also if their calls have ended meanwhile."""
+        store, owner = _opened(self._store), current_owner()
+
+        def read_and_change() -> StoredGlossary:
+            return change(store, owner, [entries_from_proto(one) for one in dictionaries])
+
+        return await asyncio.get_running_loop().run_in_executor(self._changes, copy_context().run, read_and_change)
 
     async def _in_thread(self, work: Callable[[GlossaryStore, str], Result]) -> Result:
         return await _in_thread(self._store, work)
@@ -107,6 +130,10 @@ async def stored_terms(
 
 async def _in_thread(store: GlossaryStore | None, work: Callable[[GlossaryStore, str], Result]) -> Result:
     """Work with the glossaries of the current call's owner."""
+    return await asyncio.to_thread(work, _opened(store), current_owner())
+
+
+def _opened(store: GlossaryStore | None) -> GlossaryStore:
     if store is None:
         raise GlossariesUnavailableError.of_server()
-    return await asyncio.to_thread(work, store, current_owner())
+    return store

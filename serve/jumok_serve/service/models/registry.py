@@ -186,7 +186,7 @@ class ModelRegistry:
         for names, pairs in self._models.routes.shared.items():
             if before is None or names not in before.routes.shared:
                 first, *others = names
-                more = f" and {len(pairs) - 1} more pairs" if len(pairs) > 1 else ""
+                more = f", and {len(pairs) - 1} more" if len(pairs) > 1 else ""
                 logger.info(
                     "%s and %s translate %s to %s%s: requests without a model's name go to %s, the first by name; "
                     "name the model in requests to choose, as with --model %s",

@@ -24,17 +24,19 @@ class Routes:
         self._pairs: dict[tuple[str, str], str] = {}  # by the pair as models spell it
         self._direct: dict[tuple[str, str], str] = {}
         others: dict[tuple[str, str], list[str]] = {}  # models that are not chosen
+        spelled: dict[tuple[str, str], tuple[str, str]] = {}
         for name, languages in models.items():
             default = () if languages.default is None else ((languages.default.source, languages.default.target),)
             for source, target in (*languages.all_pairs, *default):
                 pair = _key(source), _key(target)
+                spelled.setdefault(pair, (source, target))
                 if self._direct.setdefault(pair, name) == name:
                     self._pairs[source, target] = name
                 elif name not in others.setdefault(pair, []):
                     others[pair].append(name)
         self.shared: dict[tuple[str, ...], list[tuple[str, str]]] = {}
         for pair, names in others.items():
-            self.shared.setdefault((self._direct[pair], *names), []).append(pair)
+            self.shared.setdefault((self._direct[pair], *names), []).append(spelled[pair])
 
     def find(self, source: str, target: str) -> tuple[str, ...]:
         """Return the names of the models between two languages, in any case and with ``-`` or ``_``: one or two.

@@ -8,13 +8,9 @@ is replaced, for this task alone.
 import asyncio
 import codecs
 
-from grpc._cython import cygrpc  # type: ignore[attr-defined]  # gRPC has no types of it
-
-ACCEPTING_TASK = cygrpc.AioServer._server_main_loop.__qualname__
-"""Name of the coroutine that accepts calls."""
+ACCEPTING_TASK = "AioServer._server_main_loop"
+"""Name of the coroutine of gRPC that accepts calls."""
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
-
-_raise = codecs.lookup_error("strict")
 
 
 def accept_any_name() -> None:
@@ -28,11 +24,11 @@ def accept_any_name() -> None:
 def _replace_in_names(error: UnicodeError) -> tuple[str | bytes, int]:
     if isinstance(error, UnicodeDecodeError) and _is_accepting():
         return REPLACEMENT, error.end
-    return _raise(error)
+    return codecs.strict_errors(error)
 
 
 def _is_accepting() -> bool:
-    """Whether gRPC's accepting task runs in this thread now."""
+    """Return True if gRPC's accepting task runs in this thread now."""
     try:
         task = asyncio.current_task()
     except RuntimeError:  # no event loop runs in this thread

@@ -37,8 +37,8 @@ def logging_to_stderr(*, log_format: str, level: str) -> Iterator[None]:
 class _CallersFaults(logging.Filter):
     """Downgrades gRPC's errors about callers to debug level: nothing of the server's has failed.
 
-    They cancel during the response, and such calls are counted as cancelled; or their metadata or path is no UTF-8, of
-    which gRPC then replaces characters.
+    They cancel during the response, and such calls are counted as cancelled; or their metadata is no UTF-8, and gRPC
+    reads it as Latin-1.
     """
 
     _MESSAGES = ("ExecuteBatchError raised in core", "Invalid encoding on")

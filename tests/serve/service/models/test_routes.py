@@ -22,7 +22,7 @@ def test_the_first_model_of_a_pair_is_chosen() -> None:
     routes = Routes({"a": of("de en"), "b": of("en fr-FR", "de en"), "c": of("en fr-FR")})
     assert routes.find("de", "en") == ("a",)
     assert routes.find("EN", "fr_fr") == ("b",)
-    assert routes.shared == {("a", "b"): [("de", "en")], ("b", "c"): [("en", "fr-fr")]}
+    assert routes.shared == {("a", "b"): [("de", "en")], ("b", "c"): [("en", "fr-FR")]}
 
 
 def test_a_missing_pair_names_those_available() -> None:

@@ -4,7 +4,7 @@ import asyncio
 import codecs
 import logging
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 
 import pytest
 
@@ -82,10 +82,9 @@ def test_a_server_that_no_longer_accepts_ends_its_process(monkeypatch: pytest.Mo
         calls.append(asyncio.ensure_future(status_of(server.port, [(b":path", b"/\xff")])))
         return nullcontext()
 
-    with pytest.raises(InternalError, match=r"gRPC stopped accepting calls: UnicodeDecodeError"):
+    with pytest.raises(InternalError, match="start the server again, and report UnicodeDecodeError"):
         run_server(lambda: Server([], port=0), grace_s=1, on_start=on_start)
-    with suppress(asyncio.CancelledError, asyncio.IncompleteReadError, ConnectionError):
-        assert calls[0].result()
+    assert calls[0].done()
 
 
 @pytest.mark.parametrize("name", [REQUEST_ID, "authorization", "user-agent", "traceparent", "x-any"])
