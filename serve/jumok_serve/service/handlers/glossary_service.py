@@ -47,7 +47,7 @@ class GlossaryService(GlossaryServiceServicer):
 
     def __init__(self, store: GlossaryStore | None) -> None:
         self._store = store
-        self._changes = ThreadPoolExecutor(1, "glossaries")  # the check of a large glossary takes up to 200 MB
+        self._changes = ThreadPoolExecutor(1, "glossaries")  # one at a time takes the memory for the check
 
     async def CreateGlossary(self, request: CreateGlossaryRequest, context: Context) -> CreateGlossaryResponse:  # noqa: N802
         """Store a glossary."""
