@@ -40,8 +40,8 @@ def native_graphs(graphs: Mapping[str, Graph], *, int8_cache: bool) -> dict[str,
 
     Args:
         graphs: the finished `encoder`, and decoders with fused selection, one of them `decoder`.
-        int8_cache: True to keep keys and values in int8, if only native operators read them. The encoder then outputs
-            memory in int8, even if nothing else in it is native.
+        int8_cache: True to keep keys and values in int8, if there is a KV cache and only native operators read them.
+            The encoder then outputs memory in int8, even if nothing else in it is native.
 
     Returns:
         The native decoders by name, and `encoder` if it changes; nothing if a decoder does not change.
@@ -199,12 +199,12 @@ def _listed_logits(found: Found, node: NodeProto) -> NodeProto | None:
 def _with_int8_cache(decoder: Graph) -> Graph | None:
     """A decoder with int8 memory and KV cache, or None.
 
-    None if other operators than attention read them.
+    None without a KV cache, or if other operators than attention read them. Memory beside a recurrent state is small:
+    it stays in fp32, as in Marian.
     """
-    in_place = any(spec.name == "visible" for spec in decoder.inputs)  # others have a recurrent state
-    kept = {
-        spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state.") if in_place else "memory.")
-    }
+    if not any(spec.name == "visible" for spec in decoder.inputs):  # the state is recurrent
+        return None
+    kept = {spec.name for spec in decoder.inputs if spec.name.startswith(("memory.", "state."))}
     model = decoder.copy_model()
     for node in model.graph.node:
         places = KEYS_AND_VALUES.get(node.op_type.removesuffix(QUANTIZED), ()) if node.domain == DOMAIN else ()
@@ -213,8 +213,6 @@ def _with_int8_cache(decoder: Graph) -> Graph | None:
         read = [name for index, name in enumerate(node.input) if index not in places]
         if not kept.isdisjoint(read) or not kept.issuperset(node.input[index] for index in places):
             return None
-    if not kept:
-        return None
     inputs, outputs = (
         tuple(entries_spec(spec) if spec.name.removeprefix("next_") in kept else spec for spec in specs)
         for specs in (decoder.inputs, decoder.outputs)

@@ -106,6 +106,17 @@ def test_native_graphs_have_every_norm_in_an_operator_with_its_sum(student: Path
         assert found.keys().isdisjoint({"AddNormQuantized", "Sigmoid", "GatherND", "Transpose"})
 
 
+@pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
+def test_memory_and_state_stay_in_fp32(student: Path) -> None:
+    """As in Marian: int8 keys and values would add an error that its translations do not have."""
+    graphs = Bundle.open(student / "bundle").manifest.precisions["int8"].graphs
+    for name in ("encoder_native", "decoder_native", "decoder_shortlist_native"):
+        specs = (*graphs[name].inputs, *graphs[name].outputs)
+        kept = {spec.name: spec.dtype for spec in specs if "memory." in spec.name or "state." in spec.name}
+        assert kept
+        assert set(kept.values()) == {"float32"}
+
+
 def marian_positions(dim: int, num_positions: int = 2048) -> NDArray[np.float32]:
     table: NDArray[np.float32] = fairseq_positions(num_positions, dim).numpy()
     return table
