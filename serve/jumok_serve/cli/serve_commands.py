@@ -24,7 +24,7 @@ from jumok_serve.cli.loading import (
 )
 from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, flag, read_configuration
 from jumok_serve.errors import ConfigurationError, CredentialsError
-from jumok_serve.runtime.process_memory import freeze_objects
+from jumok_serve.runtime.process_memory import freeze_objects, giving_back_free_memory
 from jumok_serve.sandbox.checker import BundleChecker
 from jumok_serve.service import Administration, Server, run_server
 from jumok_serve.service.address import check_address
@@ -200,6 +200,7 @@ def _announced(settings: Configuration, server: Server) -> Iterator[None]:
             for model in server.models
         )
         freeze_objects()
+        opened.enter_context(giving_back_free_memory())
         click.echo(f"serving on {server.address}: {models or 'no model yet'}{others}")
         yield
 

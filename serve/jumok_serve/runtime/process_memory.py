@@ -4,8 +4,11 @@ import ctypes
 import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+import threading
+from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from jumok_serve.native import function
 
@@ -22,6 +25,12 @@ NEW_OBJECTS = 50_000
 
 Python's default is 700 objects; at that, 1,000 translated texts spent 8 ms in the garbage collector.
 """
+
+LOOK_S = 2.0
+"""Time between two looks at free memory, in seconds; one takes 0.1 ms, and 70 ns for each piece of free memory."""
+
+MUCH_FREE = 8 * 2**20
+"""Bytes of free memory that are given back to the system; less is kept, as it will be used again."""
 
 _M_ARENA_MAX = -8
 """Number of the option for arenas in mallopt(3), from malloc.h."""
@@ -79,6 +88,65 @@ def give_back_memory(*, frozen: bool = True) -> None:
         return_unused()
 
 
-def _glibc_function(name: str) -> Callable[..., int] | None:
+@contextmanager
+def giving_back_free_memory() -> Iterator[None]:
+    """Return memory to the system within this context, in a thread, after much of it has become free.
+
+    malloc keeps free memory between objects in use: after large requests of all kinds a server kept 340 MiB (19 kinds
+    one after the other, November 2026). Needs glibc 2.33; without it the context does nothing.
+    """
+    trim, info = _glibc_function("malloc_trim"), _glibc_function("mallinfo2")
+    if trim is None or info is None:
+        yield
+        return
+    info.restype = _MallocInfo
+    stopped = threading.Event()
+    thread = threading.Thread(target=_give_back_free_memory, args=(trim, info, stopped), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def _give_back_free_memory(trim: Any, info: Any, stopped: threading.Event) -> None:
+    least = _not_in_use(info())
+    while not stopped.wait(LOOK_S):
+        free = _not_in_use(info())
+        if free > least + MUCH_FREE:
+            trim(0)
+            least = _not_in_use(info())
+        else:
+            least = min(least, free)
+
+
+class _MallocInfo(ctypes.Structure):
+    """Result of mallinfo2(3)."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    )
+
+
+def _not_in_use(info: Any) -> int:
+    """Bytes of this process's own memory besides those that malloc has given out."""
+    _, resident, shared, *_ = map(int, Path("/proc/self/statm").read_text(encoding="ascii").split())
+    return (resident - shared) * os.sysconf("SC_PAGE_SIZE") - int(info.uordblks + info.hblkhd)
+
+
+def _glibc_function(name: str) -> Any:
     """A function of glibc; None with another C library."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None

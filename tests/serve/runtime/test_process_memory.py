@@ -1,9 +1,22 @@
 """Objects that are excluded from garbage collection, and their collection when memory is given back."""
 
+import ctypes
 import gc
+import time
 import weakref
+from pathlib import Path
 
-from jumok_serve.runtime.process_memory import NEW_OBJECTS, freeze_objects, give_back_memory, rare_collections
+import pytest
+
+from jumok_serve.runtime import process_memory
+from jumok_serve.runtime.process_memory import (
+    NEW_OBJECTS,
+    freeze_objects,
+    give_back_memory,
+    giving_back_free_memory,
+    rare_collections,
+)
+from tests.support.hang import HANG_S
 
 
 class Cycle:
@@ -61,3 +74,40 @@ def test_objects_that_were_frozen_before_stay_frozen() -> None:
     finally:
         gc.unfreeze()
         gc.set_threshold(*threshold)
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
+def test_free_memory_between_objects_in_use_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Once after it became free, and not again."""
+    trims = list[int]()
+    function = process_memory._glibc_function
+
+    def counted(name: str) -> object:
+        real = function(name)
+
+        def trim(pad: int) -> int:
+            trims.append(pad)
+            return int(real(pad))
+
+        return trim if name == "malloc_trim" else real
+
+    monkeypatch.setattr(process_memory, "_glibc_function", counted)
+    monkeypatch.setattr(process_memory, "LOOK_S", 0.01)
+    with giving_back_free_memory():
+        objects = [bytes(20_000) for _ in range(5000)]
+        taken = resident_bytes()
+        del objects[::2], objects[1::2]
+        until = time.monotonic() + HANG_S
+        while resident_bytes() > taken - 40_000_000:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        time.sleep(0.1)
+        before = len(trims)
+        time.sleep(0.3)
+        assert len(trims) == before
+    assert objects
+
+
+def resident_bytes() -> int:
+    resident = Path("/proc/self/statm").read_text(encoding="ascii").split()[1]
+    return int(resident) * 4096
