@@ -82,14 +82,14 @@ def load(bundle: str) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
 
 
 async def one_too_many(channel: grpc.aio.Channel) -> object:
-    """A call during an open corpus."""
+    """A corpus during another."""
     stub: Any = TranslationServiceStub(channel)
     corpus = stub.TranslateCorpus()
     await corpus.write(TranslateCorpusRequest(settings=CorpusSettings(options=ONE.options)))
     await corpus.write(TranslateCorpusRequest(items=[CorpusItem(content="a man")]))
     assert await corpus.read()
     try:
-        return await TranslationServiceStub(channel).TranslateText(ONE)
+        return await stub.TranslateCorpus().read()
     finally:
         corpus.cancel()
 
@@ -140,7 +140,7 @@ ERRORS = {
     "OVERLOADED": Provoked(
         code=CODES.RESOURCE_EXHAUSTED,
         ask=one_too_many,
-        settings={"limits": ServiceLimits(max_calls=1)},
+        settings={"limits": ServiceLimits(max_corpora=1)},
         retry=True,
     ),
     "RATE_LIMITED": Provoked(
