@@ -1,6 +1,7 @@
 """Computations in threads and in forked processes, and what exports compute in them."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -212,7 +213,7 @@ def test_a_process_that_takes_too_long_is_given_up(
     with forked(lambda: time.sleep(HANG_S)) as value:
         assert value() is None
     (message,) = caplog.messages
-    assert message.endswith("it took more than 0 seconds")
+    assert re.search(r"it took more than \d+ seconds$", message)
 
 
 def test_without_another_process_there_is_nothing(
