@@ -1,4 +1,4 @@
-"""What students of mozilla/translations learn from: a teacher's translations, then 8-bit weights."""
+"""Distillation of students as mozilla/translations trains them: a teacher's translations, then 8-bit weights."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
