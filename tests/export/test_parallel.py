@@ -25,6 +25,7 @@ from jumok_export.graphs.storage import WeightsFile
 from jumok_export.models.transformer import Transformer
 from jumok_export.parallel import WORKERS, concurrently, forked, raise_if_cancelled, threads_each
 from jumok_export.training.vocabulary import Vocabulary
+from jumok_export.verification import trial
 from jumok_export.verification.comparison import UNBOUNDED, make_check
 from jumok_export.verification.runtime_side import GraphFailedError, RuntimeSide
 from jumok_export.verification.sides import Side, TorchSide
@@ -166,6 +167,19 @@ def test_checks_are_reported_in_their_order_beside_one_that_does_not_run() -> No
         ("largest", UNBOUNDED),
     ]
     assert order == ["late", "largest"]
+
+
+def test_the_check_that_takes_longest_begins_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "concurrently", lambda compute, items: [*map(compute, items)])
+    order: list[str] = []
+
+    def begin(name: str) -> list[Check]:
+        order.append(name)
+        return [make_check(name, 1, 0.0, 1.0, "")]
+
+    short, shorter, long = (partial(begin, name) for name in ("short", "shorter", "long"))
+    assert [check.name for check in report(short, shorter, long, first=long).checks] == ["short", "shorter", "long"]
+    assert order == ["long", "short", "shorter"]
 
 
 def test_a_value_comes_from_another_process_with_one_thread(caplog: pytest.LogCaptureFixture) -> None:

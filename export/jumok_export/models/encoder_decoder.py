@@ -119,16 +119,22 @@ class EncoderDecoder(CrossAttending):
 
     def forward(self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor) -> Tensor:
         """See `Seq2Seq`."""
-        return self.attending(source_ids, source_lengths, start_ids, target_ids)[0]
+        return self.logits(self._follow(source_ids, source_lengths, start_ids, target_ids)[0])
 
     def attending(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         """See `CrossAttending`."""
-        source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
-        memory, _ = self.run_encoder(source_ids, source_mask)
-        x, _, cross = self.run_decoder(memory, source_mask, self.shift(start_ids, target_ids))
+        x, cross = self._follow(source_ids, source_lengths, start_ids, target_ids)
         return self.logits(x), cross
+
+    def _follow(
+        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor
+    ) -> tuple[Tensor, list[Tensor]]:
+        """The decoder's output [B, T, width] and cross-attention weights; other weights, often large, are freed."""
+        source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
+        memory = self.run_encoder(source_ids, source_mask)[0]
+        return self.run_decoder(memory, source_mask, self.shift(start_ids, target_ids))[::2]
 
     def empty_state(self) -> Tensors:
         """See `Seq2Seq`: `key.<layer>` and `value.<layer>` of self-attention, [1, heads, 0, D]."""

@@ -142,7 +142,7 @@ class SSRUTransformer(TransformerParts):
 
     def forward(self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor) -> Tensor:
         """See `Seq2Seq`."""
-        return self.attending(source_ids, source_lengths, start_ids, target_ids)[0]
+        return self.logits(self._follow(source_ids, source_lengths, start_ids, target_ids)[0])
 
     def attending(
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor
@@ -155,7 +155,7 @@ class SSRUTransformer(TransformerParts):
         self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor
     ) -> tuple[Tensor, list[Tensor]]:
         source_mask = length_mask(source_lengths, source_ids.shape[1])[:, None, None, :]
-        memory, _ = self.run_encoder(source_ids, source_mask)
+        memory = self.run_encoder(source_ids, source_mask)[0]
         return self.run_decoder(memory, source_mask, self.shift(start_ids, target_ids))
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[Tensors, Tensors]:

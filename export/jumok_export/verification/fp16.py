@@ -40,7 +40,8 @@ def verify_fp16(
     trial = _Trial(model, graphs, bounds)
     if calibration is not None and calibration.sources:
         trial.samples = SentenceSamples(bounds, trial.expected, calibration)
-    return report(trial.encoder, trial.one_pass, trial.select, trial.sampler, trial.decode, last=trial.longest)
+    checks = trial.encoder, trial.one_pass, trial.select, trial.sampler, trial.decode
+    return report(*checks, first=trial.decode, last=trial.longest)
 
 
 class _Trial(Trial):

@@ -27,6 +27,7 @@ def verify_fp32(model: nn.Module | TorchSide | PartsSide, graphs: Graphs, bounds
         trial.sampler,
         trial.beams,
         trial.greedy,
+        first=trial.beams,
         last=trial.longest,
     )
 
@@ -37,7 +38,8 @@ def verify_sources(model: nn.Module | TorchSide, graphs: Graphs, bounds: InputBo
     Selection and sampler, which are the same in other precisions, are checked there.
     """
     trial = Fp32Trial(model, graphs, bounds)
-    return report(trial.encoder, trial.step, trial.scorer, trial.aligner, trial.beams, last=trial.longest)
+    checks = trial.encoder, trial.step, trial.scorer, trial.aligner, trial.beams
+    return report(*checks, first=trial.beams, last=trial.longest)
 
 
 def verify_device(model: nn.Module | TorchSide | PartsSide, graphs: Graphs, bounds: InputBounds) -> tuple[Check, ...]:
@@ -48,7 +50,7 @@ def verify_device(model: nn.Module | TorchSide | PartsSide, graphs: Graphs, boun
     Scorer and aligner, which the CPU shares, are not compared again.
     """
     trial = Fp32Trial(model, graphs, bounds)
-    outcome = report(trial.encoder, trial.step, trial.select, trial.sampler, trial.beams)
+    outcome = report(trial.encoder, trial.step, trial.select, trial.sampler, trial.beams, first=trial.beams)
     return tuple(check.model_copy(update={"name": f"device: {check.name}"}) for check in outcome.checks)
 
 
