@@ -79,6 +79,12 @@ class Int8Arithmetic(TorchFunctionMode):
             for weight in weights
         )
 
+    def forget(self) -> None:
+        """Free the rounded weights; those that are used again are rounded again."""
+        with self._rounding:
+            self._rounded.clear()
+            self._kept = 0
+
     def _round(self, weight: Tensor) -> "_Rounded":
         with self._rounding:
             if id(weight) not in self._rounded:

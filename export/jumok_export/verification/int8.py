@@ -28,6 +28,7 @@ from jumok_export.verification.trial import (
 )
 from jumok_serve.manifest.manifest import Check, VerificationReport
 from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.process_memory import give_back_memory
 
 QUANTIZATION_ERROR = 0.15
 """Limit of the relative error of logits and attention weights in int8, unless the same arithmetic in PyTorch errs more.
@@ -78,6 +79,7 @@ def verify_int8(
             trial.activations = "scales that came with the model" if calibration.given else of_texts
     checks = report(trial.aligner, trial.select, trial.sampler, last=trial.longest).checks
     # The longest text and the rounded weights take most memory, one after the other.
+    give_back_memory(frozen=False)
     return VerificationReport(checks=(*checks, *report(trial.decode).checks))
 
 
@@ -144,6 +146,8 @@ class _Trial(Trial):
             rounding.compare(centred, centre(rounded))
             together.add(found)
             exact.add(expected)
+        covered = self.arithmetic.covers(self.weights)
+        self.arithmetic.forget()
         invariance, agreement = (
             Moved("batch invariance", MOVED_SENTENCES),
             Moved("scorer agreement", RESCORED_SENTENCES),
@@ -158,7 +162,7 @@ class _Trial(Trial):
         )
         return [
             error,
-            *([_excess(error, rounding)] if self.arithmetic.covers(self.weights) else []),
+            *([_excess(error, rounding)] if covered else []),
             invariance.check(f"share that differs: {INVARIANCE}"),
             agreement.check(f"share that differs: {AGREEMENT}"),
         ]

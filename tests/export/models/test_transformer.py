@@ -2,7 +2,8 @@
 
 import dataclasses
 import math
-from typing import Literal
+import weakref
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -214,6 +215,37 @@ def test_a_step_runs_where_the_model_is() -> None:
     assert logits.device == device
     assert logits.shape == (6, 17)
     assert {value.device for value in written.values()} == {device}
+
+
+def test_scores_are_computed_without_attention_weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the longest text take more memory than its logits."""
+    sizes = TransformerSizes(
+        source_vocabulary=9,
+        target_vocabulary=9,
+        width=8,
+        heads=2,
+        feed_forward=16,
+        encoder_layers=2,
+        decoder_layers=2,
+    )
+    model, seen = Transformer(sizes).eval(), list[weakref.ref[Tensor]]()
+    attend, project = MultiHeadAttention.attend, Transformer.logits
+
+    def noted(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:
+        attended, weights = attend(*arguments, **options)
+        seen.append(weakref.ref(weights))
+        return attended, weights
+
+    def without_weights(self: Transformer, decoded: Tensor) -> Tensor:
+        assert len(seen) == 6
+        assert not any(weights() is not None for weights in seen)
+        return project(self, decoded)
+
+    monkeypatch.setattr(MultiHeadAttention, "attend", noted)
+    monkeypatch.setattr(Transformer, "logits", without_weights)
+    ids, lengths = torch.ones(2, 3, dtype=torch.int64), torch.tensor([3, 2])
+    with torch.no_grad():
+        assert model.score(ids, lengths, torch.zeros(2, dtype=torch.int64), ids, lengths).shape == (2, 3)
 
 
 def test_embeddings_and_output_are_shared_only_where_it_says_so() -> None:

@@ -1,6 +1,7 @@
 """Int8 arithmetic in PyTorch, in several threads."""
 
 import threading
+import weakref
 from contextlib import suppress
 from typing import Any
 
@@ -37,3 +38,18 @@ def test_threads_round_a_weight_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(first, second)
     with torch.no_grad():
         assert not torch.equal(first, layer(inputs))
+
+
+def test_forgotten_weights_are_freed_and_rounded_again() -> None:
+    torch.manual_seed(1)
+    layer, inputs, arithmetic = nn.Linear(16, 8), torch.randn(3, 16), Int8Arithmetic()
+    with torch.no_grad(), arithmetic:
+        before = layer(inputs)
+        assert arithmetic.covers([layer.weight.detach().numpy()])
+        freed = weakref.ref(layer.weight)
+        arithmetic.forget()
+        assert not arithmetic.covers([layer.weight.detach().numpy()])
+        assert torch.equal(layer(inputs), before)
+        arithmetic.forget()
+        del layer
+    assert freed() is None
