@@ -22,6 +22,7 @@ ENDED_FOR_STRANGERS = {
     "texts of many pages",
     "scores of long texts",
     "glossaries of words",
+    "texts with stored glossaries",
     "a mix of kinds",
 }
 """Attacks whose calls all end by themselves if they have no token; the others hold what health may hold."""

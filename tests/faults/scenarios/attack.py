@@ -14,6 +14,7 @@ from typing import Any
 import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
+from jumok_proto.glossaries.stored import GlossaryEntries as GlossaryLines
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
 from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, GlossaryEntries
@@ -21,18 +22,22 @@ from jumok_proto.v1.translation_pb2 import (
     MARKUP_HTML,
     CorpusItem,
     CorpusSettings,
+    Glossary,
     ScoreTextRequest,
     TranslateCorpusRequest,
     TranslateTextRequest,
 )
 from jumok_serve.service.auth.tokens import make_token
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.text.terms import GlossaryStore
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.flood import Flood, message
 from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve
 
 CALLS = ServiceLimits().max_streams
 """Calls of each connection: as many as the server allows."""
+GLOSSARIES = 8
+"""Stored glossaries that calls name in turn."""
 LASTS_S, SAMPLE_S = 3.0, 0.02
 STRANGERS_MIB, CALLERS_MIB, LATER_MIB = 100, 400, 30
 TRIED = 300
@@ -64,6 +69,10 @@ def attacks(calls: int) -> dict[str, Attack]:
     )
     words = CreateGlossaryRequest(name="words", dictionaries=[GlossaryEntries(tsv=words_of_terms(LARGEST))])
     glossary = message(words.SerializeToString())
+    named = [
+        message(TranslateTextRequest(contents=["a"], glossary=Glossary(stored=str(one))).SerializeToString())
+        for one in range(GLOSSARIES)
+    ]
     corpora = {
         "texts": corpus_of(["word " * 19_000] * 30, truncate=True),
         "tags": corpus_of([TAGS * 12_000] * 30, markup=MARKUP_HTML),
@@ -88,6 +97,10 @@ def attacks(calls: int) -> dict[str, Attack]:
                 flood.call(path, data, end=end)
 
         return send
+
+    def name_glossaries(flood: Flood) -> None:
+        for data, _ in zip(itertools.cycle(named), range(calls), strict=False):
+            flood.call(TRANSLATE, data)
 
     kinds = [
         (TRANSLATE, tags),
@@ -120,6 +133,7 @@ def attacks(calls: int) -> dict[str, Attack]:
         "texts of tags": repeat(TRANSLATE, tags),
         "scores of long texts": repeat(SCORE, score),
         "glossaries of words": repeat(CREATE_GLOSSARY, glossary),
+        "texts with stored glossaries": name_glossaries,
         **{f"corpora of {name}": repeat(CORPUS, data) for name, data in corpora.items()},
         **{f"large {name} files": repeat(FILE, data) for name, data in files.items()},
         "a mix of kinds": mix,
@@ -139,6 +153,11 @@ def words_of_terms(size: int) -> str:
     letters = random.Random(1)
     lines = (" ".join(letters.choices("abcdefghijklmnopqrstuvwxyz", k=120)) + "\tb\n" for _ in range(size // 300))
     return "".join(lines)
+
+
+def wide_terms() -> str:
+    """Entries that take the most memory: short ones, in which one character makes all others take four bytes."""
+    return "".join(f"\U0001f600{number:018}\t\U0001f600b\n" for number in range(100_000))
 
 
 def file_of(file_format: str, content: bytes) -> bytes:
@@ -163,6 +182,9 @@ async def attack(plan: Plan, findings: Findings) -> None:
         secret, made = make_token("attacker", ("translate",))
         tokens.write_text(f"{made.line()}\n", encoding="utf-8")
         glossaries = Path(folder) / "glossaries"
+        store = GlossaryStore(glossaries)
+        for number in range(GLOSSARIES):
+            store.create("attacker", str(number), [GlossaryLines(tsv=wide_terms())])
         arguments = (plan.bundle, "--tokens", tokens, "--tokens-without-tls", "--glossaries", glossaries)
         token = {"authorization": f"Bearer {secret}"}
         for who, fields, most_mib in (("a stranger", {}, STRANGERS_MIB), ("a caller", token, CALLERS_MIB)):
