@@ -22,8 +22,8 @@ STREAM_WINDOW = 16 * 1024
 """Bytes of a call that are received before its request is read; a read asks for the rest of the message."""
 HANDSHAKE_S = 20.0
 """Time for TLS and the first frames of a connection."""
-MAX_PENDING = 2048
-"""Calls that wait for the event loop; each takes some KiB with as much metadata as calls may have."""
+MAX_PENDING = 1024
+"""Calls that wait for the event loop, as many as a connection may open. Each takes up to 50 KiB, and needs no token."""
 
 INTERVAL_S = 0.5
 """Time between two looks at the number of connections."""
