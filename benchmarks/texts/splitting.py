@@ -36,6 +36,8 @@ MARKERS = ("{}.", "{})", "({})", "{}.1.", "•", "-")
 KINDS = {"English sentences": "", "opening quotation marks": "\u201c", "initials": "A. ", "one word": "a"}
 """Texts whose splitting is timed, as repeated characters; empty: made sentences."""
 ORDINARY = "A man is riding a bicycle in the street."
+USUAL = {"an ordinary text": ORDINARY, "an ordinary one as long": (f"{ORDINARY[:-1]} and " * 2500)[:100_000]}
+"""Texts of another caller beside whom latencies are usual; the second is as long as freezing ones, and truncated."""
 FREEZING = {"wide space before a full stop": "A\u202f.", "100,000 opening quotation marks": "\u201c" * 100_000}
 """Texts that made the library panic, and hold Python's lock for seconds."""
 PATIENCE_S = 4.0
@@ -195,7 +197,7 @@ async def beside_freezing_texts(bundle: Path, calls: int) -> None:
             return taken
 
         await latencies()
-        for name, text in {"an ordinary text": ORDINARY, **FREEZING}.items():
+        for name, text in (USUAL | FREEZING).items():
             alone = await latencies()
             answered: list[float] = []
             over = asyncio.Event()
