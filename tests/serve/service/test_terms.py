@@ -1,6 +1,7 @@
 """Terms over gRPC: all calls, the SDK and the command line as in process."""
 
 import json
+import tracemalloc
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -11,7 +12,8 @@ import pytest
 import jumok
 from jumok_proto.v1 import translation_pb2
 from jumok_serve import Translator
-from jumok_serve.service.handlers.request_terms import MAX_REQUEST_ENTRIES, request_terms
+from jumok_serve.service.handlers.request_terms import MAX_REQUEST_ENTRIES, ReadTerms, RequestTerms, request_terms
+from jumok_serve.text.terms import Glossary
 from tests.support.command import run
 from tests.support.servers.in_process_server import check_idle, serving
 
@@ -88,6 +90,50 @@ def test_an_unknown_kind_and_equal_entries_of_a_request_are_refused() -> None:
         assert terms is not None
         with pytest.raises(jumok.InvalidArgumentError, match=message):
             terms.find("a")
+
+
+def terms_of(number: int, entries: int) -> RequestTerms:
+    glossary = translation_pb2.Glossary(
+        entries=[translation_pb2.GlossaryEntry(source=f"{number} {one}", targets=["a" * 250]) for one in range(entries)]
+    )
+    terms = request_terms(glossary, translation_pb2.DoNotTranslate())
+    assert isinstance(terms, RequestTerms)
+    return terms
+
+
+def test_terms_of_many_requests_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each text of each request asks for its terms; requests with equal ones share them."""
+    read = []
+
+    def counted(entries: dict[str, tuple[str, ...]]) -> Glossary:
+        read.append(entries)
+        return Glossary(entries)
+
+    monkeypatch.setattr("jumok_serve.service.handlers.request_terms.Glossary", counted)
+    kept = ReadTerms()
+    for _ in range(3):
+        for number in range(60):
+            assert kept.get(terms_of(number, 20)).find(f"a {number} 7") != []
+    assert len(read) == 60
+
+
+def test_memory_of_terms_of_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 4 * 2**20
+    monkeypatch.setattr("jumok_serve.service.handlers.request_terms.MAX_KEPT_BYTES", most)
+    kept = ReadTerms()
+    first = kept.get(terms_of(0, 1000))
+    tracemalloc.start()
+    try:
+        for number in range(1, 20):
+            kept.get(terms_of(number, 1000))
+            kept.get(terms_of(1, 1000))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert 0.5 * most < taken < 1.1 * most
+    again = kept.get(terms_of(1, 1000))
+    assert again is kept.get(terms_of(1, 1000))
+    assert kept.get(terms_of(0, 1000)) is not first
 
 
 def test_no_terms() -> None:

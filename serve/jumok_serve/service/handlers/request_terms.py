@@ -1,6 +1,7 @@
 """Terms of a request: read when a text is tokenized, which may be in a thread."""
 
-from functools import lru_cache
+import threading
+from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from jumok_proto.errors import InvalidArgumentError
@@ -11,7 +12,12 @@ from jumok_serve.text.terms import Glossary, Placeholders, Terminology
 
 MAX_REQUEST_ENTRIES: Final = 1000
 """Most glossary entries of a request."""
-MAX_CACHED: Final = 8
+MAX_KEPT_BYTES: Final = 16 * 2**20
+"""Memory of the terms that are kept after they were read; those of a single request are kept in any case."""
+MIN_BYTES: Final = 4096
+"""Memory of the terms of a request, besides its entries and patterns."""
+PATTERN_BYTES: Final = 32
+"""Memory of a compiled pattern, for each of its bytes."""
 
 
 class RequestTerms(NamedTuple):
@@ -22,7 +28,7 @@ class RequestTerms(NamedTuple):
 
     def find(self, text: str) -> list[TermMatch]:
         """Return the terms of a text; raises InvalidArgumentError if the request's terms cannot be used."""
-        return _terminology(self).find(text)
+        return READ.get(self).find(text)
 
 
 def request_terms(
@@ -52,9 +58,46 @@ def request_terms(
     return terms if stored is None else Terminology(terms, stored)
 
 
-@lru_cache(MAX_CACHED)
-def _terminology(terms: RequestTerms) -> Terminology:
-    """Read terms; cached, as many requests send the same."""
+class _Read(NamedTuple):
+    """Terms that were read, and the memory that they take."""
+
+    terminology: Terminology
+    num_bytes: int
+
+
+class ReadTerms:
+    """The terms that were used last; any thread may call the methods.
+
+    All texts of a request use its terms, and many requests send the same ones.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: OrderedDict[RequestTerms, _Read] = OrderedDict()  # last used last
+        self._num_bytes = 0
+
+    def get(self, terms: RequestTerms) -> Terminology:
+        """Return terms, read if they are not kept; raises InvalidArgumentError if they cannot be used."""
+        with self._lock:
+            found = self._kept.get(terms)
+            if found is not None:
+                self._kept.move_to_end(terms)
+                return found.terminology
+        found = _read(terms)
+        with self._lock:
+            if terms not in self._kept:  # another thread may have read them too
+                self._kept[terms] = found
+                self._num_bytes += found.num_bytes
+            while len(self._kept) > 1 and self._num_bytes > MAX_KEPT_BYTES:
+                _, dropped = self._kept.popitem(last=False)
+                self._num_bytes -= dropped.num_bytes
+        return found.terminology
+
+
+READ: Final = ReadTerms()
+
+
+def _read(terms: RequestTerms) -> _Read:
     entries = dict[str, tuple[str, ...]]()
     for entry in translation_pb2.Glossary.FromString(terms.glossary).entries:
         if entry.source in entries:
@@ -67,4 +110,6 @@ def _terminology(terms: RequestTerms) -> Terminology:
         kinds = kinds_from_proto(copied.kinds)
     except ValueError as error:
         raise InvalidArgumentError(str(error), field="do_not_translate") from error
-    return Terminology(Placeholders(kinds, copied.patterns), Glossary(entries))
+    glossary = Glossary(entries)
+    num_bytes = MIN_BYTES + glossary.num_bytes + len(terms.glossary) + PATTERN_BYTES * len(terms.do_not_translate)
+    return _Read(Terminology(Placeholders(kinds, copied.patterns), glossary), num_bytes)
