@@ -16,7 +16,7 @@ made = settings(max_examples=10_000 if THOROUGH else 60, deadline=None)
 
 def read_file(data: bytes, name: str = "", file_format: str = "") -> FileDocument:
     """Read a file in all its steps."""
-    steps = FileDocument.read(data, name, file_format)
+    steps = FileDocument.read(bytearray(data), name, file_format)
     while True:
         try:
             next(steps)

@@ -8,22 +8,24 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
+from google.rpc.status_pb2 import Status
+
 from jumok_proto.conversion import markup_to_proto, rules_to_proto
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
 from jumok_proto.v1.file_pb2_grpc import FileServiceServicer
 from jumok_proto.v1.translation_pb2 import (
-    CorpusItem,
     CorpusSettings,
     TranslateCorpusRequest,
     TranslateCorpusResponse,
 )
 from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
-from jumok_serve.service.handlers.requests import Context, reject_unknown_fields
+from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import ByteBudget
-from jumok_serve.service.rpc.call import current_caller
+from jumok_serve.service.rpc.call import current_caller, current_request_id
+from jumok_serve.service.rpc.error_table import drop_frames, to_status
 from jumok_serve.service.rpc.open_calls import OpenCalls
 from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.service.rpc.responses import write_response
@@ -31,11 +33,15 @@ from jumok_serve.text.files.document import FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Piece, Text
 
 MAX_OPEN_FILES = 16
-"""Files that are translated at once; one caller may have half, and further ones wait. Each is in memory."""
+"""Files that are translated at once; one caller may have half, and further ones wait."""
+MAX_UPLOADS = 2
+"""Files of the largest size that a caller may have in memory before they are read; further ones wait unread."""
 MAX_FILES_MEMORY = 320 * 2**20
 """Bytes of memory of all files that are translated; one caller may have half, and further files wait."""
 READING_THREADS = 2
 TEXTS_PER_MESSAGE = 64
+CHARACTERS_PER_MESSAGE = 2**16
+"""Characters after which a message takes no further text."""
 MAX_CHUNK = 2**18
 """Bytes of a response."""
 
@@ -55,6 +61,7 @@ class FileService(FileServiceServicer):
         self._translate_corpus = translate_corpus
         self._limits = limits
         self._files = OpenCalls("files", MAX_OPEN_FILES, MAX_OPEN_FILES // 2)
+        self._uploads = ByteBudget(MAX_OPEN_FILES * limits.max_file_bytes, MAX_UPLOADS * limits.max_file_bytes)
         self._memory = ByteBudget(MAX_FILES_MEMORY, MAX_FILES_MEMORY // 2)
         self._reading = WorkerPool("read", threads=READING_THREADS, max_jobs=MAX_OPEN_FILES)
 
@@ -63,20 +70,35 @@ class FileService(FileServiceServicer):
         caller = current_caller()
         await submit_when_there_is_room(partial(self._open, caller))
         try:
-            settings, data = await self._read(requests)
-            needed = await _ended(
-                self._reading.submit(partial(needed_memory, data, settings.name, settings.format), caller)
-            )
-            needed = min(needed, MAX_FILES_MEMORY // 2)  # a larger file is the only one of its caller
-            await self._memory.take(caller, needed)
+            settings, data, memory = await self._receive(caller, requests)
             try:
                 await self._translate(caller, settings, data, context)
             finally:
-                self._memory.give_back(caller, needed)
+                self._memory.give_back(caller, memory)
         finally:
             self._files.close(caller)
 
-    async def _translate(self, caller: str, settings: FileSettings, data: bytes, context: Context) -> None:
+    async def _receive(self, caller: str, requests: RequestReader) -> tuple[FileSettings, bytearray, int]:
+        """Read the settings and the bytes of a file, and hold the memory that it needs, which is returned too.
+
+        A file that waits for memory holds a part of the caller's uploads. So further ones stay in the client.
+        """
+        held = self._limits.max_file_bytes  # until the size of the file is known
+        await self._uploads.take(caller, held)
+        try:
+            settings, data = await self._read(requests)
+            self._uploads.give_back(caller, held - len(data))
+            held = len(data)
+            memory = await _ended(
+                self._reading.submit(partial(needed_memory, data, settings.name, settings.format), caller)
+            )
+            memory = min(memory, MAX_FILES_MEMORY // 2)  # a larger file is the only one of its caller
+            await self._memory.take(caller, memory)
+        finally:
+            self._uploads.give_back(caller, held)
+        return settings, data, memory
+
+    async def _translate(self, caller: str, settings: FileSettings, data: bytearray, context: Context) -> None:
         document = await self._document(caller, data, settings)
         translation = settings.translation
         if document.format.markup is not None:
@@ -85,13 +107,13 @@ class FileService(FileServiceServicer):
         pieces = document.pieces()
 
         def take() -> Awaitable[list[Piece]]:
-            return _ended(self._reading.submit(partial(_take, pieces), caller, TEXTS_PER_MESSAGE))
+            return _ended(self._reading.submit(partial(take_pieces, pieces), caller, TEXTS_PER_MESSAGE))
 
-        texts = _FileTexts(document, take, translation, context)
+        texts = _FileTexts(document, take, translation, self._limits, context)
         await self._translate_corpus(texts, texts)
         await texts.finish()
 
-    async def _document(self, caller: str, data: bytes, settings: FileSettings) -> FileDocument:
+    async def _document(self, caller: str, data: bytearray, settings: FileSettings) -> FileDocument:
         stopped = threading.Event()
         steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set)
         return await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
@@ -99,12 +121,13 @@ class FileService(FileServiceServicer):
     async def _open(self, caller: str) -> None:
         self._files.open(caller)
 
-    async def _read(self, requests: RequestReader) -> tuple[FileSettings, bytes]:
+    async def _read(self, requests: RequestReader) -> tuple[FileSettings, bytearray]:
         """Read the settings and the bytes of a file."""
         first = cast("TranslateFileRequest | None", await requests.next())
         if first is None or not first.HasField("settings"):
             raise InvalidArgumentError("the first message must carry settings", field="settings")
-        settings, message = first.settings, first
+        settings, message = FileSettings(), first
+        settings.CopyFrom(first.settings)  # a part of a message keeps all of it in memory
         translation = settings.translation
         set_fields = {descriptor.name for descriptor, _ in translation.ListFields()}
         for name in ("window", "order", "markup", "markup_rules", "attention"):
@@ -114,19 +137,18 @@ class FileService(FileServiceServicer):
             raise InvalidArgumentError(
                 "a file has one translation: leave num_hypotheses out", field="settings.translation.options"
             )
-        parts, size = [], 0
+        data = bytearray()
         while True:
             reject_unknown_fields(message)
-            size += len(message.file)
-            if size > self._limits.max_file_bytes:
+            data += message.file
+            if len(data) > self._limits.max_file_bytes:
                 raise InvalidArgumentError(
                     f"file: has more than {self._limits.max_file_bytes} bytes: split it, or raise max_file_bytes",
                     field="file",
                 )
-            parts.append(message.file)
             following = cast("TranslateFileRequest | None", await requests.next())
             if following is None:
-                return settings, b"".join(parts)
+                return settings, data
             message = following
             if message.HasField("settings"):
                 raise InvalidArgumentError("settings are allowed in the first message only", field="settings")
@@ -141,10 +163,13 @@ class _FileTexts:
         take: returns the next pieces, with a message's texts.
     """
 
-    def __init__(self, document: FileDocument, take: Take, settings: CorpusSettings, context: Context) -> None:
+    def __init__(
+        self, document: FileDocument, take: Take, settings: CorpusSettings, limits: ServiceLimits, context: Context
+    ) -> None:
         self._document = document
         self._take = take
         self._settings: CorpusSettings | None = settings
+        self._limits = limits
         self._context = context
         self._waiting = deque[Piece]()  # taken from the file, not yet written
         self._sent = 0
@@ -156,17 +181,17 @@ class _FileTexts:
         self.done = context.done
 
     async def next(self, busy: Callable[[], bool] = lambda: False) -> TranslateCorpusRequest | None:
-        """Return the next texts, or None after the last."""
+        """Return the next texts, or None after all pieces."""
         taken = await self._take()
-        self._waiting += taken
-        texts = [piece for piece in taken if isinstance(piece, Text)]
-        if not texts and self._settings is None:
+        if not taken and self._settings is None:
             return None
-        request = TranslateCorpusRequest(
-            settings=self._settings,
-            items=[CorpusItem(id=number, content=text.content) for number, text in enumerate(texts, start=self._sent)],
-        )
-        self._sent += len(texts)
+        self._waiting += taken
+        request = TranslateCorpusRequest(settings=self._settings)
+        for text in taken:
+            if isinstance(text, Text):
+                # One character too many is refused as all are, and takes less memory.
+                request.items.add(id=self._sent, content=text.content[: self._limits.max_characters + 1])
+                self._sent += 1
         self._settings = None
         return request
 
@@ -174,37 +199,53 @@ class _FileTexts:
         """Write the file as far as it is translated."""
         response = TranslateFileResponse(text_count=self._document.count)
         for result in message.results:
-            self._write_kept()
+            await self._write_kept()
             text = self._waiting.popleft()
             assert isinstance(text, Text)
             self._done += 1
             if result.HasField("error"):
-                response.problems.add(line=text.line, error=result.error)
-                self._add(text.written)
+                response.problems.add(line=text.line, error=self._too_long(text) or result.error)
+                await self._add(text.written)
             else:
-                self._add(text.write(result.translation.hypotheses[0].text))
+                await self._add(text.write(result.translation.hypotheses[0].text))
                 self._cut_sentences += len(result.translation.cut_sentences)
                 self._truncated += result.translation.source_truncated
-        self._write_kept()
+        await self._write_kept()
         await self._send(response)
 
     async def finish(self) -> None:
         """Write what is after the last text."""
-        self._write_kept()
+        await self._write_kept()
         await self._send(TranslateFileResponse(text_count=self._document.count))
 
-    def _write_kept(self) -> None:
+    def _too_long(self, text: Text) -> Status | None:
+        """Return the error of a text of too many characters, with their number."""
+        try:
+            with single_text_field_names():
+                self._limits.check_lengths(contents=[text.content])
+        except InvalidArgumentError as error:
+            drop_frames(error)
+            return to_status(error, current_request_id())
+        return None
+
+    async def _write_kept(self) -> None:
         while self._waiting and isinstance(self._waiting[0], str):
-            self._add(cast("str", self._waiting.popleft()))
+            await self._add(cast("str", self._waiting.popleft()))
 
-    def _add(self, written: str) -> None:
-        self._written += self._document.encode(written)
+    async def _add(self, written: str) -> None:
+        """Encode a part of the file, and send what fills a response: a whole file as bytes would be a copy."""
+        for start in range(0, len(written), MAX_CHUNK):
+            self._written += self._document.encode(written[start : start + MAX_CHUNK])
+            await self._send_full()
 
-    async def _send(self, last: TranslateFileResponse) -> None:
-        """Send all bytes; the last message has the counts so far."""
+    async def _send_full(self) -> None:
         while len(self._written) > MAX_CHUNK:
             await write_response(self._context, TranslateFileResponse(file=bytes(self._written[:MAX_CHUNK])))
             del self._written[:MAX_CHUNK]
+
+    async def _send(self, last: TranslateFileResponse) -> None:
+        """Send all bytes; the last message has the counts so far."""
+        await self._send_full()
         last.file = bytes(self._written)
         last.translated_count = self._done
         last.cut_sentence_count = self._cut_sentences
@@ -227,12 +268,19 @@ async def _ended(job: "Future[Result]", stop: Callable[[], object] = lambda: Non
         raise
 
 
-def _take(pieces: Iterator[Piece]) -> list[Piece]:
-    """Return the next pieces, with a message's texts."""
-    taken, texts = list[Piece](), 0
+def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
+    """Return the next pieces, with a message's texts, and one piece between two of them; none at the end."""
+    taken, between, texts, characters = list[Piece](), list[str](), 0, 0
     for piece in pieces:
-        taken.append(piece)
-        texts += isinstance(piece, Text)
-        if texts == TEXTS_PER_MESSAGE:
+        if isinstance(piece, str):
+            between.append(piece)
+            characters += len(piece)
+        else:
+            taken += "".join(between), piece
+            between.clear()
+            characters += len(piece.content)
+            texts += 1
+        if texts == TEXTS_PER_MESSAGE or characters >= CHARACTERS_PER_MESSAGE:
             break
-    return taken
+    taken.append("".join(between))
+    return [piece for piece in taken if piece]

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.files.markdown import MARKDOWN
-from jumok_serve.text.files.pieces import FileFormat, Formats, Piece, Text, refuse
+from jumok_serve.text.files.pieces import MAX_READ, FileFormat, Formats, Piece, Text, refuse
 from jumok_serve.text.files.plain import PLAIN
 from jumok_serve.text.files.po import PO
 from jumok_serve.text.files.subtitles import SRT, VTT
@@ -36,9 +36,9 @@ MAX_KEPT: Final = 10_000
 """Pieces of a file that are kept in memory between its check and its translation."""
 KEPT_BYTES: Final = 512 * MAX_KEPT
 """Most bytes of their objects."""
+READ_BYTES: Final = 32 * MAX_READ
+"""Most bytes of the words and marks of a text."""
 PIECES_PER_STEP: Final = 1024
-COPIES: Final = 4
-"""Copies of a file's characters in memory while it is translated."""
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -53,6 +53,7 @@ class FileDocument:
     """A file of texts.
 
     Attributes:
+        content: the characters; empty if the pieces are few, which have them.
         mark: bytes before the characters, which tell their encoding.
         count: number of texts.
         few: the pieces, if they are few; others are found again, so that memory is bounded.
@@ -67,11 +68,12 @@ class FileDocument:
 
     @classmethod
     def read(
-        cls, data: bytes, name: str, file_format: str, stopped: Callable[[], bool] = lambda: False
+        cls, data: bytearray, name: str, file_format: str, stopped: Callable[[], bool] = lambda: False
     ) -> Generator[int, None, Self]:
         """Read a file and check all of it, in steps; yields the work of each, and returns the document.
 
         Args:
+            data: bytes of the file; emptied, to free their memory, once they are decoded.
             name: name of the file; its end gives the format if there is no other.
             file_format: name of the format, or empty.
             stopped: true if the document is not needed any more; the rest is then left out.
@@ -82,17 +84,23 @@ class FileDocument:
         yield PIECES_PER_STEP
         chosen = _format(name, file_format)
         mark, encoding = _encoding(data)
-        content = _decoded(data[len(mark) :], encoding)
+        del data[: len(mark)]
+        content = _decoded(data, encoding)
+        data.clear()
         few, number, count = list[Piece](), 0, 0
         for number, piece in enumerate(chosen.pieces(content), start=1):
             count += isinstance(piece, Text)
-            if number <= MAX_KEPT:
+            if number < MAX_KEPT:
                 few.append(piece)
+            else:
+                few.clear()
             if number % PIECES_PER_STEP == 0:
                 if stopped():
                     break
                 yield PIECES_PER_STEP
-        return cls(content, encoding, mark, chosen, count, few if number < MAX_KEPT else None)
+        if number < MAX_KEPT:
+            return cls("", encoding, mark, chosen, count, few)
+        return cls(content, encoding, mark, chosen, count, None)
 
     def pieces(self) -> Iterator[Piece]:
         """Yield texts, and all between them."""
@@ -103,7 +111,7 @@ class FileDocument:
         return written.encode(self.encoding, "replace")  # a translation may have half of a surrogate pair
 
 
-def needed_memory(data: bytes, name: str, file_format: str) -> int:
+def needed_memory(data: bytes | bytearray, name: str, file_format: str) -> int:
     """Return a bound on the bytes of memory that a file takes until it is translated.
 
     Args:
@@ -112,7 +120,8 @@ def needed_memory(data: bytes, name: str, file_format: str) -> int:
     Raises:
         InvalidArgumentError: an unknown format, or a file of too many parts.
     """
-    parts = _format(name, file_format).parts
+    chosen = _format(name, file_format)
+    parts = chosen.parts
     encoding = _encoding(data)[1]
     count = sum(data.count(mark.encode(encoding)) for mark in parts.marks)
     if count > parts.most:
@@ -120,19 +129,20 @@ def needed_memory(data: bytes, name: str, file_format: str) -> int:
             f"file: has {count} {parts.name}, at most {parts.most} are allowed in this format: split the file",
             field="file",
         )
-    return KEPT_BYTES + len(data) * (1 + COPIES * _width(data, encoding)) + count * parts.size
+    return KEPT_BYTES + READ_BYTES + len(data) * chosen.copies * _width(data, encoding) + count * parts.size
 
 
-def _width(data: bytes, encoding: str) -> int:
+def _width(data: bytes | bytearray, encoding: str) -> int:
     """Return the bytes that Python takes for each character, for each byte of the file; a bound."""
     if encoding != "utf-8":
         return 2
     if data.isascii():
         return 1
-    return 4 if data.translate(None, _TO_U_FFFF) else 2
+    parts = (data[start : start + 2**16] for start in range(0, len(data), 2**16))  # a copy of all takes memory
+    return 4 if any(part.translate(None, _TO_U_FFFF) for part in parts) else 2
 
 
-def _encoding(data: bytes) -> tuple[bytes, str]:
+def _encoding(data: bytes | bytearray) -> tuple[bytes, str]:
     """Return the mark of a file's encoding, which may be empty, and the encoding."""
     return next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", "utf-8"))
 
@@ -151,7 +161,7 @@ def _format(name: str, file_format: str) -> FileFormat:
     )
 
 
-def _decoded(data: bytes, encoding: str) -> str:
+def _decoded(data: bytearray, encoding: str) -> str:
     try:
         content = data.decode(encoding)
     except UnicodeDecodeError as error:

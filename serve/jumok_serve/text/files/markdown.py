@@ -6,10 +6,20 @@ from functools import partial
 from typing import Final
 
 from jumok_serve.text.files.markdown_inline import Inline
-from jumok_serve.text.files.pieces import FileFormat, Parts, Piece, Text, has_letters, separate, unchanged, with_end
+from jumok_serve.text.files.pieces import (
+    MAX_READ,
+    FileFormat,
+    Parts,
+    Piece,
+    Text,
+    has_letters,
+    separate,
+    unchanged,
+    with_end,
+)
 from jumok_serve.text.markup.structure import BLOCKS
 
-MAX_WORDS: Final = 2**19
+MAX_WORDS: Final = MAX_READ // 2
 """Words of a text above which its marks are not read: it is far too long to be translated."""
 _FENCE: Final = re.compile(r"[ \t>]*(`{3,}(?=[^`]*$)|~{3,})")
 _PREFIX: Final = re.compile(r"[ \t]*+(?:>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|#{1,6}(?=[ \t])|\[[ xX]\](?=[ \t]))")
@@ -161,8 +171,9 @@ def _text(part: str, line: int, *, cell: bool) -> Iterator[Piece]:
     before, written, after = separate(part)
     yield before
     words = written.split(maxsplit=MAX_WORDS)
-    inline = Inline(" ".join(words))
-    if len(words) > MAX_WORDS or inline.is_cut:
+    inline = Inline(" ".join(words)) if len(words) <= MAX_WORDS else None
+    del words  # they take memory
+    if inline is None or inline.is_cut:
         yield Text(written, written, line, str)
     elif has_letters(inline.text):
         write = partial(_written, inline, cell=cell)

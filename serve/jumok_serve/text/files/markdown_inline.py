@@ -4,6 +4,7 @@ import html
 import re
 from typing import Final
 
+from jumok_serve.text.files.pieces import MAX_READ
 from jumok_serve.text.markup.scanner import Kind, scan
 
 _TARGET: Final = r"(?:\([^()\s]*(?:[ \t]+\"[^\"]*\")?\)|\[[^\[\]]*\])"
@@ -25,7 +26,7 @@ _SPECIAL: Final = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])")
 _AMPERSAND: Final = re.compile(f"&amp;(?=({_ENTITY_END})?)")
 _LINK: Final = "["
 _COMMENT_END: Final = "-->"
-MAX_MARKUP: Final = 2**20
+MAX_MARKUP: Final = MAX_READ
 """Characters of HTML after which a text is read no further; pictures, addresses and comments count little."""
 
 

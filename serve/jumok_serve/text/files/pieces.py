@@ -7,6 +7,9 @@ from typing import Final, NoReturn, TypeAlias
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 
+MAX_READ: Final = 2**18
+"""Characters of a text above which its words and marks are not read: it is far too long to be translated."""
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -59,12 +62,14 @@ class FileFormat:
         markup: markup of texts; None: they are plain.
         rules: rules for elements of the markup.
         parts: parts that take memory while the file is translated.
+        copies: copies of the file's characters in memory while it is read; a bound.
     """
 
     pieces: Callable[[str], Iterator[Piece]]
     markup: MarkupKind | None = None
     rules: MarkupRules = field(default_factory=MarkupRules)
     parts: Parts = LINES
+    copies: int = 5
 
 
 Formats: TypeAlias = Mapping[str, FileFormat]

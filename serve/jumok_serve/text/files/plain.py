@@ -12,6 +12,7 @@ def plain_pieces(content: str) -> Iterator[Piece]:
         end = content.find("\n", start)
         line = content[start:] if end < 0 else content[start:end]
         before, text, after = separate(line)
+        del line  # it takes memory, as much as the text
         yield before
         if has_letters(text):
             yield Text(text, text, number, str)
@@ -24,4 +25,4 @@ def plain_pieces(content: str) -> Iterator[Piece]:
         start, number = end + 1, number + 1
 
 
-PLAIN = FileFormat(plain_pieces, parts=Parts(name="lines", marks="", size=0, most=0))
+PLAIN = FileFormat(plain_pieces, parts=Parts(name="lines", marks="", size=0, most=0), copies=3)

@@ -5,7 +5,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from jumok_serve.text.files.pieces import FileFormat, Piece, Text, has_letters, refuse, separate, shown, with_end
+from jumok_serve.text.files.pieces import (
+    MAX_READ,
+    FileFormat,
+    Piece,
+    Text,
+    has_letters,
+    refuse,
+    separate,
+    shown,
+    with_end,
+)
 
 _LINE: Final = re.compile(
     r'[ \t]*(?P<keyword>msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*"(?P<string>.*)"[ \t]*\r?'
@@ -16,6 +26,7 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "
 _WRITTEN: Final = str.maketrans(
     {"\\": "\\\\", '"': '\\"', **{character: f"\\{name}" for name, character in _ESCAPED.items()}}
 )
+_FUZZY: Final = re.compile(r"[#,\s]fuzzy(?:[#,\s]|$)")
 _CHARSET: Final = re.compile(r"charset=([\w.:-]+)", re.IGNORECASE)
 _PLURALS: Final = re.compile(r"nplurals=\s*(\d+)")
 _UNICODE: Final = {"utf-8", "utf8", "us-ascii", "ascii", "charset"}
@@ -48,7 +59,7 @@ def po_pieces(content: str) -> Iterator[Piece]:
         if not line.strip() or line.lstrip().startswith("#"):
             if entry.done:
                 entry = _Entry()
-            if line.lstrip().startswith("#,") and "fuzzy" in re.split(r"[#,\s]+", line):
+            if line.lstrip().startswith("#,") and _FUZZY.search(line):
                 entry.fuzzy = True
             yield with_end(lines, first)
             continue
@@ -59,7 +70,8 @@ def po_pieces(content: str) -> Iterator[Piece]:
         while index < len(lines) and (more := _match(_MORE, lines[index])):
             strings.append(more["string"])
             index += 1
-        value = "".join(_ESCAPE.sub(_unescaped, string) for string in strings)
+        is_read = sum(map(len, strings)) <= MAX_READ
+        value = "".join(_ESCAPE.sub(_unescaped, string) if is_read else string for string in strings)
         whole = "".join(with_end(lines, number) for number in range(first, index))
         if not keyword.startswith("msgstr"):
             if entry.done:

@@ -7,6 +7,7 @@ from functools import partial
 from typing import Final
 
 from jumok_serve.text.files.pieces import (
+    MAX_READ,
     FileFormat,
     Parts,
     Piece,
@@ -134,11 +135,13 @@ def _cue(
 def _text(part: str, line: int, to_markup: Callable[[str], str], from_markup: Callable[[str], str]) -> Iterator[Piece]:
     before, written, after = separate(part)
     yield before
-    if has_letters(written):
+    if not has_letters(written):
+        yield written
+    elif len(written) > MAX_READ:
+        yield Text(written, written, line, str)
+    else:
         content = to_markup(" ".join(written.split()))
         yield Text(content, written, line, unchanged(content, written, partial(_wrapped, written, from_markup)))
-    else:
-        yield written
     yield after
 
 

@@ -7,13 +7,15 @@ import tracemalloc
 import pytest
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.text.files.document import FORMATS, KEPT_BYTES, MAX_KEPT, needed_memory
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.text.files.document import FORMATS, KEPT_BYTES, MAX_KEPT, READ_BYTES, FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Text
 from tests.support.files import read_file
 
 CUE = "00:00:01,000 --> 00:00:02,000\n"
 WIDE = "\U0001f642"
 """A character for which Python takes four bytes for each character of a text."""
+MAX_CHARACTERS = ServiceLimits().max_characters
 ATTRIBUTES = " ".join(f"a{number}=''" for number in range(2500))
 
 
@@ -59,17 +61,66 @@ def unit(inside: str) -> str:
     ids=first,
 )
 def test_memory_of_a_file_is_below_its_bound(name: str, content: str) -> None:
-    bound = needed_memory(content.encode(), "", name) - KEPT_BYTES
+    bound = needed_memory(content.encode(), "", name) - KEPT_BYTES - READ_BYTES
+    assert peak_of(content, name) < bound + 2**17
+
+
+def peak_of(content: str, name: str) -> int:
+    """Most bytes while a file's pieces are made and written, with its characters, and a list of the pieces."""
     tracemalloc.start()
     try:
         whole = (content + " ")[:-1]
         for piece in FORMATS[name].pieces(whole):
-            if isinstance(piece, Text):
+            if isinstance(piece, Text) and len(piece.content) <= MAX_CHARACTERS:
                 piece.write(piece.written)
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert len(content.encode()) + peak < bound + 2**17
+    return peak
+
+
+ESCAPES = "ab\\n" * 400_000
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("html", f"<p>{WIDE}{'ab ' * 400_000}</p>"),
+        ("xliff", unit(f"{WIDE}{'ab ' * 400_000}")),
+        ("po", f'#, {"ab," * 400_000}fuzzy\nmsgid "a"\nmsgstr "b"\n'),
+        ("po", f'msgid "{ESCAPES}"\nmsgstr ""\n'),
+        ("po", f'msgid "a"\nmsgstr "{ESCAPES}"\n'),
+        ("po", f'msgid "{WIDE}{"ab " * 400_000}"\nmsgstr ""\n'),
+        ("markdown", "ab " * 400_000),
+        ("markdown", f"{WIDE}{'ab ' * 400_000}"),
+        ("srt", f"{CUE}{'ab ' * 400_000}"),
+        ("srt", f"{CUE}{WIDE}{'ab ' * 400_000}"),
+        ("vtt", f"WEBVTT\n\n00:01.000 --> 00:02.000\n{'ab ' * 400_000}"),
+        ("text", f" {'ab ' * 400_000}\n"),
+        ("text", f" {WIDE}{'ab ' * 400_000}\n"),
+    ],
+    ids=first,
+)
+def test_memory_of_a_text_far_too_long_to_be_translated(name: str, content: str) -> None:
+    assert peak_of(content, name) < needed_memory(content.encode(), "", name) - KEPT_BYTES
+    texts = [piece for piece in FORMATS[name].pieces(content) if isinstance(piece, Text)]
+    assert [piece.content for piece in texts if len(piece.content) <= MAX_CHARACTERS] in ([], ["a"])
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+def test_the_bytes_of_a_file_are_freed_once_they_are_read(encoding: str) -> None:
+    data = bytearray(f"A dog.\n{'a' * 200_000}".encode(encoding))
+    steps = FileDocument.read(data, "", "text")
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            document: FileDocument = end.value
+            break
+    assert data == b""
+    assert document.content == ""
+    texts = [piece.content for piece in document.pieces() if isinstance(piece, Text)]
+    assert texts == ["A dog.", "a" * 200_000]
 
 
 @pytest.mark.parametrize(

@@ -22,8 +22,8 @@ from jumok_proto.v1.translation_pb2 import CORPUS_ORDER_INPUT, CorpusSettings
 from jumok_serve import Translator
 from jumok_serve.service.handlers.file_service import MAX_OPEN_FILES, READING_THREADS
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.text.files.document import FORMATS, FileDocument, needed_memory
-from jumok_serve.text.files.pieces import TAGS, FileFormat
+from jumok_serve.text.files.document import FORMATS, FileDocument
+from jumok_serve.text.files.pieces import FileFormat
 from tests.serve.text.test_long_sentences import LONG
 from tests.support.command import run, serve
 from tests.support.hang import HANG_S
@@ -150,6 +150,25 @@ def test_files_that_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
+def test_a_text_of_too_many_characters_stays() -> None:
+    """Its error has the number of all of them; the file around it is translated."""
+    long = "é" * 60
+    file = f"A dog.\n{long}\n\n{long}\nA man.\n".encode()
+    request = TranslateFileRequest(settings=FileSettings(format="text"), file=file)
+
+    async def scenario() -> None:
+        async with serving_fake(FakeModel(), limits=ServiceLimits(max_characters=50)) as (_, channel):
+            responses = await read_all(FileServiceStub(channel).TranslateFile(iter([request])))
+            problems = [problem for response in responses for problem in response.problems]
+            wanted = "content: a text takes at most 50 characters here, got 60: split it"
+            assert [(one.line, one.error.message) for one in problems] == [(2, wanted), (4, wanted)]
+            assert responses[-1].translated_count == 4
+            lines = b"".join(response.file for response in responses).decode().split("\n")
+            assert (lines[1], lines[2], lines[3], lines[5]) == (long, "", long, "")
+
+    asyncio.run(scenario())
+
+
 def test_wrong_options_and_paths(client: jumok.Client, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match="beam"):
         client.translate_file(io.BytesIO(b"a"), tmp_path / "out", file_format="text", beam=1)  # type: ignore[call-arg]
@@ -193,34 +212,6 @@ def test_a_caller_that_leaves_frees_its_rows() -> None:
             while server.open_calls:
                 await asyncio.sleep(0.001)
             assert all(future.cancelled() for answer in answers for future in answer.futures)
-
-    asyncio.run(scenario())
-
-
-def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A caller's second file waits until its first one is translated; one of too many tags is refused."""
-    page = b"<p>A dog.</p>" + b"<br>" * 1000
-    most = 2 * needed_memory(page, "", "html")
-    monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", most)
-    request = TranslateFileRequest(settings=FileSettings(format="html"), file=page)
-    dense = TranslateFileRequest(settings=FileSettings(format="html"), file=b"<b>" * (TAGS.most + 1))
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving_fake(model) as (_, channel):
-            stub = FileServiceStub(channel)
-            first = stub.TranslateFile(iter([request]))
-            await model.submitted.get()
-            second = stub.TranslateFile(iter([request]))
-            for _ in range(4):  # the jobs of a caller run in order
-                refused = await failure(read_all(stub.TranslateFile(iter([dense]))))
-                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-                assert refused.field == "file"
-            assert model.submitted.empty()
-            first.cancel()
-            answer = await asyncio.wait_for(model.submitted.get(), HANG_S)
-            answer.complete()
-            assert b"".join(response.file for response in await read_all(second)).endswith(page[-4000:])
 
     asyncio.run(scenario())
 

@@ -1,0 +1,171 @@
+"""Memory of files over gRPC: files wait for it unread, and what they take is bounded."""
+
+import asyncio
+import tracemalloc
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc.status_pb2 import Status
+
+from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
+from jumok_proto.v1.file_pb2_grpc import FileServiceStub
+from jumok_proto.v1.translation_pb2 import CorpusResult, TranslateCorpusResponse
+from jumok_serve.service.handlers.file_service import CHARACTERS_PER_MESSAGE, MAX_UPLOADS, FileService, take_pieces
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.text.files.document import FORMATS, needed_memory
+from jumok_serve.text.files.pieces import TAGS
+from tests.support.hang import HANG_S
+from tests.support.servers.fake_model import FakeModel, failure, hold
+from tests.support.servers.fake_model import serving as serving_fake
+
+
+async def read_all(call: Any) -> list[Any]:
+    return [response async for response in call]
+
+
+def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A caller's second file waits until its first one is translated; one of too many tags is refused."""
+    page = b"<p>A dog.</p>" + b"<br>" * 1000
+    most = 2 * needed_memory(page, "", "html")
+    monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", most)
+    request = TranslateFileRequest(settings=FileSettings(format="html"), file=page)
+    dense = TranslateFileRequest(settings=FileSettings(format="html"), file=b"<b>" * (TAGS.most + 1))
+
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        async with serving_fake(model) as (_, channel):
+            stub = FileServiceStub(channel)
+            first = stub.TranslateFile(iter([request]))
+            await model.submitted.get()
+            second = stub.TranslateFile(iter([request]))
+            for _ in range(4):  # the jobs of a caller run in order
+                refused = await failure(read_all(stub.TranslateFile(iter([dense]))))
+                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+                assert refused.field == "file"
+            assert model.submitted.empty()
+            first.cancel()
+            answer = await asyncio.wait_for(model.submitted.get(), HANG_S)
+            answer.complete()
+            assert b"".join(response.file for response in await read_all(second)).endswith(page[-4000:])
+
+    asyncio.run(scenario())
+
+
+def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a caller's files, two of the largest size are in memory before there is memory to read them."""
+    size = 100_000
+    monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", 2)  # one file of a caller
+    received = 0
+
+    def counted(data: bytearray, name: str, file_format: str) -> int:
+        nonlocal received
+        received += 1
+        return needed_memory(data, name, file_format)
+
+    monkeypatch.setattr("jumok_serve.service.handlers.file_service.needed_memory", counted)
+    request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n" + b"\n" * (size - 7))
+
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        async with serving_fake(model, limits=ServiceLimits(max_file_bytes=size)) as (server, channel):
+            stub = FileServiceStub(channel)
+            calls = [stub.TranslateFile(iter([request])) for _ in range(6)]
+            for number in range(len(calls)):
+                answer = await asyncio.wait_for(model.submitted.get(), HANG_S)
+                wanted = min(number + 1 + MAX_UPLOADS, len(calls))
+                while received < wanted:
+                    await asyncio.sleep(0.001)
+                await asyncio.sleep(0.05)  # others could be received now
+                assert received == wanted
+                answer.complete()
+            for call in calls:
+                assert sum(len(response.file) for response in await read_all(call)) >= size - 7
+            while server.open_calls:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(scenario())
+
+
+class Requests:
+    """Requests of a call with a file of text; each is made when it is read."""
+
+    def __init__(self, file: bytes) -> None:
+        self._file = file
+        self._sent = 0
+
+    async def next(self) -> TranslateFileRequest | None:
+        await asyncio.sleep(0)
+        start, self._sent = self._sent, self._sent + MEGABYTE
+        if start >= len(self._file):
+            return None
+        settings = None if start else FileSettings(format="text")
+        return TranslateFileRequest(settings=settings, file=self._file[start : self._sent])
+
+
+class Context:
+    """Counts the bytes that are written."""
+
+    written = 0
+    done = time_remaining = staticmethod(lambda: None)
+
+    async def write(self, response: TranslateFileResponse) -> None:
+        self.written += len(response.file)
+        await asyncio.sleep(0)
+
+
+async def refuse_all(texts: Any, context: Any) -> None:
+    """Stand for a corpus whose items are refused."""
+    while (request := await texts.next()) is not None:
+        results = [CorpusResult(id=item.id, error=Status()) for item in request.items]
+        await context.write(TranslateCorpusResponse(results=results))
+
+
+def peak_of_calls(limits: ServiceLimits, file: bytes) -> int:
+    """Most bytes of memory while a caller sends a file eight times at once."""
+    contexts = [Context() for _ in range(8)]
+
+    async def scenario() -> None:
+        call: Any = FileService(refuse_all, limits).TranslateFile
+        await asyncio.gather(*(call(Requests(file), context) for context in contexts))
+
+    tracemalloc.start()
+    try:
+        asyncio.run(scenario())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [context.written for context in contexts] == 8 * [len(file)]
+    return peak
+
+
+MEGABYTE = 2**20
+WORDS = "word " * (2 * MEGABYTE // 5 - 1)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [WORDS, f" {WORDS}\n", f"\U0001f642{WORDS}", f" \U0001f642{WORDS}\n"],
+    ids=["one text", "spaces around", "wide", "wide, spaces around"],
+)
+def test_memory_of_a_callers_files(content: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files in work, files that wait, and messages stay within their bounds together."""
+    limits = ServiceLimits(max_file_bytes=2 * MEGABYTE)
+    monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", 2 * 32 * MEGABYTE)
+    waiting, messages = MAX_UPLOADS * limits.max_file_bytes, 4 * MEGABYTE
+    assert peak_of_calls(limits, content.encode()) < 32 * MEGABYTE + waiting + messages
+
+
+def test_what_is_between_two_texts_is_one_piece() -> None:
+    """A file of line ends has millions of pieces."""
+    content = "\n" * MEGABYTE
+    tracemalloc.start()
+    try:
+        taken = take_pieces(FORMATS["text"].pieces(content))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken == ["\n" * CHARACTERS_PER_MESSAGE]
+    assert peak < 4 * MEGABYTE
+    pieces = iter(["", "a", "", "b", ""])
+    assert (take_pieces(pieces), take_pieces(pieces)) == (["ab"], [])
