@@ -132,6 +132,7 @@ class Batch:
         self._selection = StepSelection(beam_size)
         self._step_slots: Integers | None = None  # slots of the next step, ascending; None: to be found
         self._longest: int | None = None  # source; None: to be found
+        self._padding: float | None = None  # None: to be found
         self._watch = CancellationWatch()
         self._has_progress = False  # a sentence reports its progress
 
@@ -174,8 +175,10 @@ class Batch:
     @property
     def padding(self) -> float:
         """Share of padding among the source positions of the next step."""
-        positions = self.size * padded_length(self.longest_source)
-        return 1 - self._sources.tokens / positions if positions else 0.0
+        if self._padding is None:
+            positions = self.size * padded_length(self.longest_source)
+            self._padding = 1 - self._sources.tokens / positions if positions else 0.0
+        return self._padding
 
     @property
     def is_empty(self) -> bool:
@@ -219,7 +222,7 @@ class Batch:
         self._columns.join(slots, [sentence.allowed_tokens for sentence in sentences])
         self._searches.join(slots, [sentence.search for sentence in sentences])
         self.step_work += sum(sentence.plan.step_work for sentence in sentences)
-        self._step_slots = self._longest = None
+        self._step_slots = self._longest = self._padding = None
         now = time.monotonic()
         for sentence in sentences:
             sentence.admitted = now
@@ -252,7 +255,7 @@ class Batch:
         self._empty = sorted([*self._empty, *slots])
         while self._empty and self._empty[-1] == self.slots - 1:
             self._sources.truncate(self._empty.pop())
-        self._step_slots = self._longest = None
+        self._step_slots = self._longest = self._padding = None
 
     def _find_step_slots(self) -> Integers:
         """Return the slots whose rows are decoded next, [n]."""

@@ -59,7 +59,7 @@ class Binding:
         self._device_id = device_id
         self._binding = session.io_binding()
         self._held: dict[str, object] = {}  # ONNX Runtime's binding keeps no memory alive
-        self._shared: list[tuple[OrtValue, NDArray[Any]]] = []
+        self._shared: dict[str, tuple[OrtValue, NDArray[Any]]] = {}
 
     def bind_shared_array(self, name: str, array: NDArray[Any]) -> None:
         """Bind an input to an array that the caller changes between runs.
@@ -70,7 +70,7 @@ class Binding:
             self.bind_input(name, as_value(array))
             return
         copy = on_device(array, self._device_id)
-        self._shared.append((copy, array))
+        self._shared[name] = copy, array
         self.bind_input(name, copy)
 
     def bind_array(self, name: str, array: NDArray[Any]) -> None:
@@ -101,7 +101,7 @@ class Binding:
 
     def run(self) -> None:
         """Run the session once."""
-        for copy, array in self._shared:
+        for copy, array in self._shared.values():
             copy.update_inplace(np.ascontiguousarray(array))
         self._session.run_with_iobinding(self._binding)
 

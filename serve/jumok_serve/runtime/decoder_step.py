@@ -232,7 +232,7 @@ class GatheringDecoder(Decoder):
         arrays, positions = step.arrays, inputs.positions[:sentences]
         arrays["token_ids"][:] = inputs.tokens[:sentences]  # [n, K], bound as [R]
         arrays["positions"][:] = positions[:, None]  # [n, K]
-        arrays["parents"][:] = self._state.first_rows(sentences) + inputs.parents[:sentences]  # [n, K]
+        np.add(self._state.first_rows(sentences), inputs.parents[:sentences], out=arrays["parents"])  # [n, K]
         arrays["source_lengths"][:] = inputs.lengths[:sentences]  # [n]
         step.give_state(*self._state.tensors(sentences, positions))  # [P, ...], [R, ...]
         candidates = step.run(selection)
@@ -289,7 +289,7 @@ class DecoderStep:
         self._inputs = graphs.decoder_inputs
         self._for_device = graphs.for_device
         self._state: Tensors = {}  # given last
-        self._scores = np.zeros(self.rows, np.float32)
+        self._scores: Floats | None = None
         self._candidates = 0
         self._with_logits = False
         self._renormalize: NDArray[np.bool_] | None = None
@@ -302,7 +302,6 @@ class DecoderStep:
         for name, value in {**memory, **(columns or {}), **state}.items():
             if name in graphs.decoder_inputs:
                 self._binding.bind_input(name, value)
-        self._binding.bind_shared_array("scores", self._scores)
         self._bind_sizes()
         self._bind_renormalize(None)
         self._bind_constraints("logit", NO_CONSTRAINTS)
@@ -349,7 +348,9 @@ class DecoderStep:
         Returns:
             Columns and running scores [R, C] of the best candidates. The next run overwrites them.
         """
-        self._scores[:] = selection.scores
+        if selection.scores is not self._scores:
+            self._scores = selection.scores
+            self._binding.bind_shared_array("scores", selection.scores)
         if selection.with_logits != self._with_logits:
             self._return_logits(selection.with_logits)
         if selection.renormalize is not self._renormalize:

@@ -45,7 +45,7 @@ class SelectionParameters:
     """Parameters of log-softmax, constraints and top-k at the end of a step.
 
     Attributes:
-        scores: running scores, [R].
+        scores: running scores, [R]; an array that the caller may change between steps.
         candidates: candidates of each row, C; at most U are given.
         on_logits: constraints before the log-softmax.
         on_log_probs: constraints after the log-softmax.

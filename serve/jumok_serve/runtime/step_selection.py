@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 
-from jumok_serve.runtime.graphs import Booleans, Integers
+from jumok_serve.runtime.graphs import Booleans, Floats, Integers
 from jumok_serve.runtime.output_columns import Columns
 from jumok_serve.runtime.step_inputs import SelectionParameters
 from jumok_serve.search import BatchSearch, Constraints, SharedConstraints, concatenate_constraints, with_boosts
@@ -18,12 +19,16 @@ class StepSelection:
         self._beam_size = beam_size
         self._constrained: dict[int, _StepConstraints] = {}  # by the number of sentences
         self._candidates: tuple[Integers | None, int, int] = None, 0, 0  # of each row, with their slots and `changes`
+        self._scores: _RowScores | None = None
+        self._last: tuple[_StepConstraints, SelectionParameters] | None = None
 
     def parameters(self, slots: Integers, searches: BatchSearch, columns: Columns) -> SelectionParameters:
         """Make the selection's parameters, without constraints on rows that draw.
 
+        The object and its scores stay the same as long as nothing but the values of the scores changes.
+
         Args:
-            slots: slots of the step, [n].
+            slots: slots of the step, ascending, [n].
             searches: searches by slot.
             columns: columns of the logits.
         """
@@ -57,14 +62,30 @@ class StepSelection:
         on_log_probs = kept.on_log_probs
         if searches.has_boosts:
             on_log_probs = with_boosts(on_log_probs, columns.to_columns(searches.boosts(slots)))
-        return SelectionParameters(
-            scores=arrays.scores[slots].reshape(-1),
-            candidates=self._candidates_of(slots, searches),
+        scores, candidates = self._scores_of(slots, arrays.scores), self._candidates_of(slots, searches)
+        if self._last is not None and self._last[0] is kept:
+            last = self._last[1]
+            if last.scores is scores and last.candidates == candidates and last.on_log_probs is on_log_probs:
+                return last
+        parameters = SelectionParameters(
+            scores=scores,
+            candidates=candidates,
             on_logits=kept.on_logits,
             on_log_probs=on_log_probs,
             renormalize=kept.renormalize,
             with_logits=kept.with_logits,
         )
+        self._last = kept, parameters
+        return parameters
+
+    def _scores_of(self, slots: Integers, scores: Floats) -> Floats:
+        """Return the running scores of the step's rows, [R], in the same array as long as possible."""
+        rows = self._scores
+        if rows is None or rows.slots is not slots or rows.by_slot is not scores:
+            rows = self._scores = _RowScores.of(slots, scores)
+        if rows.gathered is not None:
+            scores.take(slots, axis=0, out=rows.gathered, mode="clip")  # "raise" would copy once more
+        return rows.scores
 
     def _candidates_of(self, slots: Integers, searches: BatchSearch) -> int:
         """Return the candidates that the next step needs of each row, C."""
@@ -74,6 +95,30 @@ class StepSelection:
             candidates = int(np.maximum.reduce(arrays.num_candidates[slots]))
             self._candidates = slots, arrays.changes, candidates
         return candidates
+
+
+class _RowScores(NamedTuple):
+    """Running scores of the rows of a step.
+
+    Attributes:
+        slots: slots of the step, [n].
+        by_slot: running scores by slot, [slots, K].
+        scores: running scores of the rows, [R]; part of `by_slot` if the slots are 0 .. n-1.
+        gathered: the same memory [n, K], to be filled before a step; None: part of `by_slot`.
+    """
+
+    slots: Integers
+    by_slot: Floats
+    scores: Floats
+    gathered: Floats | None
+
+    @classmethod
+    def of(cls, slots: Integers, by_slot: Floats) -> "_RowScores":
+        """Make the scores of a step; gathered ones have no values yet."""
+        if slots[-1] == len(slots) - 1:
+            return cls(slots, by_slot, by_slot[: len(slots)].reshape(-1), None)
+        gathered = np.empty((len(slots), by_slot.shape[1]), by_slot.dtype)
+        return cls(slots, by_slot, gathered.reshape(-1), gathered)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -208,7 +208,6 @@ class StepArrays:
             unsteady = self._advance_steady(slots, tokens, totals, number)
         else:
             native.reserve(len(slots), number)
-            tokens, totals = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
             advance = native.advance_with_terms if self.some_have_terms else native.advance_steady
             unsteady = advance(slots, tokens, totals, self.steps, number)
             self.changes += self.some_have_terms
@@ -315,6 +314,8 @@ class NativeStep:
         self._allocate(0)
         self._run_with_terms = function("jumok_run_on_with_terms", _WITH_TERMS_ARGUMENTS)
         self._list_boosts = function("jumok_boosts", _BOOSTS_ARGUMENTS)
+        self._last: tuple[NDArray[Any], ...] = ()  # slots, tokens and totals of the last step
+        self._step: tuple[Any, ...] = ()  # arguments for them
         self._boosted: NDArray[np.int64] = np.zeros((0, 2), np.int64)
         self._last_boosts = NO_CONSTRAINTS
 
@@ -338,14 +339,11 @@ class NativeStep:
         steps: int,
         number: int,
     ) -> UnsteadySearches:
-        """Advance steady searches, and find `number` continuations for the others; arrays are contiguous.
+        """Advance steady searches, and find `number` continuations for the others.
 
         After `reserve` of these slots and this number, whose arrays the results are written into.
         """
-        count: int = self._run(
-            *(self._searches, pointer(slots), len(slots), tokens.shape[1]),
-            *(pointer(tokens), pointer(totals), steps, number, *self._found),
-        )
+        count: int = self._run(*self._arguments(slots, tokens, totals), steps, number, *self._found)
         return self._unsteady_searches(count, range(number, abs(count) * number + 1, number)) if count else ALL_STEADY
 
     def advance_with_terms(
@@ -360,10 +358,22 @@ class NativeStep:
         unsteady, *found = self._found
         ends: NDArray[np.int64] = np.empty(len(slots), np.int64)
         count: int = self._run_with_terms(
-            *(self._searches, pointer(slots), len(slots), tokens.shape[1]),
-            *(pointer(tokens), pointer(totals), steps, number, unsteady, pointer(ends), *found),
+            *self._arguments(slots, tokens, totals), steps, number, unsteady, pointer(ends), *found
         )
         return self._unsteady_searches(count, ends[: abs(count)].tolist()) if count else ALL_STEADY
+
+    def _arguments(
+        self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]
+    ) -> tuple[Any, ...]:
+        """Return the first arguments of a step; most steps have the arrays of the last."""
+        last = self._last
+        if not last or slots is not last[0] or tokens is not last[1] or totals is not last[2]:
+            self._last = slots, tokens, totals
+            contiguous = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
+            self._step = (self._searches, pointer(slots), len(slots), tokens.shape[1], *map(pointer, contiguous))
+            if contiguous[0] is not tokens or contiguous[1] is not totals:
+                self._last = ()  # copies hold for one step
+        return self._step
 
     def _unsteady_searches(self, count: int, ends: Sequence[int]) -> UnsteadySearches:
         """Return the unsteady searches that a function has written; a negative count means NaN candidates."""
