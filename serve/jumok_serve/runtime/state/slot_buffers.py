@@ -164,6 +164,7 @@ class _RowCopies:
 
     def __init__(self, rows: Sequence[int], slots: Sequence[int]) -> None:
         self._rows, self._slots = np.array(rows, np.int64), np.array(slots, np.int64)
+        self._last_row = max(rows, default=-1)
         self._pointers = pointer(self._rows), pointer(self._slots)
 
     def copy(
@@ -180,11 +181,11 @@ class _RowCopies:
         Raises:
             ValueError: shapes that differ in another axis.
         """
-        others = [size for number, size in enumerate(source.shape) if number not in {0, axis}]
-        if others != [size for number, size in enumerate(into.shape) if number not in {0, axis}]:
+        before, after = (slice(1, axis), slice(axis + 1, None)) if axis else (slice(0, 0), slice(1, None))
+        if source.shape[before] != into.shape[before] or source.shape[after] != into.shape[after]:
             raise ValueError(f"rows of shape {source.shape[1:]} do not fit slots of shape {into.shape[1:]}")
-        if len(self._rows) and self._rows.max() >= len(source):
-            raise ValueError(f"row {self._rows.max()} is not among the {len(source)} that a graph made")
+        if self._last_row >= len(source):
+            raise ValueError(f"row {self._last_row} is not among the {len(source)} that a graph made")
         inner, blocks = source.shape[1:], 1
         if axis is not None:
             length = min(source.shape[axis], into.shape[axis], source.shape[axis] if length is None else length)
