@@ -25,7 +25,7 @@ from tests.faults.scenarios.fuzzing import call_at_random, likely_values
 from tests.faults.scenarios.network import broken_connections, send
 from tests.faults.scenarios.overload import Floor
 from tests.faults.scenarios.restarts import Load
-from tests.faults.scenarios.sharing import sharing
+from tests.faults.scenarios.sharing import ROUNDS, sharing
 from tests.faults.scenarios.soak import plot
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.light_calls import OK, RESOURCE_EXHAUSTED, LightCalls
@@ -120,7 +120,9 @@ def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pyt
         "8 corpora",
         "64 requests to score",
     }
-    assert findings.data["alone_per_s"] > 0
+    parts = findings.data["parts_of_shares"]
+    assert {len(of_kind) for of_kind in parts.values()} == {ROUNDS}
+    assert max(parts["a corpus beside an interactive caller"]) > 0
 
 
 def test_the_floor_refuses_everything() -> None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Sequence
-from itertools import islice
+from itertools import islice, takewhile
 
 from jumok_proto.errors import RateLimitedError
 from jumok_serve.engine.future import Future
@@ -75,8 +75,13 @@ class Callers:
         return latest is not None and now - latest[1] <= PRESENCE_S
 
     def contended(self, now: float) -> bool:
-        """True if several callers are present, one of them with much work."""
-        return bool(self._heavy) and self.several(now)
+        """True if a caller has much unfinished work, and one with little is present."""
+        if not self._heavy:
+            return False
+        if len(self._unfinished) > len(self._heavy):
+            return True
+        present = takewhile(lambda seen: now - seen[1] <= PRESENCE_S, reversed(self._last_seen.items()))
+        return any(caller not in self._heavy for caller, _ in present)
 
     def is_light(self, caller: str) -> bool:
         """True if a caller has little unfinished work, and another one much."""

@@ -72,6 +72,21 @@ def test_callers_are_present_for_a_while_after_their_last_sentence() -> None:
     assert callers.contended(NOW + 10_000)
 
 
+def test_callers_with_much_work_contend_only_beside_one_with_little() -> None:
+    callers = Callers(EngineLimits())
+    callers.arrived(heavy_work("one"), NOW)
+    callers.arrived(heavy_work("other"), NOW)
+    assert callers.several(NOW)
+    assert not callers.contended(NOW)
+    callers.arrived([light := sentence("light")], NOW + 1)
+    callers.arrived([sentence("one"), sentence("other")], NOW + 2)  # later than the light one
+    assert callers.contended(NOW + 10_000)
+    light.future.cancel()
+    callers.settle()
+    assert callers.contended(NOW + 1 + PRESENCE_S)
+    assert not callers.contended(NOW + 1 + PRESENCE_S + 1e-3)
+
+
 def test_callers_that_are_gone_are_forgotten() -> None:
     callers = Callers(EngineLimits())
     for number in range(100):

@@ -62,6 +62,18 @@ def test_a_caller_alone_fills_the_batch_and_encodes_ahead() -> None:
     assert not any(one.light for one in sentences)
 
 
+def test_callers_with_much_work_share_a_full_batch_and_encode_nothing_ahead() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 400), 1)
+    policy.admit(bulk("first"), NOW)
+    policy.admit(bulk("second"), NOW)
+    taken = take(policy)
+    assert len(taken) == 100
+    assert sum(one.plan.step_work for one in taken) > MAX_SHARED_STEP_WORK
+    numbers = Counter(one.caller for one in taken)
+    assert abs(numbers["first"] - numbers["second"]) * taken[0].work <= QUANTUM
+    assert policy.take_ahead(0, [], NOW) == []  # what a caller has encoded ahead is kept for one replica
+
+
 def test_steps_are_short_while_another_caller_is_present() -> None:
     policy = SchedulingPolicy(EngineLimits(), 1)
     policy.admit([last := sentence("other")], NOW)
