@@ -6,6 +6,7 @@ Checkpoints have random weights. Each import runs in a process of its own, which
 import argparse
 import json
 import multiprocessing
+import os
 import re
 import subprocess
 import sys
@@ -204,6 +205,7 @@ def main() -> None:
             maker.join()
             if maker.exitcode:
                 raise SystemExit(f"{name}: the checkpoint was not made")
+            os.sync()  # an import that writes too would wait for the disk
             for program in programs:
                 for precision in arguments.precisions:
                     if program == "CTranslate2" and "," in precision:

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 import torch
 
@@ -69,6 +69,12 @@ def concurrently(compute: Callable[[_Item], _Result], items: Iterable[_Item]) ->
         return _in_workers(compute, listed, cancelled, cancelled.set)
     finally:
         torch.set_num_threads(before)
+
+
+def both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item, _Result]:
+    """Compute two values in two threads, as `concurrently` does."""
+    computed = concurrently(lambda compute: compute(), (one, other))
+    return cast("tuple[_Item, _Result]", tuple(computed))
 
 
 def _in_workers(

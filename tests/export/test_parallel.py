@@ -23,7 +23,7 @@ from jumok_export import parallel
 from jumok_export.graphs import tracing
 from jumok_export.graphs.storage import WeightsFile
 from jumok_export.models.transformer import Transformer
-from jumok_export.parallel import WORKERS, concurrently, forked, raise_if_cancelled, threads_each
+from jumok_export.parallel import WORKERS, both, concurrently, forked, raise_if_cancelled, threads_each
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_export.verification import trial
 from jumok_export.verification.comparison import UNBOUNDED, make_check
@@ -91,6 +91,34 @@ def test_an_error_of_a_worker_is_raised_and_threads_are_restored(eight_threads: 
     with pytest.raises(ZeroDivisionError):
         concurrently(lambda item: 1 // item, (1, 0, 1))
     assert torch.get_num_threads() == 8
+
+
+def test_two_values_are_computed_at_the_same_time() -> None:
+    both_run = threading.Barrier(WORKERS, timeout=HANG_S)
+    assert both(lambda: (both_run.wait(), 1)[1], lambda: (both_run.wait(), "two")[1]) == (1, "two")
+
+
+def test_an_error_of_one_value_ends_the_computation_of_the_other() -> None:
+    running, ended = threading.Event(), threading.Event()
+
+    def fail() -> int:
+        assert running.wait(HANG_S)
+        raise ZeroDivisionError
+
+    def compute_on() -> int:
+        running.set()
+        for _ in range(int(HANG_S * 100)):
+            time.sleep(0.01)
+            try:
+                raise_if_cancelled()
+            except CancelledError:
+                ended.set()
+                raise
+        return 1
+
+    with pytest.raises(ZeroDivisionError):
+        both(fail, compute_on)
+    assert ended.is_set()
 
 
 def test_an_error_in_a_nested_call_ends_no_other_computation() -> None:

@@ -1,5 +1,6 @@
 """Export a PyTorch model and a tokenizer to a verified bundle."""
 
+import gc
 import logging
 import os
 import secrets
@@ -29,6 +30,7 @@ from jumok_export.graphs.storage import WeightsFile
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.graphs.weights import all_finite
 from jumok_export.models.attention import scaled_queries
+from jumok_export.parallel import concurrently
 from jumok_export.quantization.calibration import Calibration, calibrate, encode_texts, given_calibration
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_export.verification.agreement import SENTENCES, TOGETHER, SourceTexts
@@ -207,19 +209,21 @@ def export_bundle(
             rare_collections(),
         ):
             graphs = _export(model, bounds, weights, stage)
-            written = write_variants(
-                model,
-                graphs,
-                bounds,
-                folder,
-                precisions,
-                calibrator=calibrator,
-                listed=shortlist is not None,
-                unverified=unverified,
-                texts=texts,
-                progress=stage,
-                weights=weights,
-            )
+            gc.collect()
+            with rare_collections():  # what is left of tracing stays, and later searches leave it out
+                written = write_variants(
+                    model,
+                    graphs,
+                    bounds,
+                    folder,
+                    precisions,
+                    calibrator=calibrator,
+                    listed=shortlist is not None,
+                    unverified=unverified,
+                    texts=texts,
+                    progress=stage,
+                    weights=weights,
+                )
         for file, text in companions.items():
             (folder / file).write_text(text, encoding="utf-8")
         return ManifestDraft(
@@ -253,8 +257,9 @@ def export_bundle(
 
 def _check_finite(model: nn.Module) -> None:
     """Raise ``ExportError`` for weights with NaN or infinite values; names the tensors."""
-    parameters = ((name, values.detach().cpu().float().numpy()) for name, values in model.named_parameters())
-    wrong = [name for name, values in parameters if not all_finite(values)]
+    parameters = dict(model.named_parameters())
+    finite = concurrently(lambda values: all_finite(values.detach().cpu().float().numpy()), parameters.values())
+    wrong = [name for name, is_finite in zip(parameters, finite, strict=True) if not is_finite]
     if wrong:
         raise ExportError(f"NaN or infinite values are in {listed(wrong)}: export an earlier checkpoint")
 

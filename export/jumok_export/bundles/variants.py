@@ -9,6 +9,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from torch import nn
 
 from jumok_export.bundles.recipe import half_sources, write_variant
@@ -132,7 +133,8 @@ class _Writer:
         quantized = {name: quantize_graph(graph, scales, signed=signed) for name, graph in self.graphs.items()}
         variant = self._write(quantized, folder, "int8", ("cpu",))
         self.progress("comparing int8 with fp32")
-        found = RuntimeSide(opened(Folder(folder, variant), "int8", CPU), checked=False)  # verification checks
+        alone = len(self.texts.batches()) == 1
+        found = RuntimeSide(opened(Folder(folder, variant), "int8", CPU, alone=alone), checked=False)  # checked later
         try:
             return variant, measure_agreement(self._side, found, self.texts)
         except GraphFailedError:  # which verification reports
@@ -210,14 +212,18 @@ def opened(
     listed: bool = False,
     native: bool = True,
     packed: bool = True,
+    alone: bool = False,
 ) -> Graphs:
     """Load the graphs of a folder, after memory of earlier sessions has been given back.
+
+    Args:
+        alone: True to use all threads, because nothing else computes at the same time.
 
     Raises:
         ExportError: ONNX Runtime cannot load them.
     """
     give_back_memory(frozen=False)
-    threads = threads_each()
+    threads = torch.get_num_threads() if alone else threads_each()
     try:
         return Graphs(where, precision, device=device, threads=threads, listed=listed, native=native, packed=packed)
     except BundleError as error:

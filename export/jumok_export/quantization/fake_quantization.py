@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from jumok_export.graphs.quantize_matrix import quantize_weight
 from jumok_export.graphs.weights import checksum, equal
+from jumok_export.parallel import concurrently
 from jumok_export.quantization.find_matrices import (
     EMBEDDING_ROWS,
     RECTIFIED,
@@ -71,13 +72,14 @@ class Int8Arithmetic(TorchFunctionMode):
     def covers(self, weights: Iterable[NDArray[np.float32]]) -> bool:
         """True if each of these matrices, or its transposition, was used in int8."""
         seen: dict[tuple[object, ...], list[NDArray[np.float32]]] = {}
-        for rounded in self._rounded.values():
-            original = rounded.original.detach().numpy()
-            seen.setdefault(_likeness(original), []).append(original)
-        return all(
-            any(equal(used, weight) or equal(used.T, weight) for used in seen.get(_likeness(weight), ()))
-            for weight in weights
-        )
+        originals = [rounded.original.detach().numpy() for rounded in self._rounded.values()]
+        for original, likeness in zip(originals, concurrently(_likeness, originals), strict=True):
+            seen.setdefault(likeness, []).append(original)
+
+        def is_covered(weight: NDArray[np.float32]) -> bool:
+            return any(equal(used, weight) or equal(used.T, weight) for used in seen.get(_likeness(weight), ()))
+
+        return all(concurrently(is_covered, weights))
 
     def forget(self) -> None:
         """Free the rounded weights; those that are used again are rounded again."""

@@ -39,6 +39,12 @@ class SourceTexts:
     described: Literal["calibration texts", "random tokens"]
     most: int = SENTENCES
 
+    def batches(self) -> list[list[Integers]]:
+        """Sources that are translated together, the shortest first."""
+        spread = self.sources[:: -(-len(self.sources) // self.most)]
+        ordered = sorted((np.array(source) for source in spread), key=len)
+        return [ordered[first : first + TOGETHER] for first in range(0, len(ordered), TOGETHER)]
+
 
 def random_sources(vocabulary: int, left_out: Sequence[int], longest: int) -> list[list[int]]:
     """Sources of random tokens, always the same.
@@ -58,11 +64,9 @@ def measure_agreement(expected: Side, found: Side, texts: SourceTexts) -> Agreem
 
     Both see the same tokens before. If all tokens of a translation agree, greedy search leaves it unchanged.
     """
-    spread = texts.sources[:: -(-len(texts.sources) // texts.most)]
-    ordered = sorted((np.array(source) for source in spread), key=len)
+    batches = texts.batches()
 
-    def compare(first: int) -> tuple[int, int, int]:
-        sources = ordered[first : first + TOGETHER]
+    def compare(sources: list[Integers]) -> tuple[int, int, int]:
         chosen = _choices(expected, sources, texts, None)
         others = _choices(found, sources, texts, chosen)
         ends = np.isin(chosen, texts.search.eos).astype(np.int64)
@@ -70,13 +74,14 @@ def measure_agreement(expected: Side, found: Side, texts: SourceTexts) -> Agreem
         agree = (chosen == others) | ended
         return int((agree & ~ended).sum()), int((~ended).sum()), int(agree.all(axis=1).sum())
 
-    same, tokens, unchanged = map(sum, zip(*concurrently(compare, range(0, len(ordered), TOGETHER)), strict=True))
+    same, tokens, unchanged = map(sum, zip(*concurrently(compare, batches), strict=True))
+    translations = sum(map(len, batches))
     return Agreement(
         share=same / tokens,
         tokens=tokens,
         texts=texts.described,
-        translations=len(ordered),
-        unchanged=unchanged / len(ordered),
+        translations=translations,
+        unchanged=unchanged / translations,
     )
 
 

@@ -112,6 +112,7 @@ class Fp32Trial(Trial):
 
     def longest(self) -> list[Check]:
         """Compare the longest source and target."""
+        self.graphs.unload("scorer")  # `alone` has another one
         pair, step = self.samples.longest()
 
         def measure(expected: AnySide, found: AnySide) -> list[Differences]:
@@ -120,7 +121,7 @@ class Fp32Trial(Trial):
             differences.compare(expected.step(step)[0], found.step(step)[0])
             return [differences]
 
-        return self.close(measure, self.longest_described(pair, step))
+        return self.close(measure, self.longest_described(pair, step), found=self.alone)
 
     def beams(self) -> list[Check]:
         """Compare decodes with beams."""

@@ -3,7 +3,7 @@
 Graphs are compared with PyTorch in fp32, and with the same int8 arithmetic in PyTorch.
 """
 
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +27,7 @@ from jumok_export.verification.trial import (
     report,
 )
 from jumok_serve.manifest.manifest import Check, VerificationReport
-from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.graphs import Floats, Graphs
 from jumok_serve.runtime.process_memory import give_back_memory
 
 QUANTIZATION_ERROR = 0.15
@@ -105,7 +105,8 @@ class _Trial(Trial):
                     error.compare(weights, others)
             return error
 
-        checks = [self._accurate(measure, "root mean square error of all attention weights")] if self.aligns else []
+        detail = "root mean square error of all attention weights"
+        checks = [self._accurate(measure, detail, self.runtime)] if self.aligns else []
         self.graphs.unload("aligner")
         return checks
 
@@ -123,11 +124,11 @@ class _Trial(Trial):
             error.compare(centre(expected.step(step)[0]), centre(found.step(step)[0]))
             return error
 
-        return [self._accurate(measure, self.longest_described(pair, step))]
+        return [self._accurate(measure, self.longest_described(pair, step), self.alone)]
 
-    def _accurate(self, measure: Callable[[AnySide, AnySide], RelativeError], detail: str) -> Check:
+    def _accurate(self, measure: Callable[[AnySide, AnySide], RelativeError], detail: str, found: AnySide) -> Check:
         """Compare int8 with fp32; a larger error passes if the same arithmetic in PyTorch makes it."""
-        error = measure(self.expected, self.runtime)
+        error = measure(self.expected, found)
         if error.over:
             emulated = measure(self.expected, self._rounded())
             error.allow(emulated, EXCESS_ERROR, "the error of this rounding in PyTorch")
@@ -138,14 +139,12 @@ class _Trial(Trial):
         logits, rounding = RelativeError("decode", QUANTIZATION_ERROR), RelativeError("rounding", QUANTIZATION_ERROR)
         together, exact = RowScores(rollout), RowScores(rollout)
         # The side that takes longest first: one worker computes it, the other one both others.
-        plays = [self.play(rollout, side) for side in (self._rounded(), self.expected, self.runtime)]
+        sides = (self._rounded(), None), (self.expected, exact), (self.runtime, together)
+        plays = [_centred(self.play(rollout, side), scores) for side, scores in sides]
         for _ in rollout.steps:
             rounded, expected, found = concurrently(next, plays)
-            centred = centre(expected)
-            logits.compare(centred, centre(found))
-            rounding.compare(centred, centre(rounded))
-            together.add(found)
-            exact.add(expected)
+            logits.compare(expected, found)
+            rounding.compare(expected, rounded)
         covered = self.arithmetic.covers(self.weights)
         self.arithmetic.forget()
         invariance, agreement = (
@@ -153,7 +152,8 @@ class _Trial(Trial):
             Moved("scorer agreement", RESCORED_SENTENCES),
         )
         in_fp32 = exact.totals[:: rollout.beam_size]
-        for (scores, by_itself, in_one_pass), in_full in zip(self.recounts(rollout, together), in_fp32, strict=True):
+        recounts = self.recounts(rollout, together, self.alone)
+        for (scores, by_itself, in_one_pass), in_full in zip(recounts, in_fp32, strict=True):
             invariance.compare(by_itself, scores, in_full)
             agreement.compare(in_one_pass, scores, in_full)
         logits.allow(rounding, EXCESS_ERROR, "the error of this rounding in PyTorch")
@@ -166,6 +166,14 @@ class _Trial(Trial):
             invariance.check(f"share that differs: {INVARIANCE}"),
             agreement.check(f"share that differs: {AGREEMENT}"),
         ]
+
+
+def _centred(play: Iterator[Floats], scores: RowScores | None) -> Iterator[Floats]:
+    """Yield the centred logits of each step, whose scores are added before."""
+    for logits in play:
+        if scores is not None:
+            scores.add(logits)
+        yield centre(logits)
 
 
 def _excess(error: Check, rounding: RelativeError) -> Check:

@@ -1,11 +1,12 @@
 """Checks that verifications of every precision share."""
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -76,20 +77,28 @@ class Trial:
         self.bounds = bounds
         self.aligns = self.expected.aligns
 
-    def close(self, measure: Measure, *details: str, rounding: Measure | None = None) -> list[Check]:
+    @cached_property
+    def alone(self) -> RuntimeSide:
+        """The graphs where nothing else computes: the scorer, which it opens itself, has all threads."""
+        return RuntimeSide(self.graphs.with_threads(torch.get_num_threads(), roles=()))
+
+    def close(
+        self, measure: Measure, *details: str, rounding: Measure | None = None, found: RuntimeSide | None = None
+    ) -> list[Check]:
         """Compare the graphs with the model, and if they are too far apart, the model with itself in fp64.
 
         Args:
             measure: compares two sides, the expected one first; one result a detail.
             rounding: measures the rounding of the second side otherwise than by `measure`.
+            found: the second side; None: `runtime`.
         """
-        found = measure(self.expected, self.runtime)
-        if self._model is not None and any(differences.over for differences in found):
+        measured = measure(self.expected, found or self.runtime)
+        if self._model is not None and any(differences.over for differences in measured):
             exact, multiple, of = fp32_reference(self._model)
-            for differences, rounded in zip(found, (rounding or measure)(exact, self.expected), strict=True):
+            for differences, rounded in zip(measured, (rounding or measure)(exact, self.expected), strict=True):
                 if differences.over:
                     differences.allow(rounded, multiple, of)
-        return [differences.check(detail) for differences, detail in zip(found, details, strict=True)]
+        return [differences.check(detail) for differences, detail in zip(measured, details, strict=True)]
 
     def select(self) -> list[Check]:
         """Compare the decoder's selection with log-softmax and a stable sort in PyTorch."""
@@ -130,14 +139,19 @@ class Trial:
         """Yield the logits of each step of a rollout, on one side."""
         return play(rollout, side, self.runtime.memory_specs, self.runtime.state_specs)
 
-    def recounts(self, rollout: Rollout, together: RowScores) -> Iterator[tuple[Floats, Floats, Floats]]:
+    def recounts(
+        self, rollout: Rollout, together: RowScores, scorer: RuntimeSide | None = None
+    ) -> Iterator[tuple[Floats, Floats, Floats]]:
         """Yield the running scores of each sentence's first row, by the graphs.
 
         Each is computed three times: in the batch, alone, and by the scorer.
+
+        Args:
+            scorer: the graphs that score; None: `runtime`.
         """
         scores = together.totals[:: rollout.beam_size]
-        in_one_pass = self.scores(rollout, self.runtime)
         by_themselves = concurrently(partial(self._alone, rollout), range(len(scores)))
+        in_one_pass = self.scores(rollout, scorer or self.runtime)
         yield from zip(scores, by_themselves, in_one_pass, strict=True)
 
     def _alone(self, rollout: Rollout, sentence: int) -> Floats:

@@ -4,8 +4,7 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
-from hashlib import file_digest
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from torch import Tensor
 
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.weight_files import read_weights
+from jumok_export.parallel import raise_if_cancelled
 from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, parse_json, read_file
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
@@ -25,6 +25,8 @@ _READ_WHOLE = (".json", ".model", ".spm", ".txt")
 """Endings of those that are read into memory, by libraries too."""
 _POINTER = b"version https://git-lfs.github.com/spec/"
 _ADAPTER = "adapter_config.json"
+_HASHED_AT_ONCE = 2**20
+"""Bytes that are hashed between looks at whether the import goes on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,14 +61,9 @@ class CheckpointFolder:
         """Commit of a model in Hugging Face's cache."""
         return cached_commit(self.path)
 
-    @cached_property
     def sha256(self) -> dict[str, str]:
-        """SHA-256 of every weights file by name."""
-        hashes = {}
-        for name in self.weights:
-            with (self.path / name).open("rb") as stream:
-                hashes[name] = file_digest(stream, "sha256").hexdigest()
-        return hashes
+        """Compute the SHA-256 of every weights file by name; other threads may compute meanwhile."""
+        return {name: _sha256(self.path / name) for name in self.weights}
 
 
 def open_checkpoint(folder: str | os.PathLike[str]) -> CheckpointFolder:
@@ -142,6 +139,15 @@ def stored_parameters(folder: str | os.PathLike[str]) -> int:
     config = _read_object(path / CONFIG, problems) or {}
     halved = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.") in {"float16", "bfloat16"}
     return size // (2 if halved else 4)
+
+
+def _sha256(path: Path) -> str:
+    digest, block = sha256(), memoryview(bytearray(_HASHED_AT_ONCE))
+    with path.open("rb", buffering=0) as stream:
+        while size := stream.readinto(block):
+            raise_if_cancelled()
+            digest.update(block[:size])
+    return digest.hexdigest()
 
 
 def _is_pointer(path: Path) -> bool:

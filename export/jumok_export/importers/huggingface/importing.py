@@ -28,6 +28,7 @@ from jumok_export.importers.huggingface.tokenizer import ImportedTokenizer, read
 from jumok_export.importers.naming import model_name
 from jumok_export.models.t5 import T5
 from jumok_export.models.transformer import Transformer
+from jumok_export.parallel import both
 from jumok_export.shortlists.sources import ShortlistPlan
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle
@@ -96,7 +97,8 @@ def import_checkpoint(
     given_name = model_name(checkpoint.name if name is None else name, given=name is not None)
     requested = Directions(source=source_language, target=target_language)
     with scratch_weights(out) as kept:
-        parts = _read(checkpoint, requested, (max_source_length, max_target_length), kept)
+        read = partial(_read, checkpoint, requested, (max_source_length, max_target_length), kept)
+        parts, hashes = both(read, checkpoint.sha256)
         if calibration is not None or shortlist is not None:
             what = "calibration translates in" if calibration is not None else "a shortlist is for"
             try:
@@ -122,7 +124,7 @@ def import_checkpoint(
             provenance=describe_provenance(
                 checkpoint=SourceCheckpoint(
                     name=checkpoint.name,
-                    weights=checkpoint.sha256,
+                    weights=hashes,
                     transformers_version=_text(parts.config.get("transformers_version")),
                     commit=checkpoint.commit,
                 ),
