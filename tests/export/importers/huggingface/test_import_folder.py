@@ -1,5 +1,6 @@
 """Checkpoint folders: every form of weights, and refusal of damaged or foreign files."""
 
+import hashlib
 import json
 import os
 import pickle
@@ -92,6 +93,8 @@ def test_weights_that_transformers_has_split(model: Any, tmp_path: Path) -> None
     assert opened.tensors is not None
     loaded = transformers.AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
     assert torch.equal(opened.tensors["model.shared.weight"], loaded.state_dict()["model.shared.weight"])
+    hashes = {name: hashlib.sha256((tmp_path / name).read_bytes()).hexdigest() for name in opened.weights}
+    assert opened.sha256() == hashes
 
 
 def test_safetensors_are_preferred(model: Any, folder: Path) -> None:
