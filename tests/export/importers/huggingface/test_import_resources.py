@@ -62,7 +62,7 @@ def test_a_checkpoint_in_fp16_gives_the_bundle_of_the_same_weights_in_fp32(tmp_p
     assert {path.name for path in tmp_path.iterdir()} == {"halves", "floats", "halves.bundle", "floats.bundle"}
 
 
-@pytest.mark.parametrize(("parameters", "measured_gib"), [(61_000_000, 1.04), (238_000_000, 1.71), (615_000_000, 4.90)])
+@pytest.mark.parametrize(("parameters", "measured_gib"), [(61_000_000, 1.04), (238_000_000, 1.86), (615_000_000, 4.90)])
 def test_the_estimate_in_int8_is_a_tenth_more_than_published_models_took(parameters: int, measured_gib: float) -> None:
     """OPUS-MT, tc-big and NLLB with 600 million, as `make import-memory` measured them."""
     assert estimate_memory(parameters, ["int8"]) / 2**30 == pytest.approx(1.1 * measured_gib, rel=0.001)
