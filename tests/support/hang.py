@@ -1,4 +1,14 @@
 """The time after which a test counts as hung, whatever else the machine does."""
 
+import asyncio
+from collections.abc import Callable
+
 HANG_S = 1500.0
 """Seconds; below pytest's own timeout, so that a hung subprocess is reported with its output."""
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Wait for a condition, but not for ever."""
+    async with asyncio.timeout(HANG_S):
+        while not true():
+            await asyncio.sleep(0.001)

@@ -152,7 +152,10 @@ class RequestReader:
                 retry_after_s=RETRY_AFTER_S,
             )
         else:
-            return None if data is EOF else self._parse(data)
+            if data is not EOF:
+                return self._parse(data)
+            self._release()
+            return None
         finally:
             if self._closed:  # the call ended while this task ran
                 self._release()

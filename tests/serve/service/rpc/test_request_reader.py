@@ -2,7 +2,6 @@
 
 import asyncio
 import gzip
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, Translate
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
+from tests.support.hang import until
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
@@ -27,11 +27,6 @@ def begun(channel: grpc.aio.Channel, method: str = TRANSLATE, **options: Any) ->
     """Begin a call, and send no message."""
     raw: Any = channel  # without serializers, which its types want
     return raw.stream_unary(method)(**options)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    while not true():
-        await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -107,6 +102,24 @@ def test_uploads_of_a_caller_use_up_its_share_of_bytes_and_no_more() -> None:
             for call in uploads:
                 call.cancel()
             await until(lambda: budget.free == 8000)
+
+    asyncio.run(scenario())
+
+
+def test_a_stream_holds_no_bytes_after_its_end() -> None:
+    """Its texts may take long, and must not delay other streams."""
+
+    async def scenario() -> None:
+        model = FakeModel(on_submit=hold)
+        async with serving(model) as (server, channel):
+            free = server.intake.stream_budget.free
+            item = TranslateCorpusRequest(settings=CorpusSettings(), items=[CorpusItem(id=1, content="a")])
+            call: Any = TranslationServiceStub(channel).TranslateCorpus(iter([item]))
+            answer = await model.submitted.get()
+            await until(lambda: server.intake.stream_budget.free == free)
+            assert not call.done()
+            answer.complete()
+            assert len([response async for response in call]) >= 1
 
     asyncio.run(scenario())
 
