@@ -26,7 +26,7 @@ from jumok_serve.text.files.document import FORMATS, FileDocument
 from jumok_serve.text.files.pieces import FileFormat
 from tests.serve.text.test_long_sentences import LONG
 from tests.support.command import run, serve
-from tests.support.hang import HANG_S
+from tests.support.hang import HANG_S, until
 from tests.support.servers.fake_model import FakeModel, failure, hold
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
@@ -209,8 +209,7 @@ def test_a_caller_that_leaves_frees_its_rows() -> None:
             call = FileServiceStub(channel).TranslateFile(iter(requests))
             answers = [await model.submitted.get() for _ in range(2)]
             call.cancel()
-            while server.open_calls:
-                await asyncio.sleep(0.001)
+            await until(lambda: server.open_calls == 0)
             assert all(future.cancelled() for answer in answers for future in answer.futures)
 
     asyncio.run(scenario())
@@ -237,8 +236,7 @@ def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.MonkeyP
                 await asyncio.to_thread(begun.acquire, timeout=HANG_S)
             for call in calls:
                 call.cancel()
-            while server.open_calls:
-                await asyncio.sleep(0.001)
+            await until(lambda: server.open_calls == 0)
             responses = await read_all(stub.TranslateFile(iter([other]), timeout=HANG_S))
             assert responses[-1].translated_count == 1
 
@@ -266,8 +264,7 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
             call = FileServiceStub(channel).TranslateFile(iter([request]))
             assert await asyncio.to_thread(begun.wait, HANG_S)
             call.cancel()
-            while server.open_calls:
-                await asyncio.sleep(0.001)
+            await until(lambda: server.open_calls == 0)
         gc.collect()
 
     asyncio.run(scenario())

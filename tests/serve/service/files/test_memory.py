@@ -2,6 +2,7 @@
 
 import asyncio
 import tracemalloc
+from functools import partial
 from typing import Any
 
 import grpc
@@ -15,7 +16,7 @@ from jumok_serve.service.handlers.file_service import CHARACTERS_PER_MESSAGE, MA
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.files.document import FORMATS, needed_memory
 from jumok_serve.text.files.pieces import TAGS
-from tests.support.hang import HANG_S
+from tests.support.hang import HANG_S, until
 from tests.support.servers.fake_model import FakeModel, failure, hold
 from tests.support.servers.fake_model import serving as serving_fake
 
@@ -63,6 +64,9 @@ def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
         received += 1
         return needed_memory(data, name, file_format)
 
+    def has_received(wanted: int) -> bool:
+        return received >= wanted
+
     monkeypatch.setattr("jumok_serve.service.handlers.file_service.needed_memory", counted)
     request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n" + b"\n" * (size - 7))
 
@@ -74,15 +78,13 @@ def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
             for number in range(len(calls)):
                 answer = await asyncio.wait_for(model.submitted.get(), HANG_S)
                 wanted = min(number + 1 + MAX_UPLOADS, len(calls))
-                while received < wanted:
-                    await asyncio.sleep(0.001)
+                await until(partial(has_received, wanted))
                 await asyncio.sleep(0.05)  # others could be received now
                 assert received == wanted
                 answer.complete()
             for call in calls:
                 assert sum(len(response.file) for response in await read_all(call)) >= size - 7
-            while server.open_calls:
-                await asyncio.sleep(0.001)
+            await until(lambda: server.open_calls == 0)
 
     asyncio.run(scenario())
 
