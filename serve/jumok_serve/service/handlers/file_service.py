@@ -1,6 +1,7 @@
 """FileService: translates the texts of files as a corpus."""
 
 import asyncio
+import math
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
@@ -11,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from google.rpc.status_pb2 import Status
 
 from jumok_proto.conversion import markup_to_proto, rules_to_proto
-from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
 from jumok_proto.v1.file_pb2_grpc import FileServiceServicer
 from jumok_proto.v1.translation_pb2 import (
@@ -60,6 +61,7 @@ class FileService(FileServiceServicer):
     def __init__(self, translate_corpus: Corpus, limits: ServiceLimits) -> None:
         self._translate_corpus = translate_corpus
         self._limits = limits
+        self._upload_s = limits.upload_s * math.ceil(limits.max_file_bytes / limits.max_message_bytes)
         self._files = OpenCalls("files", MAX_OPEN_FILES, MAX_OPEN_FILES // 2)
         self._uploads = ByteBudget(MAX_OPEN_FILES * limits.max_file_bytes, MAX_UPLOADS * limits.max_file_bytes)
         self._memory = ByteBudget(MAX_FILES_MEMORY, MAX_FILES_MEMORY // 2)
@@ -81,12 +83,13 @@ class FileService(FileServiceServicer):
     async def _receive(self, caller: str, requests: RequestReader) -> tuple[FileSettings, bytearray, int]:
         """Read the settings and the bytes of a file, and hold the memory that it needs, which is returned too.
 
-        A file that waits for memory holds a part of the caller's uploads. So further ones stay in the client.
+        A file that arrives, or waits for memory, holds a part of the caller's uploads. So further ones stay in the
+        client.
         """
         held = self._limits.max_file_bytes  # until the size of the file is known
         await self._uploads.take(caller, held)
         try:
-            settings, data = await self._read(requests)
+            settings, data = await self._upload(requests)
             self._uploads.give_back(caller, held - len(data))
             held = len(data)
             memory = await _ended(
@@ -121,13 +124,22 @@ class FileService(FileServiceServicer):
     async def _open(self, caller: str) -> None:
         self._files.open(caller)
 
+    async def _upload(self, requests: RequestReader) -> tuple[FileSettings, bytearray]:
+        """Read a file in the time of the largest one, in which each message has the time of a request."""
+        try:
+            async with asyncio.timeout(self._upload_s):
+                return await self._read(requests)
+        except TimeoutError:
+            late = DeadlineExceededError(f"the file did not arrive within {self._upload_s:g} s")
+        raise late
+
     async def _read(self, requests: RequestReader) -> tuple[FileSettings, bytearray]:
         """Read the settings and the bytes of a file."""
-        first = cast("TranslateFileRequest | None", await requests.next())
-        if first is None or not first.HasField("settings"):
+        message = cast("TranslateFileRequest | None", await requests.next())
+        if message is None or not message.HasField("settings"):
             raise InvalidArgumentError("the first message must carry settings", field="settings")
-        settings, message = FileSettings(), first
-        settings.CopyFrom(first.settings)  # a part of a message keeps all of it in memory
+        settings = FileSettings()
+        settings.CopyFrom(message.settings)  # a part of a message keeps all of it in memory
         translation = settings.translation
         set_fields = {descriptor.name for descriptor, _ in translation.ListFields()}
         for name in ("window", "order", "markup", "markup_rules", "attention"):
@@ -146,10 +158,10 @@ class FileService(FileServiceServicer):
                     f"file: has more than {self._limits.max_file_bytes} bytes: split it, or raise max_file_bytes",
                     field="file",
                 )
-            following = cast("TranslateFileRequest | None", await requests.next())
-            if following is None:
+            del message  # up to a message's size, while the next one is waited for
+            message = cast("TranslateFileRequest | None", await requests.next())
+            if message is None:
                 return settings, data
-            message = following
             if message.HasField("settings"):
                 raise InvalidArgumentError("settings are allowed in the first message only", field="settings")
 

@@ -1,6 +1,7 @@
 """Memory of files over gRPC: files wait for it unread, and what they take is bounded."""
 
 import asyncio
+import sys
 import tracemalloc
 from functools import partial
 from typing import Any
@@ -9,6 +10,7 @@ import grpc
 import pytest
 from google.rpc.status_pb2 import Status
 
+from jumok_proto.errors import DeadlineExceededError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.translation_pb2 import CorpusResult, TranslateCorpusResponse
@@ -19,6 +21,8 @@ from jumok_serve.text.files.pieces import TAGS
 from tests.support.hang import HANG_S, until
 from tests.support.servers.fake_model import FakeModel, failure, hold
 from tests.support.servers.fake_model import serving as serving_fake
+
+MEGABYTE = 2**20
 
 
 async def read_all(call: Any) -> list[Any]:
@@ -92,17 +96,77 @@ def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
 class Requests:
     """Requests of a call with a file of text; each is made when it is read."""
 
-    def __init__(self, file: bytes) -> None:
+    def __init__(self, file: bytes, size: int = MEGABYTE) -> None:
         self._file = file
+        self._size = size
         self._sent = 0
 
     async def next(self) -> TranslateFileRequest | None:
         await asyncio.sleep(0)
-        start, self._sent = self._sent, self._sent + MEGABYTE
+        start, self._sent = self._sent, self._sent + self._size
         if start >= len(self._file):
             return None
         settings = None if start else FileSettings(format="text")
         return TranslateFileRequest(settings=settings, file=self._file[start : self._sent])
+
+
+def test_files_that_do_not_arrive_make_room() -> None:
+    limits = ServiceLimits(upload_s=0.1, max_message_bytes=50_000, max_file_bytes=100_001)
+    settings = TranslateFileRequest(settings=FileSettings(format="text"))
+
+    async def scenario() -> None:
+        async with serving_fake(FakeModel(), limits=limits) as (server, channel):
+            stub: Any = FileServiceStub(channel)
+            budget = server.intake.stream_budget.free
+            uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
+            for upload in uploads:
+                await upload.write(settings)
+            request = TranslateFileRequest(settings=settings.settings, file=b"A dog.\n")
+            responses = await asyncio.wait_for(read_all(stub.TranslateFile(iter([request]))), HANG_S)
+            assert responses[-1].translated_count == 1
+            for upload in uploads:
+                refused = await failure(read_all(upload))
+                assert refused.code is grpc.StatusCode.DEADLINE_EXCEEDED
+                assert "the file did not arrive within 0.3 s" in refused.message
+            await until(lambda: server.open_calls == 0 and server.intake.stream_budget.free == budget)
+
+    asyncio.run(scenario())
+
+
+def test_a_file_that_arrives_byte_by_byte_is_not_waited_for() -> None:
+    class Trickle(Requests):
+        async def next(self) -> TranslateFileRequest | None:
+            await asyncio.sleep(0.01)
+            return await super().next()
+
+    async def scenario() -> None:
+        call: Any = FileService(refuse_all, ServiceLimits(upload_s=0.05)).TranslateFile
+        with pytest.raises(DeadlineExceededError, match=r"the file did not arrive within 0\.1 s"):
+            await call(Trickle(b"a" * 8 * MEGABYTE, size=1), Context())
+
+    asyncio.run(scenario())
+
+
+def test_messages_are_freed_while_the_next_one_is_waited_for() -> None:
+    """A part of a file counts once: neither its message nor the first one stays."""
+    held: list[int] = []
+
+    class Kept(Requests):
+        def __init__(self, file: bytes) -> None:
+            super().__init__(file)
+            self.made = list[TranslateFileRequest | None]()
+
+        async def next(self) -> TranslateFileRequest | None:
+            held.extend(sys.getrefcount(self.made[index]) - 2 for index in range(len(self.made)))
+            self.made.append(await super().next())
+            return self.made[-1]
+
+    async def scenario() -> None:
+        call: Any = FileService(refuse_all, ServiceLimits()).TranslateFile
+        await call(Kept(b"a\n" * MEGABYTE), Context())
+
+    asyncio.run(scenario())
+    assert held == [0, 0, 0]
 
 
 class Context:
@@ -141,7 +205,6 @@ def peak_of_calls(limits: ServiceLimits, file: bytes) -> int:
     return peak
 
 
-MEGABYTE = 2**20
 WORDS = "word " * (2 * MEGABYTE // 5 - 1)
 
 
