@@ -78,10 +78,10 @@ def attacks(calls: int) -> dict[str, Attack]:
         "tags": corpus_of([TAGS * 12_000] * 30, markup=MARKUP_HTML),
     }
     files = {
-        "HTML": file_of("html", b"<p>" + TAGS.encode() * 124_000),
-        "XLIFF": file_of("xliff", XLIFF % (XLIFF_UNIT * 55_000)),
+        "HTML": file_of("html", b"<p>" + WIDE + TAGS.encode() * 124_000 + b"word " * 1_300_000),
+        "XLIFF": file_of("xliff", XLIFF % (XLIFF_UNIT * 55_000 + WIDE + b"word " * 900_000)),
         "Markdown": file_of("markdown", b"*a*\n\n" * 150_000),
-        "text": file_of("text", b"word " * 1_600_000),
+        "text": file_of("text", WIDE + b"word " * 1_600_000),
     }
 
     def bomb(path: str) -> Attack:
@@ -168,6 +168,8 @@ def file_of(file_format: str, content: bytes) -> bytes:
 
 
 TAGS = "a<b></b>"
+WIDE = "\U0001f600".encode()
+"""A character that makes all others of a file take four bytes."""
 XLIFF = b"""<?xml version="1.0"?><xliff xmlns="urn:oasis:names:tc:xliff:document:1.2" version="1.2">
 <file source-language="en" target-language="de" datatype="plaintext" original="a"><body>%s</body></file></xliff>"""
 XLIFF_UNIT = b"<trans-unit id='1'><source>a<g id='1'>b</g></source></trans-unit>"
