@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, NoReturn, TypeVar
 
 import torch
 
@@ -72,9 +72,19 @@ def concurrently(compute: Callable[[_Item], _Result], items: Iterable[_Item]) ->
 
 
 def both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item, _Result]:
-    """Compute two values in two threads, as `concurrently` does."""
-    computed = concurrently(lambda compute: compute(), (one, other))
-    return cast("tuple[_Item, _Result]", tuple(computed))
+    """Compute one value here, which Ctrl-C ends at once, and the other in a thread.
+
+    Once Ctrl-C or an error of the first is raised, the second ends at its next `raise_if_cancelled`. An error of the
+    second is raised after the first is computed.
+    """
+    cancelled = threading.Event()
+    with ThreadPoolExecutor(1, initializer=setattr, initargs=(_worker, "cancelled", cancelled)) as pool:
+        pending = pool.submit(other)
+        try:
+            return one(), pending.result()
+        except BaseException:
+            cancelled.set()  # before the pool waits for its thread
+            raise
 
 
 def _in_workers(

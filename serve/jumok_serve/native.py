@@ -76,7 +76,7 @@ def address(array: NDArray[Any]) -> int:
 
 
 def pointer(array: Any) -> Any:
-    """Return an array's address for an immediate call of a `function`."""
+    """Return an array's address for calls of a `function`; it keeps an array alive if that is writeable."""
     if array.size and array.flags.writeable:
         return ctypes.byref(ctypes.c_char.from_buffer(array))
     return address(array)

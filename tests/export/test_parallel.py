@@ -121,6 +121,26 @@ def test_an_error_of_one_value_ends_the_computation_of_the_other() -> None:
     assert ended.is_set()
 
 
+def test_an_interrupt_ends_the_first_of_two_values_at_once() -> None:
+    ended = threading.Event()
+
+    def compute() -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+        assert ended.wait(HANG_S)
+
+    def compute_beside() -> None:
+        try:
+            while True:
+                time.sleep(0.01)
+                raise_if_cancelled()
+        finally:
+            ended.set()
+
+    with pytest.raises(KeyboardInterrupt):
+        both(compute, compute_beside)
+    assert ended.is_set()
+
+
 def test_an_error_in_a_nested_call_ends_no_other_computation() -> None:
     failed = threading.Event()
 

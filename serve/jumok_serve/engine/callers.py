@@ -1,8 +1,8 @@
 """Callers: their unfinished work, their rates, and which of them are present."""
 
 from collections import deque
-from collections.abc import Sequence
-from itertools import islice, takewhile
+from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from jumok_proto.errors import RateLimitedError
 from jumok_serve.engine.future import Future
@@ -67,12 +67,16 @@ class Callers:
             if self._rate is not None:
                 self._rate.give_back(caller, work - used)
 
+    @property
+    def any_heavy(self) -> bool:
+        """True if a caller has much unfinished work."""
+        return bool(self._heavy)
+
     def several(self, now: float) -> bool:
         """True if more than one caller is present."""
         if len(self._unfinished) > 1:
             return True
-        latest = next(islice(reversed(self._last_seen.items()), 1, None), None)
-        return latest is not None and now - latest[1] <= PRESENCE_S
+        return len({*self._unfinished, *islice(self._recent(now), 2)}) > 1
 
     def contended(self, now: float) -> bool:
         """True if a caller has much unfinished work, and one with little is present."""
@@ -80,8 +84,14 @@ class Callers:
             return False
         if len(self._unfinished) > len(self._heavy):
             return True
-        present = takewhile(lambda seen: now - seen[1] <= PRESENCE_S, reversed(self._last_seen.items()))
-        return any(caller not in self._heavy for caller, _ in present)
+        return any(caller not in self._heavy for caller in self._recent(now))
+
+    def _recent(self, now: float) -> Iterator[str]:
+        """Yield the callers of sentences that arrived a short time ago, the latest first."""
+        for caller, seen in reversed(self._last_seen.items()):
+            if now - seen > PRESENCE_S:
+                return
+            yield caller
 
     def is_light(self, caller: str) -> bool:
         """True if a caller has little unfinished work, and another one much."""

@@ -51,8 +51,8 @@ class SchedulingPolicy:
       takes more, so no sentence waits forever.
     - A decoding replica takes at most `MAX_JOINING_TOKENS` at a time, or one sentence. While more sentences wait than
       fit, it takes several or none (`Capacity.is_scarce`).
-    - The rest of these tokens may be encoded ahead if no replica has capacity and one caller is present. Such sentences
-      join first.
+    - The rest of these tokens may be encoded ahead if no replica has capacity. Such sentences join first. With several
+      replicas none is, while a caller with much work and another one are present.
     - A failed replica is set aside until it has recovered.
 
     Times are in `time.monotonic()` seconds.
@@ -72,7 +72,7 @@ class SchedulingPolicy:
         self._aside: set[int] = set()
         self._retry_at: dict[int, float] = {}  # next restart of each failed replica
         self._callers = Callers(limits)
-        self._several = self._contended = False  # callers, at the last decision
+        self._contended = False  # at the last decision
         self._watch = CancellationWatch()
         self._next_sweep = 0.0
 
@@ -186,8 +186,11 @@ class SchedulingPolicy:
     def _settle(self, now: float) -> None:
         """Take note of sentences that have ended, and if callers contend."""
         self._callers.settle()
-        self._several = self._callers.several(now)
-        self._contended = self._several and self._callers.contended(now)
+        self._contended = self._callers.contended(now)
+
+    def _keeps_others_waiting(self, now: float) -> bool:
+        """True if sentences encoded ahead would wait for one replica, while others decode those of other callers."""
+        return len(self._occupied) > 1 and self._callers.any_heavy and self._callers.several(now)
 
     def _is_long_step(self, sentence: Sentence, occupied: Occupancy) -> bool:
         """True if a step with one more sentence keeps other callers waiting."""
@@ -198,7 +201,7 @@ class SchedulingPolicy:
         """Take sentences from the queue to encode with those just `taken`."""
         most = len(self.queue) // (AHEAD_SHARE * len(self._occupied))
         ahead: list[Sentence] = []
-        if self._several:  # those of one caller would wait for one replica, while the others decode other callers'
+        if self._contended or self._keeps_others_waiting(now):
             return ahead
         if not most or any(self._would_take(number, self.queue.first) for number in range(len(self._occupied))):
             return ahead

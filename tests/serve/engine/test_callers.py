@@ -72,6 +72,18 @@ def test_callers_are_present_for_a_while_after_their_last_sentence() -> None:
     assert callers.contended(NOW + 10_000)
 
 
+def test_a_caller_with_old_work_is_present() -> None:
+    """Beside one whose sentences come and end."""
+    callers = Callers(EngineLimits())
+    callers.arrived(heavy_work("old"), NOW)
+    for second in range(int(2 * PRESENCE_S)):
+        callers.arrived([one := sentence("light")], NOW + second)
+        one.future.cancel()
+        callers.settle()
+        assert callers.several(NOW + second + 0.5)
+        assert callers.contended(NOW + second + 0.5)
+
+
 def test_callers_with_much_work_contend_only_beside_one_with_little() -> None:
     callers = Callers(EngineLimits())
     callers.arrived(heavy_work("one"), NOW)

@@ -45,22 +45,25 @@ class ByteBudget:
         self._hold(caller, -size)
         if self._held[caller] == 0:
             del self._held[caller]
-        for _ in range(len(self._waiting)):
-            if self._free <= 0:
-                break
-            self._take_turn(next(iter(self._waiting)))
+        refused = 0  # callers in a row for whom there is no room
+        while self._free > 0 and refused < len(self._waiting):
+            refused = 0 if self._take_turn(next(iter(self._waiting))) else refused + 1
 
-    def _take_turn(self, caller: str) -> None:
-        """Give a waiting caller its bytes if there is room, and put the caller last."""
+    def _take_turn(self, caller: str) -> bool:
+        """Give a waiting caller its next bytes if there is room, and put the caller last; False if there is none."""
         queue = self._waiting.pop(caller)
         while queue and queue[0][1].done():  # cancelled
             queue.popleft()
-        if queue and self._fits(caller, queue[0][0]):
+        if not queue:
+            return True
+        fits = self._fits(caller, queue[0][0])
+        if fits:
             size, turn = queue.popleft()
             self._hold(caller, size)
             turn.set_result(None)
         if queue:
             self._waiting[caller] = queue
+        return fits
 
     def _fits(self, caller: str, size: int) -> bool:
         return size <= self._free and self._held[caller] + size <= self._share

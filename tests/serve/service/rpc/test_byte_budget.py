@@ -53,6 +53,25 @@ def test_those_who_wait_take_turns_by_caller() -> None:
     asyncio.run(scenario())
 
 
+def test_a_caller_gets_all_that_there_is_room_for() -> None:
+    async def scenario() -> None:
+        budget = ByteBudget(320, 160)
+        await budget.take("a", 160)
+        waiting = [await taking(budget, "a", 30) for _ in range(8)]
+        budget.give_back("a", 160)
+        await asyncio.gather(*waiting[:5])
+        assert not any(one.done() for one in waiting[5:])
+        budget.give_back("a", 60)
+        await asyncio.gather(*waiting[5:7])
+        assert not waiting[7].done()
+        budget.give_back("a", 150)
+        await waiting[7]
+        budget.give_back("a", 30)
+        assert budget.free == 320
+
+    asyncio.run(scenario())
+
+
 def test_a_wait_that_is_cancelled_leaves_no_trace() -> None:
     """Before its turn, at its turn, and after it."""
 
