@@ -9,6 +9,7 @@ from jumok_serve.cache import EXAMPLE
 from jumok_serve.cli.setting_types import BundleSource, Number, Port, Positive, Seconds
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.text.files.pieces import MAX_READ
 
 NO_PIVOT = "none"
 """Value of `Configuration.pivot` for no pivot."""
@@ -118,8 +119,9 @@ class Configuration(BaseModel):
     )
     max_file_bytes: Positive = Field(_SERVICE.max_file_bytes, description="Largest file, in bytes.")
     max_texts: Positive = Field(_SERVICE.max_texts, description="Most texts of a request.")
-    max_characters: Positive = Field(
-        _SERVICE.max_characters, description="Longest text or target, in characters; truncation does not raise it."
+    max_characters: Annotated[Positive, Field(le=MAX_READ)] = Field(
+        _SERVICE.max_characters,
+        description=f"Longest text or target, in characters; at most {MAX_READ}. Truncation does not raise it.",
     )
     max_hypotheses: Positive = Field(
         _SERVICE.max_hypotheses, description="Most hypotheses of a request, all texts together."

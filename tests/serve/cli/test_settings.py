@@ -64,7 +64,8 @@ def test_the_defaults_are_those_of_the_parts(bundle: Path) -> None:
 
 def test_all_problems_are_listed_with_their_origin(file: Path) -> None:
     file.write_text("port = 70000\nreplicas = true\nprot = 1\n[limits]\nmax_texts = 1\n", encoding="utf-8")
-    found = problems(file, {"JUMOK_DEVICE": "gpu", "JUMOK_PROT": "1"}, max_texts="0", log_texts=True)
+    flags = {"max_texts": "0", "max_characters": "262145", "log_texts": True}
+    found = problems(file, {"JUMOK_DEVICE": "gpu", "JUMOK_PROT": "1"}, **flags)
     for name, words in {
         f"prot (file {file}): unknown": "port",
         f"limits (file {file}): unknown": "jumok serve --help",
@@ -74,11 +75,12 @@ def test_all_problems_are_listed_with_their_origin(file: Path) -> None:
         f"replicas = True (file {file})": "number",
         "device = 'gpu' (environment JUMOK_DEVICE)": "'cpu', 'cuda' or 'auto'",
         "max_texts = '0' (flag --max-texts)": "greater than or equal to 1",
+        "max_characters = '262145' (flag --max-characters)": "less than or equal to 262144",
         "log_texts": "log_requests",
     }.items():
         (problem,) = [one for one in found if one.startswith(name)]
         assert words in problem
-    assert len(found) == 9
+    assert len(found) == 10
 
 
 @pytest.mark.parametrize(

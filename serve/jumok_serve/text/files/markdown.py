@@ -15,6 +15,7 @@ from jumok_serve.text.files.pieces import (
     has_letters,
     separate,
     unchanged,
+    unread,
     with_end,
 )
 from jumok_serve.text.markup.structure import BLOCKS
@@ -174,7 +175,7 @@ def _text(part: str, line: int, *, cell: bool) -> Iterator[Piece]:
     inline = Inline(" ".join(words)) if len(words) <= MAX_WORDS else None
     del words  # they take memory
     if inline is None or inline.is_cut:
-        yield Text(written, written, line, str)
+        yield unread(written if inline is None else inline.markup, written, line)
     elif has_letters(inline.text):
         write = partial(_written, inline, cell=cell)
         yield Text(inline.markup, written, line, unchanged(inline.markup, written, write))

@@ -96,6 +96,11 @@ def unchanged(content: str, written: str, write: Callable[[str], str]) -> Callab
     return lambda translation: written if translation == content else write(translation)
 
 
+def unread(content: str, written: str, line: int) -> Text:
+    """Return a text of more than `MAX_READ` characters: no server takes it, and it stays as it is."""
+    return Text(content, written, line, lambda translation: written)
+
+
 def separate(text: str) -> tuple[str, str, str]:
     """Return white space at the beginning, the text between, and white space at the end."""
     content = text.strip()

@@ -14,6 +14,7 @@ from jumok_serve.text.files.pieces import (
     refuse,
     separate,
     shown,
+    unread,
     with_end,
 )
 
@@ -22,6 +23,8 @@ _LINE: Final = re.compile(
 )
 _MORE: Final = re.compile(r'[ \t]*"(?P<string>.*)"[ \t]*\r?')
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
+_SOME: Final = re.compile(rf"(?:[^\\]{{1,64}}|{_ESCAPE.pattern}){{1,1024}}", re.DOTALL)
+"""A part of a string; escapes of a whole file would take much memory at once."""
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _WRITTEN: Final = str.maketrans(
     {"\\": "\\\\", '"': '\\"', **{character: f"\\{name}" for name, character in _ESCAPED.items()}}
@@ -70,8 +73,7 @@ def po_pieces(content: str) -> Iterator[Piece]:
         while index < len(lines) and (more := _match(_MORE, lines[index])):
             strings.append(more["string"])
             index += 1
-        is_read = sum(map(len, strings)) <= MAX_READ
-        value = "".join(_ESCAPE.sub(_unescaped, string) if is_read else string for string in strings)
+        value = _characters(strings)
         whole = "".join(with_end(lines, number) for number in range(first, index))
         if not keyword.startswith("msgstr"):
             if entry.done:
@@ -108,6 +110,8 @@ def _translated(entry: _Entry, keyword: str, plurals: int, written: str, value: 
     """Make the text of a translation; without letters it is the source text."""
     singular = keyword in {"msgstr", "msgstr[0]"} and (keyword == "msgstr" or plurals > 1)
     source = entry.strings["msgid"] if singular else entry.strings.get("msgid_plural", entry.strings["msgid"])
+    if len(source) > MAX_READ:
+        return unread(source, written, line)
     before, content, after = separate(source)
 
     def write(translation: str) -> str:
@@ -124,6 +128,18 @@ def _match(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
         return None
     bare = found["string"].replace(r"\\", "").replace(r"\"", "")
     return None if '"' in bare or bare.endswith("\\") else found
+
+
+def _characters(strings: list[str]) -> str:
+    """Return the characters that strings mean; if they are more than `MAX_READ`, the strings as they are written."""
+    parts, count = list[str](), 0
+    for string in strings:
+        for some in _SOME.finditer(string):
+            parts.append(_ESCAPE.sub(_unescaped, some[0]))
+            count += len(parts[-1])
+            if count > MAX_READ:
+                return "".join(strings)
+    return "".join(parts)
 
 
 def _unescaped(found: re.Match[str]) -> str:

@@ -17,6 +17,7 @@ from jumok_serve.text.files.pieces import (
     separate,
     shown,
     unchanged,
+    unread,
     with_end,
 )
 from jumok_serve.text.markup.scanner import Kind, scan
@@ -138,7 +139,7 @@ def _text(part: str, line: int, to_markup: Callable[[str], str], from_markup: Ca
     if not has_letters(written):
         yield written
     elif len(written) > MAX_READ:
-        yield Text(written, written, line, str)
+        yield unread(written, written, line)
     else:
         content = to_markup(" ".join(written.split()))
         yield Text(content, written, line, unchanged(content, written, partial(_wrapped, written, from_markup)))

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jumok_serve.text.files.markdown_inline import Inline
+from jumok_serve.text.files.pieces import MAX_READ
 from tests.support.files import made, rewritten, texts
 
 PAGE = """---
@@ -161,12 +162,17 @@ def test_a_text_with_a_large_picture_is_translated(before: str, after: str) -> N
     assert rewritten(content, "markdown", lambda text: text.replace("dog", "cat")) == content.replace("dog", "cat")
 
 
-@pytest.mark.parametrize("unit", ["a* *", "a ", "a`b`"])
-def test_a_text_far_too_long_stays(unit: str) -> None:
-    content = unit * (2**21 // len(unit))
+@pytest.mark.parametrize(
+    ("unit", "size"),
+    [("a* *", 2**21), ("a ", 2**21), ("a`b`", 2**21), ("*a* ", 99_996)],
+    ids=["marks", "words", "code", "short"],
+)
+def test_a_text_far_too_long_stays(unit: str, size: int) -> None:
+    """Its length is that of its HTML."""
+    content = unit * (size // len(unit))
     (text,) = texts(content, "markdown")
-    assert len(text.content) > 2**20
-    assert rewritten(content, "markdown") == content
+    assert len(text.content) > MAX_READ
+    assert rewritten(content, "markdown", lambda text: f"{text}!").strip() == content.strip()
 
 
 @pytest.mark.parametrize(

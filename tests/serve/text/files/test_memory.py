@@ -80,6 +80,7 @@ def peak_of(content: str, name: str) -> int:
 
 
 ESCAPES = "ab\\n" * 400_000
+OCTALS = "\\777" * 400_000
 
 
 @pytest.mark.parametrize(
@@ -90,6 +91,9 @@ ESCAPES = "ab\\n" * 400_000
         ("po", f'#, {"ab," * 400_000}fuzzy\nmsgid "a"\nmsgstr "b"\n'),
         ("po", f'msgid "{ESCAPES}"\nmsgstr ""\n'),
         ("po", f'msgid "a"\nmsgstr "{ESCAPES}"\n'),
+        ("po", f'msgid "{OCTALS}"\nmsgstr ""\n'),
+        ("po", f'msgid "{OCTALS[:1_040_000]}"\nmsgstr ""\n'),
+        ("markdown", "*a* " * 24_999),
         ("po", f'msgid "{WIDE}{"ab " * 400_000}"\nmsgstr ""\n'),
         ("markdown", "ab " * 400_000),
         ("markdown", f"{WIDE}{'ab ' * 400_000}"),

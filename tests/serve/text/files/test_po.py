@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.text.files.pieces import MAX_READ
 from tests.support.files import made, rewritten, texts
 
 HEADER = (
@@ -141,3 +142,35 @@ def test_strings_with_escapes(string: str) -> None:
 def test_strings_that_end_too_early_or_never(string: str) -> None:
     with pytest.raises(InvalidArgumentError, match="line 1: a PO file has no such line"):
         texts(f'msgid "{string}"\nmsgstr ""\n', "po")
+
+
+@pytest.mark.parametrize(
+    ("string", "content"),
+    [
+        (r"\101" * 80_000, "A" * 80_000),
+        (r"\n" * 140_000, None),
+        ("a" + r"\n" * (MAX_READ - 2) + "b", "a" + "\n" * (MAX_READ - 2) + "b"),
+        (r"\x1F642z" * 40_000, "\U0001f642z" * 40_000),
+        (r"%\n" * 80_000, None),
+    ],
+    ids=["octal", "ends of lines", "longest", "wide", "no letters"],
+)
+def test_the_length_of_a_text_is_that_of_its_characters(string: str, content: str | None) -> None:
+    """Without letters it is copied."""
+    file = f'msgid "{string}"\nmsgstr ""\n'
+    assert [text.content for text in texts(file, "po")] == ([] if content is None else [content])
+    if content is None:
+        assert rewritten(file, "po").count(r"\n") == 2 * string.count(r"\n")
+
+
+@pytest.mark.parametrize(
+    "string",
+    ["ab " * 110_000, r"\101" * (MAX_READ + 1), r"\n" * (MAX_READ + 1)],
+    ids=["plain", "octal", "ends of lines"],
+)
+@pytest.mark.parametrize(("fuzzy", "value"), [("", ""), ("#, fuzzy\n", r"old\n")])
+def test_a_text_far_too_long_stays_as_it_is(string: str, fuzzy: str, value: str) -> None:
+    file = f'{fuzzy}msgid "{string}"\nmsgstr "{value}"\n'
+    (text,) = texts(file, "po")
+    assert len(text.content) > MAX_READ
+    assert rewritten(file, "po", lambda text: f"{text}!") == file

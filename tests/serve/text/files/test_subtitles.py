@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.text.files.pieces import MAX_READ
 from tests.support.files import made, rewritten, texts
 
 WORDS = st.lists(
@@ -119,3 +120,12 @@ def test_cues_without_an_empty_line_between_and_with_one_inside() -> None:
 def test_a_bad_file_names_the_line(name: str, content: str, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message):
         rewritten(content, name)
+
+
+@pytest.mark.parametrize("name", ["srt", "vtt"])
+def test_a_text_far_too_long_stays_as_it_is(name: str) -> None:
+    content = (SRT if name == "srt" else VTT).replace("Two", f"R&amp;D <{'ab ' * 110_000}")
+    long, *others = texts(content, name)
+    assert len(long.content) > MAX_READ
+    assert others
+    assert long.write(f"{long.content}!") == long.written
