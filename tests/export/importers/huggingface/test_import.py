@@ -99,7 +99,7 @@ def test_marian_through_the_command(marian: Checkpoint, imported: Imported) -> N
     messages = [step.split(" s  ")[1] for step in steps]
     assert [step for step in messages if not re.search("calibrat|shortlist|align|native", step)] == [
         f"{marian.folder} is a Hugging Face checkpoint",
-        "less than a million parameters: this takes up to 1.0 GiB of memory, and about 15 seconds",
+        "less than a million parameters: this takes up to 1.0 GiB of memory, and about 10 seconds",
         "reading the checkpoint",
         "exporting the encoder",
         "exporting the decoder",
