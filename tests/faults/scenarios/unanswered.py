@@ -20,6 +20,7 @@ from benchmarks.common.progress import progress
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
 from tests.support.models.hostile_bundles import edit_graph, loop_forever
+from tests.support.processes import children
 
 ENDLESS = "endless"
 BUNDLES = (ENDLESS, "silent", "piped")
@@ -160,8 +161,7 @@ async def _stop_in_trial(server: Server, findings: Findings) -> None:
     """Stop the server while a child process tries an endless bundle."""
     assert server.process is not None
     loading = asyncio.create_task(asyncio.to_thread(_load, server.address, ENDLESS))
-    children = Path(f"/proc/{server.pid}/task")
-    while not loading.done() and not any(file.read_text() for file in children.glob("*/children")):
+    while not loading.done() and not children(server.pid):
         await asyncio.sleep(0.05)
     took_s = await _ends_after(server.process, signal.SIGTERM)
     _expect_end(findings, "from SIGTERM beside a trial to the server's end, s", took_s)

@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import threading
 import time
 import weakref
 from pathlib import Path
@@ -17,6 +18,9 @@ from jumok_serve.runtime.process_memory import (
     rare_collections,
 )
 from tests.support.hang import HANG_S
+
+SETTLED = 4
+"""Looks: one that began before a change, one that sees it, one after a trim, and one that finds nothing to do."""
 
 
 class Cycle:
@@ -92,18 +96,36 @@ def test_free_memory_between_objects_in_use_is_given_back(monkeypatch: pytest.Mo
         return trim if name == "malloc_trim" else real
 
     monkeypatch.setattr(process_memory, "_glibc_function", counted)
+    looked = threading.Semaphore(0)
+    not_in_use = process_memory._not_in_use
+
+    def look(info: object) -> int:
+        found = not_in_use(info)
+        looked.release()
+        return found
+
+    def wait_for_looks(number: int) -> None:
+        """Wait for as many; only the first one may have begun before."""
+        while looked.acquire(blocking=False):
+            pass
+        for _ in range(number):
+            assert looked.acquire(timeout=HANG_S)
+
+    monkeypatch.setattr(process_memory, "_not_in_use", look)
     monkeypatch.setattr(process_memory, "LOOK_S", 0.01)
     with giving_back_free_memory():
+        wait_for_looks(1)
         objects = [bytes(20_000) for _ in range(5000)]
+        wait_for_looks(SETTLED)
         taken = resident_bytes()
         del objects[::2], objects[1::2]
         until = time.monotonic() + HANG_S
         while resident_bytes() > taken - 40_000_000:
             assert time.monotonic() < until
             time.sleep(0.01)
-        time.sleep(0.1)
+        wait_for_looks(SETTLED)
         before = len(trims)
-        time.sleep(0.3)
+        wait_for_looks(30)
         assert len(trims) == before
     assert objects
 
