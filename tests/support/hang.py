@@ -1,10 +1,19 @@
 """The time after which a test counts as hung, whatever else the machine does."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+T = TypeVar("T")
 
 HANG_S = 1500.0
 """Seconds; below pytest's own timeout, so that a hung subprocess is reported with its output."""
+
+
+async def bounded(awaited: Awaitable[T]) -> T:
+    """Wait for something with all that it waits for, but not for ever."""
+    async with asyncio.timeout(HANG_S):
+        return await awaited
 
 
 async def until(true: Callable[[], bool]) -> None:

@@ -100,10 +100,10 @@ def translating(bundle: Path, address: str, texts: int, beam_size: int) -> Itera
     options = DecodingOptions(beam_size=beam_size, min_length=longest - 1, max_length=longest)
     request = TranslateTextRequest(contents=["a man in a blue shirt"] * texts, options=options)
     with grpc.insecure_channel(address) as channel:
-        grpc.channel_ready_future(channel).result()
+        grpc.channel_ready_future(channel).result(HANG_S)
         call = TranslationServiceStub(channel).TranslateText.future(request)
         # A connection keeps the order of its calls: this one's answer says that the one before has arrived.
-        ModelServiceStub(channel).ListModels(ListModelsRequest())
+        ModelServiceStub(channel).ListModels(ListModelsRequest(), timeout=HANG_S)
         yield call
 
 
@@ -111,7 +111,7 @@ def translating(bundle: Path, address: str, texts: int, beam_size: int) -> Itera
 def test_sigterm_lets_calls_finish(tiny_bundle: Path, number: signal.Signals) -> None:
     with serve(tiny_bundle) as (process, address), translating(tiny_bundle, address, 200, beam_size=8) as call:
         process.send_signal(number)
-        assert len(call.result().translations) == 200
+        assert len(call.result(HANG_S).translations) == 200
         process.communicate(timeout=HANG_S)
         assert process.returncode == 0
 
@@ -123,12 +123,12 @@ def test_a_second_signal_ends_it_at_once(tiny_bundle: Path) -> None:
     ):
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
-        while "SIGTERM" not in process.stderr.readline():
-            pass
+        while "SIGTERM" not in (line := process.stderr.readline()):
+            assert line, "the server ended"
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=HANG_S)
         assert process.returncode == 0
-        assert call.exception() is not None
+        assert call.exception(HANG_S) is not None
 
 
 def renamed(bundle: Path, copy: Path, name: str) -> Path:

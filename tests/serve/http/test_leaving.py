@@ -60,7 +60,9 @@ def test_a_reader_of_a_stream_that_leaves_frees_its_row(tiny_bundle: Path) -> No
                 gate.step()
             received = b""
             while b"data: " not in received:
-                received += connection.recv(65536)
+                piece = connection.recv(65536)
+                assert piece, received
+                received += piece
             (sentence,) = translator._engine._replicas[0].batches[1, False].sentences
         with pytest.raises(CancelledError):
             sentence.future.result(PATIENCE_S)

@@ -21,6 +21,7 @@ from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.open_calls import OpenCalls
+from tests.support.hang import bounded, until
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
 ONE = TranslateTextRequest(contents=["a"])
@@ -59,7 +60,7 @@ def test_a_caller_with_many_open_calls_leaves_room_for_others(tmp_path: Path) ->
             model.on_submit = lambda answer: answer.complete()
             assert await translate(ONE, metadata=one)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def test_a_caller_with_many_open_corpora_leaves_room_for_others(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_a_caller_with_many_open_corpora_leaves_room_for_others(tmp_path: Path) 
             for corpus in (others, again):
                 corpus.cancel()
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def test_refused_calls_use_up_nothing(tmp_path: Path) -> None:
@@ -98,11 +99,10 @@ def test_refused_calls_use_up_nothing(tmp_path: Path) -> None:
             for metadata in ((), (("authorization", "Bearer wrong"),), one):
                 call = translate(TranslateTextRequest(model="other"), metadata=metadata)
                 assert (await failure(call)).info.reason in ("UNAUTHENTICATED", "MODEL_NOT_FOUND")
-            while server.open_calls:
-                await asyncio.sleep(0.001)
+            await until(lambda: server.open_calls == 0)
             assert await translate(ONE, metadata=one)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def test_watches_leave_room_for_checks_and_calls() -> None:
@@ -128,7 +128,7 @@ def test_watches_leave_room_for_checks_and_calls() -> None:
                 except grpc.aio.AioRpcError:
                     await asyncio.sleep(0.001)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 @pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),), (("authorization", "Basic eA=="),)])
@@ -142,7 +142,7 @@ def test_wrong_tokens_are_told_to_wait_and_right_ones_never(metadata: Metadata, 
             assert refused.retry.retry_delay.ToNanoseconds() > 0
             assert await translate(ONE, metadata=one)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 @pytest.mark.parametrize(

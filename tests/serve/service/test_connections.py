@@ -27,14 +27,12 @@ from tests.faults.tools.http2 import (
     frame,
     headers,
 )
+from tests.support.hang import HANG_S, bounded, until
 from tests.support.servers.fake_model import Answer, FakeModel, hold, serving
 
 INITIAL_WINDOW_SIZE = 4
 """Setting of RFC 9113, section 6.5.2."""
 CHECK = {":path": "/grpc.health.v1.Health/Check"}
-ANSWER_S = 60.0
-"""Time for an answer; only a failing test takes it."""
-
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="connections are seen in Linux' /proc")
 
@@ -69,8 +67,8 @@ class Connection:
         """Next frame that is wanted by kind, flags and stream."""
         try:
             while True:
-                header = await asyncio.wait_for(self._reader.readexactly(9), ANSWER_S)
-                payload = await asyncio.wait_for(self._reader.readexactly(int.from_bytes(header[:3])), ANSWER_S)
+                header = await self._reader.readexactly(9)
+                payload = await self._reader.readexactly(int.from_bytes(header[:3]))
                 if header[3] == SETTINGS and not header[4] & ACK:
                     self.send(SETTINGS, ACK, 0, b"")
                 if wanted(header[3], header[4], int.from_bytes(header[5:])):
@@ -100,7 +98,7 @@ def test_pings_at_the_allowed_interval_keep_a_connection_and_others_end_it(call_
                     connection.send(HEADERS, END_HEADERS, 1, headers(**CHECK))
                 assert await pinged(connection, 8, 0.03) == expected
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def test_the_default_allows_pings_every_ten_seconds() -> None:
@@ -117,10 +115,9 @@ def test_a_client_that_answers_no_pings_is_left_and_its_work_cancelled() -> None
             connection.send(DATA, 1, 1, b"\0" + struct.pack(">I", len(message)) + message)
             answer = await model.submitted.get()
             assert await connection.receive(lambda *_: False) is None
-            while not answer.futures[0].cancelled():
-                await asyncio.sleep(0.001)
+            await until(answer.futures[0].cancelled)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def test_a_connection_without_calls_is_closed() -> None:
@@ -131,7 +128,7 @@ def test_a_connection_without_calls_is_closed() -> None:
             assert found is not None
             assert b"idle" in found[1]
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def test_an_old_connection_takes_no_calls_and_an_sdk_loses_none() -> None:
@@ -162,7 +159,7 @@ def test_an_old_connection_takes_no_calls_and_an_sdk_loses_none() -> None:
             corpora = server.counts.ended_with
             assert sum(number for (method, _), number in corpora.items() if method.endswith("TranslateCorpus")) > 1
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def test_connections_beyond_the_most_are_closed() -> None:
@@ -178,7 +175,7 @@ def test_connections_beyond_the_most_are_closed() -> None:
                 assert await third.receive(lambda kind, _: kind == SETTINGS) is None
             assert await pinged(first, 1, 0) == b""
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 async def left_after(closed: int, connections: Sequence[Connection]) -> list[Connection]:
@@ -208,7 +205,7 @@ def test_connections_of_an_address_beyond_the_most_are_closed() -> None:
                 assert await pinged(connection, 1, 0) == b""
             assert len(left) == 3
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 @linux
@@ -216,9 +213,10 @@ def test_new_connections_are_closed_before_older_ones() -> None:
     """Although the number of the first file is free again, so that a new connection has it."""
     with socket.create_server(("127.0.0.1", 0)) as server, ExitStack() as opened:
         files = OpenFiles()
+        server.settimeout(HANG_S)
 
         def connect() -> tuple[socket.socket, socket.socket]:
-            client = opened.enter_context(socket.create_connection(server.getsockname()))
+            client = opened.enter_context(socket.create_connection(server.getsockname(), HANG_S))
             return client, opened.enter_context(server.accept()[0])
 
         port = server.getsockname()[1]
@@ -252,7 +250,7 @@ def test_one_address_cannot_keep_others_out() -> None:
                 async with Connection.to(server.address, of="127.0.0.2") as connection:
                     served = await connection.receive(lambda kind, _: kind == SETTINGS) is not None
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def test_a_call_whose_request_is_not_read_may_send_little() -> None:
@@ -266,15 +264,13 @@ def test_a_call_whose_request_is_not_read_may_send_little() -> None:
         ):
             raw: Any = channel
             upload = raw.stream_unary("/jumok.v1.TranslationService/TranslateText")()
-            while server.intake.budget.free == 2 * 2**20:
-                await asyncio.sleep(0.001)
+            await until(lambda: server.intake.budget.free < 2 * 2**20)
             found = await connection.receive(lambda kind, flags: kind == SETTINGS and not flags & ACK)
             assert found is not None
             assert dict(struct.iter_unpack(">HI", found[1]))[INITIAL_WINDOW_SIZE] == STREAM_WINDOW
             connection.send(HEADERS, END_HEADERS, 1, headers())
             connection.send(DATA, 0, 1, b"\0" + struct.pack(">I", 2**20 - 10) + bytes(STREAM_WINDOW - 5))
-            while server.open_calls < 2:
-                await asyncio.sleep(0.001)
+            await until(lambda: server.open_calls == 2)
             connection.send(PING, 0, 0, b"after it")
             updates = 0
 
@@ -287,4 +283,4 @@ def test_a_call_whose_request_is_not_read_may_send_little() -> None:
             assert not updates
             upload.cancel()  # now the request is read, and may be sent
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))

@@ -127,7 +127,9 @@ def test_an_address_that_takes_all_files_is_bounded(tiny_bundle: Path, tmp_path:
             poll.register(connection, select.POLLRDHUP)
         closed = 0
         while closed < len(held) - most:
-            for number, _ in poll.poll(1000 * HANG_S):
+            ended = poll.poll(1000 * HANG_S)
+            assert ended
+            for number, _ in ended:
                 poll.unregister(number)
                 closed += 1
         server.wait_until(lambda: f"connections of ipv4:127.0.0.1, which may have {most}" in server.log.read_text())

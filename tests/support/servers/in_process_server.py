@@ -9,6 +9,7 @@ from typing import Any
 from jumok_serve.engine.statistics import Load
 from jumok_serve.service import Server
 from jumok_serve.translator import Translator
+from tests.support.hang import HANG_S
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 
@@ -17,7 +18,7 @@ IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 def serving(*translators: Translator, **settings: Any) -> Iterator[str]:
     """Serve in another thread; yields the address. Closes models loaded meanwhile."""
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)  # keeps no process from ending
     thread.start()
 
     async def start() -> Server:
@@ -25,16 +26,18 @@ def serving(*translators: Translator, **settings: Any) -> Iterator[str]:
         await server.start()
         return server
 
-    server = asyncio.run_coroutine_threadsafe(start(), loop).result()
     try:
-        yield server.address
+        server = asyncio.run_coroutine_threadsafe(start(), loop).result(HANG_S)
+        try:
+            yield server.address
+        finally:
+            asyncio.run_coroutine_threadsafe(server.stop(0), loop).result(HANG_S)
+            for held in server.models.entries():
+                if held.model not in translators:
+                    held.model.close(drain=False)
     finally:
-        asyncio.run_coroutine_threadsafe(server.stop(0), loop).result()
-        for held in server.models.entries():
-            if held.model not in translators:
-                held.model.close(drain=False)
         loop.call_soon_threadsafe(loop.stop)
-        thread.join()
+        thread.join(HANG_S)
         loop.close()
 
 

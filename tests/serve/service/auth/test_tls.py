@@ -14,6 +14,7 @@ import jumok
 from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile, make_token
+from tests.support.hang import bounded
 from tests.support.servers.certificates import Authority
 from tests.support.servers.fake_model import FakeModel, serving
 
@@ -151,7 +152,7 @@ def test_replaced_certificates_reach_new_connections_only(
             stop.set()
             await asyncio.gather(*callers)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def test_files_that_cannot_be_used_are_refused(authority: Authority, stranger: Authority, tmp_path: Path) -> None:

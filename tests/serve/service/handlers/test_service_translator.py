@@ -19,6 +19,7 @@ from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
+from tests.support.hang import HANG_S, bounded, until
 from tests.support.models.variants import edited, without
 from tests.support.servers.in_process_server import IDLE, check_idle, serving
 
@@ -39,7 +40,7 @@ def address(translator: Translator) -> Iterator[str]:
 
 @pytest.fixture
 def client(address: str) -> Iterator[jumok.Client]:
-    with jumok.Client(address) as connected:
+    with jumok.Client(address, timeout_s=HANG_S) as connected:
         yield connected
 
 
@@ -85,10 +86,10 @@ def test_the_server_answers_as_the_translator_does(
     check_same([client.translate(TEXTS[0], **options | prefix)], expected[:1])
 
     async def scenario() -> list[jumok.Translation]:
-        async with jumok.AsyncClient(address) as async_client:
+        async with jumok.AsyncClient(address, timeout_s=HANG_S) as async_client:
             return await async_client.translate(TEXTS, **options)
 
-    check_same(asyncio.run(scenario()), expected)
+    check_same(asyncio.run(bounded(scenario())), expected)
     check_idle(translator)
 
 
@@ -113,10 +114,10 @@ def test_scores_arrive_as_they_were_computed(
     expected = translator.score(*sentences, **options)
 
     async def scenario() -> list[jumok.Score]:
-        async with jumok.AsyncClient(address) as async_client:
+        async with jumok.AsyncClient(address, timeout_s=HANG_S) as async_client:
             return await async_client.score(*sentences, **options)
 
-    for scores in (client.score(*sentences, **options), asyncio.run(scenario())):
+    for scores in (client.score(*sentences, **options), asyncio.run(bounded(scenario()))):
         for score, wanted in zip(scores, expected, strict=True):
             assert (score.tokens, score.token_ids) == (wanted.tokens, wanted.token_ids)
             assert score.token_scores == pytest.approx(wanted.token_scores, abs=1e-4)
@@ -304,17 +305,16 @@ def test_a_deadline_ends_the_work_on_the_server_too(translator: Translator, clie
 
 def test_a_cancelled_task_ends_the_work_on_the_server_too(translator: Translator, address: str) -> None:
     async def scenario() -> None:
-        async with jumok.AsyncClient(address) as client:
+        async with jumok.AsyncClient(address, timeout_s=HANG_S) as client:
             call = asyncio.ensure_future(client.translate(["a man in a blue shirt"] * 500, **slow(translator)))
-            while translator.load() == IDLE:
-                await asyncio.sleep(0)
+            await until(lambda: translator.load() != IDLE)
             call.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await call
             await client.translate("a man", max_length=4)
             check_idle(translator)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
@@ -338,6 +338,8 @@ def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
         assert caught.value.retry_after_s is not None
         assert caught.value.retry_after_s > 0
         gate.open()
+        for future in (*running.futures, *waiting.futures):
+            future.result(HANG_S)
         assert len(running.collect() + waiting.collect()) == 3
         assert len(client.translate(["a"] * 2, max_length=2)) == 2
         with pytest.raises(jumok.InvalidArgumentError, match="takes at most 2 sentences") as refused:
@@ -359,7 +361,7 @@ def test_concurrent_clients_get_their_own_answers_in_order(translator: Translato
     expected = [translator.translate(own, beam_size=2, max_length=6) for own in texts]
 
     def work(own: list[str]) -> list[jumok.Translation]:
-        with jumok.Client(address) as client:
+        with jumok.Client(address, timeout_s=HANG_S) as client:
             return client.translate(own, beam_size=2, max_length=6)
 
     with ThreadPoolExecutor(len(texts)) as pool:
@@ -372,7 +374,7 @@ def test_concurrent_clients_get_their_own_answers_in_order(translator: Translato
 def test_the_options_of_a_models_description_may_be_sent_back(address: str, translator: Translator) -> None:
     name = translator.manifest.name
     with grpc.insecure_channel(address) as channel:
-        model = ModelServiceStub(channel).GetModel(model_pb2.GetModelRequest(name=name)).model
+        model = ModelServiceStub(channel).GetModel(model_pb2.GetModelRequest(name=name), timeout=HANG_S).model
         request = translation_pb2.TranslateTextRequest(contents=TEXTS[:1], options=model.default_options)
-        answer = TranslationServiceStub(channel).TranslateText(request)
+        answer = TranslationServiceStub(channel).TranslateText(request, timeout=HANG_S)
     assert answer.translations[0].hypotheses[0].text == translator.translate(TEXTS[0]).text

@@ -183,6 +183,7 @@ next(call)
         gate.arrive()
         with jumok.Client(address) as other:  # what came before is read when this is answered
             while translator.load().queued_requests + translator.load().running_sentences < 601:
+                assert client.poll() is None
                 other.list_models()
         client.kill()
     gate.open()

@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import logging
-import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -34,6 +33,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.translator import Translator
 from tests.serve.service.models.test_pivot_calls import model as pivot_model
+from tests.support.hang import bounded, until
 from tests.support.servers.fake_model import Answer, FakeModel, fail, hold, serving
 
 TIMES = 4
@@ -41,8 +41,8 @@ TIMES = 4
 SERVER = str(Path(jumok_serve.__file__).parent)
 CALLS = (Call, JumokError, grpc.aio.AbortError, grpc._cython.cygrpc._ServicerContext)  # type: ignore[attr-defined]
 """Types whose objects a call makes in the server, and never in a client with stubs."""
-PATIENCE_S = 60.0
-"""Time for a call to end; only a failing test takes it."""
+LOOKS = 1000
+"""Looks at what is left, a moment apart, until the calls have ended; only a failing test takes them all."""
 LONG = "a man " * 4000
 """A text that is tokenized in a thread."""
 
@@ -76,14 +76,15 @@ async def stays(server: Server, channel: grpc.aio.Channel, ask: Ask) -> Counter[
     """Call over and over, and count what stays for longer than the ends of the calls take."""
     for _ in range(TIMES):  # gRPC keeps its last calls
         await ask(channel)
-    while server.open_calls:
-        await asyncio.sleep(0.001)
+    await until(lambda: server.open_calls == 0)
     gc.collect()
     before = of_calls()
     for _ in range(TIMES):
         await ask(channel)
-    until = time.monotonic() + PATIENCE_S
-    while (left := of_calls() - before) and time.monotonic() < until:
+    for _ in range(LOOKS):
+        left = of_calls() - before
+        if not left:
+            break
         await asyncio.sleep(0.01)
     return left
 
@@ -167,7 +168,7 @@ def test_a_refused_request_leaves_nothing(kind: str, translator: Translator) -> 
         async with serving(model) as (server, channel):
             assert await stays(server, channel, REFUSED[kind]) == {}
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 ONE = unary("TranslateText", TranslateTextRequest(contents=["a"]))
@@ -201,7 +202,7 @@ def test_a_failed_request_leaves_nothing(ask: Ask, on_submit: Callable[[Answer],
         async with serving(model) as (server, channel):
             assert await stays(server, channel, failed) == {}
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 def unreadable(answer: Answer) -> None:
@@ -228,7 +229,7 @@ def test_texts_that_fail_at_the_second_model_leave_nothing() -> None:
         async with serving(first, second) as (server, channel):
             assert await stays(server, channel, failed) == {}
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 @pytest.mark.usefixtures("undisturbed")
@@ -241,7 +242,7 @@ def test_a_stranger_leaves_nothing(metadata: tuple[tuple[str, str], ...], tmp_pa
             ask = unary("TranslateText", TranslateTextRequest(contents=["a"]), metadata=metadata)
             assert await stays(server, channel, ask) == {}
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 @pytest.mark.usefixtures("undisturbed")
@@ -256,7 +257,7 @@ def test_calls_that_limits_refuse_leave_nothing() -> None:
             model.full = True
             assert await stays(server, channel, ONE) == {}
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
 
 
 @pytest.mark.usefixtures("undisturbed")
@@ -283,4 +284,4 @@ def test_a_cancelled_call_leaves_nothing() -> None:
         async with serving(model) as (server, channel):
             assert await stays(server, channel, cancelled) == {}
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))

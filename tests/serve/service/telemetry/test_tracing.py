@@ -17,6 +17,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.rpc.call import SLOWEST_ITEMS
 from jumok_serve.service.telemetry.tracing import CallTracer
 from tests.serve.service.handlers.test_service_streams import EOF, stub_of
+from tests.support.hang import bounded, until
 from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, serving
 
 REQUEST = pb.TranslateTextRequest(contents=["a secret text", "b"])
@@ -30,8 +31,7 @@ def spans_of(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
 
 async def exported(exporter: InMemorySpanExporter, spans: int) -> None:
     """Wait for the end of a call, which follows its response."""
-    while len(exporter.get_finished_spans()) < spans:
-        await asyncio.sleep(0)
+    await until(lambda: len(exporter.get_finished_spans()) >= spans)
 
 
 def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
@@ -45,7 +45,7 @@ def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
                 await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=metadata)
                 await exported(exporter, 4)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
     spans = spans_of(exporter)
     call = spans.pop("jumok.v1.TranslationService/TranslateText")
     assert call.context is not None
@@ -82,7 +82,7 @@ def test_only_faults_of_the_server_are_errors_in_a_trace(error: Exception, is_fa
                 await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
                 await exported(exporter, 1)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
     (span,) = exporter.get_finished_spans()
     assert (not span.status.is_ok and not span.status.is_unset) is is_fault
 
@@ -118,7 +118,7 @@ def test_a_stream_has_its_stages_as_single_calls_have() -> None:
                 assert await call.read() is EOF
                 await exported(exporter, 4)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
     call = call_span(exporter, "StreamTranslateText")
     assert {span.name: seconds(span) for span in children(exporter, call)} == {
         "queue": 0.125,
@@ -144,7 +144,7 @@ def test_a_stream_that_is_left_early_has_no_stages() -> None:
                 call.cancel()
                 await exported(exporter, 1)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
     (span,) = exporter.get_finished_spans()
     assert (span.attributes or {})["rpc.response.status_code"] == "CANCELLED"
     assert "jumok.model" not in (span.attributes or {})
@@ -180,7 +180,7 @@ def test_a_corpus_has_the_stages_of_its_slowest_items() -> None:
                 assert left == 0
                 await exported(exporter, 1 + 4 * SLOWEST_ITEMS)
 
-    asyncio.run(scenario())
+    asyncio.run(bounded(scenario()))
     call = call_span(exporter, "TranslateCorpus")
     attributes = dict(call.attributes or {})
     named = ("jumok.texts", "jumok.model", "jumok.input_tokens", "jumok.output_tokens")
