@@ -2,13 +2,14 @@
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 
 import grpc
 import pytest
 
 import jumok
 from jumok._transport.address import addresses
-from jumok._transport.retry import Attempts, Backoff, Endpoints
+from jumok._transport.retry import LONGEST_DELAY_S, Attempts, Backoff, Endpoints
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest, TranslateTextResponse
 from tests.support.servers.scripted import Scripted, capitals
 
@@ -95,18 +96,38 @@ def test_a_call_that_the_server_cancels_is_repeated_unless_the_client_was_closed
         attempts.failed(jumok.CallCancelledError("closed"), 1.0, closed=True)
 
 
+def test_calls_that_a_server_does_not_read_are_repeated_until_the_time_is_over() -> None:
+    attempts = Attempts(Endpoints(1), 60.0, 1, now=0.0)
+    now = 0.0
+    with suppress(jumok.CallCancelledError):
+        while True:
+            attempts.begin(now)
+            now += attempts.failed(jumok.CallCancelledError("busy"), now)
+    assert 60.0 - LONGEST_DELAY_S <= now < 60.0
+    attempts = Attempts(Endpoints(1), 60.0, 2, now=0.0)
+    attempts.begin(0.0)
+    attempts.failed(jumok.CallCancelledError("busy"), 0.0)
+    attempts.begin(1.0)
+    attempts.failed(UNAVAILABLE, 1.0)
+    attempts.begin(2.0)
+    with pytest.raises(jumok.UnavailableError):
+        attempts.failed(UNAVAILABLE, 2.0)
+
+
 class CancelsFirst(Scripted):
-    """Cancels the first call without a reason, as gRPC does if too many calls are unread."""
+    """Cancels the first calls without a reason, as gRPC does if too many calls are unread."""
+
+    cancelled = 1
 
     def TranslateText(self, request: TranslateTextRequest, context: grpc.ServicerContext) -> TranslateTextResponse:
-        if not self.requests:
+        if len(self.requests) < self.cancelled:
             self.requests.append(request)
             context.abort(grpc.StatusCode.CANCELLED, "")
         return super().TranslateText(request, context)
 
 
 @pytest.fixture
-def service() -> Scripted:
+def service() -> CancelsFirst:
     return CancelsFirst()
 
 
@@ -114,6 +135,16 @@ def test_a_client_repeats_a_call_that_a_server_cancelled(service: Scripted, addr
     with jumok.Client(address) as client:
         assert client.translate("a") == capitals("a")
     assert len(service.requests) == 2
+
+
+def test_a_call_that_a_server_never_reads_says_so(service: CancelsFirst, address: str) -> None:
+    service.cancelled = 1000
+    with (
+        jumok.Client(address, timeout_s=0.5, max_attempts=1) as client,
+        pytest.raises(jumok.CallCancelledError, match=f"{address} has too many calls .* raise the timeout"),
+    ):
+        client.translate("a")
+    assert len(service.requests) > 1
 
 
 def test_an_asyncio_client_repeats_a_call_that_a_server_cancelled(service: Scripted, address: str) -> None:

@@ -54,9 +54,9 @@ class AsyncClient:
         tls: TLS settings; None: plain text.
         token: the caller's token, sent over TLS only.
         timeout_s: timeout of each call without its own.
-        max_attempts: attempts within the timeout, if no server can be reached, a server cancels the call, the queue is
-            full, or a rate limit is exceeded. The wait between two attempts grows, and lasts at least as long as the
-            server asks for.
+        max_attempts: attempts within the timeout, if no server can be reached, the queue is full, or a rate limit is
+            exceeded. The wait between two attempts grows, and lasts at least as long as the server asks for. Calls that
+            a server with too many of them did not read are repeated within the timeout, however often.
 
     Attributes:
         glossaries: the caller's glossaries on the server.

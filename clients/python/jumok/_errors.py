@@ -44,6 +44,8 @@ REFUSED = "Connection refused"
 LOCALHOST, LOOPBACK = "localhost", "127.0.0.1"
 LOOK_S = 0.2
 """Time to connect to this machine, for an error message."""
+NO_WORDS = ("CANCELLED", "the call failed with CANCELLED")
+"""Messages of calls that a server's gRPC refused before the server read them."""
 OF_CLIENT = "Exception "
 """Begin of gRPC's messages about errors in this process; other INTERNAL without details is not of a server either."""
 CLOSED = "it closed the connection"
@@ -65,6 +67,11 @@ def call_error(error: grpc.RpcError, server: str, *, tls: bool = False) -> Jumok
         message = _unreachable(code, message, server, tls=tls)
     if not details.reason and code is grpc.StatusCode.UNIMPLEMENTED:
         message = f"the server at {server} is older than this client, or no jumok server: {message}"
+    if code is grpc.StatusCode.CANCELLED and message in NO_WORDS:
+        message = (
+            f"the server at {server} has too many calls that it has not read, and did not read this one in time: raise "
+            "the timeout (timeout_s, --timeout), or send several texts in one call"
+        )
     if code is grpc.StatusCode.UNAUTHENTICATED:
         message = f"{message}; give this caller's token (token, --token, JUMOK_TOKEN) to the client of {server}"
     if not details.reason and code is grpc.StatusCode.INTERNAL and not message.startswith(OF_CLIENT):

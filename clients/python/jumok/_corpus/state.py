@@ -190,9 +190,10 @@ class Corpus:
             return 0.0
         self._last_error = error
         other_ready = self._endpoints.ended(self.endpoint, error, now)
-        if not (error.retryable or isinstance(error, CallCancelledError)):
+        unread = isinstance(error, CallCancelledError)
+        if not (error.retryable or unread):
             self.failure = error
-        elif not self._answered_any:
+        elif not (self._answered_any or unread):
             self._attempts_left -= 1
             if self._attempts_left <= 0:
                 self.failure = error

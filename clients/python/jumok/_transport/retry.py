@@ -136,14 +136,16 @@ class Attempts:
     def failed(self, error: JumokError, now: float, *, closed: bool = False) -> float:
         """Return the seconds until the next attempt; raises after the last.
 
-        gRPC cancels calls of a server that has too many unread ones.
+        gRPC cancels calls of a server that has too many unread ones. As the server has not seen them, they are repeated
+        until the time is over, and are no attempts.
 
         Args:
             closed: True if the client was closed, which cancels calls too.
         """
         other_ready = self._endpoints.ended(self.endpoint, error, now)
-        may_repeat = error.retryable or (isinstance(error, CallCancelledError) and not closed)
-        if not may_repeat or self._left <= 0:
+        unread = isinstance(error, CallCancelledError) and not closed
+        self._left += unread
+        if not (error.retryable or unread) or self._left <= 0:
             raise error
         delay_s = 0.0 if other_ready else self._backoff.delay_s(error.retry_after_s)
         if now + delay_s >= self._deadline:
