@@ -38,12 +38,9 @@ class Matrix:
         self._scale = _ONE / (self._alpha * of_values)
         of_shift = np.float32(LARGEST) / self._alpha * (np.float32(LARGEST) / of_values) / np.float32(LARGEST)
         self._shift = values.sum(axis=1, dtype=np.int64).astype(np.float32) * -of_shift
-        pairs = values.astype(np.int32).reshape(len(values), -1, 2)
-        most = 2 * LARGEST * np.maximum(pairs, 0).sum(axis=2)
-        least = 2 * LARGEST * np.minimum(pairs, 0).sum(axis=2)
-        exceeding = (most > BOUNDS.max) | (least < BOUNDS.min)
+        exceeding = exceeding_pairs(values)
         self._columns, self._pairs = np.nonzero(exceeding if saturating else np.zeros_like(exceeding))
-        self._weights = pairs[self._columns, self._pairs]  # [pairs, 2]
+        self._weights = values.astype(np.int32).reshape(len(values), -1, 2)[self._columns, self._pairs]  # [pairs, 2]
 
     def times(self, rows: Floats, bias: Floats | None = None) -> Floats:
         """Multiply rows [M, K], and add a bias [N]."""
@@ -57,6 +54,23 @@ class Matrix:
         added = self._shift if bias is None else self._shift + bias
         found: Floats = sums.astype(np.float32) * self._scale + added
         return found
+
+
+def exceeding_pairs(values: NDArray[np.int8]) -> NDArray[np.bool_]:
+    """True for two neighbours of values [N, K] whose products with activations can exceed 16 bits, [N, K / 2]."""
+    pairs = values.astype(np.int32).reshape(len(values), -1, 2)
+    most = 2 * LARGEST * np.maximum(pairs, 0).sum(axis=2)
+    least = 2 * LARGEST * np.minimum(pairs, 0).sum(axis=2)
+    exceeding: NDArray[np.bool_] = (most > BOUNDS.max) | (least < BOUNDS.min)
+    return exceeding
+
+
+def saturating_pairs(file: MarianFile) -> int:
+    """Number of two neighbouring weights in the file whose products can exceed 16 bits."""
+    matrices = {
+        name: item.values for name, item in file.items.items() if isinstance(item, Quantized) and item.values.size > 1
+    }
+    return sum(int(exceeding_pairs(_by_output(name, values)).sum()) for name, values in matrices.items())
 
 
 class StudentArithmetic:
@@ -77,8 +91,9 @@ class StudentArithmetic:
             alphas = map(file.alpha, OUTPUT_ALPHAS if name == "Wemb" else (name,))
             alpha = next((each for each in alphas if each is not None), None)
             if isinstance(item, Quantized) and alpha is not None:
-                values = item.values if name == "Wemb" else item.values.T
-                self._matrices[name] = Matrix(values, item.multiplier, alpha, saturating=saturating)
+                self._matrices[name] = Matrix(
+                    _by_output(name, item.values), item.multiplier, alpha, saturating=saturating
+                )
         embedding = items["Wemb"]
         assert isinstance(embedding, Quantized)
         self._embedding = embedding.values.astype(np.float32) * (_ONE / np.float32(embedding.multiplier))
@@ -159,3 +174,8 @@ class StudentArithmetic:
         shares /= shares.sum(axis=-1, keepdims=True)
         attended: Floats = np.matmul(shares, value).transpose(1, 0, 2).reshape(query.shape[1], -1)
         return attended
+
+
+def _by_output(name: str, values: NDArray[np.int8]) -> NDArray[np.int8]:
+    """A matrix of Marian's as [N, K]; the embedding is stored so."""
+    return values if name == "Wemb" else values.T

@@ -12,6 +12,8 @@ BEAM_SIZE = 1
 TOGETHER = 1000
 """Texts between two words of progress."""
 LARGEST = 127
+LARGEST_SUM = (2**15 - 1) // (2 * LARGEST)
+"""Largest magnitude of the sum of two values, so that those of activations up to 254 stay within 16 bits."""
 
 
 def teach(teacher: Path, texts: Sequence[str], file: Path, progress: Callable[[str], None]) -> list[str]:
@@ -34,7 +36,8 @@ def teach(teacher: Path, texts: Sequence[str], file: Path, progress: Callable[[s
 class EightBitWeights:
     """Matrices kept at 8-bit values between updates, as by Marian's option `--quantize-bits 8`.
 
-    What rounding takes from a matrix is added before the next rounding.
+    What rounding takes from a matrix is added before the next rounding. No sum of two products can then saturate in
+    16 bits, so that all of intgemm's kernels compute alike: ONNX Runtime's option `reduce_range` has the same purpose.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -46,12 +49,22 @@ class EightBitWeights:
         """Round the matrices; the largest magnitude of each becomes 127."""
         for matrix, lost in zip(self._matrices, self._lost, strict=True):
             exact = matrix + lost
-            rounded = rounded_to_8_bits(exact)
-            lost.copy_(exact - rounded)
-            matrix.copy_(rounded)
+            unit = exact.abs().max().clamp_min(torch.finfo(exact.dtype).tiny) / LARGEST
+            levels = torch.round(exact / unit)
+            lost.copy_(exact - levels * unit)  # without what limits take, which would add up
+            matrix.copy_(limited(levels) * unit)
 
 
-def rounded_to_8_bits(matrix: Tensor) -> Tensor:
-    """Round to multiples of the largest magnitude's 127th part."""
-    unit = matrix.abs().max().clamp_min(torch.finfo(matrix.dtype).tiny) / LARGEST
-    return torch.round(matrix / unit) * unit
+def limited(levels: Tensor) -> Tensor:
+    """Limit 8-bit values [N, K] whose products are added by twos in 16 bits.
+
+    intgemm multiplies activations of 0 .. 254 and adds the products of neighbours along K. Where two neighbours are too
+    large together, the smaller is changed. So the largest magnitude of a matrix stays.
+    """
+    pairs = levels.reshape(len(levels), -1, 2).clone()
+    sums = pairs.sum(dim=-1)
+    exceeding = sums.abs() > LARGEST_SUM  # few
+    excess = sums[exceeding] - sums[exceeding].sign() * LARGEST_SUM
+    smaller = pairs[exceeding].abs().argmin(dim=-1, keepdim=True)
+    pairs[exceeding] = pairs[exceeding].scatter_add(-1, smaller, -excess[:, None])
+    return pairs.reshape(levels.shape)

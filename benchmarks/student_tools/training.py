@@ -1,9 +1,9 @@
 """Training of a student of the tiny shape of mozilla/translations.
 
 As there, it learns a teacher's translations by their cross-entropy without label smoothing and by guided alignment,
-and at last with its weights in 8 bits. Weights begin with a normal distribution: those of a long training have one,
-with few large values. Few products of large ones then saturate in the 16 bits of Bergamot's sums. Uniform weights stay
-uniform in so short a training.
+and at last with its weights in 8 bits, limited so that no sum of two products saturates in Bergamot's 16 bits. Weights
+begin with a normal distribution: those of a long training have one, with few large values. So few are limited. Uniform
+weights stay uniform in so short a training.
 """
 
 import gzip

@@ -8,8 +8,8 @@ import torch
 
 from benchmarks.common.models import TRAINED
 from benchmarks.student_tools import files
-from benchmarks.student_tools.arithmetic import Matrix, StudentArithmetic
-from benchmarks.student_tools.distillation import EightBitWeights, teach
+from benchmarks.student_tools.arithmetic import Matrix, StudentArithmetic, saturating_pairs
+from benchmarks.student_tools.distillation import EightBitWeights, limited, teach
 from benchmarks.student_tools.margins import Margin, common_tokens, first_difference
 from benchmarks.student_tools.training import SIZES, aligned_pairs, batches, guided_loss, lexicon_of, new_student
 from benchmarks.students import Equality, Speed, arithmetic_table, equality_table, speed_table
@@ -111,6 +111,35 @@ def test_matrices_in_8_bits_keep_what_rounding_takes() -> None:
             weights.round()
     moved = float(layer.weight.detach().view(-1)[place] - before.view(-1)[place])
     assert moved == pytest.approx(2.5 * unit, abs=0.51 * unit)
+
+
+def test_values_of_8_bits_are_limited_by_twos() -> None:
+    levels = torch.tensor([[127.0, 3, -90, -60, 127, -127, 64, 65], [2, 127, 50, 80, -127, -99, 0, 1]])
+    assert limited(levels).tolist() == [[127, 2, -90, -39, 127, -127, 64, 65], [2, 127, 49, 80, -127, -2, 0, 1]]
+
+
+def test_no_sum_of_matrices_in_8_bits_saturates(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    learner = Student(64, {**SIZES, "width": 32, "feed_forward": 64})
+    with torch.no_grad():
+        for parameter in learner.parameters():
+            if parameter.ndim == 2:
+                parameter.uniform_(-1, 1)  # many large values
+    files.write_release(tmp_path / "before", learner, vocabulary(), PAIRS, PAIRS)
+    weights = EightBitWeights(learner)
+    for _ in range(50):
+        weights.round()
+    files.write_release(tmp_path / "after", learner, vocabulary(), PAIRS, PAIRS)
+    before, after = (read_binary(tmp_path / name / files.MODEL) for name in ("before", "after"))
+    assert saturating_pairs(before) > 1000
+    assert saturating_pairs(after) == 0
+    # What the limit takes is not added again and again.
+    layer = next(parameter for parameter in learner.parameters() if parameter.ndim == 2)
+    with torch.no_grad():
+        layer.mul_(0.5)
+        held = layer.detach().clone()
+        weights.round()
+    assert float((layer.detach() - held).abs().max()) <= 4 * float(held.abs().max()) / 127
 
 
 def test_weights_begin_with_few_large_values() -> None:
