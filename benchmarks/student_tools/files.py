@@ -13,9 +13,13 @@ from tests.support.checkpoints.marian_files import write_binary, write_npz, writ
 from tests.support.checkpoints.marian_models import Student, arrays_of, linear_layers, padded, settings
 
 MODEL, NPZ = "model.ende.intgemm.alphas.bin", "model.npz"
-VOCABULARY, SHORTLIST = "vocab.ende.spm", "lex.50.50.ende.s2t.bin"
-FREQUENT, BEST = 50, 50
-"""Numbers of Firefox's shortlists: the first target tokens, and translations of each source token."""
+VOCABULARY, SHORTLIST = "vocab.ende.spm", "lex.100.50.ende.s2t.bin"
+FREQUENT, BEST = 100, 50
+"""Numbers of the shortlist: the first target tokens, and translations of each source token.
+
+Bergamot fills a text's list up to a multiple of 8 with the tokens after the first. Here these are bytes that are in no
+translation, so that both sides choose among the same tokens. After 50, Firefox's number, they are the digits.
+"""
 LARGEST = 127
 DEVIATIONS = 1.1
 """Standard deviations above the mean of the batches' largest activations that get the largest value."""

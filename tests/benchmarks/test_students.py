@@ -49,7 +49,7 @@ def test_the_files_of_a_release_are_the_model(model: Student, tmp_path: Path) ->
         name for name, layer in found.model.named_parameters(remove_duplicate=False) if layer.ndim == 2
     } - {"source_embedding.weight", "target_embedding.weight"}
     lists = read_shortlist(tmp_path / "ende" / files.SHORTLIST)
-    assert (lists.frequent, lists.best) == (50, 50)
+    assert (lists.frequent, lists.best) == (files.FREQUENT, files.BEST)
     assert {17, 18} <= {*lists.targets[lists.offsets[8] : lists.offsets[9]].tolist()}
 
 
