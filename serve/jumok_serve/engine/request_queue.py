@@ -9,6 +9,12 @@ from jumok_serve.engine.sentence import Sentence
 QUANTUM = 2048
 """Work that a caller may take from the queue per round, in row steps: ten sentences of 17 tokens at beam size 4."""
 
+MAX_CREDIT = 8 * QUANTUM
+"""Most credit of a caller that comes back, in row steps: four sentences of 17 tokens at beam size 64."""
+
+REMEMBERED_CALLERS = 1024
+"""Most callers that have left the queue and may come back with more credit than a new one."""
+
 
 class Totals(NamedTuple):
     """Sums over sentences that the queue's bounds apply to."""
@@ -37,6 +43,9 @@ class RequestQueue:
     Shreedhar and Varghese, 1996). So the work that callers take differs by at most one round and one sentence, whatever
     the number and the size of their sentences, and each waits at most one round for its next credit.
 
+    A caller misses rounds while all its sentences are being decoded. When the next ones arrive, its credit grows by the
+    work that each of the others has taken meanwhile, to `MAX_CREDIT` at most.
+
     Attributes:
         tokens: source tokens of all sentences.
         rows: rows that they will have.
@@ -49,6 +58,8 @@ class RequestQueue:
         self._waiting: dict[str, deque[Sentence]] = {}  # by caller, in the order of the round; none is empty
         self._credits: dict[str, int] = {}
         self._totals_of: dict[str, Totals] = {}
+        self._taken = 0  # work of all sentences that have left in rounds
+        self._left: dict[str, tuple[int, int]] = {}  # credit and `_taken` as a caller left; the latest last
         self._length = self.tokens = self.rows = self.positions = self.work = self.bytes = 0
 
     def __len__(self) -> int:
@@ -90,8 +101,8 @@ class RequestQueue:
         for sentence in sentences:
             waiting = self._waiting.get(sentence.caller)
             if waiting is None:
+                self._credits[sentence.caller] = self._first_credit(sentence.caller)
                 waiting = self._waiting[sentence.caller] = deque()
-                self._credits[sentence.caller] = QUANTUM
             waiting.append(sentence)
             self._count(sentence, 1)
 
@@ -100,6 +111,7 @@ class RequestQueue:
         sentence = self.first
         caller = sentence.caller
         self._credits[caller] = max(0, self._credits[caller] - sentence.work)
+        self._taken += sentence.work
         self._pop_of(caller)
 
     def pop_of(self, wanted: Callable[[str], bool]) -> Iterator[Sentence]:
@@ -137,7 +149,16 @@ class RequestQueue:
             self._forget(caller)
 
     def _forget(self, caller: str) -> None:
-        del self._waiting[caller], self._credits[caller], self._totals_of[caller]
+        self._left[caller] = self._credits.pop(caller), self._taken
+        if len(self._left) > REMEMBERED_CALLERS:
+            del self._left[next(iter(self._left))]
+        del self._waiting[caller], self._totals_of[caller]
+
+    def _first_credit(self, caller: str) -> int:
+        """Return the credit of a caller whose first sentence arrives."""
+        credit, taken = self._left.pop(caller, (0, self._taken))
+        missed = (self._taken - taken) // max(1, len(self._waiting))
+        return min(MAX_CREDIT, max(QUANTUM, credit + missed))
 
     def _count(self, sentence: Sentence, sign: int) -> None:
         tokens, rows, work, size = len(sentence.source_ids), sentence.rows, sentence.work, sentence.waiting_bytes

@@ -1,11 +1,13 @@
 """The queue of several callers: order, shares by work, and totals."""
 
+from collections import Counter
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jumok_serve.engine.request_queue import QUANTUM, RequestQueue, Totals
+from jumok_serve.engine.request_queue import MAX_CREDIT, QUANTUM, REMEMBERED_CALLERS, RequestQueue, Totals
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options
@@ -95,6 +97,59 @@ def test_a_small_sentence_waits_at_most_one_round(seed: int, rivals: int) -> Non
         before += queue.first.work
         queue.pop_first()
     assert before <= rivals * (QUANTUM + largest)
+
+
+WIDE = (17, 64, True)
+
+
+def take(queue: RequestQueue, caller: str, *, while_waiting: str = "", work: int = 0) -> Counter[str]:
+    """Take sentences while a caller has some, or until `caller` has taken so much work; return the work of each."""
+    taken: Counter[str] = Counter()
+    while queue.work_of(while_waiting) if while_waiting else taken[caller] + queue.first.work <= work:
+        taken[queue.first.caller] += queue.first.work
+        queue.pop_first()
+    return taken
+
+
+@given(absences=st.lists(st.integers(0, MAX_CREDIT), min_size=1, max_size=12), number=st.integers(1, 4))
+@SETTINGS
+def test_callers_of_wide_requests_get_equal_work_although_they_miss_rounds(absences: list[int], number: int) -> None:
+    """None of their sentences waits while the last ones are decoded; others take more meanwhile."""
+    queue, work = RequestQueue(), Counter[str]()
+    queue.extend(sentence("corpus", (8, 16, False)) for _ in range(1000))
+    queue.extend(sentence("wide", WIDE) for _ in range(number))
+    largest = sentence("wide", WIDE).work
+    for absence in absences:
+        work += take(queue, "corpus", while_waiting="wide")
+        assert abs(work["wide"] - work["corpus"]) <= QUANTUM + 2 * largest
+        missed = min(absence, max(0, number * largest - QUANTUM))  # more than a request cannot be made up for by one
+        work += take(queue, "corpus", work=missed)
+        queue.extend(sentence("wide", WIDE) for _ in range(number))
+
+
+@pytest.mark.parametrize(
+    ("absence", "others", "credit"),
+    [
+        (0, 0, QUANTUM),
+        (MAX_CREDIT // 2, 0, MAX_CREDIT // 2),
+        (9 * MAX_CREDIT, 0, MAX_CREDIT),
+        (9 * MAX_CREDIT, REMEMBERED_CALLERS - 1, MAX_CREDIT),
+        (9 * MAX_CREDIT, REMEMBERED_CALLERS, QUANTUM),
+    ],
+)
+def test_the_work_that_a_caller_makes_up_for_is_bounded(absence: int, others: int, credit: int) -> None:
+    """It is forgotten after so many other callers have left."""
+    queue, size = RequestQueue(), (8, 16, False)
+    queue.extend(sentence("corpus", size) for _ in range(1000))
+    queue.extend([sentence("back", size)])
+    take(queue, "corpus", while_waiting="back")
+    take(queue, "corpus", work=absence)
+    queue.extend(passing := [sentence(str(number)) for number in range(others)])
+    gone = set(passing)
+    queue.remove_if(lambda one: one in gone)
+    queue.extend(sentence("back", size) for _ in range(300))
+    work = take(queue, "corpus", while_waiting="back")
+    assert abs(work["back"] - work["corpus"] - (credit - QUANTUM)) <= 2 * QUANTUM
 
 
 def test_callers_beside_the_rounds_leave_first_and_unread_sentences_stay() -> None:

@@ -1,4 +1,4 @@
-"""The outcome of a sentence: the first one stays, and a cancelled sentence gets none."""
+"""The outcome of a sentence: the first one stays, and a cancelled sentence gets none; and its work."""
 
 from concurrent.futures import CancelledError
 
@@ -9,6 +9,7 @@ from jumok_serve.engine.sentence import DEADLINE_SLACK_S, Decoded, Sentence
 from jumok_serve.engine.statistics import EngineCounters, Stage
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.search import SearchPlan
+from jumok_serve.search.options import Sampling
 from tests.support.search_cases import make_options
 
 NOTHING = Decoded(hypotheses=(), queue_s=0.0, encode_s=0.0, decode_s=0.0)
@@ -50,3 +51,13 @@ def test_an_abandoned_sentence_is_counted_by_cause(sentence: Sentence, before_s:
     sentence.abandon(Stage.QUEUE, counters, 1000.0 - before_s)
     assert dict(counters.given_up) == {("queue", cause): 1}
     assert isinstance(sentence.future.exception(), DeadlineExceededError)
+
+
+def test_rows_of_wide_beams_are_more_work_and_count_once_against_the_bound_of_a_request() -> None:
+    """By measurements: every row of a beam of 64 has 128 candidates."""
+    plans = [SearchPlan(make_options(beam_size=size, max_length=10), 2) for size in (4, 16, 32, 64)]
+    assert [plan.step_work for plan in plans] == [4, 16, 36, 83]
+    assert [plan.most_work for plan in plans] == [40, 160, 320, 640]
+    sampling = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=1)
+    drawing = SearchPlan(make_options(beam_size=1, num_hypotheses=64, sampling=sampling, max_length=10), 2)
+    assert drawing.step_work == drawing.most_work / 10

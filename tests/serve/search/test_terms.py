@@ -216,6 +216,6 @@ def test_terms_count_as_work() -> None:
 
     def work(number: int) -> int:
         terms = Terms(tuple(((token,),) for token in range(10, 10 + number)))
-        return SearchPlan(make_options(beam_size=64), 2, terms=terms).step_work
+        return SearchPlan(make_options(beam_size=16), 2, terms=terms).step_work
 
-    assert [work(number) for number in (0, 1, 16, 20, 64)] == [64, math.ceil(64 * 1.2), math.ceil(64 * 4.2), 320, 320]
+    assert [work(number) for number in (0, 1, 16, 20, 64)] == [16, math.ceil(16 * 1.2), math.ceil(16 * 4.2), 80, 80]
