@@ -1,19 +1,28 @@
 """Retries, choice of servers and addresses, by tables worked by hand."""
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
 
 import grpc
 import pytest
 
 import jumok
+from jumok._errors import UnreadCallError, call_error
 from jumok._transport.address import addresses
 from jumok._transport.retry import LONGEST_DELAY_S, Attempts, Backoff, Endpoints
-from jumok_proto.v1.translation_pb2 import TranslateTextRequest, TranslateTextResponse
+from jumok_proto.v1.translation_pb2 import (
+    TranslateCorpusRequest,
+    TranslateCorpusResponse,
+    TranslateTextRequest,
+    TranslateTextResponse,
+)
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from tests.support.hang import bounded
 from tests.support.servers.scripted import Scripted, capitals
 
 UNAVAILABLE = jumok.UnavailableError("gone")
+UNREAD = UnreadCallError("too many calls")
 
 
 def full(retry_after_s: float | None) -> jumok.ResourceExhaustedError:
@@ -99,14 +108,14 @@ def test_a_call_that_the_server_cancels_is_repeated_unless_the_client_was_closed
 def test_calls_that_a_server_does_not_read_are_repeated_until_the_time_is_over() -> None:
     attempts = Attempts(Endpoints(1), 60.0, 1, now=0.0)
     now = 0.0
-    with suppress(jumok.CallCancelledError):
-        while True:
+    with suppress(UnreadCallError):
+        for _ in range(1000):
             attempts.begin(now)
-            now += attempts.failed(jumok.CallCancelledError("busy"), now)
+            now += attempts.failed(UNREAD, now)
     assert 60.0 - LONGEST_DELAY_S <= now < 60.0
     attempts = Attempts(Endpoints(1), 60.0, 2, now=0.0)
     attempts.begin(0.0)
-    attempts.failed(jumok.CallCancelledError("busy"), 0.0)
+    attempts.failed(UNREAD, 0.0)
     attempts.begin(1.0)
     attempts.failed(UNAVAILABLE, 1.0)
     attempts.begin(2.0)
@@ -115,15 +124,24 @@ def test_calls_that_a_server_does_not_read_are_repeated_until_the_time_is_over()
 
 
 class CancelsFirst(Scripted):
-    """Cancels the first calls without a reason, as gRPC does if too many calls are unread."""
+    """Cancels the first call, by default as gRPC does if too many calls wait to be read."""
 
-    cancelled = 1
+    message = "CANCELLED"
+    corpora = 0
 
     def TranslateText(self, request: TranslateTextRequest, context: grpc.ServicerContext) -> TranslateTextResponse:
-        if len(self.requests) < self.cancelled:
+        if not self.requests:
             self.requests.append(request)
-            context.abort(grpc.StatusCode.CANCELLED, "")
+            context.abort(grpc.StatusCode.CANCELLED, self.message)
         return super().TranslateText(request, context)
+
+    def TranslateCorpus(
+        self, request_iterator: Iterator[TranslateCorpusRequest], context: grpc.ServicerContext
+    ) -> Iterator[TranslateCorpusResponse]:
+        self.corpora += 1
+        if self.corpora == 1:
+            context.abort(grpc.StatusCode.CANCELLED, self.message)
+        return super().TranslateCorpus(request_iterator, context)
 
 
 @pytest.fixture
@@ -131,29 +149,44 @@ def service() -> CancelsFirst:
     return CancelsFirst()
 
 
-def test_a_client_repeats_a_call_that_a_server_cancelled(service: Scripted, address: str) -> None:
-    with jumok.Client(address) as client:
+def test_calls_that_a_server_did_not_read_are_no_attempts(service: CancelsFirst, address: str) -> None:
+    with jumok.Client(address, max_attempts=1) as client:
         assert client.translate("a") == capitals("a")
-    assert len(service.requests) == 2
+        assert len(list(client.translate_iter(["a", "b"]))) == 2
+    assert (len(service.requests), service.corpora) == (2, 2)
 
 
-def test_a_call_that_a_server_never_reads_says_so(service: CancelsFirst, address: str) -> None:
-    service.cancelled = 1000
-    with (
-        jumok.Client(address, timeout_s=0.5, max_attempts=1) as client,
-        pytest.raises(jumok.CallCancelledError, match=f"{address} has too many calls .* raise the timeout"),
-    ):
-        client.translate("a")
-    assert len(service.requests) > 1
-
-
-def test_an_asyncio_client_repeats_a_call_that_a_server_cancelled(service: Scripted, address: str) -> None:
+def test_calls_that_a_server_did_not_read_are_no_attempts_with_asyncio(service: CancelsFirst, address: str) -> None:
     async def scenario() -> None:
-        async with jumok.AsyncClient(address) as client:
+        async with jumok.AsyncClient(address, max_attempts=1) as client:
             assert await client.translate("a") == capitals("a")
+            assert len([result async for result in client.translate_iter(["a", "b"])]) == 2
 
-    asyncio.run(scenario())
-    assert len(service.requests) == 2
+    asyncio.run(bounded(scenario()))
+    assert (len(service.requests), service.corpora) == (2, 2)
+
+
+@pytest.mark.parametrize("max_attempts", [1, 2])
+def test_calls_that_a_proxy_cancels_are_attempts(service: CancelsFirst, address: str, max_attempts: int) -> None:
+    service.message = "upstream request timeout"
+    ended = pytest.raises(jumok.CallCancelledError, match=service.message) if max_attempts == 1 else nullcontext()
+    with jumok.Client(address, max_attempts=max_attempts) as client:
+        with ended:
+            assert client.translate("a") == capitals("a")
+        with ended:
+            assert len(list(client.translate_iter(["a", "b"]))) == 2
+    assert (len(service.requests), service.corpora) == (max_attempts, max_attempts)
+
+
+def test_a_call_that_was_not_read_says_so(service: CancelsFirst, address: str) -> None:
+    with (
+        grpc.insecure_channel(address) as channel,
+        pytest.raises(grpc.RpcError) as failed,
+    ):
+        TranslationServiceStub(channel).TranslateText(TranslateTextRequest())
+    error = call_error(failed.value, "a:1")
+    assert isinstance(error, UnreadCallError)
+    assert str(error).startswith("the server at a:1 has too many calls, and did not read this one: call again later")
 
 
 def test_another_server_is_tried_at_once() -> None:

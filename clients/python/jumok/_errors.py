@@ -11,7 +11,7 @@ import grpc
 from google.rpc import status_pb2
 
 from jumok_proto.error_conversion import error_from_proto, make_error, read_details
-from jumok_proto.errors import Details, JumokError, UnavailableError
+from jumok_proto.errors import CallCancelledError, Details, JumokError, UnavailableError
 from jumok_proto.parameters import name_parameter
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
@@ -44,8 +44,8 @@ REFUSED = "Connection refused"
 LOCALHOST, LOOPBACK = "localhost", "127.0.0.1"
 LOOK_S = 0.2
 """Time to connect to this machine, for an error message."""
-NO_WORDS = ("CANCELLED", "the call failed with CANCELLED")
-"""Messages of calls that a server's gRPC refused before the server read them."""
+UNREAD = "CANCELLED"
+"""gRPC's message about a call that it ended because too many wait to be read; proxies say more."""
 OF_CLIENT = "Exception "
 """Begin of gRPC's messages about errors in this process; other INTERNAL without details is not of a server either."""
 CLOSED = "it closed the connection"
@@ -54,6 +54,10 @@ WITH_TLS = (
     "if it needs a certificate of this client, give client_certificate and client_key (--tls-certificate, --tls-key); "
     "if it has no TLS, leave out tls (--tls, --tls-ca)"
 )
+
+
+class UnreadCallError(CallCancelledError):
+    """A server's gRPC ended the call before the server read it."""
 
 
 def call_error(error: grpc.RpcError, server: str, *, tls: bool = False) -> JumokError:
@@ -67,16 +71,17 @@ def call_error(error: grpc.RpcError, server: str, *, tls: bool = False) -> Jumok
         message = _unreachable(code, message, server, tls=tls)
     if not details.reason and code is grpc.StatusCode.UNIMPLEMENTED:
         message = f"the server at {server} is older than this client, or no jumok server: {message}"
-    if code is grpc.StatusCode.CANCELLED and message in NO_WORDS:
-        message = (
-            f"the server at {server} has too many calls that it has not read, and did not read this one in time: raise "
-            "the timeout (timeout_s, --timeout), or send several texts in one call"
-        )
     if code is grpc.StatusCode.UNAUTHENTICATED:
         message = f"{message}; give this caller's token (token, --token, JUMOK_TOKEN) to the client of {server}"
     if not details.reason and code is grpc.StatusCode.INTERNAL and not message.startswith(OF_CLIENT):
         first = message.partition("\n")[0]
         return UnavailableError(f"the call was lost between {server} and a server: {first}", details=details, code=code)
+    if not details.reason and code is grpc.StatusCode.CANCELLED and message == UNREAD:
+        return UnreadCallError(
+            f"the server at {server} has too many calls, and did not read this one: call again later, and send several "
+            "texts in one call",
+            details=details,
+        )
     made = make_error(code, message, details)
     name_parameter(made)
     return made

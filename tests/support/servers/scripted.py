@@ -1,6 +1,7 @@
 """A scripted gRPC service for tests of clients."""
 
 import threading
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
@@ -9,7 +10,7 @@ import grpc
 from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionWeights
-from jumok_proto.conversion import detected_to_proto, response_to_proto, scores_to_proto
+from jumok_proto.conversion import detected_to_proto, response_to_proto, scores_to_proto, translation_to_proto
 from jumok_proto.results import DetectedLanguage, FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
@@ -104,8 +105,13 @@ class Scripted(TranslationServiceServicer):
     def StreamTranslateText(self, request: object, context: grpc.ServicerContext) -> NoReturn:
         raise NotImplementedError
 
-    def TranslateCorpus(self, request_iterator: object, context: grpc.ServicerContext) -> NoReturn:
-        raise NotImplementedError
+    def TranslateCorpus(
+        self, request_iterator: Iterator[translation_pb2.TranslateCorpusRequest], context: grpc.ServicerContext
+    ) -> Iterator[translation_pb2.TranslateCorpusResponse]:
+        for request in request_iterator:
+            answers = [(item.id, translation_to_proto(capitals(item.content))) for item in request.items]
+            results = [translation_pb2.CorpusResult(id=number, translation=answer) for number, answer in answers]
+            yield translation_pb2.TranslateCorpusResponse(results=results)
 
     def ScoreText(
         self, request: translation_pb2.ScoreTextRequest, context: grpc.ServicerContext

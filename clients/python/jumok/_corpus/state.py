@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jumok._errors import way_to
+from jumok._errors import UnreadCallError, way_to
 from jumok._requests import corpus_settings
 from jumok._responses import read_corpus_result
 from jumok._results import TextResult
@@ -47,7 +47,8 @@ class Corpus:
         start: index of the first text.
         window: largest number of texts read and not returned.
         timeout_s: longest time without an answer while texts are unanswered.
-        max_attempts: number of failed calls without any answer, after which the corpus fails.
+        max_attempts: number of failed calls without any answer, those aside that a server did not read, after which the
+            corpus fails.
         endpoints: servers of the client.
         servers: address of each server.
 
@@ -190,10 +191,9 @@ class Corpus:
             return 0.0
         self._last_error = error
         other_ready = self._endpoints.ended(self.endpoint, error, now)
-        unread = isinstance(error, CallCancelledError)
-        if not (error.retryable or unread):
+        if not (error.retryable or isinstance(error, CallCancelledError)):
             self.failure = error
-        elif not (self._answered_any or unread):
+        elif not (self._answered_any or isinstance(error, UnreadCallError)):
             self._attempts_left -= 1
             if self._attempts_left <= 0:
                 self.failure = error

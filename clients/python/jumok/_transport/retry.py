@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from jumok._errors import UnreadCallError
 from jumok_proto.errors import CallCancelledError, JumokError, UnavailableError
 
 MAX_ATTEMPTS = 5
@@ -111,7 +112,7 @@ class Attempts:
     Args:
         endpoints: servers of the client.
         limit_s: seconds for all attempts together.
-        max_attempts: largest number of attempts.
+        max_attempts: largest number of attempts, those aside that the server did not read.
         now: monotonic time.
     """
 
@@ -136,16 +137,16 @@ class Attempts:
     def failed(self, error: JumokError, now: float, *, closed: bool = False) -> float:
         """Return the seconds until the next attempt; raises after the last.
 
-        gRPC cancels calls of a server that has too many unread ones. As the server has not seen them, they are repeated
-        until the time is over, and are no attempts.
+        Calls that the server did not read are repeated until the time is over, and are no attempts; so does gRPC's
+        transparent retry (gRFC A6). Others that were cancelled are repeated as attempts.
 
         Args:
             closed: True if the client was closed, which cancels calls too.
         """
         other_ready = self._endpoints.ended(self.endpoint, error, now)
-        unread = isinstance(error, CallCancelledError) and not closed
-        self._left += unread
-        if not (error.retryable or unread) or self._left <= 0:
+        cancelled = isinstance(error, CallCancelledError) and not closed
+        self._left += cancelled and isinstance(error, UnreadCallError)
+        if not (error.retryable or cancelled) or self._left <= 0:
             raise error
         delay_s = 0.0 if other_ready else self._backoff.delay_s(error.retry_after_s)
         if now + delay_s >= self._deadline:
