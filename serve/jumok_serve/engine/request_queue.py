@@ -9,8 +9,11 @@ from jumok_serve.engine.sentence import Sentence
 QUANTUM = 2048
 """Work that a caller may take from the queue per round, in row steps: ten sentences of 17 tokens at beam size 4."""
 
+MAX_TURN = 2 * QUANTUM
+"""Work after which a turn ends although the caller has more credit, in row steps."""
+
 MAX_CREDIT = 8 * QUANTUM
-"""Most credit of a caller that comes back, in row steps: four sentences of 17 tokens at beam size 64."""
+"""Most credit of a caller that comes back, in row steps: three sentences of 17 tokens at beam size 64."""
 
 REMEMBERED_CALLERS = 1024
 """Most callers that have left the queue and may come back with more credit than a new one."""
@@ -39,12 +42,14 @@ class RequestQueue:
     """Waiting sentences: by order of arrival for one caller, by deficit round robin for several.
 
     In each round a caller's credit grows by `QUANTUM`, and its first sentences leave while the credit covers their
-    work; the rest of the credit is kept while the caller has more ("Efficient fair queuing using deficit round robin",
-    Shreedhar and Varghese, 1996). So the work that callers take differs by at most one round and one sentence, whatever
-    the number and the size of their sentences, and each waits at most one round for its next credit.
+    work, until they have taken `MAX_TURN` ("Efficient fair queuing using deficit round robin", Shreedhar and Varghese,
+    1996; there a turn ends only with the credit). So a turn takes less than `MAX_TURN` and one sentence, and a caller
+    waits for at most one turn of each other caller until its next turn. While two callers have sentences, the work that
+    they take differs by at most `QUANTUM` and one sentence of each.
 
-    A caller misses rounds while all its sentences are being decoded. When the next ones arrive, its credit grows by the
-    work that each of the others has taken meanwhile, to `MAX_CREDIT` at most.
+    A caller without a waiting sentence misses rounds, because its sentences are being decoded or it has none. When its
+    next sentences arrive, its credit has grown by its share of the work taken meanwhile, to `MAX_CREDIT` at most. The
+    share is a virtual time: all work that leaves, divided by the number of callers with sentences at that moment.
 
     Attributes:
         tokens: source tokens of all sentences.
@@ -58,8 +63,9 @@ class RequestQueue:
         self._waiting: dict[str, deque[Sentence]] = {}  # by caller, in the order of the round; none is empty
         self._credits: dict[str, int] = {}
         self._totals_of: dict[str, Totals] = {}
-        self._taken = 0  # work of all sentences that have left in rounds
-        self._left: dict[str, tuple[int, int]] = {}  # credit and `_taken` as a caller left; the latest last
+        self._spent = 0  # work of the first caller in its present turn
+        self._share = 0  # virtual time: work that a caller who always has sentences has taken, about
+        self._absent: dict[str, tuple[int, int]] = {}  # credit and `_share` as a caller left; the latest last
         self._length = self.tokens = self.rows = self.positions = self.work = self.bytes = 0
 
     def __len__(self) -> int:
@@ -79,10 +85,11 @@ class RequestQueue:
         """The sentence that leaves next; the same until it leaves, unless its caller is the only one."""
         while True:
             caller, waiting = next(iter(self._waiting.items()))
-            if len(self._waiting) == 1 or waiting[0].work <= self._credits[caller]:
+            if len(self._waiting) == 1 or (self._spent < MAX_TURN and waiting[0].work <= self._credits[caller]):
                 return waiting[0]
             self._credits[caller] += QUANTUM
             self._waiting[caller] = self._waiting.pop(caller)  # to the end of the round
+            self._spent = 0
 
     def totals_of(self, caller: str) -> Totals:
         """Return the sums of a caller's sentences."""
@@ -107,12 +114,17 @@ class RequestQueue:
             self._count(sentence, 1)
 
     def pop_first(self) -> None:
-        """Remove the first sentence."""
+        """Remove the first sentence for its work."""
         sentence = self.first
         caller = sentence.caller
         self._credits[caller] = max(0, self._credits[caller] - sentence.work)
-        self._taken += sentence.work
+        self._spent += sentence.work
+        self._share += sentence.work // len(self._waiting)
         self._pop_of(caller)
+
+    def drop_first(self) -> None:
+        """Remove the first sentence without its work: it takes none of its caller's credit."""
+        self._pop_of(self.first.caller)
 
     def pop_of(self, wanted: Callable[[str], bool]) -> Iterator[Sentence]:
         """Remove, beside the rounds, the sentences of the wanted callers, as far as they are read."""
@@ -149,16 +161,17 @@ class RequestQueue:
             self._forget(caller)
 
     def _forget(self, caller: str) -> None:
-        self._left[caller] = self._credits.pop(caller), self._taken
-        if len(self._left) > REMEMBERED_CALLERS:
-            del self._left[next(iter(self._left))]
+        if caller == next(iter(self._waiting)):
+            self._spent = 0
+        self._absent[caller] = self._credits.pop(caller), self._share
+        if len(self._absent) > REMEMBERED_CALLERS:
+            del self._absent[next(iter(self._absent))]
         del self._waiting[caller], self._totals_of[caller]
 
     def _first_credit(self, caller: str) -> int:
         """Return the credit of a caller whose first sentence arrives."""
-        credit, taken = self._left.pop(caller, (0, self._taken))
-        missed = (self._taken - taken) // max(1, len(self._waiting))
-        return min(MAX_CREDIT, max(QUANTUM, credit + missed))
+        credit, share = self._absent.pop(caller, (0, self._share))
+        return min(MAX_CREDIT, max(QUANTUM, credit + self._share - share))
 
     def _count(self, sentence: Sentence, sign: int) -> None:
         tokens, rows, work, size = len(sentence.source_ids), sentence.rows, sentence.work, sentence.waiting_bytes

@@ -24,8 +24,10 @@ ENGINE_FAILED = "the engine of the model failed and is restarting"
 MAX_JOINING_TOKENS = 512
 """Most source tokens that a decoding replica encodes between two steps, so that running sentences are not delayed."""
 
-MAX_SHARED_STEP_WORK = 128
-"""Most work of a step while callers contend (`Callers.contended`), in row steps, or one sentence."""
+MAX_SHARED_STEP_WORK = 166
+"""Most work of a step while callers contend (`Callers.contended`), in row steps: two sentences at beam size 64.
+
+One sentence may have more."""
 
 SHARED_JOINING_TOKENS = 64
 """`MAX_JOINING_TOKENS` while callers contend."""
@@ -145,17 +147,15 @@ class SchedulingPolicy:
         few = rows <= self._limits.max_alone_rows
         share = rows if few else rows / (1 + len(others))
         scarce = self._is_scarce(occupied)
-        while self.queue and not scarce:
-            sentence = self.queue.first
-            if not self._drop_if_abandoned(sentence, now):
-                enough = occupied.rows > fewest_rows and occupied.rows + sentence.rows > share
-                enough = enough or (few and self._fits_busier_replica(sentence, occupied))
-                enough = enough or self._is_long_step(sentence, occupied)
-                tokens_left -= len(sentence.source_ids)
-                if enough or (taken and tokens_left < 0) or not self._capacity.fits(sentence, occupied, total):
-                    break
-                occupied.add(sentence)
-                taken.append(sentence)
+        while not scarce and (sentence := self._first(now)):
+            enough = occupied.rows > fewest_rows and occupied.rows + sentence.rows > share
+            enough = enough or (few and self._fits_busier_replica(sentence, occupied))
+            enough = enough or self._is_long_step(sentence, occupied)
+            tokens_left -= len(sentence.source_ids)
+            if enough or (taken and tokens_left < 0) or not self._capacity.fits(sentence, occupied, total):
+                break
+            occupied.add(sentence)
+            taken.append(sentence)
             self.queue.pop_first()
         self._record_drain(work, now)
         return taken
@@ -206,14 +206,12 @@ class SchedulingPolicy:
         if not most or any(self._would_take(number, self.queue.first) for number in range(len(self._occupied))):
             return ahead
         tokens_left, work = MAX_JOINING_TOKENS - _tokens(taken), self.queue.work
-        while self.queue and len(ahead) < most:
-            sentence = self.queue.first
-            if not self._drop_if_abandoned(sentence, now):
-                tokens_left -= len(sentence.source_ids)
-                # A sentence over a replica's part waits until the others decode little, and so do all after it.
-                if tokens_left < 0 or not self._capacity.fits_idle_replica(sentence):
-                    break
-                ahead.append(sentence)
+        while len(ahead) < most and (sentence := self._first(now)):
+            tokens_left -= len(sentence.source_ids)
+            # A sentence over a replica's part waits until the others decode little, and so do all after it.
+            if tokens_left < 0 or not self._capacity.fits_idle_replica(sentence):
+                break
+            ahead.append(sentence)
             self.queue.pop_first()
         self._record_drain(work, now)
         self._ahead[replica] = ahead
@@ -321,6 +319,15 @@ class SchedulingPolicy:
         self._next_sweep = now + SWEEP_INTERVAL_S
         self._watch.reset(self.queue, now)
         self.queue.remove_if(lambda sentence: self._abandon_if_due(sentence, now))
+
+    def _first(self, now: float) -> Sentence | None:
+        """Return the first waiting sentence that is not abandoned; drop those before it."""
+        while self.queue:
+            sentence = self.queue.first
+            if not self._drop_if_abandoned(sentence, now):
+                return sentence
+            self.queue.drop_first()
+        return None
 
     def _drop_if_abandoned(self, sentence: Sentence, now: float) -> bool:
         """Abandon a sentence that is cancelled or late; the watch saves checks."""

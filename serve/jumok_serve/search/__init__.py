@@ -83,7 +83,8 @@ WIDE_BEAM, WIDE_WORK = 16, 1 / 170
 """Additional work of a row for each hypothesis by which its beam is larger than `WIDE_BEAM`, in row steps.
 
 Each row has twice as many candidates as its beam has hypotheses. Measured with the same model, in processor time: none
-with 16 hypotheses, 0.1 with 32 and 0.2 to 0.35 with 64."""
+with 16 hypotheses, 0.1 with 32 and 0.2 to 0.35 with 64. `TERM_WORK` was measured in the larger beams of terms and has
+this work already, so only the larger of the two counts."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -112,11 +113,11 @@ class SearchPlan:
         """Work of a step in row steps, rounded up; one is the time of a row without constraints."""
         terms = min(sum(map(bool, self.terms.alternatives)), MOST_WEIGHED_TERMS)
         wider = max(0, self.options.beam_size - WIDE_BEAM)
-        return math.ceil(self.rows * (self._row_work + TERM_WORK * terms + WIDE_WORK * wider))
+        return math.ceil(self.rows * (self._row_work + max(TERM_WORK * terms, WIDE_WORK * wider)))
 
     @property
     def _row_work(self) -> float:
-        """Work of a row's step, in row steps, without terms and as in a small beam."""
+        """Work of a row's step, in row steps, without that of terms and wide beams."""
         options = self.options
         remembers = options.no_repeat_ngram_size > 0 or options.repetition_penalty != 1.0
         drawing = 0.0
@@ -137,7 +138,7 @@ class SearchPlan:
 
     @property
     def most_work(self) -> int:
-        """Most work of the search without terms and as of small beams, in row steps: bounds of requests count rows."""
+        """Most work of the search for the bound of a request, in row steps: without that of terms and wide beams."""
         return math.ceil(self.rows * self._row_work) * self.most_steps
 
     def begin(self) -> Search:

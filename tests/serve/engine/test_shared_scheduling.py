@@ -110,6 +110,33 @@ def test_one_sentence_may_take_more_than_a_short_step() -> None:
     assert take(policy) == large[1:]
 
 
+def test_two_sentences_with_wide_beams_share_a_short_step() -> None:
+    policy = SchedulingPolicy(EngineLimits(), 1)
+    wide = [sentence("wide", beam_size=64) for _ in range(4)]
+    policy.admit(wide, NOW)
+    policy.admit([light := sentence("other")], NOW)
+    assert take(policy) == [light, *wide[:2]]
+    assert take(policy, [light, *wide[:2]]) == []
+
+
+def test_sentences_that_are_late_do_not_count_as_work_of_their_caller() -> None:
+    """Callers with as many sentences that can be decoded get equal parts of a batch."""
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 400), 1)
+    policy.admit([gone := sentence("first")], NOW)
+    gone.future.cancel()
+    assert take(policy) == []  # and scans no queue for some time
+    late = bulk("first", 100)
+    for one in late:
+        one.deadline = NOW + 0.01
+    policy.admit([*late, *bulk("first")], NOW)
+    policy.admit(bulk("second"), NOW)
+    taken = take(policy, now=NOW + 0.02)
+    assert all(one.future.done() for one in late)
+    assert len(taken) == 100
+    numbers = Counter(one.caller for one in taken)
+    assert abs(numbers["first"] - numbers["second"]) * taken[0].work <= QUANTUM
+
+
 def test_a_light_sentence_joins_beside_a_full_batch() -> None:
     policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 40), 1)
     sentences = bulk("bulk")
