@@ -24,10 +24,8 @@ ENGINE_FAILED = "the engine of the model failed and is restarting"
 MAX_JOINING_TOKENS = 512
 """Most source tokens that a decoding replica encodes between two steps, so that running sentences are not delayed."""
 
-MAX_SHARED_STEP_WORK = 166
-"""Most work of a step while callers contend (`Callers.contended`), in row steps: two sentences at beam size 64.
-
-One sentence may have more."""
+MAX_SHARED_STEP_WORK = 128
+"""Most work of a step while callers contend (`Callers.contended`), in row steps, or one sentence."""
 
 SHARED_JOINING_TOKENS = 64
 """`MAX_JOINING_TOKENS` while callers contend."""
