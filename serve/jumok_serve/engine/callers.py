@@ -13,8 +13,8 @@ from jumok_serve.rate_limit import RateLimiter
 PRESENCE_S = 5.0
 """Seconds after its last sentence for which a caller counts as present."""
 
-LIGHT_WORK = 5120
-"""Most unfinished work of a light caller, in row steps: 25 sentences of 17 tokens at beam size 4, or one at 64."""
+LIGHT_WORK = 4608
+"""Most unfinished work of a light caller, in row steps: 23 sentences of 17 tokens at beam size 4, or one at 64."""
 
 
 class Callers:

@@ -12,8 +12,8 @@ from tests.support.search_cases import make_options
 NOW = 1000.0
 
 
-def sentence(caller: str, *, beam_size: int = 4, ngrams: int = 0) -> Sentence:
-    options = make_options(beam_size=beam_size, max_length=100, no_repeat_ngram_size=ngrams)
+def sentence(caller: str, *, beam_size: int = 4) -> Sentence:
+    options = make_options(beam_size=beam_size, max_length=100)
     return Sentence(source_ids=[5] * 17, plan=SearchPlan(options, 2), caller=caller)
 
 
@@ -36,13 +36,13 @@ def test_a_caller_is_light_only_beside_a_heavy_one() -> None:
     assert not callers.is_light("few")
 
 
-@pytest.mark.parametrize(("beam_size", "ngrams", "most"), [(4, 0, 25), (5, 0, 20), (64, 0, 1), (64, 3, 1)])
-def test_a_light_caller_has_few_sentences_or_one_with_a_wide_beam(beam_size: int, ngrams: int, most: int) -> None:
+@pytest.mark.parametrize(("beam_size", "most"), [(4, 23), (5, 18), (64, 1)])
+def test_a_light_caller_has_few_sentences_or_one_with_a_wide_beam(beam_size: int, most: int) -> None:
     callers = Callers(EngineLimits())
     callers.arrived(heavy_work("many"), NOW)
-    callers.arrived([sentence("few", beam_size=beam_size, ngrams=ngrams) for _ in range(most)], NOW)
+    callers.arrived([sentence("few", beam_size=beam_size) for _ in range(most)], NOW)
     assert callers.is_light("few")
-    callers.arrived([sentence("few", beam_size=beam_size, ngrams=ngrams)], NOW)
+    callers.arrived([sentence("few", beam_size=beam_size)], NOW)
     assert not callers.is_light("few")
 
 
