@@ -1,7 +1,6 @@
 """The benchmark of imports on tiny checkpoints."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -57,8 +56,14 @@ def test_pages_that_forked_processes_share_count_once() -> None:
 
 
 def test_a_process_without_others_has_the_memory_that_its_status_says() -> None:
-    anonymous, file_backed = memory_of_tree(os.getpid())
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    program = f"import sys; held = b'x' * {128 * 2**20}; print('ready', flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        anonymous, file_backed = memory_of_tree(process.pid)
+        lines = dict(line.split(":", 1) for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+        process.stdin.close()
     status = {name: int(lines[name].split()[0]) for name in ("RssAnon", "RssFile")}
     assert anonymous == pytest.approx(status["RssAnon"], rel=0.1)
     assert 0 < file_backed <= 1.1 * status["RssFile"]  # other processes have some of the files, too
