@@ -37,7 +37,7 @@ MAX_OPEN_FILES = 16
 """Files that are translated at once; one caller may have half, and further ones wait."""
 MAX_UPLOADS = 2
 """Files of the largest size that a caller may have in memory before they are read; further ones wait unread."""
-MAX_FILES_MEMORY = 192 * 2**20
+MAX_FILES_MEMORY = 128 * 2**20
 """Bytes of memory of all files that are translated; one caller may have half, and further files wait."""
 READING_THREADS = 2
 TEXTS_PER_MESSAGE = 64
