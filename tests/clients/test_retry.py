@@ -12,6 +12,8 @@ from jumok._errors import UnreadCallError, call_error
 from jumok._transport.address import addresses
 from jumok._transport.retry import LONGEST_DELAY_S, Attempts, Backoff, Endpoints
 from jumok_proto.v1.translation_pb2 import (
+    StreamTranslateTextRequest,
+    StreamTranslateTextResponse,
     TranslateCorpusRequest,
     TranslateCorpusResponse,
     TranslateTextRequest,
@@ -127,7 +129,7 @@ class CancelsFirst(Scripted):
     """Cancels the first call, by default as gRPC does if too many calls wait to be read."""
 
     message = "CANCELLED"
-    corpora = 0
+    corpora = streams = 0
 
     def TranslateText(self, request: TranslateTextRequest, context: grpc.ServicerContext) -> TranslateTextResponse:
         if not self.requests:
@@ -143,6 +145,14 @@ class CancelsFirst(Scripted):
             context.abort(grpc.StatusCode.CANCELLED, self.message)
         return super().TranslateCorpus(request_iterator, context)
 
+    def StreamTranslateText(
+        self, request: StreamTranslateTextRequest, context: grpc.ServicerContext
+    ) -> Iterator[StreamTranslateTextResponse]:
+        self.streams += 1
+        if self.streams == 1:
+            context.abort(grpc.StatusCode.CANCELLED, self.message)
+        return super().StreamTranslateText(request, context)
+
 
 @pytest.fixture
 def service() -> CancelsFirst:
@@ -153,16 +163,18 @@ def test_calls_that_a_server_did_not_read_are_no_attempts(service: CancelsFirst,
     with jumok.Client(address, max_attempts=1) as client:
         assert client.translate("a") == capitals("a")
         assert len(list(client.translate_iter(["a", "b"]))) == 2
-    assert (len(service.requests), service.corpora) == (2, 2)
+        assert [update.text for update in client.translate_stream("a")] == ["A"]
+    assert (len(service.requests), service.corpora, service.streams) == (2, 2, 2)
 
 
 def test_calls_that_a_server_did_not_read_are_no_attempts_with_asyncio(service: CancelsFirst, address: str) -> None:
     async def scenario() -> None:
         async with jumok.AsyncClient(address, max_attempts=1) as client:
             assert await client.translate("a") == capitals("a")
+            assert [update.text async for update in client.translate_stream("a")] == ["A"]
 
     asyncio.run(bounded(scenario()))
-    assert len(service.requests) == 2
+    assert (len(service.requests), service.streams) == (2, 2)
 
 
 @pytest.mark.parametrize("max_attempts", [1, 2])

@@ -189,7 +189,7 @@ def test_a_caller_misses_its_share_of_the_work_of_those_that_waited_meanwhile(la
     ("callers", "number", "rows"), [(1, 4, 128), (2, 2, 320), (2, 4, 320), (4, 2, 320), (8, 4, 1280), (16, 2, 1280)]
 )
 def test_callers_of_wide_requests_get_the_work_of_a_corpus(callers: int, number: int, rows: int) -> None:
-    """Each sends its next request once the last is decoded, in batches of so many rows, while a corpus always waits."""
+    """Each sends its next request once the last is decoded; batches have `rows` rows, and a corpus always waits."""
     queue, work = RequestQueue(), Counter[str]()
     plans = {size: SearchPlan(make_options(beam_size=size, max_length=100, num_hypotheses=1), 2) for size in (4, 64)}
     decoding: list[tuple[int, int, Sentence]] = []  # end and number

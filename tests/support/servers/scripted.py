@@ -3,14 +3,20 @@
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import Any
 
 import grpc
 
 from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionWeights
-from jumok_proto.conversion import detected_to_proto, response_to_proto, scores_to_proto, translation_to_proto
+from jumok_proto.conversion import (
+    detected_to_proto,
+    response_to_proto,
+    scores_to_proto,
+    timings_to_proto,
+    translation_to_proto,
+)
 from jumok_proto.results import DetectedLanguage, FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
@@ -102,8 +108,13 @@ class Scripted(TranslationServiceServicer):
         answers = [] if self.drop_answers else [capitals(text) for text in request.contents]
         return response_to_proto(answers, TIMINGS)
 
-    def StreamTranslateText(self, request: object, context: grpc.ServicerContext) -> NoReturn:
-        raise NotImplementedError
+    def StreamTranslateText(
+        self, request: translation_pb2.StreamTranslateTextRequest, context: grpc.ServicerContext
+    ) -> Iterator[translation_pb2.StreamTranslateTextResponse]:
+        answer = capitals(request.content)
+        yield translation_pb2.StreamTranslateTextResponse(
+            stable_text=answer.text, translation=translation_to_proto(answer), timings=timings_to_proto(TIMINGS)
+        )
 
     def TranslateCorpus(
         self, request_iterator: Iterator[translation_pb2.TranslateCorpusRequest], context: grpc.ServicerContext
