@@ -19,7 +19,9 @@ _ELIDED = re.compile(r"^\w{1,2}['\u2019]")
 _INITIALS = re.compile(r"\w\.-\w")
 _ERA = "j.-c"
 """French for Christ; it often ends a sentence, unlike initials of names."""
-_ITEM = re.compile(r"(?<!\S)(\d{1,2})\.\s+(?=\S)")
+_NUMBER = re.compile(r"(?<!\S)\d{1,2}\Z")
+_AFTER_NUMBER = re.compile(r"\.\s+(?=\S)")
+"""Begins with a letter of its own, which makes the search ten times as fast as one for numbers."""
 _BEFORE_ITEM = re.compile(r"[.!?\u2026:;)\"\u201c\u201d\u00bb]\s+\Z")
 _MARKER = re.compile(
     r"""(?x)
@@ -79,16 +81,19 @@ def list_items(line: str) -> Iterator[tuple[int, int]]:
     """
     before: tuple[int, int] | None = None
     number = 0
-    for found in _ITEM.finditer(line):
-        place = found.span()
+    for after in _AFTER_NUMBER.finditer(line):
+        found = _NUMBER.search(line, max(0, after.start() - 2), after.start())
+        if found is None:
+            continue
+        place = found.start(), after.end()
         if place[0] and not _BEFORE_ITEM.search(line, max(0, place[0] - 8), place[0]):
             continue
-        if int(found[1]) == number + 1 and before is not None:
+        if int(found[0]) == number + 1 and before is not None:
             if number == 1:
                 yield before
             yield place
             before, number = place, number + 1
-        elif int(found[1]) == 1:
+        elif int(found[0]) == 1:
             before, number = place, 1
 
 

@@ -1,9 +1,18 @@
 """Abbreviations, ordinals and markers of lists: full stops that end no sentence."""
 
+import re
+import time
+from collections.abc import Callable
+
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from jumok_serve.manifest.language_codes import primary_language
+from jumok_serve.text.boundary_rules import list_items
 from jumok_serve.text.sentence_splitting import split
+
+ITEM = re.compile(r"(?<!\S)(\d{1,2})\.\s+(?=\S)")
 
 SPLIT = {
     "en": [
@@ -101,3 +110,37 @@ def test_codes_of_three_letters_have_two() -> None:
     ]
     assert split("你好。天气很好!", "cmn").sentences == ("你好。", "天气很好!")
     assert split("A. B", "eng").for_target("jpn_Jpan") == split("A. B", "eng").for_target("ja")
+
+
+def plain_list_items(line: str) -> list[tuple[int, int]]:
+    """Find the markers of lists by one pattern, number by number."""
+    before = re.compile(r"(?:^|[.!?\u2026:;)\"\u201c\u201d\u00bb]\s{1,7})\Z")
+    lists: list[list[tuple[int, int]]] = [[]]
+    for found in ITEM.finditer(line):
+        if not before.search(line[: found.start()]):
+            continue
+        if lists[-1] and int(found[1]) == len(lists[-1]) + 1:
+            lists[-1].append(found.span())
+        elif int(found[1]) == 1:
+            lists.append([found.span()])
+    return [place for places in lists if len(places) > 1 for place in places]
+
+
+@given(st.lists(st.sampled_from(["1", "2", "3", "12", "\u0661", ".", ". ", " ", "\u2003", "a", ": "])).map("".join))
+@example("1. a. 2. b. 3. c: 1. d. 2. e")
+@example("1. 2. 3. a 12. b. 123. c")
+def test_markers_of_lists_are_those_that_one_pattern_finds(line: str) -> None:
+    assert list(list_items(line)) == plain_list_items(line)
+
+
+@pytest.mark.parametrize("unit", ["\u201c", "a man and ", "1 2 "])
+def test_a_long_line_without_lists_is_searched_faster_than_by_one_pattern(unit: str) -> None:
+    line = unit * (100_000 // len(unit))
+
+    def seconds(search: Callable[[], object]) -> float:
+        started = time.process_time()
+        search()
+        return time.process_time() - started
+
+    plain = min(seconds(lambda: ITEM.search(line)) for _ in range(5))
+    assert min(seconds(lambda: list(list_items(line))) for _ in range(5)) < plain / 4

@@ -110,14 +110,14 @@ class TranslationService(TranslationServiceServicer):
         with self._use(request) as chosen:
             parsed = await self._parse(chosen, request, context)
             self._limits.check_num_texts(len(request.contents))
-            self._limits.check_lengths(contents=request.contents, target_prefixes=request.target_prefixes)
+            contents, prefixes = [*request.contents], [*request.target_prefixes]  # each access decodes them anew
+            self._limits.check_lengths(contents=contents, target_prefixes=prefixes)
             if parsed.parameters.markup is not None:
-                self._limits.check_tags(request.contents)
-            self._limits.check_hypotheses(len(request.contents), parsed.beam_size, parsed.num_hypotheses)
-            prefixes = list(request.target_prefixes) or None
+                self._limits.check_tags(contents)
+            self._limits.check_hypotheses(len(contents), parsed.beam_size, parsed.num_hypotheses)
             attends = parsed.parameters.attends
             with self._work.attention_slot(attends):
-                pending = await self._submit(chosen, list(request.contents), parsed.parameters, prefixes)
+                pending = await self._submit(chosen, contents, parsed.parameters, prefixes or None)
                 try:
                     await self._wakeups.wait(pending.futures)
 
@@ -256,11 +256,12 @@ class TranslationService(TranslationServiceServicer):
         reject_unknown_fields(request)
         with self._use(request) as chosen:
             self._limits.check_num_texts(len(request.contents))
-            self._limits.check_lengths(contents=request.contents, targets=request.targets)
+            contents, targets = [*request.contents], [*request.targets]
+            self._limits.check_lengths(contents=contents, targets=targets)
             start = partial(
                 chosen.only("scoring").scoring,
-                list(request.contents),
-                list(request.targets),
+                contents,
+                targets,
                 ScoringParameters(
                     source_language=request.source_language_code,
                     target_language=request.target_language_code,
@@ -270,7 +271,7 @@ class TranslationService(TranslationServiceServicer):
                     caller=current_caller(),
                 ),
             )
-            scoring = await self._work.tokenize(start, request.contents, request.targets)
+            scoring = await self._work.tokenize(start, contents, targets)
             try:
                 return await self._work.score(_scored(scoring))
             finally:
@@ -281,11 +282,12 @@ class TranslationService(TranslationServiceServicer):
         reject_unknown_fields(request)
         with self._use(request) as chosen:
             self._limits.check_num_texts(len(request.contents))
-            self._limits.check_lengths(contents=request.contents, targets=request.targets)
+            contents, targets = [*request.contents], [*request.targets]
+            self._limits.check_lengths(contents=contents, targets=targets)
             start = partial(
                 chosen.only("alignment").aligning,
-                list(request.contents),
-                list(request.targets) or None,
+                contents,
+                targets or None,
                 parse_attention_query(request),
                 TextParameters(
                     source_language=request.source_language_code,
@@ -296,7 +298,7 @@ class TranslationService(TranslationServiceServicer):
                 ),
             )
             with self._work.attention_slot(True):
-                aligning = await self._work.tokenize(start, request.contents, request.targets)
+                aligning = await self._work.tokenize(start, contents, targets)
                 try:
                     await self._wakeups.wait(aligning.futures)
                     return await self._work.run(lambda: alignments_to_proto(aligning.collect()), attention=True)
