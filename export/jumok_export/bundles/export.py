@@ -85,6 +85,7 @@ def export_bundle(
     precisions: Sequence[str] = DEFAULT_PRECISIONS,
     calibration: Sequence[str] | None = None,
     activation_scales: Mapping[str, float] = MappingProxyType({}),
+    weight_multipliers: Mapping[str, float] = MappingProxyType({}),
     stored_precision: str | None = None,
     shortlist: ShortlistPlan | None = None,
     alignment: AlignmentHeads | None = None,
@@ -116,6 +117,8 @@ def export_bundle(
             the same. fp16 is verified on them.
         activation_scales: int8 scales of the activations before matrices, by the names of the model's parameters, if it
             comes with some; they are for values from -127 to 127.
+        weight_multipliers: multipliers of the matrices that came in 8 bits, weight = value / multiplier, by the same
+            names: with them, products are rounded as Marian rounds them.
         stored_precision: precision in which the model's weights were stored, if the bundle has it; a server takes it
             unless told otherwise.
         shortlist: source of shortlists, which list target tokens for texts in the default language.
@@ -167,7 +170,7 @@ def export_bundle(
     else:
         sources = random_texts(tokenizer, special_tokens, direction, limits)
     if activation_scales:
-        calibrator = partial(given_calibration, model, activation_scales, search.start)
+        calibrator = partial(given_calibration, model, activation_scales, weight_multipliers, search.start)
     described_texts: Literal["calibration texts", "random tokens"] = (
         "random tokens" if calibration is None else "calibration texts"
     )

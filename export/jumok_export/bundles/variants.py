@@ -19,7 +19,7 @@ from jumok_export.graphs.storage import WeightsFile
 from jumok_export.parallel import threads_each
 from jumok_export.quantization.calibration import Calibration
 from jumok_export.quantization.find_matrices import quantized_matrices, rectified_keys
-from jumok_export.quantization.int8_graphs import Scales, quantize_graph
+from jumok_export.quantization.int8_graphs import quantize_graph
 from jumok_export.verification.agreement import SourceTexts, measure_agreement
 from jumok_export.verification.fp16 import verify_fp16
 from jumok_export.verification.fp32 import verify_device, verify_fp32, verify_sources
@@ -109,13 +109,13 @@ class _Writer:
     def int8(self, folder: Path) -> tuple[PrecisionVariant, VerificationReport, Agreement | None]:
         calibration = self._calibration
         given = calibration is not None and calibration.given
-        variant, agreement = self._quantized(folder, {} if calibration is None else calibration.scales, signed=given)
+        variant, agreement = self._quantized(folder, calibration)
         if calibration is not None and not given and agreement is not None and not agrees(agreement):
             with elsewhere_in(folder) as elsewhere:
-                _, by_row = self._quantized(elsewhere, {})
+                _, by_row = self._quantized(elsewhere, None)
             if by_row is not None and by_row.share > agreement.share + CALIBRATION_LOSS:
                 calibration = replace(calibration, scales={})
-                variant, agreement = self._quantized(folder, calibration.scales)
+                variant, agreement = self._quantized(folder, calibration)
         weights = [matrix for name in ("encoder", "decoder") for matrix in quantized_matrices(self.graphs[name])]
         rectified = frozenset() if given else rectified_keys(self.graphs[name] for name in ("encoder", "decoder"))
         verify = partial(verify_int8, weights=weights, rectified=rectified, calibration=calibration)
@@ -125,12 +125,12 @@ class _Writer:
         native = self._native_checks("int8", variant, folder, plain)
         return variant, self._passed("int8", VerificationReport(checks=(*report.checks, *native))), agreement
 
-    def _quantized(
-        self, folder: Path, scales: Scales, *, signed: bool = False
-    ) -> tuple[PrecisionVariant, Agreement | None]:
+    def _quantized(self, folder: Path, calibration: Calibration | None) -> tuple[PrecisionVariant, Agreement | None]:
         """Write int8 graphs, and compare them, as they will serve, with the model; None if they do not run."""
         shutil.rmtree(folder / "int8", ignore_errors=True)  # of scales that agreed less
-        quantized = {name: quantize_graph(graph, scales, signed=signed) for name, graph in self.graphs.items()}
+        using = calibration or Calibration(scales={}, start=0, sources=(), targets=())
+        quantize = partial(quantize_graph, scales=using.scales, signed=using.given, multipliers=using.multipliers)
+        quantized = {name: quantize(graph) for name, graph in self.graphs.items()}
         variant = self._write(quantized, folder, "int8", ("cpu",))
         self.progress("comparing int8 with fp32")
         alone = len(self.texts.batches()) == 1

@@ -1,7 +1,8 @@
 """Calibration: find constant activation scales for an int8 graph on sentences."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from jumok_export.graphs.graph import Graph
+from jumok_export.graphs.quantize_matrix import MAX_GIVEN_WEIGHT
 from jumok_export.graphs.weights import name_weights_alone
 from jumok_export.quantization.find_matrices import (
     RECTIFIED,
@@ -23,7 +25,7 @@ from jumok_export.quantization.find_matrices import (
     rectified_keys,
     weight_key,
 )
-from jumok_export.quantization.int8_graphs import Scales
+from jumok_export.quantization.int8_graphs import Multipliers, Scales
 from jumok_proto.errors import JumokError
 from jumok_serve.evaluation.parallel_text import CorpusError, read_lines
 from jumok_serve.manifest.languages import Direction
@@ -72,6 +74,7 @@ class Calibration:
         scales: activation scale by matrix key, for each matrix that the sentences reached.
         targets: token ids of their translations, without the start token.
         given: True if the scales came with the model, for the range of activations in general.
+        multipliers: of the weights that came in 8 bits with the scales.
     """
 
     scales: Scales
@@ -79,6 +82,7 @@ class Calibration:
     sources: tuple[Integers, ...]
     targets: tuple[Integers, ...]
     given: bool = False
+    multipliers: Multipliers = field(default_factory=dict)
 
 
 def read_calibration(path: Path) -> list[str]:
@@ -163,16 +167,38 @@ def calibrate(
     )
 
 
-def given_calibration(model: nn.Module, scales: Mapping[str, float], start: int, _: Mapping[str, Graph]) -> Calibration:
+def given_calibration(
+    model: nn.Module,
+    scales: Mapping[str, float],
+    multipliers: Mapping[str, float],
+    start: int,
+    _: Mapping[str, Graph],
+) -> Calibration:
     """Use the activation scales that came with a model, without sentences.
 
     Args:
         model: the model of the graphs, as it is traced.
         scales: activation scale by the name of the matrix that the activation is multiplied with, [N, K].
+        multipliers: of matrices that came in 8 bits, by name.
     """
-    matrices = dict(model.named_parameters(remove_duplicate=False))
-    by_key = {weight_key(matrices[name].detach().numpy().T): scale for name, scale in scales.items()}
-    return Calibration(scales=by_key, start=start, sources=(), targets=(), given=True)
+    matrices = {name: each.detach().numpy() for name, each in model.named_parameters(remove_duplicate=False)}
+    keys = {name: weight_key(matrices[name].T) for name in scales}
+    return Calibration(
+        scales={keys[name]: scale for name, scale in scales.items()},
+        start=start,
+        sources=(),
+        targets=(),
+        given=True,
+        multipliers={
+            keys[name]: _folded(matrices[name], multiplier) for name, multiplier in multipliers.items() if name in keys
+        },
+    )
+
+
+def _folded(matrix: NDArray[np.float32], multiplier: float) -> float:
+    """A multiplier after an export has folded a power of two into the matrix; the largest value is 127."""
+    largest = float(np.abs(matrix).max(initial=0)) * multiplier
+    return multiplier * 2.0 ** round(math.log2(MAX_GIVEN_WEIGHT / largest)) if largest else multiplier
 
 
 def best_scale(counts: Integers, activation_range: QuantizedRange) -> float:

@@ -70,7 +70,7 @@ class Matrices:
         self._model = model
         floats = [tensor for tensor in model.graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT]
         self.constants = {tensor.name: tensor for tensor in floats if len(tensor.dims) == 2}
-        self._vectors = {tensor.name: tensor.dims[0] for tensor in floats if len(tensor.dims) == 1}
+        self.vectors = {tensor.name: tensor for tensor in floats if len(tensor.dims) == 1}
         # The input of a product may be the output of a Transpose node, whose input is the weight.
         self._transposed = {
             node.output[0]: node.input[0]
@@ -102,11 +102,11 @@ class Matrices:
         output, bias = node.output[0], None
         if len(node.input) > 2 and node.input[2]:
             bias = node.input[2]
-            if self._vectors.get(bias) != channels:
+            if not self._fits(bias, channels):
                 return None
         elif (adding := self._only_readers.get(output)) is not None and adding.op_type == "Add":
             other = adding.input[0] if adding.input[1] == output else adding.input[1]
-            if self._vectors.get(other) == channels:
+            if self._fits(other, channels):
                 output, bias = adding.output[0], other
         return Product(
             activation=node.input[0],
@@ -126,6 +126,9 @@ class Matrices:
         table = self.constants.get(node.input[0]) if node.op_type == "Gather" else None
         axis = next((attribute.i for attribute in node.attribute if attribute.name == "axis"), 0)
         return None if table is None or axis != 0 or table.dims[0] < EMBEDDING_ROWS else table.name
+
+    def _fits(self, bias: str, channels: int) -> bool:
+        return bias in self.vectors and self.vectors[bias].dims[0] == channels
 
     def key(self, product: Product) -> str:
         """The `weight_key` of a product's matrix."""

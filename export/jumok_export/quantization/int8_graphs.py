@@ -21,14 +21,24 @@ from numpy.typing import NDArray
 from onnx import helper, numpy_helper
 
 from jumok_export.graphs.graph import Graph, drop_unread
-from jumok_export.graphs.weights import SCALES, VALUES, convert
-from jumok_export.quantization.find_matrices import Matrices, Product, QuantizedRange
+from jumok_export.graphs.weights import SCALES, VALUES, convert, values
+from jumok_export.quantization.find_matrices import SIGNED, Matrices, Product, QuantizedRange
 
 Scales = Mapping[str, float]
 """Activation scales by the `weight_key` of the matrix that the activation is multiplied with."""
+Multipliers = Mapping[str, float]
+"""Multipliers of the weights of a model that came in 8 bits, weight = value / multiplier, by `weight_key`."""
+_SHIFT = np.float32(127)
+"""What Marian adds to quantized activations."""
 
 
-def quantize_graph(graph: Graph, scales: Scales = MappingProxyType({}), *, signed: bool = False) -> Graph:
+def quantize_graph(
+    graph: Graph,
+    scales: Scales = MappingProxyType({}),
+    *,
+    signed: bool = False,
+    multipliers: Multipliers = MappingProxyType({}),
+) -> Graph:
     """Quantize a graph's constant-weight products and embeddings to int8.
 
     Weights have one scale per output channel, embeddings one per token: a tied embedding is stored once. Activations
@@ -36,15 +46,17 @@ def quantize_graph(graph: Graph, scales: Scales = MappingProxyType({}), *, signe
 
     Args:
         signed: True if the scales of ReLU outputs are for the range of activations in general.
+        multipliers: products with these weights are rounded as Marian rounds them, if their activations have a scale.
     """
     model = graph.copy_model()
-    return Graph(_Quantizer(model, scales, signed=signed).run(), graph.inputs, graph.outputs)
+    return Graph(_Quantizer(model, scales, multipliers, signed=signed).run(), graph.inputs, graph.outputs)
 
 
 class _Quantizer:
-    def __init__(self, model: onnx.ModelProto, scales: Scales, *, signed: bool) -> None:
+    def __init__(self, model: onnx.ModelProto, scales: Scales, multipliers: Multipliers, *, signed: bool) -> None:
         self.model = model
         self.scales = scales
+        self.multipliers = multipliers
         self.matrices = Matrices(model, signed=signed)
         self.nodes: list[onnx.NodeProto] = []
         self.added: dict[str, onnx.TensorProto] = {}
@@ -81,10 +93,14 @@ class _Quantizer:
             self._add("Transpose", [stored], f"{stored}.transposed", perm=[1, 0])  # folded when a session is made
             stored = f"{stored}.transposed"
         weight_zero_point = self._constant(f"{output}.weight_zero_point", np.array(0, np.int8))
-        calibrated = self.scales.get(self.matrices.key(product)) if self.scales else None
+        key = self.matrices.key(product) if self.scales else ""
+        calibrated, multiplier = self.scales.get(key), self.multipliers.get(key)
         if calibrated is not None:
             quantized, scale = self._quantize_by_constant(product, calibrated)
             bias = [] if product.bias is None else [product.bias]
+            if multiplier is not None:
+                scale, weight_scale, zero_point, added = self._shifted(product, 1 / calibrated, multiplier)
+                bias = [added]
             inputs = [quantized, stored, scale, weight_scale, zero_point, weight_zero_point, *bias]
             self._add("MatMulIntegerToFloat", inputs, output, domain="com.microsoft")
             return
@@ -96,6 +112,30 @@ class _Quantizer:
         else:
             self._add("Mul", [f"{output}.shares", largest], f"{output}.product")
             self._add("Add", [f"{output}.product", product.bias], output)
+
+    def _shifted(self, product: Product, multiplier: float, of_weight: float) -> tuple[str, str, str, str]:
+        """Constants of a product in Marian's float32 arithmetic: both scales, the zero point and the bias.
+
+        Marian adds 127 to activations before the product. The bias takes the share of these from it, after the product
+        was rounded to float32; most of the difference from exact arithmetic is of this rounding.
+
+        Args:
+            multiplier, of_weight: multipliers of the quantized activation and weight.
+        """
+        output, axis = product.output, 1 if product.transposed else 0
+        whole = convert(self.matrices.constants[product.weight], "values", VALUES, 1 - axis)
+        sums = values(whole).sum(axis=axis, dtype=np.int64).astype(np.float32)
+        alpha, beta = np.float32(multiplier), np.float32(of_weight)
+        shift = sums * -(_SHIFT / alpha * (_SHIFT / beta) / _SHIFT)
+        if product.bias is not None:
+            shift = shift + values(self.matrices.vectors[product.bias])
+        scales = np.full(len(sums), np.float32(1) / (alpha * beta))
+        return (
+            self._constant("one", np.array(1, np.float32)),
+            self._constant(f"{output}.scales", scales),
+            self._byte(SIGNED.zero_point - int(_SHIFT)),
+            self._constant(f"{output}.shifted_bias", shift),
+        )
 
     def _embedding(self, node: onnx.NodeProto, table: str) -> None:
         """Look up rows in the int8 table and multiply them by their scales."""
@@ -156,9 +196,10 @@ class _Quantizer:
         return stored, scale
 
     def _zero_point(self, activation_range: QuantizedRange) -> str:
-        return self._constant(
-            f"zero_point.{activation_range.zero_point}", np.array(activation_range.zero_point, np.uint8)
-        )
+        return self._byte(activation_range.zero_point)
+
+    def _byte(self, value: int) -> str:
+        return self._constant(f"zero_point.{value}", np.array(value, np.uint8))
 
     def _unit(self, activation_range: QuantizedRange) -> str:
         return self._constant(f"unit.{activation_range.largest}", np.array(activation_range.unit))

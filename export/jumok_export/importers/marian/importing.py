@@ -93,6 +93,7 @@ def import_marian(source: Path, out: Path, **options: Unpack[ImportOptions]) -> 
         precisions=precisions,
         calibration=options.get("calibration"),
         activation_scales=imported.activation_scales if "int8" in precisions else {},
+        weight_multipliers=imported.weight_multipliers,
         stored_precision="int8" if file.quantized else None,
         shortlist=shortlist,
         alignment_text=options.get("alignment_text"),

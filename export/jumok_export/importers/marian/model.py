@@ -12,7 +12,7 @@ from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.parameters import Weights
 from jumok_export.importers.huggingface.settings import MOST_LAYERS
 from jumok_export.importers.marian.settings import MarianSettings
-from jumok_export.importers.marian.stored import OUTPUT_ALPHAS, MarianFile
+from jumok_export.importers.marian.stored import OUTPUT_ALPHAS, MarianFile, Quantized
 from jumok_export.models.positions import Positions, fairseq_positions
 from jumok_export.models.ssru import SSRUTransformer
 from jumok_export.models.transformer import Transformer, TransformerParts, TransformerSizes
@@ -41,6 +41,7 @@ class MarianModel:
 
     Attributes:
         activation_scales: scales of the activations before matrices, by the matrices' names in `model`.
+        weight_multipliers: multipliers of those that are stored in 8 bits.
         alignment: layer of the decoder whose first head was trained to align, from 0; None: no layer.
         positions: most tokens of a source or target.
         unused: names of parameters that the model does not use.
@@ -48,6 +49,7 @@ class MarianModel:
 
     model: Transformer | SSRUTransformer
     activation_scales: Mapping[str, float]
+    weight_multipliers: Mapping[str, float]
     alignment: int | None
     positions: int
     unused: tuple[str, ...]
@@ -89,9 +91,12 @@ def build_model(file: MarianFile, settings: MarianSettings, start: int) -> Maria
         raise CheckpointError(weights.problems)
     with torch.no_grad():  # position 0 has the start token alone: together they become an embedding of zeros
         target_positions[0] -= model.target_embedding.weight[start] * model.embedding_scale
+    scales = _activation_scales(file, model, names)
+    quantized = {name: item for name in scales if isinstance(item := file.items[names.stored(name)], Quantized)}
     return MarianModel(
         model=model.eval(),
-        activation_scales=_activation_scales(file, model, names),
+        activation_scales=scales,
+        weight_multipliers={name: item.multiplier for name, item in quantized.items()},
         alignment=_alignment(settings, sizes.decoder_layers),
         positions=len(positions),
         unused=weights.unused,

@@ -92,7 +92,8 @@ class Epilogue {
   Floats result(Sum sum, int vector) const {
     Floats x;
     if constexpr (kQuantizedInputs)
-      x = __builtin_convertvector(sum, Floats) * load(scales_ + vector * kLanes) + load(bias_ + vector * kLanes);
+      x = rounded(__builtin_convertvector(sum, Floats) * load(scales_ + vector * kLanes)) +
+          load(bias_ + vector * kLanes);
     else
       x = sum + load(bias_ + vector * kLanes);
     return larger(lower_bound_, x);  // NaN stays

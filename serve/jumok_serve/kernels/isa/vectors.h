@@ -43,6 +43,17 @@ inline void store(Floats vector, Half* to) { Vec::to_half(vector, to); }
 inline void store(Floats vector, Int8* to) { Vec::to_int8(vector, to); }
 
 inline Floats all(float value) { return Vec::all(value); }
+
+// Keeps a product apart from the addition after it, which would otherwise be fused with it and not round it.
+inline Floats rounded(Floats product) {
+#if defined(__x86_64__)
+  asm("" : "+v"(product));
+#elif defined(__aarch64__)
+  asm("" : "+w"(product));
+#endif
+  return product;
+}
+
 inline Floats larger(Floats a, Floats b) { return a > b ? a : b; }
 inline Floats magnitude(Floats x) { return (Floats)((Ints)x & 0x7fffffff); }
 
