@@ -3,21 +3,35 @@
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
+from numpy.typing import NDArray
+from onnx import helper, numpy_helper
 
 from benchmarks.common.models import TRAINED
 from benchmarks.student_tools import files
 from benchmarks.student_tools.arithmetic import Matrix, StudentArithmetic, saturating_pairs
 from benchmarks.student_tools.distillation import EightBitWeights, limited, teach
-from benchmarks.student_tools.margins import Margin, common_tokens, first_difference
+from benchmarks.student_tools.margins import Margin, common_tokens, first_difference, logits_of
 from benchmarks.student_tools.training import SIZES, aligned_pairs, batches, guided_loss, lexicon_of, new_student
 from benchmarks.students import Equality, Speed, arithmetic_table, equality_table, speed_table
+from jumok_export.graphs.graph import Graph, make_graph
 from jumok_export.importers.marian.binary_file import read_binary
 from jumok_export.importers.marian.folder import open_folder
+from jumok_export.importers.marian.importing import import_marian
 from jumok_export.importers.marian.lexical_shortlist import read_shortlist
 from jumok_export.importers.marian.model import build_model
 from jumok_export.importers.marian.settings import MarianSettings
+from jumok_export.native.graphs import native_graph
+from jumok_export.quantization.find_matrices import weight_key
+from jumok_export.quantization.int8_graphs import quantize_graph
+from jumok_export.verification.runtime_side import RuntimeSide
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.manifest.manifest import TensorSpec
+from jumok_serve.native import library
+from jumok_serve.runtime.device import CPU
+from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
 from tests.support.checkpoints.marian_folders import vocabulary
 from tests.support.checkpoints.marian_models import Student
@@ -234,3 +248,74 @@ def test_tables_name_what_was_missed() -> None:
     lines = speed_table(speeds).splitlines()
     assert lines[1].split("  ")[-2:] == ["2.00 (2.00 to 2.00)", " 1.5 met"]
     assert "3 missed" in lines[2]
+
+
+def test_native_products_round_as_marian_does() -> None:
+    random = np.random.default_rng(6)
+    values = random.integers(-127, 128, (64, 48)).astype(np.int8)  # [K, N]
+    values[0, 0] = 127
+    multiplier, alpha = np.float32(37.7), np.float32(21.3)
+    weight = values.astype(np.float32) * (np.float32(1) / multiplier)
+    rows, bias = random.normal(0, 1, (9, 64)).astype(np.float32), random.normal(0, 1, 48).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["positions", "weight"], ["product"]),
+        helper.make_node("Add", ["product", "bias"], ["with_bias"]),
+        helper.make_node("MatMul", ["positions", "weight"], ["without_bias"]),
+    ]
+    inputs = (TensorSpec(name="positions", dtype="float32", axes=("B", 64)),)  # a name of rows
+    outputs = tuple(TensorSpec(name=name, dtype="float32", axes=("B", 48)) for name in ("with_bias", "without_bias"))
+    graph = make_graph(
+        "products",
+        nodes,
+        inputs,
+        outputs,
+        constants=[numpy_helper.from_array(weight, "weight"), numpy_helper.from_array(bias, "bias")],
+    )
+    key = weight_key(weight)
+    oracle = Matrix(values.T, float(multiplier), float(alpha), saturating=False)
+    expected = [oracle.times(rows, bias), oracle.times(rows)]
+    shifted, exact = (
+        quantize_graph(graph, {key: 1 / float(alpha)}, signed=True, multipliers=multipliers)
+        for multipliers in ({key: float(multiplier)}, {})
+    )
+    native = native_graph(shifted)
+    assert native is not None
+    for one, other in zip(run(shifted, rows), expected, strict=True):
+        assert one == pytest.approx(other, abs=1e-5)
+    if library() is None:
+        pytest.skip("no native kernels")
+    for one, other in zip(run(native, rows), expected, strict=True):
+        assert np.array_equal(one, other)
+    # Exact products differ: the share of the shift is rounded in Marian's.
+    plain = native_graph(exact)
+    assert plain is not None
+    for one, other in zip(run(plain, rows), expected, strict=True):
+        assert not np.array_equal(one, other)
+
+
+def run(graph: Graph, rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    options = onnxruntime.SessionOptions()
+    if library() is not None:
+        options.register_custom_ops_library(str(library()))
+    session = onnxruntime.InferenceSession(graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found: list[NDArray[np.float32]] = session.run([spec.name for spec in graph.outputs], {"positions": rows})
+    return found
+
+
+def test_an_imported_student_multiplies_as_marian(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_sample = files.alphas
+    monkeypatch.setattr(
+        files, "alphas", lambda *sample: {name: 0.9 * each for name, each in of_sample(*sample).items()}
+    )
+    torch.manual_seed(8)
+    student = Student(200, {**SIZES, "width": 32, "feed_forward": 64}).eval()  # exports fold the scale of its heads
+    files.write_release(tmp_path / "ende", student, vocabulary(), PAIRS, PAIRS)
+    import_marian(tmp_path / "ende", tmp_path / "bundle", precisions=("int8",))
+    heads = SIZES["heads"]
+    arithmetic = StudentArithmetic(read_binary(tmp_path / "ende" / files.MODEL), heads=heads, saturating=False)
+    side = RuntimeSide(Graphs(Bundle.open(tmp_path / "bundle"), "int8", device=CPU, threads=1))
+    for source, target in PAIRS:  # with these alphas, nothing of them is cut off
+        tokens = target[:-1]
+        memory, state = arithmetic.encode(source), arithmetic.start()
+        expected = np.stack([arithmetic.step(token, at, memory, state) for at, token in enumerate([None, *tokens])])
+        assert logits_of(side, source, [0, *tokens]) == pytest.approx(expected, abs=1e-4)  # of sums in other orders

@@ -31,7 +31,7 @@ from jumok_export.quantization.calibration import (
     read_calibration,
 )
 from jumok_export.quantization.find_matrices import SIGNED, weight_key
-from jumok_export.quantization.int8_graphs import Scales, quantize_graph
+from jumok_export.quantization.int8_graphs import quantize_graph
 from jumok_export.training.greedy import greedy_decode
 from jumok_export.training.vocabulary import END, START, Vocabulary
 from jumok_serve import Translator
@@ -284,8 +284,8 @@ def test_broken_calibrated_graphs_are_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def damaged(graph: Graph, scales: Scales, *, signed: bool) -> Graph:
-        quantized = quantize_graph(graph, scales, signed=signed)
+    def damaged(graph: Graph, **options: Any) -> Graph:
+        quantized = quantize_graph(graph, **options)
         if any(spec.name == "token_ids" for spec in graph.inputs):
             damage(quantized.model)
         return quantized

@@ -4,6 +4,7 @@ import copy
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs.graph import Graph
 from jumok_export.models.seq2seq import Tensors
 from jumok_export.models.transformer import Transformer
-from jumok_export.quantization.int8_graphs import Scales, quantize_graph
+from jumok_export.quantization.int8_graphs import quantize_graph
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.describe import as_json, describe
 from jumok_serve.errors import BundleError
@@ -150,8 +151,8 @@ def test_a_broken_quantization_is_refused(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def damaged(graph: Graph, scales: Scales, *, signed: bool) -> Graph:
-        quantized = {"decoder": quantize_graph(graph, scales, signed=signed)}
+    def damaged(graph: Graph, **options: Any) -> Graph:
+        quantized = {"decoder": quantize_graph(graph, **options)}
         if any(spec.name == "token_ids" for spec in graph.inputs):
             damage(quantized)
         return quantized["decoder"]
@@ -167,8 +168,8 @@ def test_a_broken_quantization_is_refused(
 def test_a_quantized_scorer_that_contradicts_the_steps_is_refused(
     export_tiny: Export, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def damaged(graph: Graph, scales: Scales, *, signed: bool) -> Graph:
-        quantized = quantize_graph(graph, scales, signed=signed)
+    def damaged(graph: Graph, **options: Any) -> Graph:
+        quantized = quantize_graph(graph, **options)
         if [spec.name for spec in graph.outputs] == ["log_probabilities"]:
             scaled_scorer({"scorer": quantized})
         return quantized
