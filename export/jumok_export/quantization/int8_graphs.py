@@ -29,7 +29,7 @@ Scales = Mapping[str, float]
 Multipliers = Mapping[str, float]
 """Multipliers of the weights of a model that came in 8 bits, weight = value / multiplier, by `weight_key`."""
 _SHIFT = np.float32(127)
-"""What Marian adds to quantized activations."""
+"""Added to quantized activations by Marian."""
 
 
 def quantize_graph(
