@@ -15,10 +15,10 @@ _BASE = {"fp32": 1.0 * 2**30, "fp16": 1.0 * 2**30}
 _PER_PARAMETER = {"fp32": 13.0, "fp16": 8.0, "int8": 5.6}
 """Estimated bytes of anonymous memory by precision: of any export, and for each parameter; most are sessions of ONNX
 Runtime that are verified. In int8 they are for each parameter beyond the measured ones."""
-_MEASURED = ((0, 0.4), (61_000_000, 1.04), (238_000_000, 1.86), (615_000_000, 4.90))
+_MEASURED = ((0, 0.4), (61_000_000, 1.04), (238_000_000, 1.86), (615_000_000, 4.90), (1_371_000_000, 6.97))
 """Parameters, and GiB of anonymous memory that imports of such models to int8 took on two cores.
 
-The models are OPUS-MT, tc-big and NLLB, in which logits of 256,000 tokens take much; the first is for what any takes.
+The models are OPUS-MT, tc-big and two of NLLB, in which logits of 256,000 tokens take much; the first is for what any takes.
 """
 _MARGIN = 1.1
 """Multiple of the measured memory that is estimated."""
@@ -117,13 +117,13 @@ class Progress:
 
 
 def check_memory(parameters: int, precisions: Sequence[str]) -> None:
-    """Check that an export fits into free memory.
+    """Check that an export fits into free memory, with what this process has taken for it already.
 
     Raises:
         ExportError: it probably does not.
     """
     free, needed = free_memory(), estimate_memory(parameters, precisions)
-    if free is None or needed <= free:
+    if free is None or needed <= free + _held():
         return
     alone = "" if [*precisions] == ["int8"] else ", or make int8 alone with --precision int8"
     raise ExportError(
@@ -142,6 +142,15 @@ def free_memory() -> int | None:
     if "MemAvailable" not in kib:
         return None
     return min([(kib["MemAvailable"] + kib.get("SwapFree", 0)) * 1024, *_left_in_group()])
+
+
+def _held() -> int:
+    """Bytes of anonymous memory of this process; 0 if the system does not say."""
+    try:
+        content = Path("/proc/self/status").read_text(encoding="utf-8")
+    except OSError:
+        return 0
+    return sum(int(size) * 1024 for size in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", content, re.MULTILINE))
 
 
 def _left_in_group() -> list[int]:

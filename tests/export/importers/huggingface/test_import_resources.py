@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from benchmarks.common import random_marian
 from benchmarks.common.random_marian import MarianSizes
 from benchmarks.common.random_nllb import NllbSizes, make_checkpoint
-from benchmarks.import_memory import measure
-from jumok_export.bundles.resources import estimate_memory, estimate_seconds
+from benchmarks.import_memory import measure, memory_of_tree
+from jumok_export.bundles import resources
+from jumok_export.bundles.resources import check_memory, estimate_memory, estimate_seconds
 from jumok_export.errors import ExportError
 from jumok_export.importers.huggingface import import_checkpoint
 from jumok_export.importers.huggingface.folder import stored_parameters
@@ -62,10 +64,24 @@ def test_a_checkpoint_in_fp16_gives_the_bundle_of_the_same_weights_in_fp32(tmp_p
     assert {path.name for path in tmp_path.iterdir()} == {"halves", "floats", "halves.bundle", "floats.bundle"}
 
 
-@pytest.mark.parametrize(("parameters", "measured_gib"), [(61_000_000, 1.04), (238_000_000, 1.86), (615_000_000, 4.90)])
+@pytest.mark.parametrize(
+    ("parameters", "measured_gib"),
+    [(61_000_000, 1.04), (238_000_000, 1.86), (615_000_000, 4.90), (1_371_000_000, 6.97)],
+)
 def test_the_estimate_in_int8_is_a_tenth_more_than_published_models_took(parameters: int, measured_gib: float) -> None:
-    """OPUS-MT, tc-big and NLLB with 600 million, as `make import-memory` measured them."""
+    """OPUS-MT, tc-big and NLLB with 600 million and 1.3 billion, as `make import-memory` measured them."""
     assert estimate_memory(parameters, ["int8"]) / 2**30 == pytest.approx(1.1 * measured_gib, rel=0.001)
+
+
+@pytest.mark.parametrize(("lacking", "fits"), [(0, True), (0.5, True), (2, False)])
+def test_memory_that_an_export_has_already_is_not_needed_again(
+    lacking: float, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`lacking` is the part of this process's memory by which the free memory is less than the estimate."""
+    parameters, own = 10**9, memory_of_tree(os.getpid())[0] * 1024
+    monkeypatch.setattr(resources, "free_memory", lambda: int(estimate_memory(parameters, ["int8"]) - lacking * own))
+    with nullcontext() if fits else pytest.raises(ExportError, match="use a machine with more memory"):
+        check_memory(parameters, ["int8"])
 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
