@@ -18,7 +18,8 @@ Runtime that are verified. In int8 they are for each parameter beyond the measur
 _MEASURED = ((0, 0.4), (61_000_000, 1.04), (238_000_000, 1.86), (615_000_000, 4.90), (1_371_000_000, 6.97))
 """Parameters, and GiB of anonymous memory that imports of such models to int8 took on two cores.
 
-The models are OPUS-MT, tc-big and two of NLLB, in which logits of 256,000 tokens take much; the first is for what any takes.
+The models are OPUS-MT, tc-big and two of NLLB, in which logits of 256,000 tokens take much; the first is for what any
+takes.
 """
 _MARGIN = 1.1
 """Multiple of the measured memory that is estimated."""
