@@ -293,6 +293,23 @@ def test_native_products_round_as_marian_does() -> None:
         assert not np.array_equal(one, other)
 
 
+@pytest.mark.parametrize("largest", [127, 126, 100, 80, -128])
+def test_products_are_right_whatever_the_largest_value_is(largest: int) -> None:
+    random = np.random.default_rng(7)
+    values = random.integers(-79, 80, (64, 48)).astype(np.int8)
+    values[0, 0] = largest
+    weight, multiplier = values.astype(np.float32) / np.float32(37.7), 37.7
+    rows = random.normal(0, 1, (9, 64)).astype(np.float32)
+    inputs = (TensorSpec(name="positions", dtype="float32", axes=("B", 64)),)
+    outputs = (TensorSpec(name="product", dtype="float32", axes=("B", 48)),)
+    node = helper.make_node("MatMul", ["positions", "weight"], ["product"])
+    graph = make_graph("products", [node], inputs, outputs, constants=[numpy_helper.from_array(weight, "weight")])
+    key = weight_key(weight)
+    quantized = quantize_graph(graph, {key: 1 / 21.3}, signed=True, multipliers={key: multiplier})
+    [found], expected = run(quantized, rows), rows @ weight
+    assert float(np.sqrt(np.mean((found - expected) ** 2)) / np.std(expected)) < 0.03
+
+
 def run(graph: Graph, rows: NDArray[np.float32]) -> list[NDArray[np.float32]]:
     options = onnxruntime.SessionOptions()
     if library() is not None:

@@ -98,7 +98,7 @@ class _Quantizer:
         if calibrated is not None:
             quantized, scale = self._quantize_by_constant(product, calibrated)
             bias = [] if product.bias is None else [product.bias]
-            if multiplier is not None:
+            if multiplier is not None and self._keeps_values(product, multiplier):
                 scale, weight_scale, zero_point, added = self._shifted(product, 1 / calibrated, multiplier)
                 bias = [added]
             inputs = [quantized, stored, scale, weight_scale, zero_point, weight_zero_point, *bias]
@@ -112,6 +112,11 @@ class _Quantizer:
         else:
             self._add("Mul", [f"{output}.shares", largest], f"{output}.product")
             self._add("Add", [f"{output}.product", product.bias], output)
+
+    def _keeps_values(self, product: Product, multiplier: float) -> bool:
+        """True if a product can be as Marian's: its weight keeps the values that it came with, and 128 stands for 0."""
+        scale = convert(self.matrices.constants[product.weight], "scales", SCALES, 0 if product.transposed else 1)
+        return product.activation_range is SIGNED and np.allclose(values(scale) * multiplier, 1, rtol=1e-5, atol=0)
 
     def _shifted(self, product: Product, multiplier: float, of_weight: float) -> tuple[str, str, str, str]:
         """Constants of a product in Marian's float32 arithmetic: both scales, the zero point and the bias.
