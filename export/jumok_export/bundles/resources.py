@@ -22,6 +22,8 @@ _MEASURED = ((0, 0.4), (61_000_000, 1.04), (238_000_000, 1.86), (615_000_000, 4.
 The models are OPUS-MT, tc-big and two of NLLB, in which logits of 256,000 tokens take much; the first is for what any
 takes.
 """
+_BYTES_READ = 4
+"""Most bytes of each parameter that this process has when a model is read; what else it has is not of the export."""
 _MARGIN = 1.1
 """Multiple of the measured memory that is estimated."""
 _BASE_S, _S_PER_MILLION = 11.0, {"fp32": 0.25, "fp16": 0.25, "int8": 0.165}
@@ -119,13 +121,16 @@ class Progress:
 
 
 def check_memory(parameters: int, precisions: Sequence[str]) -> None:
-    """Check that an export fits into free memory, with what this process has taken for it already.
+    """Check that an export fits into free memory, with what this process has taken for its weights already.
 
     Raises:
         ExportError: it probably does not.
     """
     free, needed = free_memory(), estimate_memory(parameters, precisions)
-    if free is None or needed <= free + _held():
+    if free is None:
+        return
+    free += min(_held(), parameters * _BYTES_READ)
+    if needed <= free:
         return
     alone = "" if [*precisions] == ["int8"] else ", or make int8 alone with --precision int8"
     raise ExportError(
@@ -147,12 +152,14 @@ def free_memory() -> int | None:
 
 
 def _held() -> int:
-    """Bytes of anonymous memory of this process; 0 if the system does not say."""
+    """Bytes of anonymous memory of this process, swapped ones included; 0 if the system does not say."""
     try:
         content = Path("/proc/self/status").read_text(encoding="utf-8")
     except OSError:
         return 0
-    return sum(int(size) * 1024 for size in re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", content, re.MULTILINE))
+    return sum(
+        int(size) * 1024 for size in re.findall(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", content, re.MULTILINE)
+    )
 
 
 def _left_in_group() -> list[int]:

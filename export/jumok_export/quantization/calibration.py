@@ -196,7 +196,10 @@ def given_calibration(
 
 
 def _folded(matrix: NDArray[np.float32], multiplier: float) -> float:
-    """A multiplier after an export has folded a power of two into the matrix; the largest value is 127."""
+    """A multiplier after an export has folded a power of two into the matrix.
+
+    Right if the largest value is 127; a matrix without it is quantized anew, and no multiplier fits it.
+    """
     largest = float(np.abs(matrix).max(initial=0)) * multiplier
     return multiplier * 2.0 ** round(math.log2(MAX_GIVEN_WEIGHT / largest)) if largest else multiplier
 

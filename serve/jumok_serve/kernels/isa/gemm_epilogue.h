@@ -92,7 +92,7 @@ class Epilogue {
   Floats result(Sum sum, int vector) const {
     Floats x;
     if constexpr (kQuantizedInputs)
-      x = rounded(__builtin_convertvector(sum, Floats) * load(scales_ + vector * kLanes)) +
+      x = unfused(__builtin_convertvector(sum, Floats) * load(scales_ + vector * kLanes)) +
           load(bias_ + vector * kLanes);
     else
       x = sum + load(bias_ + vector * kLanes);

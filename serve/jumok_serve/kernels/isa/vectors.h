@@ -44,8 +44,9 @@ inline void store(Floats vector, Int8* to) { Vec::to_int8(vector, to); }
 
 inline Floats all(float value) { return Vec::all(value); }
 
-// Keeps a product apart from the addition after it, which would otherwise be fused with it and not round it.
-inline Floats rounded(Floats product) {
+// Keeps a product apart from the addition after it, which would otherwise be fused with it and not round it. On other
+// processors than these, kernels are compiled without fusion.
+inline Floats unfused(Floats product) {
 #if defined(__x86_64__)
   asm("" : "+v"(product));
 #elif defined(__aarch64__)

@@ -84,6 +84,15 @@ def test_memory_that_an_export_has_already_is_not_needed_again(
         check_memory(parameters, ["int8"])
 
 
+def test_memory_that_is_not_of_the_weights_is_no_part_of_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    parameters = 10**6
+    assert memory_of_tree(os.getpid())[0] * 1024 > 10 * parameters
+    needed = estimate_memory(parameters, ["int8"])
+    monkeypatch.setattr(resources, "free_memory", lambda: int(needed - 5 * parameters))
+    with pytest.raises(ExportError, match="use a machine with more memory"):
+        check_memory(parameters, ["int8"])
+
+
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 def test_the_estimate_grows_with_the_parameters(precision: str) -> None:
     estimates = [
