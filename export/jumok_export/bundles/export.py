@@ -50,7 +50,7 @@ from jumok_serve.manifest.manifest import (
 )
 from jumok_serve.manifest.provenance import EnsemblePart, Provenance, SourceCheckpoint, TrainingData
 from jumok_serve.native import library
-from jumok_serve.runtime.process_memory import rare_collections
+from jumok_serve.runtime.process_memory import giving_back_free_memory, rare_collections
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -213,7 +213,8 @@ def export_bundle(
         ):
             graphs = _export(model, bounds, weights, stage)
             gc.collect()
-            with rare_collections():  # what is left of tracing stays, and later searches leave it out
+            # What is left of tracing stays, and later searches leave it out. Weights that were rounded leave gaps.
+            with rare_collections(), giving_back_free_memory():
                 written = write_variants(
                     model,
                     graphs,

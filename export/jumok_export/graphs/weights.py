@@ -15,7 +15,10 @@ from onnxruntime.transformers.float16 import convert_np_to_float16
 from jumok_export.graphs.quantize_matrix import parts, quantize_weight
 
 HALF, VALUES, SCALES, TURNED = "half", "values", "scales", "turned"
-"""Forms of an fp32 weight: fp16, quantized values, their scales along an axis, or transposed."""
+"""Forms of an fp32 weight: fp16, quantized values, their scales along an axis, or transposed.
+
+A transposed weight can have another form too.
+"""
 
 
 class Place(NamedTuple):
@@ -50,15 +53,18 @@ def convert(tensor: TensorProto, name: str, form: str, channels: int = 0) -> Ten
         form: one of `HALF`, `VALUES`, `SCALES` and `TURNED`.
         channels: axis with one scale for each index, of the last two.
     """
-    if place_of(tensor) is None:
+    said, shape = _said(tensor), tuple(tensor.dims)
+    turned = said.get("form") == TURNED
+    if not is_external(tensor) or ("form" in said and not turned):
         return numpy_helper.from_array(_converted(values(tensor), form, channels), name)
-    converted = TensorProto()
-    converted.CopyFrom(tensor)
-    converted.name = name
-    converted.data_type = {HALF: TensorProto.FLOAT16, VALUES: TensorProto.INT8}.get(form, tensor.data_type)
-    if form in {SCALES, TURNED}:
-        converted.dims[:] = [tensor.dims[channels]] if form == SCALES else tensor.dims[::-1]
-    for key, value in (("form", form), ("channels", channels), ("shape", " ".join(map(str, tensor.dims)))):
+    in_file = shape[::-1] if turned else shape
+    if turned and form == TURNED:
+        return refer(name, tensor.data_type, in_file, _place(said))
+    data_type = {HALF: TensorProto.FLOAT16, VALUES: TensorProto.INT8}.get(form, tensor.data_type)
+    of_form = {SCALES: shape[channels : channels + 1], TURNED: shape[::-1]}.get(form, shape)
+    converted = refer(name, data_type, of_form, _place(said))
+    more = {"form": form, "channels": channels, "shape": " ".join(map(str, in_file)), "turned": int(turned)}
+    for key, value in more.items():
         converted.external_data.add(key=key, value=str(value))
     return converted
 
@@ -73,7 +79,7 @@ def place_of(tensor: TensorProto) -> Place | None:
     said = _said(tensor)
     if not is_external(tensor) or "form" in said:
         return None
-    return Place(Path(said["location"]), int(said["offset"]), int(said["length"]))
+    return _place(said)
 
 
 def name_weights_alone(model: ModelProto) -> Path | None:
@@ -92,14 +98,14 @@ def values(tensor: TensorProto) -> NDArray[Any]:
     if not is_external(tensor):
         return numpy_helper.to_array(tensor)
     said = _said(tensor)
-    place = Place(Path(said["location"]), int(said["offset"]), int(said["length"]))
     if "form" not in said:
-        return mapped(place, helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims))
-    form, shape = said["form"], tuple(map(int, said["shape"].split()))
+        return mapped(_place(said), helper.tensor_dtype_to_np_dtype(tensor.data_type), tuple(tensor.dims))
+    form, shape, turned = said["form"], tuple(map(int, said["shape"].split())), said["turned"] == "1"
     if form in {VALUES, SCALES}:
-        return _quantized(place, shape, int(said["channels"]))[form == SCALES]
+        return _quantized(_place(said), shape, int(said["channels"]), turned)[form == SCALES]
     dtype = np.float32 if form == HALF else helper.tensor_dtype_to_np_dtype(tensor.data_type)
-    return _converted(mapped(place, np.dtype(dtype), shape), form, 0)
+    weight = mapped(_place(said), np.dtype(dtype), shape)
+    return _converted(weight.T if turned else weight, form, 0)
 
 
 def mapped(place: Place, dtype: np.dtype[Any], shape: tuple[int, ...]) -> NDArray[Any]:
@@ -131,8 +137,11 @@ def forget_quantized() -> None:
 
 
 @lru_cache(maxsize=1)  # values and scales are read one after another
-def _quantized(place: Place, shape: tuple[int, ...], channels: int) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
-    return quantize_weight(mapped(place, np.dtype(np.float32), shape), channels)
+def _quantized(
+    place: Place, shape: tuple[int, ...], channels: int, turned: bool
+) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    weight = mapped(place, np.dtype(np.float32), shape)
+    return quantize_weight(weight.T if turned else weight, channels)
 
 
 def _converted(weight: NDArray[Any], form: str, channels: int) -> NDArray[Any]:
@@ -144,6 +153,10 @@ def _converted(weight: NDArray[Any], form: str, channels: int) -> NDArray[Any]:
     for part in parts(weight.shape, 0):
         half[part] = convert_np_to_float16(weight[part])
     return half
+
+
+def _place(said: dict[str, str]) -> Place:
+    return Place(Path(said["location"]), int(said["offset"]), int(said["length"]))
 
 
 def _said(tensor: TensorProto) -> dict[str, str]:

@@ -113,20 +113,23 @@ def test_traced_weights_are_tensors_of_the_module_or_their_transpositions(
             np.testing.assert_array_equal(constants[name], expected.T if weight.turned else expected)
 
 
+@pytest.mark.parametrize("turned", [False, True])
 @pytest.mark.parametrize("channels", [0, 1])
 @pytest.mark.parametrize("shape", [(40, 24), (3, AT_ONCE // 2 + 7), (AT_ONCE // 2 + 7, 3)])
 def test_a_converted_weight_has_the_values_of_one_in_memory(
-    shape: tuple[int, int], channels: int, tmp_path: Path
+    shape: tuple[int, int], channels: int, turned: bool, tmp_path: Path
 ) -> None:
     array = RANDOM.standard_normal(shape, np.float32)
     inline = numpy_helper.from_array(array, "weight")
     whole = np.maximum(np.abs(array).max(axis=1 - channels) / 72, 1e-30).astype(np.float32)
     with WeightsFile(tmp_path / "weights.bin") as file:
-        weight = stored(file, "weight", array)
+        weight = stored(file, "weight", np.ascontiguousarray(array.T) if turned else array)
+        if turned:
+            weight = convert(weight, "weight", TURNED)
         for form in (VALUES, SCALES, HALF, TURNED):
             in_file, in_memory = (convert(tensor, "other", form, channels) for tensor in (weight, inline))
             assert is_external(in_file)
-            assert place_of(in_file) is None
+            assert (place_of(in_file) is None) != (turned and form == TURNED)
             assert tuple(in_file.dims) == values(in_file).shape
             assert values(in_file).dtype == helper.tensor_dtype_to_np_dtype(in_file.data_type)
             np.testing.assert_array_equal(values(in_file), values(in_memory))
