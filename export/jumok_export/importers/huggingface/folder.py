@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from jumok_export.importers.huggingface.errors import CheckpointError
-from jumok_export.importers.huggingface.weight_files import read_weights
+from jumok_export.importers.huggingface.weight_files import read_weights, stores_halves
 from jumok_export.parallel import raise_if_cancelled
 from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, parse_json, read_file
 
@@ -133,11 +133,13 @@ def stored_parameters(folder: str | os.PathLike[str]) -> int:
     """Estimate the number of a checkpoint's parameters, by the sizes of its files; 0 if they are unreadable."""
     path, problems = Path(folder), list[str]()
     try:
-        size = sum((path / name).stat().st_size for name in _weights_files(path))
+        files = [path / name for name in _weights_files(path)]
+        size = sum(file.stat().st_size for file in files)
     except (CheckpointError, OSError, AssertionError):
         return 0
     config = _read_object(path / CONFIG, problems) or {}
-    halved = str(config.get("dtype") or config.get("torch_dtype")).removeprefix("torch.") in {"float16", "bfloat16"}
+    stated = config.get("dtype") or config.get("torch_dtype")
+    halved = str(stated).removeprefix("torch.") in {"float16", "bfloat16"} if stated else stores_halves(files[0])
     return size // (2 if halved else 4)
 
 

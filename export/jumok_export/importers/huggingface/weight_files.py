@@ -44,6 +44,15 @@ def read_weights(paths: Sequence[Path]) -> Mapping[str, Tensor]:
     return _MergedFiles({name: files[path] for name, path in found_in.items()})
 
 
+def stores_halves(path: Path) -> bool:
+    """True if a safetensors file has tensors of 16 bits; False if it is unreadable, or another file."""
+    try:
+        opened = _Safetensors(path) if path.suffix == ".safetensors" else None
+    except (_UnusableError, OSError):
+        return False
+    return opened is not None and opened.has_halves
+
+
 class _UnusableError(ValueError):
     """An invalid file; the message continues the file's name."""
 
@@ -83,6 +92,11 @@ class _Safetensors(Mapping[str, Tensor]):
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
+
+    @property
+    def has_halves(self) -> bool:
+        """True if a tensor has 16 bits."""
+        return any(self._file.get_slice(name).get_dtype() in {"F16", "BF16"} for name in self._names)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)
