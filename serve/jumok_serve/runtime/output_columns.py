@@ -41,7 +41,7 @@ class Columns(Protocol):
         """Convert constraints from tokens to columns; drops tokens without a column."""
 
     def tokens(self, columns: Integers) -> Integers:
-        """Convert columns to token ids."""
+        """Convert columns to token ids; the next call may overwrite them."""
 
 
 def make_columns(graphs: Graphs) -> Columns:
@@ -97,6 +97,7 @@ class ShortlistColumns:
         self._weights: Tensors = {}
         self._biases: Floats = np.zeros((0, 0), np.float32)  # [slots, U]
         self._inputs: dict[int, Tensors] = {}  # by the number of sentences
+        self._found: Integers = np.zeros((0, 0), np.int64)  # tokens of the last step, [R, C]
 
     @property
     def width(self) -> int:
@@ -168,4 +169,6 @@ class ShortlistColumns:
 
     def tokens(self, columns: Integers) -> Integers:
         """See `Columns`."""
-        return self._tokens[columns]
+        if self._found.shape != columns.shape:
+            self._found = np.empty_like(columns)
+        return self._tokens.take(columns, out=self._found, mode="clip")  # "raise" would copy once more

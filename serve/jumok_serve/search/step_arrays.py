@@ -15,6 +15,7 @@ A C++ function does in one call the work of many NumPy calls, with the same resu
 
 import ctypes
 import math
+from collections import deque
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -306,6 +307,15 @@ def _native_function() -> Any:
     return function("jumok_run_on", _ARGUMENTS)
 
 
+class _StepArguments(NamedTuple):
+    """Arrays of a step, and the native function's first arguments for them."""
+
+    slots: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    totals: NDArray[np.float32]
+    arguments: tuple[Any, ...]
+
+
 class NativeStep:
     """`StepArrays.advance_steady` in C++.
 
@@ -323,8 +333,7 @@ class NativeStep:
         self._allocate(0)
         self._run_with_terms = function("jumok_run_on_with_terms", _WITH_TERMS_ARGUMENTS)
         self._list_boosts = function("jumok_boosts", _BOOSTS_ARGUMENTS)
-        self._last: tuple[NDArray[Any], ...] = ()  # slots, tokens and totals of the last step
-        self._step: tuple[Any, ...] = ()  # arguments for them
+        self._steps: deque[_StepArguments] = deque(maxlen=2)  # of the last steps, whose arrays may take turns
         self._boosted: NDArray[np.int64] = np.zeros((0, 2), np.int64)
         self._last_boosts = NO_CONSTRAINTS
 
@@ -374,15 +383,15 @@ class NativeStep:
     def _arguments(
         self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]
     ) -> tuple[Any, ...]:
-        """Return the first arguments of a step; most steps have the arrays of the last."""
-        last = self._last
-        if not last or slots is not last[0] or tokens is not last[1] or totals is not last[2]:
-            self._last = slots, tokens, totals
-            contiguous = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
-            self._step = (self._searches, pointer(slots), len(slots), tokens.shape[1], *map(pointer, contiguous))
-            if contiguous[0] is not tokens or contiguous[1] is not totals:
-                self._last = ()  # copies hold for one step
-        return self._step
+        """Return the first arguments of a step; most steps have arrays of earlier steps."""
+        for known in self._steps:
+            if slots is known.slots and tokens is known.tokens and totals is known.totals:
+                return known.arguments
+        contiguous = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
+        arguments = (self._searches, pointer(slots), len(slots), tokens.shape[1], *map(pointer, contiguous))
+        if contiguous[0] is tokens and contiguous[1] is totals:  # copies hold for one step
+            self._steps.append(_StepArguments(slots, tokens, totals, arguments))
+        return arguments
 
     def _unsteady_searches(self, count: int, ends: Sequence[int]) -> UnsteadySearches:
         """Return the unsteady searches that a function has written; a negative count means NaN candidates."""
