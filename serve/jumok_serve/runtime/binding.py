@@ -1,5 +1,6 @@
 """Bindings: inputs and outputs of a session, bound once for many runs."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -109,3 +110,20 @@ class Binding:
         """All outputs of the last run, in the order of their binding."""
         values: list[OrtValue] = self._binding.get_outputs()
         return values
+
+
+def run_once(
+    session: Any, names: Sequence[str], feeds: Mapping[str, OrtValue], device_id: DeviceId | None = None
+) -> list[OrtValue]:
+    """Run a session with tensors; return the outputs with these names.
+
+    `InferenceSession.run_with_ort_values` takes 30 us longer, as its list of results ends with a C++ exception
+    (2026-11-27).
+    """
+    binding = Binding(session, device_id)
+    for name, value in feeds.items():
+        binding.bind_input(name, value)
+    for name in names:
+        binding.bind_output(name)
+    binding.run()
+    return binding.outputs()

@@ -13,7 +13,7 @@ from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest.graph_variants import Target, graphs_by_role
 from jumok_serve.manifest.manifest import GraphSpec
 from jumok_serve.native import library
-from jumok_serve.runtime.binding import Binding, Tensors, as_value
+from jumok_serve.runtime.binding import Binding, Tensors, as_value, run_once
 from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.encoded_sources import Encoded, EncodedSources
 from jumok_serve.runtime.graph_checks.contract import contract_problems
@@ -184,16 +184,7 @@ class Graphs:
         keeping = self._encoded if self._encoded is not None and self._encoded.wanted else None
         if keeping is not None:
             names.append(keeping.tensor.encoder)
-        if self.for_device:
-            binding = Binding(self._sessions["encoder"], self._device_id)
-            for name, value in feeds.items():
-                binding.bind_input(name, value)
-            for name in names:
-                binding.bind_output(name)
-            binding.run()
-            outputs = binding.outputs()
-        else:
-            outputs = self._sessions["encoder"].run_with_ort_values(names, feeds)
+        outputs = run_once(self._sessions["encoder"], names, feeds, self._device_id)
         named = dict(zip(names, outputs, strict=True))
         if keeping is not None:
             keeping.keep(source_ids, source_lengths, named[keeping.tensor.encoder].numpy())
@@ -209,7 +200,7 @@ class Graphs:
             tokens: token ids in the order of the columns, [U].
         """
         names = [spec.name for spec in self._graphs["projection"].outputs]
-        weights = self._sessions["projection"].run_with_ort_values(names, {"tokens": as_value(tokens)})
+        weights = run_once(self._sessions["projection"], names, {"tokens": as_value(tokens)})
         gathered = dict(zip(names, weights, strict=True))
         if SATURATES in self.decoder_inputs:
             gathered[SATURATES] = as_value(np.array(products_saturate()))
@@ -259,7 +250,7 @@ class Graphs:
         constraints = never_empty(on_logits) if self.for_device else on_logits
         arrays = draw_arrays(rows, scores, draws, constraints, logits.shape()[-1])
         feeds = {"logits": logits, **{name: as_value(array) for name, array in arrays.items()}}
-        tokens, totals = self._sessions["sampler"].run_with_ort_values(["tokens", "totals"], feeds)
+        tokens, totals = run_once(self._sessions["sampler"], ["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
 
     def score(self, pairs: Pairs) -> Floats:

@@ -17,7 +17,7 @@ import ctypes
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -307,15 +307,6 @@ def _native_function() -> Any:
     return function("jumok_run_on", _ARGUMENTS)
 
 
-class _StepArguments(NamedTuple):
-    """Arrays of a step, and the native function's first arguments for them."""
-
-    slots: NDArray[np.int64]
-    tokens: NDArray[np.int64]
-    totals: NDArray[np.float32]
-    arguments: tuple[Any, ...]
-
-
 class NativeStep:
     """`StepArrays.advance_steady` in C++.
 
@@ -333,7 +324,7 @@ class NativeStep:
         self._allocate(0)
         self._run_with_terms = function("jumok_run_on_with_terms", _WITH_TERMS_ARGUMENTS)
         self._list_boosts = function("jumok_boosts", _BOOSTS_ARGUMENTS)
-        self._steps: deque[_StepArguments] = deque(maxlen=2)  # of the last steps, whose arrays may take turns
+        self._known: deque[tuple[Any, ...]] = deque(maxlen=2)  # slots, tokens, totals, arguments
         self._boosted: NDArray[np.int64] = np.zeros((0, 2), np.int64)
         self._last_boosts = NO_CONSTRAINTS
 
@@ -384,13 +375,13 @@ class NativeStep:
         self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]
     ) -> tuple[Any, ...]:
         """Return the first arguments of a step; most steps have arrays of earlier steps."""
-        for known in self._steps:
-            if slots is known.slots and tokens is known.tokens and totals is known.totals:
-                return known.arguments
+        for known_slots, known_tokens, known_totals, known in self._known:
+            if slots is known_slots and tokens is known_tokens and totals is known_totals:
+                return cast(tuple[Any, ...], known)
         contiguous = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
         arguments = (self._searches, pointer(slots), len(slots), tokens.shape[1], *map(pointer, contiguous))
         if contiguous[0] is tokens and contiguous[1] is totals:  # copies hold for one step
-            self._steps.append(_StepArguments(slots, tokens, totals, arguments))
+            self._known.append((slots, tokens, totals, arguments))
         return arguments
 
     def _unsteady_searches(self, count: int, ends: Sequence[int]) -> UnsteadySearches:

@@ -40,6 +40,29 @@ def test_a_sentence_wakes_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(looks) == 3 + 3  # none woke to find nothing
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_the_replica_that_worked_last_wakes_first(monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]) -> None:
+    scheduler = Scheduler(EngineLimits(max_alone_rows=1), 3)
+    looked = threading.Semaphore(0)
+    take = SchedulingPolicy.take
+
+    def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
+        looked.release()
+        return take(policy, replica, now)
+
+    monkeypatch.setattr(SchedulingPolicy, "take", noted)
+    with ThreadPoolExecutor(3) as replicas:
+        taking = {}
+        for number in order:
+            taking[number] = replicas.submit(scheduler.take, number, Occupancy())
+            assert looked.acquire(timeout=HANG_S)
+            scheduler.load()  # takes the lock, so the replica is asleep now
+        for number in reversed(order):
+            only = sentence()
+            scheduler.add([only])
+            assert taking[number].result(HANG_S) == [only]
+
+
 def test_several_sentences_wake_several_replicas() -> None:
     scheduler = Scheduler(EngineLimits(max_alone_rows=1), 3)
     with ThreadPoolExecutor(3) as replicas:

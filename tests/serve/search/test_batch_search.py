@@ -16,6 +16,7 @@ from jumok_serve.search import (
     best_continuations,
     best_of_each_row,
     concatenate_constraints,
+    make_search,
     step_arrays,
 )
 from jumok_serve.search.options import Sampling
@@ -355,3 +356,16 @@ def test_a_steady_search_costs_no_python() -> None:
             table.advance(others)
         assert looked == ([] if beam_size == 1 else [0])  # the first step of a beam has one row alone
         assert table.search(0).position == 14
+
+
+def test_arrays_of_earlier_steps_may_come_back_with_other_values() -> None:
+    table = BatchSearch(1)
+    search = make_search(make_options(beam_size=1, num_hypotheses=1, max_length=20, min_length=0, eos_ids=(1,)), 0)
+    table.join([0], [search])
+    slots = np.zeros(1, np.int64)
+    turns = [(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)) for _ in range(3)]
+    for step_number in range(12):
+        tokens, totals = turns[step_number % (2 if step_number < 6 else 3)]
+        tokens[:], totals[:] = 2 + step_number, -step_number
+        assert not table.advance_steady(slots, tokens, totals)
+    assert table.search(0).stable_tokens() == list(range(2, 14))
