@@ -57,7 +57,7 @@ from jumok_serve.runtime.step_inputs import (
 from jumok_serve.search import NO_CONSTRAINTS, Constraints
 
 _FEED_ARGUMENTS = (ctypes.c_void_p, *[ctypes.c_int64] * 2, *[ctypes.c_void_p] * 8)
-"""Types of the arguments of the native function ``jumok_feed``."""
+"""Types of the arguments of the native functions ``jumok_feed`` and ``jumok_feed_rows``."""
 
 
 class Decoder(ABC):
@@ -214,6 +214,7 @@ class GatheringDecoder(Decoder):
             self._state = RecurrentState(graphs.state_specs, beam_size)
         else:
             self._state = GatheredState(graphs.state_specs, graphs.empty_state(), beam_size)
+        self._feed = function("jumok_feed_rows", _FEED_ARGUMENTS)
 
     def join(self, slots: Sequence[int], first_state: Tensors, rows: Sequence[int]) -> None:
         """See `Decoder`."""
@@ -229,11 +230,15 @@ class GatheringDecoder(Decoder):
         """See `Decoder`."""
         sentences = len(slots)
         step = self._bound_step(sentences, memory.view(sentences), columns, turn=self._state.turn)
-        arrays, positions = step.arrays, inputs.positions[:sentences]
-        arrays["token_ids"][:] = inputs.tokens[:sentences]  # [n, K], bound as [R]
-        arrays["positions"][:] = positions[:, None]  # [n, K]
-        np.add(self._state.first_rows(sentences), inputs.parents[:sentences], out=arrays["parents"])  # [n, K]
-        arrays["source_lengths"][:] = inputs.lengths[:sentences]  # [n]
+        first_rows, positions = self._state.first_rows(sentences), inputs.positions[:sentences]
+        if self._feed is None:
+            arrays = step.arrays
+            arrays["token_ids"][:] = inputs.tokens[:sentences]  # [n, K], bound as [R]
+            arrays["positions"][:] = positions[:, None]  # [n, K]
+            np.add(first_rows, inputs.parents[:sentences], out=arrays["parents"])  # [n, K]
+            arrays["source_lengths"][:] = inputs.lengths[:sentences]  # [n]
+        else:
+            self._feed(pointer(first_rows), sentences, self._beam_size, *inputs.addresses, *step.addresses)
         step.give_state(*self._state.tensors(sentences, positions))  # [P, ...], [R, ...]
         candidates = step.run(selection)
         self._state.replace(step.new_state, sentences)
@@ -247,7 +252,8 @@ class GatheringDecoder(Decoder):
             name: np.zeros(rows, np.int64) for name in ("token_ids", "positions", "parents")
         }
         arrays["source_lengths"] = np.zeros(sentences, np.int64)
-        return DecoderStep(self.graphs, arrays, memory, {}, columns=columns, width=width)
+        addresses = tuple(map(address, arrays.values()))
+        return DecoderStep(self.graphs, arrays, memory, {}, columns=columns, width=width, addresses=addresses)
 
 
 class DecoderStep:

@@ -101,4 +101,18 @@ JUMOK_EXPORTED int64_t jumok_copy_slots(const char* from, int64_t from_row, int6
   return count;
 }
 
+// The same for a decoder that gathers its state: `first_rows` [count] has the row of each sentence's first parent.
+JUMOK_EXPORTED int64_t jumok_feed_rows(const int64_t* first_rows, int64_t count, int64_t size, const int64_t* tokens,
+                                       const int64_t* positions, const int64_t* parents, const int64_t* lengths,
+                                       int64_t* token_ids, int64_t* fed_positions, int64_t* fed_parents,
+                                       int64_t* source_lengths) {
+  std::copy_n(lengths, count, source_lengths);
+  std::copy_n(tokens, count * size, token_ids);
+  for (int64_t row = 0; row < count * size; ++row) {
+    fed_positions[row] = positions[row / size];
+    fed_parents[row] = first_rows[row / size] + parents[row];
+  }
+  return count;
+}
+
 }  // namespace jumok
