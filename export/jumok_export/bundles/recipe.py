@@ -92,7 +92,7 @@ RECIPES: Final[dict[str, Recipe]] = {
 
 Native graphs are made from the finished ones for the CPU, together: all with an int8 cache, or none.
 """
-NATIVE_SOURCES: Final = ("encoder", "decoder", "decoder_shortlist")
+NATIVE_SOURCES: Final = ("encoder", "decoder", "decoder_shortlist", "projection")
 ANY_TARGET: Final = ("scorer", "aligner")
 """Roles that every target has: they run once per sentence."""
 

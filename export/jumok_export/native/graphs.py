@@ -11,13 +11,13 @@ from jumok_export.graphs.matching import Found, attributes
 from jumok_export.native.attention import cross_attention, self_attention
 from jumok_export.native.embedding import embedding, rows_of
 from jumok_export.native.int8_cache import entries_spec
+from jumok_export.native.listed import listed_logits, native_projection, with_sums
 from jumok_export.native.operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSION, native
 from jumok_export.native.products import float_product, fuse_norms, fuse_threes, product
 from jumok_export.native.ssru import fuse_units
 from jumok_export.quantization.find_matrices import Matrices
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import LOGIT_ROWS, SLOTS
-from jumok_serve.runtime.output_columns import BIAS
 
 KEYS_AND_VALUES = {"SelfAttention": (3, 4), "CrossAttention": (1, 2)}
 """Inputs of the attention operators that are keys and values, in heads."""
@@ -36,17 +36,19 @@ CHOICE = (
 
 
 def native_graphs(graphs: Mapping[str, Graph], *, int8_cache: bool) -> dict[str, Graph]:
-    """Make the native forms of an encoder and its decoders.
+    """Make the native forms of an encoder, its decoders, and the projection for one of them.
 
     Args:
-        graphs: the finished `encoder`, and decoders with fused selection, one of them `decoder`.
+        graphs: the finished `encoder`, and decoders with fused selection, one of them `decoder`; with
+            `decoder_shortlist` also `projection`.
         int8_cache: True to keep keys and values in int8, if there is a KV cache and only native operators read them.
             The encoder then outputs memory in int8, even if nothing else in it is native.
 
     Returns:
-        The native decoders by name, and `encoder` if it changes; nothing if a decoder does not change.
+        The native decoders by name, and the others if they change; nothing if a decoder does not change.
     """
-    encoder, decoders = graphs["encoder"], {name: graph for name, graph in graphs.items() if name != "encoder"}
+    decoders = {name: graph for name, graph in graphs.items() if name not in {"encoder", "projection"}}
+    encoder = graphs["encoder"]
     made = {name: native for name, decoder in decoders.items() if (native := native_graph(decoder)) is not None}
     if len(made) < len(decoders):
         return {}
@@ -58,6 +60,9 @@ def native_graphs(graphs: Mapping[str, Graph], *, int8_cache: bool) -> dict[str,
         made = in_int8
         native_encoder = _with_int8_memory(native_encoder or encoder, encoder, in_int8["decoder"])
     made = {name: _by_slot(decoder) for name, decoder in made.items()}
+    if "projection" in graphs:
+        projection = native_projection(graphs["projection"], made["decoder_shortlist"])
+        made |= {} if projection is None else {"projection": projection}
     return made if native_encoder is None else {**made, "encoder": native_encoder}
 
 
@@ -72,7 +77,7 @@ def native_graph(graph: Graph) -> Graph | None:
     found, matrices = Found(model.graph), Matrices(model)
     rules = (
         *(product, partial(float_product, matrices), self_attention, cross_attention),
-        *(_add_norm, embedding, rows_of, _listed_logits),
+        *(_add_norm, embedding, rows_of, partial(listed_logits, graph.inputs)),
     )
     replaced: dict[str, NodeProto] = {}  # new nodes by the output that they replace
     for node in model.graph.node:
@@ -101,7 +106,7 @@ def native_graph(graph: Graph) -> Graph | None:
     model.graph.node.extend(fuse_threes(fuse_units(found, with_norms)))
     drop_unread(model.graph)
     model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
-    return declare(model, graph.inputs, graph.outputs)
+    return with_sums(Graph(model, graph.inputs, graph.outputs))
 
 
 def _round_first(graph: onnx.GraphProto) -> None:
@@ -181,19 +186,6 @@ def _select(found: Found) -> NodeProto | None:
     if asked is None or LOGIT_ROWS not in asked.input or not found.inputs.issuperset(CHOICE):
         return None
     return native("Select", [asked.input[0], *CHOICE], ["tokens", "totals"])
-
-
-def _listed_logits(found: Found, node: NodeProto) -> NodeProto | None:
-    """Replace the reordering of a shortlist's products and the addition of its biases."""
-    added = found.maker(node.input[0], "Add") if node.op_type == "Reshape" else None
-    if added is None:
-        return None
-    by_sentence, biases = found.maker(added.input[0], "Reshape"), found.unsqueezed(added.input[1])
-    by_row = found.maker(by_sentence.input[0], "Reshape") if by_sentence is not None else None
-    turned = found.maker(by_row.input[0], "Transpose") if by_row is not None else None
-    if turned is None or attributes(turned).get("perm") != [1, 0, 2] or biases != BIAS or BIAS not in found.inputs:
-        return None
-    return native("ListedLogits", [turned.input[0], BIAS], [node.output[0]])
 
 
 def _with_int8_cache(decoder: Graph) -> Graph | None:

@@ -44,6 +44,7 @@ GRAPH_VARIANTS: Final[dict[str, GraphVariant]] = {
     "sampler_shortlist": GraphVariant("sampler", shortlist=True),
     "encoder_native": GraphVariant("encoder", "native"),
     "decoder_native": GraphVariant("decoder", "native"),
+    "projection_native": GraphVariant("projection", "native", shortlist=True),
     "decoder_shortlist_native": GraphVariant("decoder", "native", shortlist=True),
     "encoder_device": GraphVariant("encoder", "device"),
     "decoder_device": GraphVariant("decoder", "device"),

@@ -99,6 +99,21 @@ OPERATORS: dict[str, tuple[Arrays, Arrays, Arrays]] = {
         for quantized in (False, True)
     },
     "ListedLogits": ({"products": floats(2, 6, 8), "biases": floats(3, 16)}, {"logits": np.float32}, {}),
+    "ListedWeights": (
+        {"weights0": np.ones((9, 8), np.int8), "tokens": np.zeros(128, np.int64)},
+        {"packed": np.int8, "sums": np.int32},
+        {"columns": 128},
+    ),
+    "ListedProduct": (
+        {
+            "levels": np.ones((6, 8), np.uint8),
+            **levels_of_inputs(),
+            **{"packed": np.ones((2, 8, 128), np.int8), "scales": floats(2, 1, 128)},
+            **{"sums": np.zeros(256, np.int32), "biases": floats(3, 256)},
+        },
+        {"logits": np.float32},
+        {},
+    ),
     "AddNorm": ({"x": floats(2, 3, 8), "y": floats(2, 3, 8), **norm(8)}, NORM_OUTPUTS, {"epsilon": 1e-5}),
     "AddNormQuantized": (
         {"x": floats(2, 3, 8), "y": floats(4, 8), **norm(8), **AS_LEVELS},

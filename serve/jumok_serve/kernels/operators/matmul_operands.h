@@ -14,6 +14,41 @@
 
 namespace jumok {
 
+// Calls `one(product, row, panel)` for every panel of weights and every block of rows, whose first is `row`; `product`
+// has the prepared inputs of the block. `bytes` of weights are read.
+template <typename Number, typename One>
+void multiply_panels(Call& call, const PanelGemm<Number>& all, const Number* numbers, int64_t panels, int64_t bytes,
+                     bool as_int16, One one) {
+  // Rows for which weights are read once. Without VNNI their uint8 and int16 copies fit into L2.
+  constexpr int64_t kRowsPerBlock = 96;
+  // A unit of work takes as long as reading a float: these bytes of weights, for these rows.
+  constexpr int64_t kBytesPerUnit = 4, kRowsPerUnit = 8;
+  constexpr bool kQuantized = std::is_same_v<Number, uint8_t>;
+  const int64_t blocks = (all.rows + kRowsPerBlock - 1) / kRowsPerBlock;
+  // Inputs that are copied are prepared once for all panels of a block of rows; else a panel is read once for all
+  // blocks.
+  const bool by_blocks = kQuantized && gemm_kernels().copies_inputs;
+  call.parallel_for(panels * blocks, bytes / kBytesPerUnit * std::max(all.rows / kRowsPerUnit, int64_t{1}),
+                    [&](int64_t first, int64_t last) {
+                      PanelGemm<Number> own = all;
+                      for (int64_t i = first, known = -1; i < last; ++i) {
+                        const int64_t block = by_blocks ? i / panels : i % blocks, row = block * all.rows / blocks;
+                        own.rows = (block + 1) * all.rows / blocks - row;
+                        if (block != known) {
+                          own.inputs = numbers + row * own.depth;
+                          if constexpr (kQuantized) {
+                            const PreparedInputs prepared =
+                                gemm_kernels().prepare(own.inputs, own.rows, own.depth, as_int16);
+                            own.inputs = prepared.uint8;
+                            own.inputs_int16 = prepared.int16;
+                          }
+                        }
+                        known = block;
+                        one(own, row, by_blocks ? i % panels : i / blocks);
+                      }
+                    });
+}
+
 // kParts matrices; their inputs are those of the kernel from 0 on. Quantized: inputs, their scale and zero point, and
 // for each matrix weights, scales and bias. Floats: inputs, and for each matrix weights and bias.
 template <typename Number, int kParts>
@@ -45,7 +80,7 @@ class MatmulOperands {
       part.weights = Weights::of(matrix.as<Weight>(), depth, columns, transposed);
       needs_int16_ |= part.weights->needs_int16();
       panels_ += part.weights->panels();
-      work_ += columns * depth * static_cast<int64_t>(sizeof(Weight)) / kBytesPerUnit;
+      bytes_ += columns * depth * static_cast<int64_t>(sizeof(Weight));
     }
     if constexpr (kQuantized) {
       const auto inputs = settings.quantization<Quantization>(1, 2);
@@ -70,24 +105,14 @@ class MatmulOperands {
   // Each product [rows, columns], quantized if `Result` is uint8_t.
   template <typename Result>
   void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out) const {
-    const int64_t blocks = (rows + kRowsPerBlock - 1) / kRowsPerBlock;
-    // Inputs that are copied are prepared once for all panels of a block of rows; else a panel is read once for all
-    // blocks.
-    const bool by_blocks = kQuantized && gemm_kernels().copies_inputs;
-    call.parallel_for(panels_ * blocks, work_ * std::max(rows / kRowsPerUnit, int64_t{1}),
-                      [&](int64_t first, int64_t last) {
-                        PanelGemm<Number> own = all_;
-                        for (int64_t i = first, known = -1; i < last; ++i) {
-                          const int64_t block = by_blocks ? i / panels_ : i % blocks, row = block * rows / blocks;
-                          own.rows = (block + 1) * rows / blocks - row;
-                          if (block != known) prepare(numbers.as<Number>() + row * own.depth, own);
-                          known = block;
-                          int64_t panel = by_blocks ? i % panels_ : i / blocks;
-                          size_t at = 0;
-                          for (; panel >= parts_[at].weights->panels(); ++at) panel -= parts_[at].weights->panels();
-                          multiply(own, parts_[at], panel, out[at] + row * columns(at));
-                        }
-                      });
+    PanelGemm<Number> all = all_;
+    all.rows = rows;
+    multiply_panels(call, all, numbers.as<Number>(), panels_, bytes_, needs_int16_,
+                    [&](PanelGemm<Number>& own, int64_t row, int64_t panel) {
+                      size_t at = 0;
+                      for (; panel >= parts_[at].weights->panels(); ++at) panel -= parts_[at].weights->panels();
+                      multiply(own, parts_[at], panel, out[at] + row * columns(at));
+                    });
   }
 
  private:
@@ -100,19 +125,6 @@ class MatmulOperands {
   };
 
   static constexpr int64_t kOnlyLast = 2;  // `biased`: of several products, only the last has a bias
-  // Rows for which weights are read once. Without VNNI their uint8 and int16 copies fit into L2.
-  static constexpr int64_t kRowsPerBlock = 96;
-  // A unit of work takes as long as reading a float: these bytes of weights, for these rows.
-  static constexpr int64_t kBytesPerUnit = 4, kRowsPerUnit = 8;
-
-  void prepare(const Number* numbers, PanelGemm<Number>& product) const {
-    product.inputs = numbers;
-    if constexpr (kQuantized) {
-      const PreparedInputs prepared = gemm_kernels().prepare(numbers, product.rows, product.depth, needs_int16_);
-      product.inputs = prepared.uint8;
-      product.inputs_int16 = prepared.int16;
-    }
-  }
   static void multiply(PanelGemm<Number>& product, const Part& part, int64_t panel, float* out) {
     product.out = out + panel * gemm_kernels().columns;
     multiply(product, part, panel);
@@ -139,7 +151,7 @@ class MatmulOperands {
 
   PanelGemm<Number> all_{};  // fields common to all panels
   std::array<Part, kParts> parts_;
-  int64_t panels_ = 0, work_ = 0;
+  int64_t panels_ = 0, bytes_ = 0;
   bool needs_int16_ = false;  // true if some panel needs int16 inputs
 };
 

@@ -29,6 +29,7 @@ extern "C" __attribute__((visibility("default"))) ort::Status* RegisterCustomOps
     jumok::add_kv_entries(operators);
     jumok::add_layer_norm(operators);
     jumok::add_listed_logits(operators);
+    jumok::add_listed_product(operators);
     jumok::add_matmul(operators);
     jumok::add_select(operators);
     jumok::add_ssru(operators);

@@ -1,0 +1,79 @@
+"""Products with the weights of listed tokens against NumPy's integers."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from tests.support.models.native_operators import needs_library, run
+
+pytestmark = needs_library
+
+WIDTH = 128
+VOCABULARY = 300
+
+
+def gathered(weights: NDArray[np.int8], tokens: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """Packed weights and sums of listed tokens."""
+    inputs = {"weights0": weights, "tokens": tokens}
+    return run("ListedWeights", inputs, {"packed": np.int8, "sums": np.int32}, columns=WIDTH)
+
+
+def logits(
+    levels: NDArray[np.uint8],
+    scale: float,
+    zero_point: int,
+    packed: NDArray[np.int8],
+    scales: NDArray[np.float32],
+    sums: NDArray[np.int32],
+    biases: NDArray[np.float32],
+) -> NDArray[np.float32]:
+    """Logits of packed weights."""
+    inputs = {
+        "levels": levels,
+        "levels_scale": np.array(scale, np.float32),
+        "levels_zero_point": np.array(zero_point, np.uint8),
+        **{"packed": packed, "scales": scales, "sums": sums, "biases": biases},
+    }
+    [found] = run("ListedProduct", inputs, {"logits": np.float32})
+    return np.asarray(found)
+
+
+@pytest.mark.parametrize("blocks", [1, 3, 9])
+@pytest.mark.parametrize("depth", [4, 60, 256])
+@pytest.mark.parametrize(("sentences", "beams"), [(1, 1), (1, 5), (3, 4), (100, 2), (0, 1)])
+def test_logits_are_exact(blocks: int, depth: int, sentences: int, beams: int) -> None:
+    """A token may be listed several times; rows of a sentence get its biases, maybe -inf."""
+    random = np.random.default_rng(8)
+    weights = random.integers(-127, 128, (VOCABULARY, depth), np.int8)
+    weights[:9] = 127
+    tokens = random.integers(0, VOCABULARY, blocks * WIDTH)
+    tokens[:9] = np.arange(9)
+    rows = random.integers(0, 256, (sentences * beams, depth), np.uint8)
+    rows[::3] = 255
+    scales = random.uniform(0.001, 0.01, (blocks, 1, WIDTH)).astype(np.float32)
+    biases = random.normal(size=(sentences, blocks * WIDTH)).astype(np.float32)
+    biases[:, ::3] = -np.inf
+    packed, sums = gathered(weights, tokens)
+    assert packed.shape == (blocks, depth, WIDTH)
+    np.testing.assert_array_equal(sums, weights[tokens].sum(axis=1, dtype=np.int64))
+    for zero_point in (0, 1, 128, 255):
+        exact = (rows.astype(np.int64) - zero_point) @ weights[tokens].T.astype(np.int64)
+        expected = exact.astype(np.float32) * (scales.ravel() * np.float32(0.02)) + np.repeat(biases, beams, axis=0)
+        found = logits(rows, 0.02, zero_point, packed, scales, sums, biases)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("token", [-1, VOCABULARY])
+def test_tokens_outside_of_the_vocabulary_are_refused(token: int) -> None:
+    tokens = np.zeros(WIDTH, np.int64)
+    tokens[7] = token
+    with pytest.raises(Exception, match="listed tokens do not fit the weights"):
+        gathered(np.ones((VOCABULARY, 8), np.int8), tokens)
+
+
+@pytest.mark.parametrize("depth", [1, 6, 255])
+def test_weights_that_kernels_cannot_pack_are_refused(depth: int) -> None:
+    with pytest.raises(Exception, match="do not fit each other"):
+        gathered(np.ones((VOCABULARY, depth), np.int8), np.zeros(WIDTH, np.int64))
