@@ -100,6 +100,7 @@ def giving_back_free_memory() -> Iterator[None]:
         yield
         return
     info.restype = _MallocInfo
+    trim(0)  # what is free already would hide as much that becomes free
     stopped = threading.Event()
     thread = threading.Thread(target=_give_back_free_memory, args=(trim, info, stopped), daemon=True)
     thread.start()
