@@ -286,19 +286,19 @@ class Graphs:
         if (encoded := self._encoded) is not None:
             sources = encoded.padded(pairs.source_ids, pairs.source_lengths, self._encode_source)
             feeds[encoded.tensor.aligner] = as_value(sources)
-        values = session.run_with_ort_values(names, feeds)
+        values = run_once(session, names, feeds)
         return np.concatenate([value.numpy() for value in values], axis=1)
 
     def _encode_source(self, source_ids: Integers, source_lengths: Integers) -> Encoded:
         """Compute the encoded source that the part of an aligner reads, [B, S, W]."""
         assert self._encoded is not None
         feeds = self._feeds("encoder", {"source_ids": source_ids, "source_lengths": source_lengths})
-        (value,) = self._sessions["encoder"].run_with_ort_values([self._encoded.tensor.encoder], feeds)
+        (value,) = run_once(self._sessions["encoder"], [self._encoded.tensor.encoder], feeds)
         encoded: Encoded = value.numpy()
         return encoded
 
     def _run_targets(self, graph: str, outputs: Sequence[str], pairs: Pairs) -> list[Floats]:
-        values = self._sessions.on_demand(graph).run_with_ort_values(outputs, self._feeds(graph, pairs._asdict()))
+        values = run_once(self._sessions.on_demand(graph), outputs, self._feeds(graph, pairs._asdict()))
         return [value.numpy() for value in values]
 
     def _feeds(self, graph: str, arrays: Mapping[str, Integers]) -> Tensors:

@@ -107,7 +107,7 @@ class ShortlistColumns:
     def join(self, slots: Sequence[int], lists: Sequence[Integers | None]) -> None:
         """See `Columns`."""
         for slot, listed in zip(slots, lists, strict=True):
-            self._lists[slot] = np.arange(self._graphs.vocabulary) if listed is None else listed
+            self._lists[slot] = np.arange(self._graphs.vocabulary) if listed is None else np.asarray(listed, np.int64)
         self._gathered_for = 0
 
     def leave(self, slots: Sequence[int]) -> None:

@@ -17,7 +17,7 @@ import ctypes
 import math
 from collections import deque
 from collections.abc import Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -307,6 +307,9 @@ def _native_function() -> Any:
     return function("jumok_run_on", _ARGUMENTS)
 
 
+_KnownStep: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], tuple[Any, ...]]
+
+
 class NativeStep:
     """`StepArrays.advance_steady` in C++.
 
@@ -324,7 +327,7 @@ class NativeStep:
         self._allocate(0)
         self._run_with_terms = function("jumok_run_on_with_terms", _WITH_TERMS_ARGUMENTS)
         self._list_boosts = function("jumok_boosts", _BOOSTS_ARGUMENTS)
-        self._known: deque[tuple[Any, ...]] = deque(maxlen=2)  # slots, tokens, totals, arguments
+        self._known: deque[_KnownStep] = deque(maxlen=2)  # slots, tokens, totals, arguments
         self._boosted: NDArray[np.int64] = np.zeros((0, 2), np.int64)
         self._last_boosts = NO_CONSTRAINTS
 
@@ -377,7 +380,7 @@ class NativeStep:
         """Return the first arguments of a step; most steps have arrays of earlier steps."""
         for known_slots, known_tokens, known_totals, known in self._known:
             if slots is known_slots and tokens is known_tokens and totals is known_totals:
-                return cast(tuple[Any, ...], known)
+                return known
         contiguous = np.ascontiguousarray(tokens, np.int64), np.ascontiguousarray(totals, np.float32)
         arguments = (self._searches, pointer(slots), len(slots), tokens.shape[1], *map(pointer, contiguous))
         if contiguous[0] is tokens and contiguous[1] is totals:  # copies hold for one step

@@ -2,7 +2,9 @@
 
 import random
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 
 import pytest
 
@@ -14,6 +16,15 @@ from jumok_serve.engine.scheduling_policy import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
 from tests.serve.engine.test_scheduling_policy import occupied, sentence
 from tests.support.hang import HANG_S
+
+
+@contextmanager
+def closed_at_last(scheduler: Scheduler) -> Iterator[None]:
+    """Close the scheduler in the end, so that replicas that a failed test leaves waiting end too."""
+    try:
+        yield
+    finally:
+        scheduler.close(drain=False)
 
 
 def test_a_sentence_wakes_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,7 +40,7 @@ def test_a_sentence_wakes_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(SchedulingPolicy, "take", noted)
     only = sentence()
-    with ThreadPoolExecutor(3) as replicas:
+    with ThreadPoolExecutor(3) as replicas, closed_at_last(scheduler):
         taking = [replicas.submit(scheduler.take, number, Occupancy()) for number in range(3)]
         for _ in taking:
             assert looked.acquire(timeout=HANG_S)
@@ -51,7 +62,7 @@ def test_the_replica_that_worked_last_wakes_first(monkeypatch: pytest.MonkeyPatc
         return take(policy, replica, now)
 
     monkeypatch.setattr(SchedulingPolicy, "take", noted)
-    with ThreadPoolExecutor(3) as replicas:
+    with ThreadPoolExecutor(3) as replicas, closed_at_last(scheduler):
         taking = {}
         for number in order:
             taking[number] = replicas.submit(scheduler.take, number, Occupancy())
@@ -65,7 +76,7 @@ def test_the_replica_that_worked_last_wakes_first(monkeypatch: pytest.MonkeyPatc
 
 def test_several_sentences_wake_several_replicas() -> None:
     scheduler = Scheduler(EngineLimits(max_alone_rows=1), 3)
-    with ThreadPoolExecutor(3) as replicas:
+    with ThreadPoolExecutor(3) as replicas, closed_at_last(scheduler):
         taking = [replicas.submit(scheduler.take, number, Occupancy()) for number in range(3)]
         sentences = [sentence() for _ in range(9)]
         scheduler.add(sentences)

@@ -23,7 +23,8 @@ def test_each_role_has_the_graph_for_the_target(
 ) -> None:
     chosen = graphs_by_role(ALL, target, shortlist=shortlist)
     assert (chosen["encoder"], chosen["decoder"], chosen["sampler"]) == (encoder, decoder, sampler)
-    assert ("projection" in chosen) == shortlist
+    weights = "projection_native" if target == "native" else "projection"
+    assert chosen.get("projection") == (weights if shortlist else None)
     assert ("memory_grow" in chosen) == (target == "device")
 
 
@@ -36,7 +37,7 @@ def test_missing_graphs_are_replaced_by_those_for_the_cpu() -> None:
 def test_names_follow_from_the_target() -> None:
     assert name_for_target("decoder_shortlist", "native") == "decoder_shortlist_native"
     assert name_for_target("sampler", "device") == "sampler_device"
-    assert NATIVE_GRAPHS == ("encoder_native", "decoder_native", "decoder_shortlist_native")
+    assert NATIVE_GRAPHS == ("encoder_native", "decoder_native", "projection_native", "decoder_shortlist_native")
 
 
 def test_the_selection_of_older_bundles_is_ignored() -> None:

@@ -1,4 +1,4 @@
-"""Entries of the KV cache, and inputs of a step in place: native code agrees with NumPy."""
+"""Entries of the KV cache, and inputs of a step: native code agrees with NumPy."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -8,7 +8,7 @@ import pytest
 
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime import decoder_step
-from jumok_serve.runtime.decoder_step import InPlaceDecoder
+from jumok_serve.runtime.decoder_step import GatheringDecoder, InPlaceDecoder
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.output_columns import Columns
 from jumok_serve.runtime.state import kv_cache
@@ -46,7 +46,7 @@ class Model:
     by_slot = True
     in_place = True
     for_device = False
-    decoder_inputs = ("token_ids", "positions", "places", "visible", "source_lengths")
+    decoder_inputs: tuple[str, ...] = ("token_ids", "positions", "places", "visible", "source_lengths")
 
     def __init__(self) -> None:
         self.runs: list[dict[str, np.ndarray]] = []
@@ -56,6 +56,14 @@ class Model:
 
     def make_slots(self, _: str) -> SlotBuffers:
         return SlotBuffers(SPECS, "E", ahead=True)
+
+
+class RecurrentModel(Model):
+    """The same with a state of constant size."""
+
+    by_slot = in_place = False
+    decoder_inputs = ("token_ids", "positions", "parents", "source_lengths")
+    state_specs = (TensorSpec(name="state.cell", dtype="float32", axes=("P", 3)),)
 
 
 def without_library(patch: pytest.MonkeyPatch) -> None:
@@ -124,3 +132,39 @@ def test_native_code_gathers_the_inputs_that_numpy_gathers(beam_size: int, monke
         assert found["source_lengths"].tolist() == lengths[slots].tolist()
         assert (found["places"][:, :, :2] == [[[slot, 0]] for slot in slots.tolist()]).all()
         positions[slots] += 1
+
+
+@needs_library
+@pytest.mark.parametrize("beam_size", [1, 4])
+def test_native_code_feeds_a_recurrent_decoder_as_numpy_does(beam_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(beam_size)
+    models = RecurrentModel(), RecurrentModel()
+    native = GatheringDecoder(cast(Graphs, models[0]), beam_size)
+    with monkeypatch.context() as patch:
+        without_library(patch)
+        numpy = GatheringDecoder(cast(Graphs, models[1]), beam_size)
+    capacity = 9
+    memory = SlotBuffers((), "S")
+    memory.reserve(capacity, 8, 0)
+    column_inputs: dict[str, object] = {}
+    columns = cast(Columns, SimpleNamespace(inputs=lambda _: column_inputs, width=7))
+    tokens, parents = np.zeros((2, capacity, beam_size), np.int64)
+    positions, lengths = np.zeros((2, capacity), np.int64)
+    inputs = DecoderInputs(tokens, positions, parents, lengths)
+    for decoder in (native, numpy):
+        decoder.join(range(capacity), {}, range(capacity))
+    for _ in range(60):
+        tokens[:] = rng.integers(0, 1000, tokens.shape)
+        parents[:] = rng.integers(0, beam_size, parents.shape)
+        positions[:] = rng.integers(0, 50, capacity)
+        lengths[:] = rng.integers(1, 30, capacity)
+        count = int(rng.integers(1, capacity + 1))
+        selection = SelectionParameters(scores=np.zeros(count * beam_size, np.float32), candidates=1)
+        for decoder in (native, numpy):
+            decoder.step(np.arange(count), inputs, memory, columns, selection)
+        found: dict[str, Any] = models[0].runs[-1]
+        np.testing.assert_equal(found, models[1].runs[-1])
+        assert found["token_ids"].tolist() == tokens[:count].ravel().tolist()
+        assert found["positions"].tolist() == np.repeat(positions[:count], beam_size).tolist()
+        assert found["parents"].tolist() == (np.arange(count)[:, None] * beam_size + parents[:count]).ravel().tolist()
+        assert found["source_lengths"].tolist() == lengths[:count].tolist()

@@ -91,17 +91,8 @@ JUMOK_EXPORTED int64_t jumok_feed(const int64_t* slots, int64_t count, int64_t s
   return count;
 }
 
-// Copies `blocks` blocks of `bytes` bytes of each of `count` rows into slots.
-JUMOK_EXPORTED int64_t jumok_copy_slots(const char* from, int64_t from_row, int64_t from_block, const int64_t* rows,
-                                        char* to, int64_t to_slot, int64_t to_block, const int64_t* slots,
-                                        int64_t count, int64_t blocks, int64_t bytes) {
-  for (int64_t i = 0; i < count; ++i)
-    for (int64_t block = 0; block < blocks; ++block)
-      std::memcpy(to + slots[i] * to_slot + block * to_block, from + rows[i] * from_row + block * from_block, bytes);
-  return count;
-}
-
-// The same for a decoder that gathers its state: `first_rows` [count] has the row of each sentence's first parent.
+// The same for slots 0 .. count-1 and a decoder that gathers its state: `first_rows` [count] has the row of each
+// sentence's first parent.
 JUMOK_EXPORTED int64_t jumok_feed_rows(const int64_t* first_rows, int64_t count, int64_t size, const int64_t* tokens,
                                        const int64_t* positions, const int64_t* parents, const int64_t* lengths,
                                        int64_t* token_ids, int64_t* fed_positions, int64_t* fed_parents,
@@ -112,6 +103,16 @@ JUMOK_EXPORTED int64_t jumok_feed_rows(const int64_t* first_rows, int64_t count,
     fed_positions[row] = positions[row / size];
     fed_parents[row] = first_rows[row / size] + parents[row];
   }
+  return count;
+}
+
+// Copies `blocks` blocks of `bytes` bytes of each of `count` rows into slots.
+JUMOK_EXPORTED int64_t jumok_copy_slots(const char* from, int64_t from_row, int64_t from_block, const int64_t* rows,
+                                        char* to, int64_t to_slot, int64_t to_block, const int64_t* slots,
+                                        int64_t count, int64_t blocks, int64_t bytes) {
+  for (int64_t i = 0; i < count; ++i)
+    for (int64_t block = 0; block < blocks; ++block)
+      std::memcpy(to + slots[i] * to_slot + block * to_block, from + rows[i] * from_row + block * from_block, bytes);
   return count;
 }
 

@@ -69,13 +69,14 @@ def _differences(role: str, spec: TensorSpec, needed: _Needed) -> Iterator[str]:
 
 
 def _state(graphs: Mapping[str, GraphSpec]) -> Iterator[str]:
-    """Problems between encoder and decoder: memory without a source, state without a successor."""
-    encoder, decoder = graphs["encoder"], graphs["decoder"]
-    made = {spec.name: spec for spec in (*encoder.outputs, *decoder.outputs)}
+    """Problems between graphs: memory or listed weights without a source, state without a successor."""
+    decoder = graphs["decoder"]
+    makers = (graphs[role] for role in ("encoder", "projection", "decoder") if role in graphs)
+    made = {spec.name: spec for maker in makers for spec in maker.outputs}
     for spec in decoder.inputs:
         kind = spec.name.partition(".")[0]
-        name = spec.name if kind == "memory" else f"next_{spec.name}"
-        if kind not in {"memory", "state"}:
+        name = f"next_{spec.name}" if kind == "state" else spec.name
+        if kind not in {"memory", "state", "projection"}:
             continue
         if name not in made:
             yield f"{decoder.file}: no graph makes {name!r}, which the decoder reads"
