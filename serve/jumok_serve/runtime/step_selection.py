@@ -82,7 +82,7 @@ class StepSelection:
         """Return the running scores of the step's rows, [R], in the same array as long as possible."""
         rows = self._scores
         if rows is None or rows.slots is not slots or rows.by_slot is not scores:
-            rows = self._scores = _RowScores.of(slots, scores)
+            rows = self._scores = _RowScores.of(slots, scores, rows)
         if rows.gathered is not None:
             scores.take(slots, axis=0, out=rows.gathered, mode="clip")  # "raise" would copy once more
         return rows.scores
@@ -113,9 +113,13 @@ class _RowScores(NamedTuple):
     gathered: Floats | None
 
     @classmethod
-    def of(cls, slots: Integers, by_slot: Floats) -> "_RowScores":
-        """Make the scores of a step; gathered ones have no values yet."""
-        if slots[-1] == len(slots) - 1:
+    def of(cls, slots: Integers, by_slot: Floats, earlier: "_RowScores | None") -> "_RowScores":
+        """Make the scores of a step, in the array of earlier ones if it fits; gathered ones have no values yet."""
+        first = bool(slots[-1] == len(slots) - 1)
+        fits = earlier is not None and earlier.by_slot is by_slot and len(earlier.slots) == len(slots)
+        if earlier is not None and fits and first == (earlier.gathered is None):
+            return earlier._replace(slots=slots)
+        if first:
             return cls(slots, by_slot, by_slot[: len(slots)].reshape(-1), None)
         gathered = np.empty((len(slots), by_slot.shape[1]), by_slot.dtype)
         return cls(slots, by_slot, gathered.reshape(-1), gathered)

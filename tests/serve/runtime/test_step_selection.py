@@ -1,5 +1,6 @@
 """Parameters of a step's selection: the same object as long as only scores change."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import cast
 
@@ -35,3 +36,14 @@ def test_parameters_stay_while_only_scores_change(beam_size: int, slots: list[in
     assert joined is not seen[-1]
     assert len(joined.scores) == (len(slots) + 1) * beam_size
     assert joined.scores.tolist() == searches.arrays.scores[[*slots, 5]].ravel().tolist()
+
+
+def test_scores_move_only_if_other_memory_is_needed() -> None:
+    searches, selection = BatchSearch(1), StepSelection(1)
+    searches.join([0, 1, 2], [make_search(make_options(), 0) for _ in range(3)])
+    arrays = []
+    for slots, score in (([0, 1], 1), ([0, 1], 2), ([0, 2], 3), ([1, 2], 4), ([0, 1], 5), ([0, 1, 2], 6)):
+        searches.arrays.scores[slots] = score + np.arange(len(slots))[:, None]
+        arrays.append(selection.parameters(np.array(slots), searches, COLUMNS).scores)
+        assert arrays[-1].tolist() == (score + np.arange(len(slots))).tolist()
+    assert [one is following for one, following in pairwise(arrays)] == [True, False, True, False, False]
