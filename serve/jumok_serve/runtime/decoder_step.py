@@ -35,6 +35,7 @@ import ctypes
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -281,7 +282,7 @@ class DecoderStep:
         memory: Mapping[str, OrtValue | View],
         state: Mapping[str, OrtValue | View],
         *,
-        columns: Mapping[str, OrtValue] | None = None,
+        columns: Mapping[str, OrtValue] = MappingProxyType({}),
         width: int,
         addresses: tuple[int, ...] = (),
     ) -> None:
@@ -295,6 +296,7 @@ class DecoderStep:
         self._inputs = graphs.decoder_inputs
         self._for_device = graphs.for_device
         self._state: Tensors = {}  # given last
+        self._selection: SelectionParameters | None = None  # bound; None: to be compared with what is bound
         self._scores: Floats | None = None
         self._candidates = 0
         self._with_logits = False
@@ -305,7 +307,7 @@ class DecoderStep:
         for name, array in arrays.items():
             if name in graphs.decoder_inputs:
                 self._binding.bind_shared_array(name, array if graphs.in_place else array.reshape(-1))
-        for name, value in {**memory, **(columns or {}), **state}.items():
+        for name, value in {**memory, **columns, **state}.items():
             if name in graphs.decoder_inputs:
                 self._binding.bind_input(name, value)
         self._bind_sizes()
@@ -317,18 +319,19 @@ class DecoderStep:
             self._binding.bind_output(f"next_{name}", value)
 
     def give_columns(self, columns: Mapping[str, OrtValue], width: int) -> None:
-        """Bind the inputs that describe the columns of the next runs."""
-        self.columns = columns
+        """Bind the inputs that describe the columns of the next runs, if they are others."""
+        bound, self.columns = self.columns, columns
         for name, value in columns.items():
-            if name in self._inputs:
+            if name in self._inputs and value is not bound.get(name):
                 self._binding.bind_input(name, value)
-        if width != self.width:
-            self.width = width
+        if width == self.width:
+            return
+        self.width = width
+        self._binding.bind_output("logits")  # a binding keeps the shape that an output had
+        if min(self._candidates, width) != self._tokens.shape[1]:
             self._candidates = 0  # to be bound before the next run
-            self._on_logits = self._on_log_probs = NO_CONSTRAINTS
-            self._bind_constraints("logit", NO_CONSTRAINTS)
-            self._bind_constraints("log_prob", NO_CONSTRAINTS)
-            self._binding.bind_output("logits")  # a binding keeps the shape that an output had
+        self._give_constraints(NO_CONSTRAINTS, NO_CONSTRAINTS)  # whose places do not depend on the width
+        self._selection = None
 
     def give_state(self, state: Tensors, following: Tensors) -> None:
         """Bind the state [P, ...] of the next run, unless it is bound; release the last.
@@ -354,6 +357,21 @@ class DecoderStep:
         Returns:
             Columns and running scores [R, C] of the best candidates. The next run overwrites them.
         """
+        if selection is not self._selection:
+            self._give(selection)
+        self._binding.run()
+        return self._tokens, self._totals
+
+    def logits(self) -> OrtValue:
+        """The logits [R, U] of the last run, decoded again if necessary."""
+        if not self._with_logits:
+            self._return_logits(True)
+            self._selection = None  # its next run returns none
+            self._binding.run()
+        return self._binding.outputs()[0]
+
+    def _give(self, selection: SelectionParameters) -> None:
+        """Bind those parameters of a selection that are not bound."""
         if selection.scores is not self._scores:
             self._scores = selection.scores
             self._binding.bind_shared_array("scores", selection.scores)
@@ -362,23 +380,19 @@ class DecoderStep:
         if selection.renormalize is not self._renormalize:
             self._renormalize = selection.renormalize
             self._bind_renormalize(selection.renormalize)
-        if selection.on_logits is not self._on_logits:
-            self._on_logits = selection.on_logits
-            self._bind_constraints("logit", selection.on_logits)
-        if selection.on_log_probs is not self._on_log_probs:
-            self._on_log_probs = selection.on_log_probs
-            self._bind_constraints("log_prob", selection.on_log_probs)
+        self._give_constraints(selection.on_logits, selection.on_log_probs)
         if selection.candidates != self._candidates:
             self._bind_candidates(selection.candidates)
-        self._binding.run()
-        return self._tokens, self._totals
+        self._selection = selection
 
-    def logits(self) -> OrtValue:
-        """The logits [R, U] of the last run, decoded again if necessary."""
-        if not self._with_logits:
-            self._return_logits(True)
-            self._binding.run()
-        return self._binding.outputs()[0]
+    def _give_constraints(self, on_logits: Constraints, on_log_probs: Constraints) -> None:
+        """Bind constraints, unless they are bound."""
+        if on_logits is not self._on_logits:
+            self._on_logits = on_logits
+            self._bind_constraints("logit", on_logits)
+        if on_log_probs is not self._on_log_probs:
+            self._on_log_probs = on_log_probs
+            self._bind_constraints("log_prob", on_log_probs)
 
     def _bind_sizes(self) -> None:
         """Bind sizes on the host; copies them if the device reads them."""

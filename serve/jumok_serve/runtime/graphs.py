@@ -136,6 +136,8 @@ class Graphs:
             and not listed
             and all(spec.axes[0] == SLOTS for spec in (*self.memory_specs, *self.state_specs))
         )
+        reads_saturation = SATURATES in self.decoder_inputs
+        self._saturates: Tensors = {SATURATES: as_value(np.array(products_saturate()))} if reads_saturation else {}
         self.reads_entry_positions = "entry_positions" in self.decoder_inputs
         self._graphs = graphs
         self._device_id = (device.name, 0) if device.own_memory else None
@@ -202,9 +204,7 @@ class Graphs:
         names = [spec.name for spec in self._graphs["projection"].outputs]
         weights = run_once(self._sessions["projection"], names, {"tokens": as_value(tokens)})
         gathered = dict(zip(names, weights, strict=True))
-        if SATURATES in self.decoder_inputs:
-            gathered[SATURATES] = as_value(np.array(products_saturate()))
-        return gathered
+        return gathered | self._saturates
 
     def empty_state(self) -> Tensors:
         """One dummy row of a gathered decoder state, for the first step."""

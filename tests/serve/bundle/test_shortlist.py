@@ -13,11 +13,15 @@ from jumok_serve import BundleError, DecodingOptions, Translator
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
-from jumok_serve.runtime import graph_sessions
+from jumok_serve.runtime import graph_sessions, output_columns
 from jumok_serve.runtime import graphs as graphs_module
+from jumok_serve.runtime.decoder_step import Decoder, make_decoder
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.output_columns import ShortlistColumns
 from jumok_serve.runtime.sessions import open_session, products_saturate
+from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
+from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support import command as commands
@@ -175,6 +179,43 @@ def test_batch_does_not_change_translations(
                 alone = translator.translate(text, beam_size=beam_size)
                 assert joined.hypotheses[0].token_ids == alone.hypotheses[0].token_ids
                 assert joined.hypotheses[0].score == pytest.approx(alone.hypotheses[0].score, abs=1e-4)
+
+
+@pytest.mark.parametrize("with_logits", [False, True])
+def test_a_step_with_columns_of_another_width_is_that_of_a_new_decoder(
+    with_logits: bool, listed_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Places of constraints and the number of candidates depend on the width, even if the selection is the same."""
+    monkeypatch.setattr(output_columns, "WIDTH_STEP", 1)
+    graphs = Graphs(Bundle.open(listed_bundle), "fp32", device=CPU, threads=1, listed=True)
+    lengths, slots, memory = np.array([4, 3]), np.arange(2), graphs.make_slots("memory")
+    encoded, first_state = graphs.encode(np.array([[9, 11, 8, 3], [12, 7, 3, 0]]), lengths)
+    memory.reserve(2, 4, 0)
+    memory.join([0, 1], encoded, [0, 1])
+    inputs = DecoderInputs(np.array([[5], [6]]), np.zeros(2, np.int64), np.zeros((2, 1), np.int64), lengths)
+    places = np.array([[0, 3], [1, 4]])
+    penalty, barred = Entries(places, np.full(2, 3, np.float32)), Entries(places, np.full(2, -np.inf, np.float32))
+
+    def make() -> Decoder:
+        decoder = make_decoder(graphs, 1)
+        decoder.join([0, 1], first_state, [0, 1])
+        return decoder
+
+    def step(decoder: Decoder, width: int, selection: SelectionParameters) -> list[list[float]]:
+        columns = ShortlistColumns(graphs)
+        columns.join([0, 1], [np.arange(width), np.arange(width)])
+        return [array.tolist() for array in decoder.step(slots, inputs, memory, columns, selection)]
+
+    used = make()
+    for constraints in (NO_CONSTRAINTS, Constraints(penalty, NO_ENTRIES), Constraints(NO_ENTRIES, barred)):
+        for stage in ("on_logits", "on_log_probs"):
+            given: dict[str, Any] = {stage: constraints}
+            selection = SelectionParameters(
+                scores=np.zeros(2, np.float32), candidates=15, with_logits=with_logits, **given
+            )
+            for width in (10, 20, 30, 20, 10):
+                assert step(used, width, selection) == step(make(), width, selection), (stage, width)
+                assert not with_logits or used.logits().shape() == [2, width]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])
