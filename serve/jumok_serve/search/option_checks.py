@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any, Final
 
 from jumok_proto.errors import InvalidArgumentError
@@ -103,15 +102,15 @@ _CHECKS: dict[str, Callable[[str, object], object]] = {
 
 
 def check_fields(options: Any) -> None:
-    """Check every field of a dataclass of options that is set, and convert its type.
+    """Check every field of a dataclass of options, one with slots, that is set, and convert its type.
 
     Raises:
         InvalidArgumentError: a value has the wrong type or lies outside its range.
     """
-    for field in fields(options):
-        value = getattr(options, field.name)
-        if value is not None and field.name in _CHECKS:
-            object.__setattr__(options, field.name, _CHECKS[field.name](field.name, value))
+    for name in options.__slots__:
+        value = getattr(options, name)
+        if value is not None and name in _CHECKS:
+            object.__setattr__(options, name, _CHECKS[name](name, value))
 
 
 def check_beam(beam_size: int, num_hypotheses: int | None, *, samples: bool, whence: str = "") -> None:

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate, pairwise
 
 from jumok_proto.errors import InvalidArgumentError
@@ -13,6 +13,7 @@ from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
 from jumok_serve.manifest.languages import Direction
+from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.best_attention import Attended, best_attention
 from jumok_serve.tasks.model import TaskModel
@@ -221,7 +222,7 @@ def one_hypothesis(parameters: TranslationParameters) -> TranslationParameters:
     """
     hypotheses = parameters.options.num_hypotheses
     if hypotheses is None:
-        return replace(parameters, options=replace(parameters.options, num_hypotheses=1))
+        return replace(parameters, options=_with_one_hypothesis(parameters.options))
     if hypotheses > 1:
         raise InvalidArgumentError(
             f"num_hypotheses must be 1 if sentences are split, got {hypotheses}: the text is made of the best of each "
@@ -229,6 +230,11 @@ def one_hypothesis(parameters: TranslationParameters) -> TranslationParameters:
             field="options.num_hypotheses",
         )
     return parameters
+
+
+@lru_cache(16)
+def _with_one_hypothesis(options: DecodingOptions) -> DecodingOptions:
+    return replace(options, num_hypotheses=1)
 
 
 def _split_all(texts: Sequence[str], direction: Direction, parameters: TranslationParameters) -> list[SplitText]:
