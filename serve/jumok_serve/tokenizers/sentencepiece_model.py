@@ -112,4 +112,5 @@ class _Pieces(dict[int, str]):
 
 def _threads(texts: int) -> int:
     """Return the number of threads for a number of texts."""
-    return max(1, min(texts // TEXTS_PER_THREAD, len(os.sched_getaffinity(0))))
+    wanted = texts // TEXTS_PER_THREAD
+    return 1 if wanted <= 1 else min(wanted, len(os.sched_getaffinity(0)))
