@@ -47,6 +47,8 @@ def concatenate_constraints(parts: Iterable[tuple[int, Constraints]]) -> Constra
     present = [part for part in parts if part[1] is not NO_CONSTRAINTS]
     if not present:
         return NO_CONSTRAINTS
+    if len(present) == 1 and present[0][0] == 0:
+        return present[0][1]
     firsts, constraints = zip(*present, strict=True)
     factors, biases = zip(*constraints, strict=True)
     return Constraints(_concatenated(firsts, factors), _concatenated(firsts, biases))
