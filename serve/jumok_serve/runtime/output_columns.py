@@ -161,6 +161,8 @@ class ShortlistColumns:
 
     def _entries(self, entries: Entries) -> Entries:
         """The entries of tokens that have a column."""
+        if entries is NO_ENTRIES:
+            return entries
         columns = self._column_of[entries.places[:, 1]]
         present = columns != _ABSENT
         if not present.any():

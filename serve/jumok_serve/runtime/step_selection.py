@@ -36,16 +36,17 @@ class StepSelection:
         kept = self._constrained.get(len(slots))
         # Most steps have the constraints of an earlier step, maybe of other sentences.
         if kept is None or not kept.hold(inputs, searches, slots):
-            draws, acting, renormalizes = arrays.draws[slots], arrays.on_logits[slots], arrays.renormalizes[slots]
-            constraints = [searches.constraints[slot] for slot in slots.tolist()]
+            draws, acting = arrays.draws[slots].tolist(), arrays.on_logits[slots].tolist()
+            renormalizes = arrays.renormalizes[slots]
             on_logits, on_log_probs = (
                 columns.to_columns(
-                    concatenate_constraints((index * self._beam_size, entries) for index, entries in of_stage)
+                    concatenate_constraints(
+                        (index * self._beam_size, searches.constraints[slot])
+                        for index, slot in enumerate(slots.tolist())
+                        if not draws[index] and acting[index] == of_logits
+                    )
                 )
-                for of_stage in (
-                    [(index, constraints[index]) for index in np.flatnonzero(~draws & acting).tolist()],
-                    [(index, constraints[index]) for index in np.flatnonzero(~draws & ~acting).tolist()],
-                )
+                for of_logits in (True, False)
             )
             kept = self._constrained[len(slots)] = _StepConstraints(
                 version=searches.constraints_version,
@@ -55,7 +56,7 @@ class StepSelection:
                 on_logits=on_logits,
                 on_log_probs=on_log_probs,
                 renormalize=np.repeat(renormalizes, self._beam_size) if renormalizes.any() else None,
-                with_logits=bool(draws.any()),
+                with_logits=any(draws),
             )
         elif kept.slots is not slots or kept.version != searches.constraints_version:
             kept = self._constrained[len(slots)] = kept.held_by(slots, searches.constraints_version)
