@@ -17,7 +17,7 @@ from jumok_export.graphs.quantize_matrix import parts, quantize_weight
 HALF, VALUES, SCALES, TURNED = "half", "values", "scales", "turned"
 """Forms of an fp32 weight: fp16, quantized values, their scales along an axis, or transposed.
 
-A transposed weight can have another form too.
+A transposed weight can be converted again.
 """
 
 

@@ -14,14 +14,16 @@ from jumok_serve.runtime.graphs import SATURATES
 from jumok_serve.runtime.output_columns import BIAS
 
 SUMS = "projection.sums"
-"""Sums of the listed tokens' int8 weights, [U], which kernels take the zero point with."""
+"""Sums of the listed tokens' int8 weights, [U], for the zero point's share of a product."""
 _PRODUCT = "ListedProduct"
 _CHUNK = 4
 """Weights of a token that kernels read together."""
 
 
 def listed_logits(specs: Sequence[TensorSpec], found: Found, node: NodeProto) -> NodeProto | None:
-    """Replace the reordering of a shortlist's products and the addition of its biases, with the product if possible.
+    """Replace the reordering of a shortlist's products and the addition of its biases.
+
+    The product is included if its activations have one constant scale: rows' own scales are multiplied after it.
 
     Args:
         specs: inputs of the decoder.
@@ -59,7 +61,10 @@ def _in_chunks(weight: TensorSpec) -> bool:
 
 
 def with_sums(decoder: Graph) -> Graph:
-    """Declare the inputs of a decoder that may have a native product with a shortlist's weights."""
+    """Declare the inputs of a decoder: with a native product of listed weights it reads their sums.
+
+    Such a product never saturates.
+    """
     inputs = decoder.inputs
     if any(node.op_type == _PRODUCT for node in decoder.model.graph.node):
         inputs = tuple(spec for spec in inputs if spec.name != SATURATES)

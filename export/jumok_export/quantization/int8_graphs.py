@@ -33,6 +33,8 @@ Multipliers = Mapping[str, float]
 """Multipliers of the weights of a model that came in 8 bits, weight = value / multiplier, by `weight_key`."""
 _SHIFT = np.float32(127)
 """Added to quantized activations by Marian."""
+MARIAN_ZERO_POINT = SIGNED.zero_point - int(_SHIFT)
+"""Zero point of products that are rounded as Marian rounds them, and of no others."""
 
 
 def quantize_graph(
@@ -142,7 +144,7 @@ class _Quantizer:
         return (
             self._constant("unit_scale", np.array(1, np.float32)),
             self._constant(f"{output}.scales", scales),
-            self._byte(SIGNED.zero_point - int(_SHIFT)),
+            self._byte(MARIAN_ZERO_POINT),
             self._constant(f"{output}.shifted_bias", shift),
         )
 

@@ -221,7 +221,7 @@ class Scheduler:
         self._idle.append(woken)
         try:
             woken.wait()
-        except BaseException:  # whoever wakes this entry would wake nobody
+        except BaseException:  # else a later wake-up would be spent on this entry
             if woken in self._idle:
                 self._idle.remove(woken)
             raise

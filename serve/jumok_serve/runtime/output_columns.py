@@ -173,4 +173,4 @@ class ShortlistColumns:
         """See `Columns`."""
         if self._found.shape != columns.shape:
             self._found = np.empty_like(columns)
-        return self._tokens.take(columns, out=self._found, mode="clip")  # "raise" would copy once more
+        return self._tokens.take(columns, out=self._found, mode="clip")  # all are columns; "raise" would copy

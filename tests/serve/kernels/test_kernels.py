@@ -52,6 +52,30 @@ def test_add_norm(count: int, width: int) -> None:
         np.testing.assert_array_equal(found, levels(norm, 0.03, 100))
 
 
+@pytest.mark.parametrize("count", [1, 7, 300])
+@pytest.mark.parametrize("width", [3, 64, 500])
+def test_norms_in_order_are_those_of_sums_one_after_another(count: int, width: int) -> None:
+    """Bit by bit: as Marian adds, divides and multiplies without vectors."""
+    random = np.random.default_rng(3)
+    x, y = (random.normal(2, 3, (count, width)).astype(np.float32) for _ in range(2))
+    weight, bias = (random.normal(size=width).astype(np.float32) for _ in range(2))
+    size, total = np.float32(width), x + y
+    centred = total - np.add.accumulate(total, axis=-1)[:, -1:] / size
+    deviation = np.sqrt(np.add.accumulate(centred * centred, axis=-1)[:, -1:] / size + np.float32(1e-6))
+    expected = weight * (centred / deviation) + bias
+    inputs = {"x": x, "y": y, "weight": weight, "bias": bias}
+    outputs = {"sum": np.float32, "norm": np.float32}
+    added, norm = run("AddNorm", inputs, outputs, epsilon=1e-6, in_order=1)
+    np.testing.assert_array_equal(added, total)
+    np.testing.assert_array_equal(norm, expected)
+    *_, found = run(
+        "AddNormQuantized", inputs | rounding(0.03, 100), outputs | {"quantized": np.uint8}, epsilon=1e-6, in_order=1
+    )
+    np.testing.assert_array_equal(found, levels(norm, 0.03, 100))
+    other = run("AddNorm", inputs, outputs, epsilon=1e-6)[1]
+    np.testing.assert_allclose(other, norm, rtol=2e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("width", [3, 64, 500])
 def test_a_table_is_added_to_each_sentence(width: int) -> None:
     """The table's first rows are added to every sentence, as if the table were repeated for each."""

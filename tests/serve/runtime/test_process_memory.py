@@ -114,6 +114,7 @@ def test_free_memory_between_objects_in_use_is_given_back(monkeypatch: pytest.Mo
     monkeypatch.setattr(process_memory, "_not_in_use", look)
     monkeypatch.setattr(process_memory, "LOOK_S", 0.01)
     with giving_back_free_memory():
+        assert len(trims) == 1  # what was free already
         wait_for_looks(1)
         objects = [bytes(20_000) for _ in range(5000)]
         wait_for_looks(SETTLED)

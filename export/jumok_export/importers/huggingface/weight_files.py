@@ -1,6 +1,7 @@
 """Weights of safetensors files and PyTorch pickles, mapped into memory, never executed."""
 
 import json
+import math
 import pickle
 import re
 import warnings
@@ -45,12 +46,12 @@ def read_weights(paths: Sequence[Path]) -> Mapping[str, Tensor]:
 
 
 def stores_halves(path: Path) -> bool:
-    """True if a safetensors file has tensors of 16 bits; False if it is unreadable, or another file."""
+    """True if most of a safetensors file is tensors of 16 bits; False if it is unreadable, or another file."""
     try:
         opened = _Safetensors(path) if path.suffix == ".safetensors" else None
     except (_UnusableError, OSError):
         return False
-    return opened is not None and opened.has_halves
+    return opened is not None and opened.bytes_in_halves() > path.stat().st_size / 2
 
 
 class _UnusableError(ValueError):
@@ -93,10 +94,10 @@ class _Safetensors(Mapping[str, Tensor]):
     def __contains__(self, name: object) -> bool:
         return name in self._names
 
-    @property
-    def has_halves(self) -> bool:
-        """True if a tensor has 16 bits."""
-        return any(self._file.get_slice(name).get_dtype() in {"F16", "BF16"} for name in self._names)
+    def bytes_in_halves(self) -> int:
+        """Bytes of tensors of 16 bits."""
+        slices = map(self._file.get_slice, self._names)
+        return sum(2 * math.prod(each.get_shape()) for each in slices if each.get_dtype() in {"F16", "BF16"})
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._names)

@@ -33,6 +33,60 @@ template <int kRows, typename Make>
   });
 }
 
+// The same in order, from the first number to the last.
+template <int kRows, typename Make>
+[[gnu::always_inline]] inline void sum_in_order(int64_t width, float (&totals)[kRows], Make make) {
+  std::fill(totals, totals + kRows, 0.0f);
+  for (int64_t i = 0; i < width; ++i)
+    for_each<kRows>([&](auto row) __attribute__((always_inline)) { totals[row] += make(row, i); });
+}
+
+// Norms as Marian computes them without vectors; quantized values differ where rounding decides.
+template <int kRows>
+void add_norm_in_order(const AddNorm& all_rows, int64_t first) {
+  const AddNorm own = all_rows;
+  const int64_t width = own.width, place = first * width;
+  const float *const x = own.x + place, *const y = own.y + place;
+  float* const sum = own.sum + place;
+  for (int64_t i = 0; i < kRows * width; ++i) sum[i] = x[i] + y[i];
+  float means[kRows], deviations[kRows];
+  sum_in_order<kRows>(width, means,
+                      [&](int row, int64_t i) __attribute__((always_inline)) { return sum[row * width + i]; });
+  for (float& mean : means) mean /= static_cast<float>(width);
+  sum_in_order<kRows>(width, deviations, [&](int row, int64_t i) __attribute__((always_inline)) {
+    const float distance = sum[row * width + i] - means[row];
+    return unfused(distance * distance);
+  });
+  for (float& each : deviations) each = std::sqrt(each / static_cast<float>(width) + own.epsilon);
+  const Quantizer quantizer(own.quantization);
+  const auto scaled = [&](int row, Floats numbers, Floats weights, Floats biases) __attribute__((always_inline)) {
+    return unfused((numbers - means[row]) / deviations[row] * weights) + biases;
+  };
+  const int64_t whole = width - width % kLanes, rest = width - whole;
+  for (int64_t i = 0; i < whole; i += kLanes) {
+    const Floats weights = load(own.weight + i), biases = load(own.bias + i);
+    for (int row = 0; row < kRows; ++row) {
+      const int64_t at = row * width + i;
+      const Floats normal = scaled(row, load(sum + at), weights, biases);
+      if (own.norm != nullptr) store(normal, own.norm + place + at);
+      if (own.quantized != nullptr) quantizer.store(normal, own.quantized + place + at);
+    }
+  }
+  for (int row = 0; row < kRows && rest > 0; ++row) {
+    const int64_t at = row * width + whole;
+    float numbers[kLanes] = {}, weights[kLanes] = {}, biases[kLanes] = {};
+    std::copy_n(sum + at, rest, numbers);
+    std::copy_n(own.weight + whole, rest, weights);
+    std::copy_n(own.bias + whole, rest, biases);
+    const Floats normal = scaled(row, load(numbers), load(weights), load(biases));
+    uint8_t quantized[kLanes];
+    store(normal, numbers);
+    quantizer.store(normal, quantized);
+    if (own.norm != nullptr) std::copy_n(numbers, rest, own.norm + place + at);
+    if (own.quantized != nullptr) std::copy_n(quantized, rest, own.quantized + place + at);
+  }
+}
+
 template <int kRows>
 void add_norm_of(const AddNorm& all_rows, int64_t first) {
   const AddNorm own = all_rows;  // a copy, which no store can alias
@@ -82,8 +136,9 @@ void add_norm_of(const AddNorm& all_rows, int64_t first) {
 
 void add_norm(const AddNorm& rows) {
   int64_t row = 0;
-  for (; row + kNormRows <= rows.rows; row += kNormRows) add_norm_of<kNormRows>(rows, row);
-  for (; row < rows.rows; ++row) add_norm_of<1>(rows, row);
+  for (; row + kNormRows <= rows.rows; row += kNormRows)
+    rows.in_order ? add_norm_in_order<kNormRows>(rows, row) : add_norm_of<kNormRows>(rows, row);
+  for (; row < rows.rows; ++row) rows.in_order ? add_norm_in_order<1>(rows, row) : add_norm_of<1>(rows, row);
 }
 
 }  // namespace

@@ -53,6 +53,7 @@ struct AddNorm {
   const float* weight;  // [width]
   const float* bias;
   float epsilon;
+  bool in_order;       // sums are added in order, and nothing is fused or multiplied by a reciprocal, as in Marian
   float* sum;          // may be x or y
   float* norm;         // may be `sum`; null: not needed
   uint8_t* quantized;  // the quantized norm; null: not needed

@@ -46,7 +46,8 @@ inline Floats all(float value) { return Vec::all(value); }
 
 // Keeps a product apart from the addition after it, which would otherwise be fused with it and not round it. On other
 // processors than these, kernels are compiled without fusion.
-inline Floats unfused(Floats product) {
+template <typename Number>
+inline Number unfused(Number product) {
 #if defined(__x86_64__)
   asm("" : "+v"(product));
 #elif defined(__aarch64__)

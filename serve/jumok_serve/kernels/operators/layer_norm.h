@@ -23,7 +23,8 @@ class LayerNorm {
   LayerNorm(Settings& settings, size_t first)
       : weight_(settings.constant(first)),
         bias_(settings.constant(first + 1)),
-        epsilon_(settings.get<float>("epsilon")) {
+        epsilon_(settings.get<float>("epsilon")),
+        in_order_(settings.get_or("in_order", 0) != 0) {
     if constexpr (kQuantized) quantization_ = settings.quantization<Quantization>(first + 2, first + 3);
   }
 
@@ -50,7 +51,7 @@ class LayerNorm {
       for (int64_t row = first; row < last;) {
         const int64_t of_y = row % repeated, count = std::min(last - row, repeated - of_y), place = row * width;
         row_kernels()->add_norm(
-            {count, width, x + place, y + of_y * width, weight_.as<float>(), bias_.as<float>(), epsilon_,
+            {count, width, x + place, y + of_y * width, weight_.as<float>(), bias_.as<float>(), epsilon_, in_order_,
              results.sums + place, results.norm ? results.norm.template as<float>() + place : nullptr,
              results.quantized ? results.quantized.template as<uint8_t>() + place : nullptr, quantization_});
         row += count;
@@ -61,6 +62,7 @@ class LayerNorm {
  private:
   Tensor weight_, bias_;
   float epsilon_;
+  bool in_order_;
   Quantization quantization_;
 };
 

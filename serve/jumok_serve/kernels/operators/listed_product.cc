@@ -28,11 +28,6 @@ class ListedWeights {
         (columns_ < 1 || columns_ % gemm_kernels().columns != 0 || gemm_kernels().chunk != kChunk ||
          weights_.axes != 2 || depth_ < 1 || depth_ % kChunk != 0))
       settings.fail("weights of listed tokens and their blocks do not fit each other in these kernels");
-    if (settings.failed()) return;
-    for (int64_t token = 0; token < weights_.sizes[0]; ++token) {
-      const int8_t* row = weights_.as<int8_t>() + token * depth_;
-      sums_.push_back(std::accumulate(row, row + depth_, 0));
-    }
   }
 
   void compute(Call& call) const {
@@ -45,10 +40,10 @@ class ListedWeights {
       return call.fail("listed tokens do not fit the weights or their blocks");
     const Tensor packed = call.output(0, {count / columns_, depth_, columns_}), sums = call.output(1, {count});
     if (call.failed()) return;
-    std::transform(listed, listed + count, sums.as<int32_t>(),
-                   [&](int64_t token) { return sums_[static_cast<size_t>(token)]; });
     const int64_t width = gemm_kernels().columns;
     call.parallel_for(count / width, count * depth_ / kChunk, [&](int64_t first, int64_t last) {
+      std::transform(listed + first * width, listed + last * width, sums.as<int32_t>() + first * width,
+                     [this](int64_t token) { return sum_of(weights_.as<int8_t>() + token * depth_); });
       for (int64_t panel = first; panel < last; ++panel) {
         int8_t* to = packed.as<int8_t>() + panel * width * depth_;
         gemm_kernels().overflow_groups ? pack<kChunk / 2>(listed + panel * width, width, to)
@@ -58,6 +53,8 @@ class ListedWeights {
   }
 
  private:
+  int32_t sum_of(const int8_t* weights) const { return std::accumulate(weights, weights + depth_, 0); }
+
   // Packs the panel of `width` tokens in whole chunks; or in the halves of chunks that kernels read as int16, without
   // overflow groups.
   template <int64_t kSide>
@@ -70,7 +67,6 @@ class ListedWeights {
   const int64_t columns_;
   const Tensor weights_;
   const int64_t depth_;
-  std::vector<int32_t> sums_;  // [V]
 };
 
 // Logits [R, U] of inputs [R, depth] and weights of `ListedWeights`, with scales [U] and each sentence's bias [B, U];

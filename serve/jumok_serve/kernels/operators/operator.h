@@ -164,6 +164,16 @@ class Settings {
     return value;
   }
 
+  // An attribute that graphs of older bundles lack.
+  int64_t get_or(const char* name, int64_t otherwise) {
+    int64_t value = otherwise;
+    if (ort::Status* status = api_.GetAttribute(info_, name, &value)) {
+      api_.ReleaseStatus(status);
+      return otherwise;
+    }
+    return value;
+  }
+
   Tensor constant(size_t index) {
     Tensor tensor;
     int constant = 0;

@@ -87,6 +87,7 @@ class Api {
                                                                                         value);
   }
   void ReleaseEnv(Env* environment) const { At<void (*)(Env*)>(92)(environment); }
+  void ReleaseStatus(Status* status) const { At<void (*)(Status*)>(93)(status); }
   void ReleaseShape(Shape* shape) const { At<void (*)(Shape*)>(99)(shape); }
   Status* RegisterAllocator(Env* environment, Allocator* allocator) const {
     return At<Status* (*)(Env*, Allocator*)>(176)(environment, allocator);

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
 from benchmarks.common import random_marian
@@ -20,6 +21,7 @@ from jumok_export.bundles.resources import check_memory, estimate_memory, estima
 from jumok_export.errors import ExportError
 from jumok_export.importers.huggingface import import_checkpoint
 from jumok_export.importers.huggingface.folder import stored_parameters
+from jumok_export.importers.huggingface.weight_files import stores_halves
 from jumok_serve.bundle.bundle import Bundle
 
 SIZES = NllbSizes(vocabulary=700, layers=1, width=32, feed_forward=64, heads=2, languages=5, half=True)
@@ -138,3 +140,24 @@ def one_core() -> Iterator[None]:
     os.sched_setaffinity(0, {min(before)})
     yield
     os.sched_setaffinity(0, before)
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "halves"),
+    [
+        ({"a": torch.bfloat16}, True),
+        ({"a": torch.float16, "b": torch.float16}, True),
+        ({"a": torch.float32, "b": torch.float16}, False),
+        ({"a": torch.float32}, False),
+    ],
+)
+def test_a_file_stores_halves_if_most_of_it_is_in_16_bits(
+    dtypes: dict[str, torch.dtype], halves: bool, tmp_path: Path
+) -> None:
+    file = tmp_path / "model.safetensors"
+    save_file({name: torch.zeros(300, 20, dtype=dtype) for name, dtype in dtypes.items()}, file)
+    assert stores_halves(file) == halves
+    file.write_bytes(file.read_bytes()[:-1])
+    assert not stores_halves(file)
+    assert not stores_halves(tmp_path / "none.safetensors")
+    assert not stores_halves(tmp_path / "pytorch_model.bin")

@@ -102,6 +102,8 @@ def test_native_graphs_have_every_norm_in_an_operator_with_its_sum(student: Path
         assert "LayerNormalization" not in found
         assert found["ProductAddNormQuantized"] + found["ProductAddNorm"] == products
         assert found["SsruAddNormQuantized"] == units
+        norms = [node for node in model.graph.node if "AddNorm" in node.op_type]
+        assert all(("in_order", 1) in [(each.name, each.i) for each in node.attribute] for node in norms)
         assert found["ListedProduct"] == ("shortlist" in name)
         assert found.keys().isdisjoint({"ListedLogits", "If", "MatMulIntegerToFloat"})
         assert found.keys().isdisjoint({"AddNormQuantized", "Sigmoid", "GatherND", "Transpose"})
