@@ -10,7 +10,8 @@ CTranslate2's do with the trained model; with the other it takes and gives token
 in fp32.
 
 Two models: a Marian checkpoint of OPUS-MT's size with random weights and translations of fixed length; and the
-repository's trained model on the test sentences of Multi30k, unsorted for jumok, batched by length for the others.
+repository's trained model on the test sentences of Multi30k, unsorted for jumok, batched by length for the others. A
+third, of NLLB-600M's size with random weights, is measured on demand: its precisions take gigabytes each.
 
 With ``--shortlist`` both sides use the same lists of target tokens: random ones for the first model, ones from the
 training text for the second. jumok restricts each sentence to its own list, CTranslate2 a batch to the union.
@@ -31,10 +32,11 @@ from typing import Any
 import sacrebleu
 import torch
 
-from benchmarks.common import models
+from benchmarks.common import models, random_nllb
 from benchmarks.common.processes import Process, Program
 from benchmarks.common.progress import described, progress
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
+from benchmarks.common.random_nllb import NllbSizes
 from benchmarks.common.ratios import (
     MEMORY_GOAL,
     NO_FIGURES,
@@ -65,7 +67,8 @@ BATCHES, BEAMS, PRECISIONS = (1, 8, 32, 64, 128), (1, 4), ("int8", "fp32")
 SOURCE_LENGTH, TARGET_LENGTH = 20, 32
 LONGEST = 100
 """Most tokens of a translation without fixed length."""
-RANDOM, TRAINED = "Marian", "Multi30k"
+RANDOM, TRAINED, LARGE = "Marian", "Multi30k", "NLLB-600M"
+TINY_LARGE = NllbSizes(vocabulary=900, layers=1, width=32, feed_forward=64, heads=2)
 TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=64)
 QUICK = 5
 """Target tokens of the tiny model's translations."""
@@ -113,17 +116,8 @@ def run_random(plan: Plan, folder: Path, record: Record) -> None:
     sizes, length = (TINY, QUICK) if plan.tiny else (MarianSizes(), TARGET_LENGTH)
     made = models.random_models(sizes, folder, source_length=SOURCE_LENGTH, listed=plan.listed, progress=progress)
     texts = sentences(sizes, max(batch for batch, _ in plan.cells), tokens=SOURCE_LENGTH, seed=0)
-    tasks = {
-        Cell(model=RANDOM, batch=batch, beam=beam): Task(
-            texts=texts[:batch],
-            tokens=[source_tokens(text) for text in texts[:batch]],
-            beam_size=beam,
-            min_length=length,
-            max_length=length,
-            least_s=0.0 if plan.tiny else LEAST_S,
-        )
-        for batch, beam in plan.cells
-    }
+    tokens = list(map(source_tokens, texts))
+    tasks = _tasks(RANDOM, texts, tokens, length, plan)
     peers = models.peers(made, plan.precisions, threads=plan.threads)
     if plan.trials:
         by_rows = sorted(tasks, key=lambda cell: cell.rows)
@@ -148,6 +142,47 @@ def run_random(plan: Plan, folder: Path, record: Record) -> None:
                 record.results.append(result if plan.tiny or plan.listed else with_goals(result))
         record.rests += _rests(tasks, contenders, processes, record.results, plan)
     record.memories += measure_memory(RANDOM, tasks, contenders, record.results, progress)
+
+
+def run_large(plan: Plan, folder: Path, record: Record) -> None:
+    """Run all cells with a model of NLLB's shape: random weights, translations of fixed length, scales by row."""
+    sizes, length = (TINY_LARGE, QUICK) if plan.tiny else (NllbSizes(), TARGET_LENGTH)
+    made = models.nllb_models(sizes, folder, plan.precisions, progress=progress)
+    bundle = Bundle.open(made.bundle)
+    tokenizer, languages = bundle.tokenizer, bundle.manifest.languages
+    affixes = languages.sources[languages.direction().source]
+    texts = random_nllb.sentences(max(batch for batch, _ in plan.cells), words=SOURCE_LENGTH // 2 - 1, seed=0)
+    tokens = [
+        list(tokenizer.source_tokens([*affixes.prefix, *tokenizer.encode(text), *affixes.suffix])) for text in texts
+    ]
+    tasks = _tasks(LARGE, texts, tokens, length, plan)
+    peers = models.peers(made, plan.precisions, threads=plan.threads)
+    contenders = Contenders(
+        ours=models.ours(made, plan.precisions),
+        peers={precision: list(models.in_smaller_batches(peers[precision])) for precision in plan.precisions},
+        generate=None,
+    )
+    with ExitStack() as stack:
+        processes = _start(contenders, stack)
+        for cell, task in tasks.items():
+            for result, _, _ in run_cell(cell, task, contenders, processes, rounds=plan.rounds, progress=progress):
+                record.results.append(result)
+    record.memories += measure_memory(LARGE, tasks, contenders, record.results, progress)
+
+
+def _tasks(model: str, texts: Sequence[str], tokens: Sequence[list[str]], length: int, plan: Plan) -> dict[Cell, Task]:
+    """Translations of fixed length by cell."""
+    return {
+        Cell(model=model, batch=batch, beam=beam): Task(
+            texts=list(texts[:batch]),
+            tokens=list(tokens[:batch]),
+            beam_size=beam,
+            min_length=length,
+            max_length=length,
+            least_s=0.0 if plan.tiny else LEAST_S,
+        )
+        for batch, beam in plan.cells
+    }
 
 
 def _rests(
@@ -271,7 +306,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure jumok against CTranslate2 at its best.")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
     parser.add_argument("--threads", type=int, default=2, help="cores of every contender; default: %(default)s")
-    parser.add_argument("--model", choices=(RANDOM, TRAINED), action="append", help="only this; default: both")
+    parser.add_argument(
+        "--model", choices=(RANDOM, TRAINED, LARGE), action="append", help=f"only this; default: {RANDOM}, {TRAINED}"
+    )
     parser.add_argument("--batch", type=int, nargs="+", default=BATCHES, help="sentences at once")
     parser.add_argument("--beam", type=int, nargs="+", default=BEAMS, help="beam sizes")
     parser.add_argument("--cells", type=_cell, nargs="+", metavar="BATCHxBEAM", help="instead of --batch and --beam")
@@ -304,13 +341,15 @@ def main() -> int:
         with_generate=not (arguments.no_generate or arguments.shortlist),
         listed=arguments.shortlist,
     )
-    chosen = [RANDOM] if arguments.quick else arguments.model or [RANDOM, TRAINED]
+    chosen = arguments.model or ([RANDOM] if arguments.quick else [RANDOM, TRAINED])
     record = Record()
     with tempfile.TemporaryDirectory() as folder:
         kept = arguments.keep.resolve() if arguments.keep else Path(folder)
         ending = "-shortlist" if plan.listed else ""
         if RANDOM in chosen:
             run_random(plan, kept / f"{'tiny' if plan.tiny else 'marian'}{ending}", record)
+        if LARGE in chosen:
+            run_large(plan, kept / f"{'tiny-' if plan.tiny else ''}nllb", record)
         if TRAINED in chosen and models.MULTI30K.is_dir():
             run_trained(plan, kept / f"multi30k{ending}", record)
     if plan.listed:

@@ -11,9 +11,11 @@ from pathlib import Path
 
 from ctranslate2.converters import TransformersConverter
 
+from benchmarks.common import random_nllb
 from benchmarks.common.learned_ends import learn_to_end
 from benchmarks.common.processes import Contender, Program, size_on_disk
 from benchmarks.common.random_marian import MarianSizes, make_checkpoint, sentences, words
+from benchmarks.common.random_nllb import NllbSizes
 from benchmarks.common.trained import dequantized, specification
 from benchmarks.common.trained_checkpoint import save_checkpoint
 from benchmarks.contenders.shortlists import MadeUpLexicon, save_vocabulary_map
@@ -54,6 +56,7 @@ class Models:
         checkpoint: checkpoint in Hugging Face's layout.
         listed: True to use shortlists.
         sentencepiece: SentencePiece model that tokenizes as the bundle does, or None.
+        prefix: first token of all translations, or "".
     """
 
     bundle: Path
@@ -61,6 +64,7 @@ class Models:
     checkpoint: Path
     listed: bool = False
     sentencepiece: Path | None = None
+    prefix: str = ""
 
 
 def random_models(
@@ -90,6 +94,32 @@ def random_models(
             for precision, compute_type in COMPUTE_TYPES.items()
         }
     return Models(bundle=bundle, ctranslate2=converted, checkpoint=checkpoint, listed=listed)
+
+
+def nllb_models(sizes: NllbSizes, folder: Path, precisions: Sequence[str], *, progress: Progress) -> Models:
+    """Import and convert a checkpoint of NLLB's shape with random weights; files in the folder are reused."""
+    with quiet():
+        checkpoint = _made(folder / "checkpoint", partial(random_nllb.make_checkpoint, sizes), progress)
+        bundle = _made(
+            folder / "bundle",
+            lambda out: import_checkpoint(checkpoint, out, name="bundle", precisions=precisions, progress=progress),
+            progress,
+        )
+        converted = {
+            precision: _made(
+                folder / f"ctranslate2-{COMPUTE_TYPES[precision]}",
+                lambda out, precision=precision: TransformersConverter(str(checkpoint)).convert(  # type: ignore[misc]
+                    str(out), quantization=COMPUTE_TYPES[precision]
+                ),
+                progress,
+            )
+            for precision in precisions
+        }
+    manifest, tokenizer = Bundle.open(bundle).manifest, Bundle.open(bundle).tokenizer
+    first = manifest.languages.targets[manifest.languages.direction().target].forced_first
+    assert first is not None
+    [prefix] = tokenizer.tokens([first])
+    return Models(bundle=bundle, ctranslate2=converted, checkpoint=checkpoint, prefix=prefix)
 
 
 def trained_models(folder: Path, *, listed: bool = False, progress: Progress) -> Models:
@@ -201,6 +231,7 @@ def peers(models: Models, precisions: Sequence[str], *, threads: int) -> dict[st
                         str(threads // workers),
                         *(["--shortlist"] if models.listed else []),
                         *(["--sentencepiece", str(models.sentencepiece)] if models.sentencepiece else []),
+                        *(["--prefix", models.prefix] if models.prefix else []),
                     ),
                 ),
                 size=size_on_disk(models.ctranslate2[precision]),

@@ -15,7 +15,7 @@ _BASE = {"fp32": 1.0 * 2**30, "fp16": 1.0 * 2**30}
 _PER_PARAMETER = {"fp32": 13.0, "fp16": 8.0, "int8": 4.0}
 """Estimated bytes of anonymous memory by precision: of any export, and for each parameter; most are sessions of ONNX
 Runtime that are verified. In int8 they are for each parameter beyond the measured ones."""
-_MEASURED = (
+_MEASURED: tuple[tuple[int, float], ...] = (
     *((0, 0.4), (61_000_000, 1.04), (238_000_000, 1.86), (615_000_000, 4.90)),
     *((1_371_000_000, 6.97), (3_345_000_000, 12.81)),
 )
@@ -70,7 +70,7 @@ def estimate_memory(parameters: int, precisions: Sequence[str]) -> float:
 
 def _as_measured(parameters: int) -> float:
     """Bytes of an import to int8, on the lines between the measured ones and beyond the last."""
-    counts, gib = zip(*_MEASURED, strict=True)
+    counts, gib = [count for count, _ in _MEASURED], [memory for _, memory in _MEASURED]
     beyond = max(0, parameters - counts[-1]) * _PER_PARAMETER["int8"]
     return float(np.interp(parameters, counts, gib)) * 2**30 + beyond
 
