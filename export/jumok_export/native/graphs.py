@@ -137,7 +137,8 @@ def _rounds_as_marian(found: Found, nodes: Iterable[NodeProto]) -> bool:
     student, 4 to 6 more differed from Marian's.
     """
     products = (node for node in nodes if node.op_type == "MatMulIntegerToFloat")
-    return any(found.constant(node.input[4]) == MARIAN_ZERO_POINT for node in products)
+    zero_points = (found.constant(name) for node in products for name in node.input[4:5])
+    return any(each is not None and each.ndim == 0 and each == MARIAN_ZERO_POINT for each in zero_points)
 
 
 def _add_norm(in_order: bool, found: Found, node: NodeProto) -> NodeProto | None:

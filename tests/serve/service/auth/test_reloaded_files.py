@@ -17,6 +17,7 @@ from jumok_serve.service.auth.reloaded_files import MAX_BYTES, ReloadedFiles
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.serve.service.auth.test_tokens import bearer, file, write  # noqa: F401 - a fixture
 from tests.support.hang import HANG_S
+from tests.support.logs import own_records
 from tests.support.servers.fake_model import FakeModel, failure, serving
 
 
@@ -131,7 +132,7 @@ def test_a_file_that_everybody_can_change_is_warned_of(tmp_path: Path, caplog: p
     with caplog.at_level(logging.WARNING):
         tokens = TokenFile(path)
         tokens.find("any")
-        assert not caplog.records
+        assert not own_records(caplog)
         path.chmod(0o602)
         tokens.find("any")
         tokens.find("any")
