@@ -337,15 +337,17 @@ Results norms() {
     for (const int64_t rows : {1, 2, 4, 7}) {
       const Numbers x = random.numbers(rows * width, 3), y = random.numbers(rows * width);
       const Numbers weight = random.numbers(width), bias = random.numbers(width);
-      Numbers sum(x.size()), norm(x.size());
-      std::vector<uint8_t> quantized(x.size()), of_norm(x.size());
-      const jumok::Quantization quantization{0.0625f, 100};
-      jumok::row_kernels()->add_norm({rows, width, x.data(), y.data(), weight.data(), bias.data(), 1e-5f, false,
-                                      sum.data(), norm.data(), quantized.data(), quantization});
-      jumok::row_kernels()->quantize(norm.data(), of_norm.data(), rows * width, quantization);
-      if (quantized != of_norm) fail("a norm and its quantized numbers differ");
-      results.add(sum);
-      results.add(norm);
+      for (const bool in_order : {false, true}) {
+        Numbers sum(x.size()), norm(x.size());
+        std::vector<uint8_t> quantized(x.size()), of_norm(x.size());
+        const jumok::Quantization quantization{0.0625f, 100};
+        jumok::row_kernels()->add_norm({rows, width, x.data(), y.data(), weight.data(), bias.data(), 1e-5f, in_order,
+                                        sum.data(), norm.data(), quantized.data(), quantization});
+        jumok::row_kernels()->quantize(norm.data(), of_norm.data(), rows * width, quantization);
+        if (quantized != of_norm) fail("a norm and its quantized numbers differ");
+        results.add(sum);
+        results.add(norm);
+      }
     }
   return results;
 }

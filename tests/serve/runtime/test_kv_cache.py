@@ -5,10 +5,11 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime import decoder_step
-from jumok_serve.runtime.decoder_step import GatheringDecoder, InPlaceDecoder
+from jumok_serve.runtime.decoder_step import Decoder, GatheringDecoder, InPlaceDecoder
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.output_columns import Columns
 from jumok_serve.runtime.state import kv_cache
@@ -18,6 +19,7 @@ from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
 from tests.support.models.native_operators import needs_library
 
 SPECS = (TensorSpec(name="state.key.0", dtype="int8", axes=("B", 2, "E", 4)),)
+CAPACITY = 9
 
 
 class InputBinding:
@@ -98,73 +100,65 @@ def test_native_code_chooses_the_entries_that_numpy_chooses(beam_size: int, monk
         positions += 1
 
 
+class BothFeeds:
+    """A decoder with native code and one without, which read the same arrays by slot, with random numbers."""
+
+    def __init__(
+        self, decoder: type[Decoder], model: type[Model], beam_size: int, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.random = np.random.default_rng(beam_size)
+        self.beam_size = beam_size
+        self.tokens, self.parents = np.zeros((2, CAPACITY, beam_size), np.int64)
+        self.positions, self.lengths = np.zeros((2, CAPACITY), np.int64)
+        self._models = model(), model()
+        native = decoder(cast(Graphs, self._models[0]), beam_size)
+        with monkeypatch.context() as patch:
+            without_library(patch)
+            self._decoders = native, decoder(cast(Graphs, self._models[1]), beam_size)
+        self._memory = SlotBuffers((), "S")
+        self._memory.reserve(CAPACITY, 8, 0)
+        column_inputs: dict[str, object] = {}
+        self._columns = cast(Columns, SimpleNamespace(inputs=lambda _: column_inputs, width=7))
+        self._inputs = DecoderInputs(self.tokens, self.positions, self.parents, self.lengths)
+        for each in self._decoders:
+            each.join(range(CAPACITY), {}, range(CAPACITY))
+
+    def step(self, slots: NDArray[np.int64]) -> dict[str, Any]:
+        """What both feed for these slots, which is equal."""
+        self.tokens[:] = self.random.integers(0, 1000, self.tokens.shape)
+        self.parents[:] = self.random.integers(0, self.beam_size, self.parents.shape)
+        self.lengths[:] = self.random.integers(1, 30, CAPACITY)
+        selection = SelectionParameters(scores=np.zeros(len(slots) * self.beam_size, np.float32), candidates=1)
+        for each in self._decoders:
+            each.step(slots, self._inputs, self._memory, self._columns, selection)
+        native, numpy = (model.runs[-1] for model in self._models)
+        np.testing.assert_equal(native, numpy)
+        assert native["source_lengths"].tolist() == self.lengths[slots].tolist()
+        assert native["token_ids"].ravel().tolist() == self.tokens[slots].ravel().tolist()
+        assert native["positions"].ravel().tolist() == np.repeat(self.positions[slots], self.beam_size).tolist()
+        return native
+
+
 @needs_library
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_native_code_gathers_the_inputs_that_numpy_gathers(beam_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(beam_size)
-    models = Model(), Model()
-    native = InPlaceDecoder(cast(Graphs, models[0]), beam_size)
-    with monkeypatch.context() as patch:
-        without_library(patch)
-        numpy = InPlaceDecoder(cast(Graphs, models[1]), beam_size)
-    capacity = 9
-    memory = SlotBuffers((), "S")
-    memory.reserve(capacity, 8, 0)
-    column_inputs: dict[str, object] = {}
-    columns = cast(Columns, SimpleNamespace(inputs=lambda _: column_inputs, width=7))
-    tokens, parents = np.zeros((2, capacity, beam_size), np.int64)
-    positions, lengths = np.zeros((2, capacity), np.int64)
-    inputs = DecoderInputs(tokens, positions, parents, lengths)
-    for decoder in (native, numpy):
-        decoder.join(range(capacity), {}, range(capacity))
+    both = BothFeeds(InPlaceDecoder, Model, beam_size, monkeypatch)
     for _ in range(60):
-        tokens[:] = rng.integers(0, 1000, tokens.shape)
-        parents[:] = rng.integers(0, beam_size, parents.shape)
-        lengths[:] = rng.integers(1, 30, capacity)
-        slots = np.sort(rng.choice(capacity, rng.integers(1, capacity + 1), replace=False))
-        selection = SelectionParameters(scores=np.zeros(len(slots) * beam_size, np.float32), candidates=1)
-        for decoder in (native, numpy):
-            decoder.step(slots, inputs, memory, columns, selection)
-        found: dict[str, Any] = models[0].runs[-1]
-        np.testing.assert_equal(found, models[1].runs[-1])
-        assert found["token_ids"].tolist() == tokens[slots].tolist()
-        assert found["positions"].tolist() == [[position] * beam_size for position in positions[slots].tolist()]
-        assert found["source_lengths"].tolist() == lengths[slots].tolist()
+        slots = np.sort(both.random.choice(CAPACITY, both.random.integers(1, CAPACITY + 1), replace=False))
+        found = both.step(slots)
+        assert found["token_ids"].shape == found["positions"].shape == (len(slots), beam_size)
         assert (found["places"][:, :, :2] == [[[slot, 0]] for slot in slots.tolist()]).all()
-        positions[slots] += 1
+        both.positions[slots] += 1
 
 
 @needs_library
 @pytest.mark.parametrize("beam_size", [1, 4])
 def test_native_code_feeds_a_recurrent_decoder_as_numpy_does(beam_size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(beam_size)
-    models = RecurrentModel(), RecurrentModel()
-    native = GatheringDecoder(cast(Graphs, models[0]), beam_size)
-    with monkeypatch.context() as patch:
-        without_library(patch)
-        numpy = GatheringDecoder(cast(Graphs, models[1]), beam_size)
-    capacity = 9
-    memory = SlotBuffers((), "S")
-    memory.reserve(capacity, 8, 0)
-    column_inputs: dict[str, object] = {}
-    columns = cast(Columns, SimpleNamespace(inputs=lambda _: column_inputs, width=7))
-    tokens, parents = np.zeros((2, capacity, beam_size), np.int64)
-    positions, lengths = np.zeros((2, capacity), np.int64)
-    inputs = DecoderInputs(tokens, positions, parents, lengths)
-    for decoder in (native, numpy):
-        decoder.join(range(capacity), {}, range(capacity))
+    both = BothFeeds(GatheringDecoder, RecurrentModel, beam_size, monkeypatch)
     for _ in range(60):
-        tokens[:] = rng.integers(0, 1000, tokens.shape)
-        parents[:] = rng.integers(0, beam_size, parents.shape)
-        positions[:] = rng.integers(0, 50, capacity)
-        lengths[:] = rng.integers(1, 30, capacity)
-        count = int(rng.integers(1, capacity + 1))
-        selection = SelectionParameters(scores=np.zeros(count * beam_size, np.float32), candidates=1)
-        for decoder in (native, numpy):
-            decoder.step(np.arange(count), inputs, memory, columns, selection)
-        found: dict[str, Any] = models[0].runs[-1]
-        np.testing.assert_equal(found, models[1].runs[-1])
-        assert found["token_ids"].tolist() == tokens[:count].ravel().tolist()
-        assert found["positions"].tolist() == np.repeat(positions[:count], beam_size).tolist()
-        assert found["parents"].tolist() == (np.arange(count)[:, None] * beam_size + parents[:count]).ravel().tolist()
-        assert found["source_lengths"].tolist() == lengths[:count].tolist()
+        count = int(both.random.integers(1, CAPACITY + 1))
+        both.positions[:] = both.random.integers(0, 50, CAPACITY)
+        found = both.step(np.arange(count))
+        assert found["token_ids"].shape == found["positions"].shape == (count * beam_size,)
+        first_rows = np.arange(count)[:, None] * beam_size
+        assert found["parents"].tolist() == (first_rows + both.parents[:count]).ravel().tolist()
