@@ -124,7 +124,7 @@ class BothFeeds:
             each.join(range(CAPACITY), {}, range(CAPACITY))
 
     def step(self, slots: NDArray[np.int64]) -> dict[str, Any]:
-        """What both feed for these slots, which is equal."""
+        """Return the inputs that both feed for these slots; they are equal."""
         self.tokens[:] = self.random.integers(0, 1000, self.tokens.shape)
         self.parents[:] = self.random.integers(0, self.beam_size, self.parents.shape)
         self.lengths[:] = self.random.integers(1, 30, CAPACITY)
