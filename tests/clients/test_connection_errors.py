@@ -16,8 +16,11 @@ import pytest
 import jumok
 from jumok import Tls
 from jumok.testing import FakeServer
+from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
 from tests.support.hang import HANG_S
+from tests.support.ports import free_port
 from tests.support.servers.certificates import Authority
+from tests.support.servers.scripted import Scripted
 
 
 @pytest.fixture(scope="module")
@@ -78,6 +81,21 @@ def test_a_server_that_is_not_there() -> None:
             f"cannot reach a server at {address}: no server listens there: start it, or name another (--server, "
             "JUMOK_SERVER) ("
         )
+
+
+def test_a_new_client_connects_though_another_has_just_failed_to() -> None:
+    """gRPC waits between two attempts to connect; new clients would share that wait."""
+    address = f"127.0.0.1:{free_port()}"
+    with jumok.Client(address, max_attempts=1) as early:
+        with pytest.raises(jumok.UnavailableError):
+            early.translate("a")
+        server = grpc.server(ThreadPoolExecutor(1))
+        add_TranslationServiceServicer_to_server(Scripted(), server)
+        server.add_insecure_port(address)
+        server.start()
+        with jumok.Client(address, max_attempts=1) as late:
+            assert late.translate("a").text == "A"
+        server.stop(None).wait()
 
 
 def test_a_socket_that_is_not_there(tmp_path: Path) -> None:

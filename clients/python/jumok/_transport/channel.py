@@ -15,6 +15,8 @@ CHANNEL_OPTIONS = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     # A name with several addresses stands for several servers.
     ("grpc.service_config", '{"loadBalancingConfig": [{"round_robin": {}}]}'),
+    # A client does not wait because another one of its process failed to connect a moment ago.
+    ("grpc.use_local_subchannel_pool", 1),
     # In a rolling restart a client finds the restarted server before the next one stops.
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 1000),
