@@ -11,6 +11,7 @@
 #include <map>
 #include <mutex>
 #include <type_traits>
+#include <utility>
 
 #include "isa/gemm.h"
 
@@ -70,7 +71,54 @@ int32_t bits(float weight) {
   return same;
 }
 
+constexpr int64_t kPortion = int64_t{1} << 24;  // weights of a mapped file that are read before pages are released
+
 }  // namespace
+
+// A matrix in memory, or in a mapped file whose pages are released once they were read.
+template <typename Weight>
+struct Matrix {
+  const Weight* weights;  // [depth, columns], or [columns, depth] if transposed
+  int64_t depth, columns;
+  bool transposed;
+
+  const Weight* column(int64_t index) const { return weights + index * (transposed ? depth : 1); }
+  int64_t row_step() const { return transposed ? 1 : columns; }
+
+  // Calls a function with the first column of each `width` and the one after the last, until it returns false; returns
+  // false then.
+  template <typename Visit>
+  bool visit(int64_t width, Visit visit) const {
+    bool wanted = true;
+    for (int64_t column = 0, read = 0; wanted && column < columns;) {
+      const int64_t next = std::min(column + width, columns);
+      wanted = visit(column, next);
+      column = next;
+      if (transposed && (column - read) * depth >= kPortion) {
+        give_back(weights + read * depth, sizeof(Weight) * static_cast<size_t>((column - read) * depth));
+        read = column;
+      }
+    }
+    give_back(weights, sizeof(Weight) * static_cast<size_t>(depth * columns));
+    return wanted;
+  }
+};
+
+template <typename Weight>
+std::vector<int32_t> sums_of(const Matrix<Weight>& matrix) {
+  std::vector<int32_t> sums(static_cast<size_t>(matrix.columns));
+  matrix.visit(gemm_kernels().columns, [&](int64_t from, int64_t to) {
+    for (int64_t column = from; column < to; ++column) {
+      const Weight* const weights = matrix.column(column);
+      uint32_t sum = 0;
+      for (int64_t row = 0; row < matrix.depth; ++row)
+        sum += static_cast<uint32_t>(bits(weights[row * matrix.row_step()]));
+      sums[static_cast<size_t>(column)] = static_cast<int32_t>(sum);
+    }
+    return true;
+  });
+  return sums;
+}
 
 template <typename Weight>
 int64_t PackedWeights<Weight>::chunk() {
@@ -78,37 +126,44 @@ int64_t PackedWeights<Weight>::chunk() {
 }
 
 template <>
-void PackedWeights<int8_t>::form_groups() {
-  depth_offsets_.resize(static_cast<size_t>(panels() * chunks()));
-  for (int64_t i = 0; i < panels(); ++i)
-    overflow_groups_.push_back(form_overflow_groups(first() + i * panel_size_, chunks(), gemm_kernels().columns,
-                                                    depth_offsets_.data() + i * chunks()));
+OverflowGroups PackedWeights<int8_t>::form_groups(int8_t* panel, int32_t* depth_offsets) const {
+  return form_overflow_groups(panel, chunks(), gemm_kernels().columns, depth_offsets);
 }
 
 template <>
-void PackedWeights<float>::form_groups() {}
+OverflowGroups PackedWeights<float>::form_groups(float*, int32_t*) const {
+  return {};
+}
 
 template <typename Weight>
-PackedWeights<Weight>::PackedWeights(const Weight* matrix, int64_t depth, int64_t columns, bool transposed)
-    : depth_(depth),
-      columns_(columns),
+void PackedWeights<Weight>::pack(const Matrix<Weight>& matrix, int64_t from, int64_t to, Weight* panel) const {
+  std::memset(panel, 0, static_cast<size_t>(panel_size_) * sizeof(Weight));
+  const int64_t width = gemm_kernels().columns, side = chunk(), row_step = matrix.row_step();
+  for (int64_t column = from; column < to; ++column) {
+    const Weight* const weights = matrix.column(column);
+    Weight* const packed = panel + (column - from) * side;
+    for (int64_t row = 0; row < depth_; row += side)
+      for (int64_t i = 0; i < std::min(side, depth_ - row); ++i)
+        packed[row * width + i] = weights[(row + i) * row_step];
+  }
+}
+
+template <typename Weight>
+PackedWeights<Weight>::PackedWeights(const Matrix<Weight>& matrix, std::vector<int32_t> sums)
+    : depth_(matrix.depth),
+      columns_(matrix.columns),
       panel_size_(chunks() * chunk() * gemm_kernels().columns),
       weights_(static_cast<Weight*>(arena().take(bytes()))),
-      sums_(static_cast<size_t>(columns)) {
-  std::memset(first(), 0, bytes());
-  const int64_t width = gemm_kernels().columns, side = chunk();
-  const int64_t row_step = transposed ? 1 : columns, column_step = transposed ? depth : 1;
-  for (int64_t column = 0; column < columns; ++column) {
-    const Weight* from = matrix + column * column_step;
-    Weight* to = first() + column / width * panel_size_ + column % width * side;
-    uint32_t sum = 0;
-    for (int64_t row = 0; row < depth; ++row) {
-      to[row / side * side * width + row % side] = from[row * row_step];
-      sum += static_cast<uint32_t>(bits(from[row * row_step]));
-    }
-    sums_[static_cast<size_t>(column)] = static_cast<int32_t>(sum);
-  }
-  if (gemm_kernels().overflow_groups) form_groups();
+      sums_(std::move(sums)) {
+  const bool grouped = std::is_same_v<Weight, int8_t> && gemm_kernels().overflow_groups;
+  if (grouped) depth_offsets_.resize(static_cast<size_t>(panels() * chunks()));
+  matrix.visit(gemm_kernels().columns, [&](int64_t from, int64_t to) {
+    const int64_t index = from / gemm_kernels().columns;
+    Weight* const panel = first() + index * panel_size_;
+    pack(matrix, from, to, panel);
+    if (grouped) overflow_groups_.push_back(form_groups(panel, depth_offsets_.data() + index * chunks()));
+    return true;
+  });
 }
 
 template <typename Weight>
@@ -137,26 +192,37 @@ bool PackedWeights<Weight>::needs_int16() const {
                      [](const OverflowGroups& overflow_groups) { return overflow_groups.chunks() == 0; });
 }
 
+// Groups follow from weights, and weights from panels with their depth offsets.
 template <typename Weight>
-bool PackedWeights<Weight>::equals(const PackedWeights& other) const {
-  return depth_ == other.depth_ && columns_ == other.columns_ && sums_ == other.sums_ &&
-         depth_offsets_ == other.depth_offsets_ && overflow_groups_ == other.overflow_groups_ &&
-         std::memcmp(first(), other.first(), bytes()) == 0;
+bool PackedWeights<Weight>::equals(const Matrix<Weight>& matrix) const {
+  if (depth_ != matrix.depth || columns_ != matrix.columns) return false;
+  std::vector<Weight> expected(static_cast<size_t>(panel_size_));
+  std::vector<int32_t> offsets(static_cast<size_t>(chunks()));
+  return matrix.visit(gemm_kernels().columns, [&](int64_t from, int64_t to) {
+    const int64_t index = from / gemm_kernels().columns;
+    pack(matrix, from, to, expected.data());
+    if (!overflow_groups_.empty()) {
+      const bool alike = form_groups(expected.data(), offsets.data()) == overflow_groups(index);
+      if (!alike || !std::equal(offsets.begin(), offsets.end(), depth_offsets(index))) return false;
+    }
+    return std::memcmp(panel(index), expected.data(), expected.size() * sizeof(Weight)) == 0;
+  });
 }
 
 template <typename Weight>
-std::shared_ptr<const PackedWeights<Weight>> PackedWeights<Weight>::of(const Weight* matrix, int64_t depth,
+std::shared_ptr<const PackedWeights<Weight>> PackedWeights<Weight>::of(const Weight* weights, int64_t depth,
                                                                        int64_t columns, bool transposed) {
   static std::mutex mutex;
   // By weight sums. Never freed, as sessions may outlive static objects.
   static auto& known = *new std::multimap<std::vector<int32_t>, std::weak_ptr<const PackedWeights>>;
-  std::shared_ptr<const PackedWeights> made(new PackedWeights(matrix, depth, columns, transposed));
-  give_back(matrix, sizeof(Weight) * static_cast<size_t>(depth * columns));
-  const std::lock_guard<std::mutex> lock(mutex);
+  const Matrix<Weight> matrix{weights, depth, columns, transposed};
+  std::vector<int32_t> sums = sums_of(matrix);
+  const std::lock_guard<std::mutex> lock(mutex);  // also while packing: equal weights are packed once
   for (auto each = known.begin(); each != known.end();) each = each->second.expired() ? known.erase(each) : next(each);
-  const auto [first, last] = known.equal_range(made->sums_);
+  const auto [first, last] = known.equal_range(sums);
   for (auto each = first; each != last; ++each)
-    if (const auto other = each->second.lock(); other != nullptr && other->equals(*made)) return other;
+    if (const auto other = each->second.lock(); other != nullptr && other->equals(matrix)) return other;
+  const std::shared_ptr<const PackedWeights> made(new PackedWeights(matrix, std::move(sums)));
   known.emplace(made->sums_, made);
   return made;
 }

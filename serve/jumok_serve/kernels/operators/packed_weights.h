@@ -12,6 +12,9 @@
 namespace jumok {
 
 template <typename Weight>
+struct Matrix;
+
+template <typename Weight>
 class PackedWeights {
  public:
   // Packs a matrix [depth, columns], or [columns, depth] if transposed, or returns an equal one.
@@ -28,12 +31,13 @@ class PackedWeights {
   const int32_t* sums() const { return sums_.data(); }
 
  private:
-  PackedWeights(const Weight* matrix, int64_t depth, int64_t columns, bool transposed);
-  bool equals(const PackedWeights& other) const;
+  PackedWeights(const Matrix<Weight>& matrix, std::vector<int32_t> sums);
+  bool equals(const Matrix<Weight>& matrix) const;
 
   static int64_t chunk();
   int64_t chunks() const { return (depth_ + chunk() - 1) / chunk(); }
-  void form_groups();
+  void pack(const Matrix<Weight>& matrix, int64_t from, int64_t to, Weight* panel) const;  // of these columns
+  OverflowGroups form_groups(Weight* panel, int32_t* depth_offsets) const;
   size_t bytes() const { return static_cast<size_t>(panels() * panel_size_) * sizeof(Weight); }
   Weight* first() const { return weights_.get(); }
 
