@@ -1,7 +1,7 @@
 """Continuous batching: sentences join and leave a batch between steps."""
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -13,7 +13,7 @@ from jumok_serve.engine.cancellation import CancellationWatch
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.runtime.binding import Tensors
-from jumok_serve.runtime.decoder_step import make_decoder
+from jumok_serve.runtime.decoders import make_decoder
 from jumok_serve.runtime.graphs import Floats, Graphs, Integers
 from jumok_serve.runtime.output_columns import make_columns
 from jumok_serve.runtime.state.kv_cache import Slots
@@ -135,6 +135,7 @@ class Batch:
         self._padding: float | None = None  # None: to be found
         self._watch = CancellationWatch()
         self._has_progress = False  # a sentence reports its progress
+        self._repeats = False  # the next step differs from the last in tokens and scores only
 
     @property
     def graphs(self) -> Graphs:
@@ -143,6 +144,7 @@ class Batch:
 
     @graphs.setter
     def graphs(self, graphs: Graphs) -> None:
+        self._repeats = self._repeats and graphs is self._decoder.graphs
         self._decoder.graphs = graphs
 
     @property
@@ -223,6 +225,7 @@ class Batch:
         self._searches.join(slots, [sentence.search for sentence in sentences])
         self.step_work += sum(sentence.plan.step_work for sentence in sentences)
         self._step_slots = self._longest = self._padding = None
+        self._repeats = False
         now = time.monotonic()
         for sentence in sentences:
             sentence.admitted = now
@@ -234,11 +237,15 @@ class Batch:
 
         Sentences are scanned only after a cancellation, or past the first deadline.
         """
-        if not self._watch.triggered(now):
+        if not self.may_have_abandoned(now):
             return []
         sentences = (*self.sentences, *self._encoded)
         self._watch.reset(sentences, now)
         return [sentence for sentence in sentences if sentence.abandoned(now)]
+
+    def may_have_abandoned(self, now: float) -> bool:
+        """False if no sentence can be cancelled or late at `now`; takes no scan."""
+        return self._watch.triggered(now)
 
     def remove(self, leaving: Collection[Sentence]) -> None:
         """Remove sentences; their slots are free at once."""
@@ -256,6 +263,7 @@ class Batch:
         while self._empty and self._empty[-1] == self.slots - 1:
             self._sources.truncate(self._empty.pop())
         self._step_slots = self._longest = self._padding = None
+        self._repeats = False
 
     def _find_step_slots(self) -> Integers:
         """Return the slots whose rows are decoded next, [n]."""
@@ -283,6 +291,10 @@ class Batch:
     def step(self) -> None:
         """Decode one token of every row; done sentences stay until removed."""
         slots, searches, arrays = self._find_step_slots(), self._searches, self._searches.arrays
+        if self._repeats:
+            self._selection.renew_scores()
+            self._advance(slots, *self._decoder.step_again())
+            return
         selection = self._selection.parameters(slots, searches, self._columns)
         inputs, lengths = self._inputs, self._sources.lengths
         if inputs is None or inputs.tokens is not arrays.tokens or inputs.lengths is not lengths:
@@ -290,10 +302,28 @@ class Batch:
         tokens, totals = self._decoder.step(slots, inputs, self._sources.memory, self._columns, selection)
         if selection.with_logits:
             self._draw(slots, selection, tokens, totals)
+        self._repeats = not (selection.with_logits or searches.has_boosts or self._has_progress)
+        self._advance(slots, tokens, totals)
+
+    def run_on(self, interrupted: Callable[[], bool]) -> int:
+        """Step until a search ends, or may; return the number of steps.
+
+        Args:
+            interrupted: asked before each step; True ends the run.
+        """
+        count = 0
+        while self._repeats and not interrupted():
+            self.step()
+            count += 1
+        return count
+
+    def _advance(self, slots: Integers, tokens: Integers, totals: Floats) -> None:
+        """Advance all searches by the candidates of a step, [n * K, C]."""
+        searches, present = self._searches, self._sources.sentences
         unsteady = searches.advance_steady(slots, self._columns.tokens(tokens), totals)
-        present = self._sources.sentences
         self.done = ()
         if unsteady:
+            self._repeats = False
             failed = self._failed(totals, slots, unsteady)
             finished = searches.advance([slot for slot in unsteady if slot not in failed])
             self.done = [sentence for slot in (*finished, *failed) if (sentence := present[slot]) is not None]

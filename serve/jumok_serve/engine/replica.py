@@ -234,7 +234,10 @@ class Replica:
         batch.graphs = self._graphs
         batch.step()
         self._restart_s = FIRST_RESTART_S
-        self._count_step(batch)
+        self._count_steps(batch, 1)
+        if self._unchanged and len(self.batches) == 1:
+            steps = batch.run_on(lambda: not self._scheduler.is_quiet or batch.may_have_abandoned(time.monotonic()))
+            self._count_steps(batch, steps)
         if not batch.done:
             return
         self._unchanged = False
@@ -246,9 +249,9 @@ class Replica:
         batch.remove(batch.done)
         self._drop_if_empty(batch)
 
-    def _count_step(self, batch: Batch) -> None:
-        self.counters.step_rows.observe(batch.rows)
-        self.counters.step_padding.observe(batch.padding)
+    def _count_steps(self, batch: Batch, steps: int) -> None:
+        self.counters.step_rows.observe(batch.rows, steps)
+        self.counters.step_padding.observe(batch.padding, steps)
         new = self._new.pop((batch.beam_size, batch.light), None)
         if new is not None:
             now = time.monotonic()

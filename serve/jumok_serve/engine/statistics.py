@@ -34,10 +34,10 @@ class Histogram:
         self.counts = [0] * (len(bounds) + 1)
         self.total = 0.0
 
-    def observe(self, value: float) -> None:
-        """Count a value."""
-        self.counts[bisect_left(self.bounds, value)] += 1
-        self.total += value
+    def observe(self, value: float, times: int = 1) -> None:
+        """Count a value, maybe several times."""
+        self.counts[bisect_left(self.bounds, value)] += times
+        self.total += times * value
 
     def add(self, other: Self) -> None:
         """Add the counts of a histogram with the same bounds."""

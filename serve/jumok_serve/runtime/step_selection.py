@@ -79,13 +79,17 @@ class StepSelection:
         self._last = kept, parameters
         return parameters
 
+    def renew_scores(self) -> None:
+        """Give the last parameters the present scores of the same slots."""
+        if self._scores is not None:
+            self._scores.renew()
+
     def _scores_of(self, slots: Integers, scores: Floats) -> Floats:
         """Return the running scores of the step's rows, [R], in the same array as long as possible."""
         rows = self._scores
         if rows is None or rows.slots is not slots or rows.by_slot is not scores:
             rows = self._scores = _RowScores.of(slots, scores, rows)
-        if rows.gathered is not None:
-            scores.take(slots, axis=0, out=rows.gathered, mode="clip")  # "raise" would copy once more
+        rows.renew()
         return rows.scores
 
     def _candidates_of(self, slots: Integers, searches: BatchSearch) -> int:
@@ -112,6 +116,11 @@ class _RowScores(NamedTuple):
     by_slot: Floats
     scores: Floats
     gathered: Floats | None
+
+    def renew(self) -> None:
+        """Gather the present scores, if they are gathered."""
+        if self.gathered is not None:
+            self.by_slot.take(self.slots, axis=0, out=self.gathered, mode="clip")  # "raise" would copy once more
 
     @classmethod
     def of(cls, slots: Integers, by_slot: Floats, earlier: "_RowScores | None") -> "_RowScores":

@@ -15,7 +15,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
 from jumok_serve.runtime import graph_sessions, output_columns
 from jumok_serve.runtime import graphs as graphs_module
-from jumok_serve.runtime.decoder_step import Decoder, make_decoder
+from jumok_serve.runtime.decoders import Decoder, make_decoder
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.output_columns import ShortlistColumns

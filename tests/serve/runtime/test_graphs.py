@@ -15,7 +15,7 @@ from onnxruntime import OrtValue
 from jumok_serve import BundleError, Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.native import library
-from jumok_serve.runtime.decoder_step import make_decoder
+from jumok_serve.runtime.decoders import make_decoder
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs, Pairs
 from jumok_serve.runtime.output_columns import VocabularyColumns

@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime import decoder_step
-from jumok_serve.runtime.decoder_step import Decoder, GatheringDecoder, InPlaceDecoder
+from jumok_serve.runtime import decoders
+from jumok_serve.runtime.decoders import Decoder, GatheringDecoder, InPlaceDecoder
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.output_columns import Columns
 from jumok_serve.runtime.state import kv_cache
@@ -69,7 +69,7 @@ class RecurrentModel(Model):
 
 
 def without_library(patch: pytest.MonkeyPatch) -> None:
-    for module in (kv_cache, decoder_step):
+    for module in (kv_cache, decoders):
         patch.setattr(module, "function", lambda *_: None)
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from jumok_serve.runtime.decoder_step import make_decoder
+from jumok_serve.runtime.decoders import make_decoder
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.output_columns import VocabularyColumns
 from jumok_serve.runtime.state.slot_buffers import SlotBuffers

@@ -1,0 +1,103 @@
+"""Steps that repeat the last one give what other steps give."""
+
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.engine.batch import Batch
+from jumok_serve.engine.sentence import Sentence
+from jumok_serve.runtime.decoder_step import DecoderStep
+from jumok_serve.runtime.decoders import Decoder
+from jumok_serve.runtime.device import CPU
+from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.search import FinishedHypothesis, SearchPlan
+from tests.support.models.native_operators import needs_library
+from tests.support.search_cases import make_options
+
+START, EOS, PAD = 2, 3, 0
+
+
+def sentences(beam_size: int) -> list[Sentence]:
+    """Make sentences, some with constraints that change from step to step."""
+    rng = random.Random(4)
+    made = []
+    for number in range(12):
+        options = make_options(
+            beam_size=beam_size,
+            eos_ids=(EOS,),
+            suppress_tokens=(0, 1, 2),
+            max_length=rng.randint(4, 60),
+            no_repeat_ngram_size=2 * (number % 6 == 5),
+        )
+        source = [rng.randint(4, 30) for _ in range(rng.randint(2, 12))]
+        made.append(Sentence(source_ids=source, plan=SearchPlan(options, START, (), source)))
+    return made
+
+
+def decoded(graphs: Graphs, beam_size: int, step: Callable[[Batch], object]) -> list[tuple[FinishedHypothesis, ...]]:
+    """Decode all sentences; each joins where another has left."""
+    given = sentences(beam_size)
+    batch, waiting = Batch(graphs, beam_size, PAD), given[3:]
+    batch.admit(given[:3])
+    while batch.sentences:
+        step(batch)
+        leaving = batch.done
+        batch.remove(leaving)
+        if leaving and waiting:
+            batch.admit([waiting.pop()])
+    return [tuple(sentence.search.hypotheses()) for sentence in given]
+
+
+@pytest.mark.parametrize("native", [False, pytest.param(True, marks=needs_library)])
+@pytest.mark.parametrize("beam_size", [1, 3])
+@pytest.mark.parametrize("model", ["tiny_bundle", "recurrent_bundle"])
+def test_repeated_steps_change_no_result(
+    model: str, beam_size: int, native: bool, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bundle: Path = request.getfixturevalue(model)
+    graphs = Graphs(Bundle.open(bundle), "fp32", device=CPU, threads=1, native=native)
+
+    def anew(batch: Batch) -> None:
+        batch._repeats = False
+        batch.step()
+
+    expected = decoded(graphs, beam_size, anew)
+    runs, others = counted(monkeypatch, DecoderStep, "run"), counted(monkeypatch, Decoder, "step")
+    assert decoded(graphs, beam_size, Batch.step) == expected
+    repeated = len(runs) - len(others)
+    assert repeated > 20
+
+    def run(batch: Batch) -> None:
+        batch.step()
+        batch.run_on(lambda: False)
+
+    assert decoded(graphs, beam_size, run) == expected
+    assert len(runs) - len(others) == 2 * repeated
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[None]:
+    """A list that grows with each call of a method."""
+    calls, method = list[None](), getattr(owner, name)
+
+    def call(*arguments: object) -> object:
+        calls.append(None)
+        return method(*arguments)
+
+    monkeypatch.setattr(owner, name, call)
+    return calls
+
+
+def test_a_run_of_steps_is_interrupted(tiny_bundle: Path) -> None:
+    graphs = Graphs(Bundle.open(tiny_bundle), "fp32", device=CPU, threads=1)
+    batch, answers = Batch(graphs, 1, PAD), iter([False, False, True])
+    assert batch.run_on(lambda: False) == 0  # nothing to repeat
+    source = [4, 5, 6]
+    options = make_options(beam_size=1, eos_ids=(), max_length=60)
+    batch.admit([Sentence(source_ids=source, plan=SearchPlan(options, START, (), source))])
+    batch.step()
+    assert batch.run_on(lambda: next(answers)) == 2
+    assert batch.run_on(lambda: True) == 0
+    assert next(answers, None) is None
