@@ -1,4 +1,4 @@
-"""Native products with constant weights, fused with activation, norm and quantization."""
+"""Native products with constant weights, fused with scales of rows, activation, norm and quantization."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence, Set
@@ -15,6 +15,8 @@ NOTHING, SILU, GELU, RELU = 0, 1, 2, 3
 """Numbers of the activations in the operators."""
 PLAIN = {"Product": 3, "FloatProduct": 1}
 """Products with float output, and their number of inputs before the weights."""
+OPERANDS = {"Product": 6, "FloatProduct": 3}
+"""Their number of inputs before the factors of rows, an optional one of int8 products."""
 AT_ONCE = 3
 """Products of one tensor in one operator: queries, keys and values."""
 
@@ -22,7 +24,8 @@ AT_ONCE = 3
 def product(found: Found, node: NodeProto) -> NodeProto | None:
     """Replace an int8 product.
 
-    Activation and quantization are included if nothing else reads the output before them.
+    Scales of rows, the bias after them, activation and quantization are included if nothing else reads the output
+    before them.
     """
     inputs = _product_inputs(found, node)
     if inputs is None:
@@ -35,13 +38,18 @@ def product(found: Found, node: NodeProto) -> NodeProto | None:
     matrix = found.constants.get(weights)
     if matrix is None or matrix.data_type != TensorProto.INT8 or len(matrix.dims) != 2:
         return None
-    activation, output = _activation(found, node.output[0])
+    factors: list[str] = []
+    output = node.output[0]
+    if not bias:
+        factors, bias, output = _scaled_rows(found, activations, output, matrix.dims[0 if transposed else 1])
+    activation, output = _activation(found, output)
     rounding = found.rounding(output) if found.only_reader(output) else None
     given = [activations, scale, zero_point, weights, weight_scales, bias]
     chosen = {"transposed": int(transposed), "biased": int(bool(bias)), "activation": activation}
     if rounding is not None:
-        return native(f"Product{QUANTIZED}", [*given, *rounding.input[1:]], [rounding.output[0]], **chosen)
-    return native("Product", given, [output], **chosen)
+        given += rounding.input[1:]
+        return native(f"Product{QUANTIZED}", [*given, *factors], [rounding.output[0]], **chosen)
+    return native("Product", [*given, *factors], [output], **chosen)
 
 
 def float_product(matrices: Matrices, found: Found, node: NodeProto) -> NodeProto | None:
@@ -78,10 +86,10 @@ def fuse_norms(nodes: Sequence[NodeProto], outputs: Collection[str], constants: 
             continue
         made, gone = products[name], gone | {name}
         added = node.input[1] if node.input[0] == name else node.input[0]
+        operands, factors = operands_of(made)
         settings = attributes(made) | attributes(node)
-        fused.append(
-            native(f"{made.op_type}{node.op_type}", [*made.input, added, *node.input[2:]], node.output, **settings)
-        )
+        inputs = [*operands, added, *node.input[2:], *factors]
+        fused.append(native(f"{made.op_type}{node.op_type}", inputs, node.output, **settings))
     return [node for node in fused if gone.isdisjoint(node.output)]
 
 
@@ -90,8 +98,8 @@ def fuse_threes(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
     waiting: dict[tuple[object, ...], list[NodeProto]] = {}
     for node in nodes:
         if node.op_type in PLAIN:
-            shared = node.input[: PLAIN[node.op_type]]
-            waiting.setdefault((node.op_type, *shared, str(attributes(node))), []).append(node)
+            shared, (_, factors) = node.input[: PLAIN[node.op_type]], operands_of(node)
+            waiting.setdefault((node.op_type, *shared, *factors, str(attributes(node))), []).append(node)
     groups = [
         each[first : first + AT_ONCE]
         for each in waiting.values()
@@ -104,10 +112,17 @@ def fuse_threes(nodes: Sequence[NodeProto]) -> Iterator[NodeProto]:
         if name in first_of:
             group = first_of[name]
             own = PLAIN[node.op_type]
-            inputs = [*node.input[:own], *(each for one in group for each in one.input[own:])]
+            weights = [name for one in group for name in operands_of(one)[0][own:]]
+            inputs = [*node.input[:own], *weights, *operands_of(node)[1]]
             yield native(f"Three{node.op_type}s", inputs, [one.output[0] for one in group], **attributes(node))
         elif name not in others:
             yield node
+
+
+def operands_of(product: NodeProto) -> tuple[list[str], list[str]]:
+    """The operands of a plain product, and the factors of its rows in a list of one; empty without them."""
+    count = OPERANDS[product.op_type]
+    return list(product.input[:count]), list(product.input[count:])
 
 
 def _product_inputs(found: Found, node: NodeProto) -> list[str] | None:
@@ -130,6 +145,41 @@ def _product_inputs(found: Found, node: NodeProto) -> list[str] | None:
     ):
         return None
     return [activations, weights, scale, weight_scales, zero_point, bias]
+
+
+def _scaled_rows(found: Found, levels: str, output: str, columns: int) -> tuple[list[str], str, str]:
+    """Find the scales of rows by which a product is multiplied, and the bias that is added then.
+
+    Returns:
+        The scales in a list of one, which are the product's factors; the bias; and the name of the result. List and
+        bias are empty if there are none.
+    """
+    times, scales = found.only_reader(output), _scales_of_rows(found, levels)
+    if times is None or times.op_type != "Mul" or scales is None or set(times.input) != {output, scales}:
+        return [], "", output
+    output = times.output[0]
+    add = found.only_reader(output)
+    if add is not None and add.op_type == "Add":
+        for name in add.input:
+            if name in found.constants and list(found.constants[name].dims) == [columns]:
+                return [scales], name, add.output[0]
+    return [scales], "", output
+
+
+def _scales_of_rows(found: Found, levels: str) -> str | None:
+    """The largest magnitudes [.., 1] by which rows were divided when they were quantized, or None."""
+    rounded = found.maker(levels, "QuantizeLinear")
+    shares = found.maker(rounded.input[0], "Div") if rounded is not None else None
+    if shares is None:
+        return None
+    rows, largest = shares.input
+    relu = found.maker(largest, "Relu")
+    most = found.maker(relu.input[0] if relu is not None else largest, "ReduceMax")
+    if most is None or len(most.input) != 2 or attributes(most).get("keepdims", 1) != 1:
+        return None
+    magnitude, axes = found.maker(most.input[0], "Abs"), found.constant(most.input[1])
+    source = magnitude.input[0] if magnitude is not None else most.input[0]
+    return largest if source == rows and axes is not None and axes.tolist() == [-1] else None
 
 
 def _activation(found: Found, output: str) -> tuple[int, str]:

@@ -8,7 +8,7 @@ from onnx import NodeProto
 
 from jumok_export.graphs.matching import Found, attributes
 from jumok_export.native.operators import FLOAT, native
-from jumok_export.native.products import NOTHING, PLAIN
+from jumok_export.native.products import NOTHING, PLAIN, operands_of
 
 UNBIASED, ALL_BIASED, LAST_BIASED = 0, 1, 2
 """Values of the attribute `biased` of several products."""
@@ -41,7 +41,7 @@ def fuse_units(found: Found, nodes: Sequence[NodeProto]) -> list[NodeProto]:
         found: the graph before native operators.
         nodes: the nodes with native operators.
     """
-    products = {node.output[0]: node for node in nodes if node.op_type in PLAIN}
+    products = {node.output[0]: node for node in nodes if node.op_type in PLAIN and not operands_of(node)[1]}
     fused: list[NodeProto] = []
     made: set[str] = set()
     for node in nodes:

@@ -104,10 +104,10 @@ def embeddings(plain: Graph) -> Counter[str]:
 
 
 def with_norms_behind(expected: Counter[str], kind: str, form: str, norms: int) -> Counter[str]:
-    """The operators with a number of norms fused into products, if they are calibrated."""
-    if form == "int8 by row" or kind == "t5-gated-silu":
+    """The operators with a number of norms fused into products."""
+    if kind == "t5-gated-silu":
         return +expected
-    product, add_norm = ("FloatProduct", "AddNorm") if form == "fp32" else ("Product", "AddNormQuantized")
+    product, add_norm = "FloatProduct" if form == "fp32" else "Product", OPERATORS[form][2]
     together = Counter({f"{product}{add_norm}": norms})
     return expected + together - Counter({product: norms, add_norm: norms})
 
@@ -115,6 +115,13 @@ def with_norms_behind(expected: Counter[str], kind: str, form: str, norms: int) 
 def rounds_hidden_layers(kind: str, form: str) -> bool:
     """True if the first product of a feed-forward layer quantizes its output: a gate multiplies first."""
     return form == "int8 calibrated" and kind != "t5-gated-silu"
+
+
+def assert_products_scale_rows(graph: Graph) -> None:
+    """Scales of rows are read by native products, and by the divisions that quantize these rows."""
+    for node in graph.model.graph.node:
+        if any(name.endswith(".largest") for name in node.input):
+            assert node.op_type == "Div" or node.domain == DOMAIN
 
 
 def assert_everything_is_read(graph: Graph) -> None:
@@ -140,6 +147,7 @@ def test_decoders_are_made_of_native_operators(make: Make, kind: str, form: str)
     assert replaced.isdisjoint(after)
     assert (before["GatherND"], after["GatherND"]) == ((1, 1) if kind == "t5-gated-silu" else (1, 0))
     assert "ReduceMean" in after if kind == "t5-gated-silu" else "ReduceMean" not in after
+    assert_products_scale_rows(native)
     assert_everything_is_read(native)
 
 
@@ -159,6 +167,7 @@ def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str)
     native = graphs["encoder_native"]
     assert native_operators(native) == with_norms_behind(expected, kind, form, 2 * layers)
     assert operators(native)["MultiHeadAttention"] == (layers if kind == "t5-gated-silu" else 0)
+    assert_products_scale_rows(native)
     assert kind != "tiny" or operators(native).keys().isdisjoint({"Range", "Shape", "Gather", "GatherND", "Transpose"})
     assert_everything_is_read(native)
 

@@ -62,6 +62,15 @@ def kinds(nodes: Sequence[NodeProto]) -> Counter[str]:
     return Counter(each.op_type for each in nodes)
 
 
+def results(graph: Graph, x: NDArray[np.float32]) -> list[NDArray[Any]]:
+    """Outputs of a graph for rows."""
+    options = onnxruntime.SessionOptions()
+    options.register_custom_ops_library(str(library()))
+    session = onnxruntime.InferenceSession(graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    found: list[NDArray[Any]] = session.run([spec.name for spec in graph.outputs], {ROWS: x})
+    return found
+
+
 def made_native(graph: Graph) -> Graph:
     """The native graph, after a comparison of its results."""
     native = native_graph(graph)
@@ -69,15 +78,7 @@ def made_native(graph: Graph) -> Graph:
     if library() is None:
         return native
     x = RANDOM.normal(size=(7, DEPTH)).astype(np.float32)
-    options = onnxruntime.SessionOptions()
-    options.register_custom_ops_library(str(library()))
-    expected, found = (
-        onnxruntime.InferenceSession(each.model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
-            [spec.name for spec in graph.outputs], {ROWS: x}
-        )
-        for each in (graph, native)
-    )
-    for spec, one, other in zip(graph.outputs, expected, found, strict=True):
+    for spec, one, other in zip(graph.outputs, results(graph, x), results(native, x), strict=True):
         if spec.dtype == "float32":
             np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5)
         else:  # what is in the middle between two levels becomes one or the other
@@ -299,6 +300,100 @@ def test_fp32_products_are_fused_with_the_operators_after_them() -> None:
     rows = [node("MatMul", f"{ROWS} projection", name) for name in ("query", "key", "value")]
     native = made_native(graph_of(rows, "query", "key", "value", projection=weights))
     assert kinds(native.model.graph.node) == {"ThreeFloatProducts": 1}
+
+
+def by_row(output: str = "product", bias: str = "") -> list[NodeProto]:
+    """A product of rows that are quantized with a scale each, which multiplies it again; without a bias by default."""
+    return [
+        node("Abs", ROWS, "magnitude"),
+        node("ReduceMax", "magnitude last_axis", "largest", keepdims=1),
+        node("Div", f"{ROWS} largest", "parts"),
+        node("QuantizeLinear", "parts unit zero_point", "by_row"),
+        *scaled(output, bias),
+    ]
+
+
+def scaled(output: str, bias: str = "") -> list[NodeProto]:
+    """One more product of these rows."""
+    return [
+        product(f"{output}.shares", levels="by_row", scale="unit", bias=""),
+        node("Mul", f"{output}.shares largest", f"{output}.product" if bias else output),
+        *([node("Add", f"{output}.product {bias}", output)] if bias else []),
+    ]
+
+
+BY_ROW = {"unit": np.array(1 / 127, np.float32), "last_axis": np.array([-1])}
+DIVIDED = {"Abs": 1, "ReduceMax": 1, "Div": 1, "QuantizeLinear": 1}
+NORM = node("LayerNormalization", "sum weight_scales bias", "normal")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "output", "expected"),
+    [
+        pytest.param(by_row(), "product", {"Product": 1}, id="no bias"),
+        pytest.param(by_row(bias="bias"), "product", {"Product": 1}, id="bias"),
+        pytest.param([*by_row(bias="bias"), *SILU[1:]], "silu", {"Product": 1}, id="silu"),
+        pytest.param([*by_row(bias="bias"), *GELU[1:]], "gelu", {"Product": 1}, id="gelu"),
+        pytest.param([*by_row(bias="bias"), *RELU[1:]], "relu", {"Product": 1}, id="relu"),
+        pytest.param([*by_row(bias="bias"), rounding("product")], "rounded", {"ProductQuantized": 1}, id="rounded"),
+        pytest.param(
+            [*by_row(bias="bias"), *scaled("more"), node("Add", "product more", "sum"), NORM],
+            "normal",
+            {"Product": 1, "ProductAddNorm": 1},
+            id="norm",
+        ),
+        pytest.param(
+            [*by_row("query", "bias"), *scaled("key", "bias"), *scaled("value", "bias")],
+            "value",
+            {"ThreeProducts": 1},
+            id="three",
+        ),
+    ],
+)
+def test_scales_of_rows_are_fused_with_their_product(
+    nodes: list[NodeProto], output: str, expected: Mapping[str, int]
+) -> None:
+    """Results have the bits of those that separate operators compute after the native product.
+
+    ONNX Runtime computes SiLU and GELU by other formulas.
+    """
+    products = [each.output[0] for each in nodes if each.op_type == "MatMulIntegerToFloat"]
+    others = [name.removesuffix(".shares") for name in products if "ThreeProducts" in expected]
+    outputs = dict.fromkeys([*others, output])
+    fused = made_native(graph_of(nodes, *outputs, **BY_ROW))
+    assert kinds(fused.model.graph.node) == Counter(DIVIDED) + Counter(expected)
+    apart = made_native(graph_of(nodes, *outputs, *products, **BY_ROW))
+    assert kinds(apart.model.graph.node)["Mul"] >= len(products)
+    if library() is not None and output not in {"silu", "gelu"}:
+        x = RANDOM.normal(size=(9, DEPTH)).astype(np.float32)
+        for one, other in zip(results(apart, x), results(fused, x), strict=False):
+            np.testing.assert_array_equal(other, one)
+
+
+@pytest.mark.parametrize(
+    "nodes",
+    [
+        pytest.param([*by_row()[:-1], node("Mul", "product.shares bias", "product")], id="one factor a column"),
+        pytest.param([*by_row()[:-1], node("Mul", "product.shares product.shares", "product")], id="a square"),
+        pytest.param([*by_row()[:-1], node("Mul", "product.shares magnitudes", "product")], id="other rows' scales"),
+        pytest.param(
+            [*by_row()[:1], node("ReduceMax", "magnitude first_axis", "largest", keepdims=1), *by_row()[2:]],
+            id="largest of a column",
+        ),
+        pytest.param([node("Neg", ROWS, "magnitude"), *by_row()[1:]], id="the least of a row"),
+    ],
+)
+def test_other_factors_stay(nodes: list[NodeProto]) -> None:
+    more = [node("ReduceMax", f"{ROWS} last_axis", "magnitudes", keepdims=1)]
+    native = native_graph(graph_of([*more, *nodes], "product", first_axis=np.array([0]), **BY_ROW))
+    assert native is not None
+    assert kinds(native.model.graph.node)["Mul"] == 1
+
+
+def test_a_bias_of_another_shape_follows_the_scales_of_rows() -> None:
+    nodes = [*by_row(), node("Add", "product table", "sum")]
+    native = made_native(graph_of(nodes, "sum", table=np.ones((1, COLUMNS), np.float32), **BY_ROW))
+    assert kinds(native.model.graph.node) == Counter(DIVIDED) + Counter({"Product": 1, "Add": 1})
 
 
 def test_reshapes_follow_quantization() -> None:

@@ -7,6 +7,7 @@ from onnx import NodeProto, helper, numpy_helper
 
 from jumok_export.graphs.graph import OPSET, Graph, declare
 from jumok_export.native.graphs import native_graph
+from jumok_export.quantization.int8_graphs import quantize_graph
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.native import library
 
@@ -106,14 +107,25 @@ def operators(graph: Graph) -> list[str]:
     ],
 )
 def test_a_unit_is_one_operator(changes: tuple[tuple[str, str], ...], biased: int) -> None:
-    graph = graph_of(changed(*changes))
-    native = native_graph(graph)
-    assert native is not None
+    native = made_native(graph_of(changed(*changes)))
     assert operators(native) == ["FloatSsruAddNorm"]
     [node] = native.model.graph.node
     assert {each.name: each.i for each in node.attribute}["biased"] == biased
+
+
+def test_products_with_scales_of_rows_stay_apart() -> None:
+    """They have factors, which the operator of a unit does not take."""
+    names = operators(made_native(quantize_graph(graph_of(UNIT))))
+    assert names.count("Product") == 2
+    assert not any("Ssru" in name for name in names)
+
+
+def made_native(graph: Graph) -> Graph:
+    """The native graph, after a comparison of its results."""
+    native = native_graph(graph)
+    assert native is not None
     if library() is None:
-        return
+        return native
     feeds = {
         "positions": RANDOM.normal(size=(3, 2, WIDTH)).astype(np.float32),
         "parents": RANDOM.integers(0, 8, 6),
@@ -129,6 +141,7 @@ def test_a_unit_is_one_operator(changes: tuple[tuple[str, str], ...], biased: in
     )
     for one, other in zip(expected, found, strict=True):
         np.testing.assert_allclose(other, one, rtol=2e-5, atol=2e-5)
+    return native
 
 
 @pytest.mark.parametrize(

@@ -137,6 +137,11 @@ void multiply_int8(int most, Results& results) {
       }
     if (found != expected) fail("a product of integers is wrong");
     results.add(found);
+    const auto factors = random.numbers(size.rows);
+    results.add(multiplied<uint8_t, float>(size, inputs, matrix, transposed, [&](auto& call, int64_t column) {
+      set(call, column);
+      call.factors = factors.data();
+    }));
     results.add(multiplied<uint8_t, uint8_t>(size, inputs, matrix, transposed, set));
     results.add(multiplied<uint8_t, uint8_t>(size, inputs, matrix, transposed, [&](auto& call, int64_t column) {
       set(call, column);

@@ -76,10 +76,10 @@ ATTENTION = {"num_heads": HEADS, "scale": 0.3}
 NORM_OUTPUTS = {"sum": np.float32, "norm": np.float32}
 OPERATORS: dict[str, tuple[Arrays, Arrays, Arrays]] = {
     "Product": (matrix(quantized=True), {"y": np.float32}, PRODUCT),
-    "ProductQuantized": (matrix(quantized=True) | AS_LEVELS, {"y": np.uint8}, PRODUCT),
+    "ProductQuantized": (matrix(quantized=True) | AS_LEVELS | {"factors": floats(3, 1)}, {"y": np.uint8}, PRODUCT),
     "ThreeProducts": (matrix(quantized=True, parts=3), dict.fromkeys("abc", np.float32), PRODUCT),
     "ProductAddNorm": (
-        matrix(quantized=True) | {"added": floats(3, 5), **norm(5)},
+        matrix(quantized=True) | {"added": floats(3, 5), **norm(5), "factors": floats(3, 1)},
         NORM_OUTPUTS,
         PRODUCT | {"epsilon": 1e-5},
     ),
@@ -227,7 +227,7 @@ def test_missing_inputs_and_outputs_are_errors(operator: str) -> None:
     optional = {"places", "position_bias"} if "Attention" in operator else {"sum", "norm"}
     if "SelfAttention" in operator:
         optional = {"position_bias"}
-    for name in inputs.keys() - optional - {"bias0", "bias1", "bias2"}:
+    for name in inputs.keys() - optional - {"bias0", "bias1", "bias2", "factors"}:
         with pytest.raises(Exception, match=r"\S"):
             run(operator, {**inputs, name: None}, outputs, **attributes)
     for name in outputs.keys() - optional:

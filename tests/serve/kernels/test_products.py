@@ -72,6 +72,24 @@ def products(operator: str, inputs: Mapping[str, Any], **settings: int) -> list[
     return run(operator, inputs, outputs, **chosen)
 
 
+def scaled_products(inputs: Mapping[str, Any], factors: NDArray[np.float32]) -> list[NDArray[np.float32]]:
+    """Products without bias, then factors of rows and the biases in NumPy; each step rounds to float32."""
+    parts = [name.removeprefix("bias") for name in inputs if name.startswith("bias")]
+    plain = {**inputs, **{f"bias{part}": None for part in parts}}
+    shares = products("ThreeProducts" if len(parts) == 3 else "Product", plain)
+    biases = [inputs[f"bias{part}"] for part in parts]
+    return [
+        share * factors if bias is None else share * factors + bias for share, bias in zip(shares, biases, strict=True)
+    ]
+
+
+def factors_of(inputs: Mapping[str, Any]) -> NDArray[np.float32]:
+    """Factors of the rows; the first is 0, as that of a row of zeros."""
+    factors = np.random.default_rng(5).uniform(0.1, 9, (*inputs["levels"].shape[:-1], 1)).astype(np.float32)
+    factors[:1] = 0
+    return factors
+
+
 def sums(inputs: Mapping[str, Any], *, transposed: bool = False) -> NDArray[np.int64]:
     """The integer sums before scaling."""
     weights = inputs["weights0"].astype(np.int64)
@@ -185,24 +203,85 @@ def test_rows_do_not_depend_on_the_batch(activation: int) -> None:
     np.testing.assert_array_equal(found, together[9])
 
 
+@pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("shape", [*SHAPES, (3, 5, 65, 70)], ids=str)
+def test_factors_of_rows_multiply_before_the_bias(shape: tuple[int, ...], biased: bool) -> None:
+    """Bit for bit as in operators of their own: nothing is fused with an addition."""
+    inputs = inputs_of(shape, biased=biased)
+    factors = factors_of(inputs)
+    (expected,) = scaled_products(inputs, factors)
+    with_factors = {**inputs, "factors": factors}
+    (found,) = products("Product", with_factors)
+    np.testing.assert_array_equal(found, expected)
+    (relu,) = products("Product", with_factors, activation=RELU)
+    np.testing.assert_array_equal(relu, np.maximum(expected, 0))
+    (quantized,) = products("ProductQuantized", {**inputs, **rounding(0.5, 100), "factors": factors})
+    np.testing.assert_array_equal(quantized, levels(expected, 0.5, 100))
+    (without,) = products("Product", {**inputs, "factors": None})
+    np.testing.assert_array_equal(without, products("Product", inputs)[0])
+
+
+@pytest.mark.parametrize("activation", [SILU, GELU], ids=["silu", "gelu"])
+def test_activations_follow_factors(activation: int) -> None:
+    inputs = inputs_of((13, 32, 200))
+    factors = factors_of(inputs)
+    (expected,) = scaled_products(inputs, factors)
+    (found,) = products("Product", {**inputs, "factors": factors}, activation=activation)
+    np.testing.assert_allclose(found, ACTIVATIONS[activation](expected.astype(np.float64)), rtol=2e-6, atol=5e-6)
+
+
+@pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("shape", [(1, 40, 64), (5, 65, 65), (200, 130, 33)], ids=str)
+def test_three_products_share_factors_of_rows(shape: tuple[int, ...], biased: bool) -> None:
+    inputs = inputs_of(shape, biased=biased, parts=3)
+    factors = factors_of(inputs)
+    found = products("ThreeProducts", {**inputs, "factors": factors})
+    for one, expected in zip(found, scaled_products(inputs, factors), strict=True):
+        np.testing.assert_array_equal(one, expected)
+
+
+def test_rows_with_factors_do_not_depend_on_the_batch() -> None:
+    inputs = inputs_of((200, 97, 70))
+    factors = factors_of(inputs)
+    (together,) = products("Product", {**inputs, "factors": factors})
+    for rows in (slice(0, 1), slice(7, 9), slice(40, 140), slice(95, 102), slice(199, 200)):
+        some = {**inputs, "levels": inputs["levels"][rows], "factors": factors[rows]}
+        np.testing.assert_array_equal(products("Product", some)[0], together[rows])
+
+
+def test_factors_that_do_not_fit_the_rows_are_refused() -> None:
+    for operator, parts in (("Product", 1), ("ThreeProducts", 3)):
+        inputs = inputs_of((2, 3, 8, 12), parts=parts)
+        for shape in ((2, 3), (3, 2, 1), (6, 1), (2, 3, 8), (2, 2, 1), ()):
+            with pytest.raises(Exception, match="factors of rows do not match the rows of a product"):
+                products(operator, {**inputs, "factors": np.ones(shape, np.float32)})
+    norm = {name: np.ones(12, np.float32) for name in ("weight", "bias")}
+    wrong = {**inputs_of((2, 8, 12)), "added": np.zeros((2, 12), np.float32), **norm, "factors": norm["weight"]}
+    with pytest.raises(Exception, match="factors of rows do not match the rows of a product"):
+        run("ProductAddNorm", wrong, {"sum": np.float32}, transposed=0, biased=1, activation=LINEAR, epsilon=1e-3)
+
+
+@pytest.mark.parametrize("factored", [False, True], ids=["no factors", "factors"])
 @pytest.mark.parametrize("shape", [(1, 30, 17), (7, 64, 64), (3, 5, 65, 70), (200, 256, 512)])
-def test_a_product_and_its_norm_are_the_same_in_one_operator(shape: tuple[int, ...]) -> None:
+def test_a_product_and_its_norm_are_the_same_in_one_operator(shape: tuple[int, ...], factored: bool) -> None:
     """Bit for bit, also without the outputs that no node reads."""
     random = np.random.default_rng(11)
     inputs, width = inputs_of(shape), shape[-1]
-    (product,) = products("Product", inputs)
+    factors = {"factors": factors_of(inputs)} if factored else {}
+    (product,) = products("Product", {**inputs, **factors})
     added = random.normal(size=product.shape).astype(np.float32)
     norm = {name: random.normal(size=width).astype(np.float32) for name in ("weight", "bias")}
     floats = {"sum": np.float32, "norm": np.float32}
     expected = run("AddNorm", {"x": added, "y": product, **norm}, floats, epsilon=1e-3)
     settings = {"transposed": 0, "biased": 1, "activation": LINEAR, "epsilon": 1e-3}
     together = {**inputs, "added": added, **norm}
-    for found, one in zip(run("ProductAddNorm", together, floats, **settings), expected, strict=True):
+    for found, one in zip(run("ProductAddNorm", {**together, **factors}, floats, **settings), expected, strict=True):
         np.testing.assert_array_equal(found, one)
     for name, one in zip(floats, expected, strict=True):
-        (alone,) = run("ProductAddNorm", together, {"sum": None, "norm": None, name: np.float32}, **settings)
+        only = {"sum": None, "norm": None, name: np.float32}
+        (alone,) = run("ProductAddNorm", {**together, **factors}, only, **settings)
         np.testing.assert_array_equal(alone, one)
-    rounded = {**together, **rounding(0.03, 100)}
+    rounded = {**together, **rounding(0.03, 100), **factors}
     for wanted in (floats, floats | {"sum": None}, floats | {"norm": None}, {"sum": None, "norm": None}):
         *_, found = run("ProductAddNormQuantized", rounded, {**wanted, "quantized": np.uint8}, **settings)
         np.testing.assert_array_equal(found, levels(expected[1], 0.03, 100))

@@ -16,7 +16,7 @@ enum class Activation : int64_t { kNone = 0, kSilu = 1, kGelu = 2, kRelu = 3 };
 template <typename Number>
 using WeightOf = std::conditional_t<std::is_same_v<Number, float>, float, int8_t>;
 
-// activation(inputs . weights + bias) of some rows and the columns of one panel. A quantized input q means
+// activation(inputs . weights * factors + bias) of some rows and the columns of one panel. A quantized input q means
 // scale * (q - zero_point), and an int8 weight is multiplied by the scale of its column.
 template <typename Number>
 struct PanelGemm {
@@ -30,6 +30,7 @@ struct PanelGemm {
   const int32_t* depth_offsets;     // [chunks], depth at which each chunk begins
   const int32_t* weight_sums;       // [columns], over the depth
   const float* scales;              // [columns]
+  const float* factors;             // [rows], of products of quantized inputs; or null
   const float* bias;                // [columns], or null
   int64_t columns;                  // at most GemmKernels::columns
   Activation activation;

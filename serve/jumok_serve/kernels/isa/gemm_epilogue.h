@@ -1,4 +1,4 @@
-// Epilogue of a product: zero point, scales, bias, activation, quantization.
+// Epilogue of a product: zero point, scales, factors of rows, bias, activation, quantization.
 #pragma once
 
 #include <algorithm>
@@ -44,8 +44,9 @@ class Epilogue {
   explicit Epilogue(const PanelGemm<typename Kind::Number>& product)
       : product_(product),
         quantizer_(product.quantization),
-        lower_bound_(all(product.activation == Activation::kRelu ? 0.0f : -INFINITY)),
-        slow_activation_(product.activation == Activation::kSilu || product.activation == Activation::kGelu) {
+        lower_bound_(all(product.activation == Activation::kRelu && product.factors == nullptr ? 0.0f : -INFINITY)),
+        through_buffer_(product.activation == Activation::kSilu || product.activation == Activation::kGelu ||
+                        product.columns < kPanelColumns || product.factors != nullptr) {
     for (int64_t i = 0; i < product.columns; ++i) {
       if constexpr (kQuantizedInputs) {
         offsets_[i] = -product.weight_sums[i] * (product.zero_point - kInputOffset);
@@ -53,7 +54,8 @@ class Epilogue {
       }
     }
     // Apart from the loop: there, compilers load with a mask from a null pointer, which emulators refuse.
-    if (product.bias != nullptr) std::copy_n(product.bias, product.columns, bias_);
+    if (product.bias != nullptr)
+      std::copy_n(product.bias, product.columns, product.factors == nullptr ? bias_ : bias_after_factors_);
   }
 
   // Initial sums of columns.
@@ -66,7 +68,7 @@ class Epilogue {
   template <int kRows>
   [[gnu::always_inline]] void write(const Sums<kRows>& sums, int64_t row) const {
     const int64_t stride = product_.stride;
-    if (slow_activation_ || product_.columns < kPanelColumns) {
+    if (through_buffer_) {
       float made[kRows * kPanelColumns];
       store_all<kRows>(sums, made, kPanelColumns, [](Floats x, float* to) { store(x, to); });
       write_through_buffer(made, kRows, row);
@@ -99,13 +101,17 @@ class Epilogue {
     return larger(lower_bound_, x);  // NaN stays
   }
 
-  // Writes results of a slow activation or an incomplete panel. Not inlined, so that it is compiled once for all tiles.
+  // Writes results of a slow activation, of an incomplete panel, or of rows with factors. Not inlined, so that it is
+  // compiled once for all tiles.
   [[gnu::noinline]] void write_through_buffer(const float* numbers, int64_t rows, int64_t first) const {
     for (int64_t row = 0; row < rows; ++row) {
       float made[kPanelColumns];
       uint8_t quantized[kPanelColumns];
       for (int i = 0; i < kPanelVectors; ++i) {
         Floats x = load(numbers + row * kPanelColumns + i * kLanes);
+        if (product_.factors != nullptr)
+          x = unfused(x * product_.factors[first + row]) + load(bias_after_factors_ + i * kLanes);
+        if (product_.activation == Activation::kRelu) x = larger(Floats{}, x);
         if (product_.activation == Activation::kSilu) x = silu(x);
         if (product_.activation == Activation::kGelu) x = gelu(x);
         store(x, made + i * kLanes);
@@ -122,9 +128,9 @@ class Epilogue {
   const PanelGemm<typename Kind::Number> product_;
   const Quantizer quantizer_;
   const Floats lower_bound_;
-  const bool slow_activation_;
+  const bool through_buffer_;
   alignas(Floats) int32_t offsets_[kPanelColumns] = {};
-  alignas(Floats) float scales_[kPanelColumns] = {}, bias_[kPanelColumns] = {};
+  alignas(Floats) float scales_[kPanelColumns] = {}, bias_[kPanelColumns] = {}, bias_after_factors_[kPanelColumns] = {};
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Product: inputs times constant weights, with bias, activation or layer norm, and quantization.
+// Product: inputs times constant weights, with factors of rows, bias, activation or layer norm, and quantization.
 #include "operators/register.h"
 
 #include <algorithm>
@@ -18,12 +18,11 @@ namespace {
 using ort::Presence;
 using ort::Type;
 
-// Products of the same inputs with several matrices, one output each.
+// Products of the same inputs with several matrices, one output each. Quantized rows may have factors, the last input.
 template <typename Number, int kParts, bool kQuantized>
 class Matmul {
  public:
   explicit Matmul(Settings& settings) : operands_(settings) {
-    constexpr size_t kLevels = MatmulOperands<Number, kParts>::kInputs;
     if constexpr (kQuantized) operands_.quantize_results(settings.quantization<Quantization>(kLevels, kLevels + 1));
   }
 
@@ -31,6 +30,7 @@ class Matmul {
     using Result = std::conditional_t<kQuantized, uint8_t, float>;
     const Tensor numbers = call.input(0);
     const int64_t rows = operands_.rows(call, numbers);
+    const float* const factors = operands_.factors(call, numbers, kFactors);
     std::array<Result*, kParts> out;
     for (size_t i = 0; i < kParts && !call.failed(); ++i) {
       int64_t sizes[kMaxAxes];
@@ -38,14 +38,16 @@ class Matmul {
       sizes[numbers.axes - 1] = operands_.columns(i);
       out[i] = call.output(i, sizes, numbers.axes).template as<Result>();
     }
-    if (!call.failed()) operands_.multiply(call, numbers, rows, out);
+    if (!call.failed()) operands_.multiply(call, numbers, rows, out, factors);
   }
 
  private:
+  static constexpr size_t kLevels = MatmulOperands<Number, kParts>::kInputs, kFactors = kLevels + (kQuantized ? 2 : 0);
+
   MatmulOperands<Number, kParts> operands_;
 };
 
-// A product, a residual added to it, and the layer norm of the sum.
+// A product, a residual added to it, and the layer norm of the sum. Quantized rows may have factors, the last input.
 template <typename Number, bool kQuantized>
 class MatmulAddNorm {
  public:
@@ -57,27 +59,36 @@ class MatmulAddNorm {
   void compute(Call& call) const {
     const Tensor numbers = call.input(0), added = call.input(kNorm - 1);
     const int64_t rows = operands_.rows(call, numbers);
+    const float* const factors = operands_.factors(call, numbers, kFactors);
     if (!call.failed() && added.count() != rows * operands_.columns(0))
       call.fail("the residual does not match the product");
     if (call.failed()) return;
     const auto results = norm_.results(call, added);
     if (call.failed() || rows == 0) return;
-    operands_.multiply(call, numbers, rows, std::array<float*, 1>{results.sums});
+    operands_.multiply(call, numbers, rows, std::array<float*, 1>{results.sums}, factors);
     norm_.compute(call, rows, added.as<float>(), results.sums, rows, results);
   }
 
  private:
   static constexpr size_t kNorm =
       MatmulOperands<Number, 1>::kInputs + 1;  // first input of the norm, after the residual
+  static constexpr size_t kFactors = kNorm + (kQuantized ? 4 : 2);
 
   MatmulOperands<Number, 1> operands_;
   LayerNorm<kQuantized> norm_;
 };
 
+// Graphs of older bundles have no factors: they multiply after the product.
+template <typename Number>
+void add_factors(std::vector<Argument>& inputs) {
+  if (std::is_same_v<Number, uint8_t>) inputs.push_back({Type::kFloat, Presence::kOptional});
+}
+
 template <typename Number, int kParts, bool kQuantized>
 void add(std::vector<const ort::CustomOp*>& operators, const std::string& name) {
   std::vector<Argument> inputs = operand_inputs<Number>(kParts);
   if (kQuantized) inputs.insert(inputs.end(), {{Type::kFloat}, {Type::kUint8}});
+  add_factors<Number>(inputs);
   const std::vector<Argument> outputs(kParts, {kQuantized ? Type::kUint8 : Type::kFloat});
   operators.push_back(new Operator<Matmul<Number, kParts, kQuantized>>(name, inputs, outputs));
 }
@@ -91,6 +102,7 @@ void add_with_norm(std::vector<const ort::CustomOp*>& operators, const std::stri
     inputs.insert(inputs.end(), {number, {Type::kUint8}});
     outputs.push_back({Type::kUint8});
   }
+  add_factors<Number>(inputs);
   operators.push_back(new Operator<MatmulAddNorm<Number, kQuantized>>(name, inputs, outputs));
 }
 

@@ -100,17 +100,30 @@ class MatmulOperands {
     return -1;
   }
 
+  // Factors of the rows of quantized inputs [.., depth], an optional input [.., 1] of the kernel; or null.
+  const float* factors(Call& call, const Tensor& numbers, size_t index) const {
+    if (!kQuantized || call.failed()) return nullptr;
+    const Tensor factors = call.input(index);
+    if (!factors) return nullptr;
+    if (factors.axes != numbers.axes || factors.sizes[numbers.axes - 1] != 1 ||
+        !std::equal(numbers.sizes, numbers.sizes + numbers.axes - 1, factors.sizes))
+      call.fail("factors of rows do not match the rows of a product");
+    return factors.as<float>();
+  }
+
   int64_t columns(size_t part) const { return parts_[part].weights->columns(); }
 
-  // Each product [rows, columns], quantized if `Result` is uint8_t.
+  // Each product [rows, columns], quantized if `Result` is uint8_t. `factors` of the rows may be null.
   template <typename Result>
-  void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out) const {
+  void multiply(Call& call, const Tensor& numbers, int64_t rows, const std::array<Result*, kParts>& out,
+                const float* factors = nullptr) const {
     PanelGemm<Number> all = all_;
     all.rows = rows;
     multiply_panels(call, all, numbers.as<Number>(), panels_, bytes_, needs_int16_,
                     [&](PanelGemm<Number>& own, int64_t row, int64_t panel) {
                       size_t at = 0;
                       for (; panel >= parts_[at].weights->panels(); ++at) panel -= parts_[at].weights->panels();
+                      if (factors != nullptr) own.factors = factors + row;
                       multiply(own, parts_[at], panel, out[at] + row * columns(at));
                     });
   }
