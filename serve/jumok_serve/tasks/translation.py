@@ -254,9 +254,9 @@ class _AllDone:
         self._left = len(futures)
         self._failed = False
         self._lock = threading.Lock()
-        self._over = threading.Event()
-        if not futures:
-            self._over.set()
+        self._over = threading.Lock()  # held until it is over; an Event takes several times as long
+        if futures:
+            self._over.acquire()
         for future in futures:
             future.add_done_callback(self._count)
 
@@ -264,15 +264,15 @@ class _AllDone:
         failed = future.cancelled() or future.exception() is not None
         with self._lock:
             self._left -= 1
+            over = not self._failed and (failed or not self._left)
             self._failed = self._failed or failed
-            over = self._failed or not self._left
         if over:
-            self._over.set()
+            self._over.release()
 
     def wait_for_failure(self) -> bool:
         """Wait until one future fails (True) or all have results (False)."""
-        self._over.wait()
-        return self._failed
+        with self._over:
+            return self._failed
 
 
 def submit_texts(
