@@ -1,9 +1,10 @@
-"""Native embeddings: rows of a table in int8 or fp32, scaled."""
+"""Native embeddings: rows of a table in int8 or fp32, scaled; with positions, and quantized."""
 
+import onnx
 from onnx import NodeProto, TensorProto, helper
 
 from jumok_export.graphs.matching import Found, attributes
-from jumok_export.native.operators import FLOAT, INT8, native
+from jumok_export.native.operators import FLOAT, INT8, QUANTIZED, native
 
 TOKENS = ("token_ids", "source_ids")
 """Inputs of graphs that are never negative."""
@@ -34,6 +35,72 @@ def embedding(found: Found, node: NodeProto) -> NodeProto | None:
     return native(f"{INT8}Embedding", [values.input[0], vector, values.input[1]], [node.output[0]], factor=factor)
 
 
+def fuse_positions(graph: onnx.GraphProto) -> None:
+    """Let native embeddings of a decoder's tokens add those of the positions, and quantize the sums."""
+    found = Found(graph)
+    floats = {value.name for value in graph.input if value.type.tensor_type.elem_type == TensorProto.FLOAT}
+    fused = {node.output[0]: made for node in graph.node if (made := _positioned(found, node, floats)) is not None}
+    given = {name for made in fused.values() for name in made.output}
+    nodes = [
+        fused.get(node.output[0], node)
+        for node in graph.node
+        if node.output[0] in fused or given.isdisjoint(node.output)
+    ]
+    del graph.node[:]
+    graph.node.extend(nodes)
+
+
+def _positioned(found: Found, node: NodeProto, floats: set[str]) -> NodeProto | None:
+    """Replace the sum of token and position embeddings."""
+    for rows, other in (tuple(node.input), tuple(node.input)[::-1]) if node.op_type == "Add" else ():
+        embedded = found.maker(rows, f"{INT8}Embedding") or found.maker(rows, f"{FLOAT}Embedding")
+        gather = found.maker(other, "Gather")
+        if embedded is None or gather is None or _axis(gather) or not _of_table(found, gather):
+            continue
+        if found.only_reader(rows) is None or found.only_reader(other) is None:
+            continue
+        *table, tokens = embedded.input
+        groups = _groups(found, tokens, gather.input[1], floats)
+        if groups is None:
+            continue
+        tokens, places, grouped = groups
+        inputs, outputs, total = [*table, tokens, gather.input[0], places, grouped], list(node.output), node.output[0]
+        operator, rounding = embedded.op_type, found.rounding(total)
+        if rounding is not None:
+            operator, inputs, outputs = (
+                f"{operator}{QUANTIZED}",
+                [*inputs, *rounding.input[1:]],
+                [total, rounding.output[0]],
+            )
+        return native(operator, inputs, outputs, **attributes(embedded))
+    return None
+
+
+def _groups(found: Found, tokens: str, places: str, floats: set[str]) -> tuple[str, str, str] | None:
+    """The inputs of tokens and positions, and one whose first axis groups both in the same way, or ""."""
+    if (tokens, places) == ("token_ids", "positions"):
+        return tokens, places, ""
+    reshapes = found.maker(tokens, "Reshape"), found.maker(places, "Reshape")
+    if reshapes[0] is None or reshapes[1] is None or reshapes[0].input[1] != reshapes[1].input[1]:
+        return None
+    shape = found.maker(reshapes[0].input[1], "Concat")
+    first = found.maker(shape.input[0], "Shape") if shape is not None and len(shape.input) == 2 else None
+    rest = found.constant(shape.input[1]) if shape is not None and first is not None else None
+    given = (reshapes[0].input[0], reshapes[1].input[0])
+    if first is None or rest is None or rest.tolist() != [-1] or given != ("token_ids", "positions"):
+        return None
+    range_of = attributes(first)
+    if (range_of.get("start", 0), range_of.get("end")) != (0, 1) or first.input[0] not in floats:
+        return None
+    return (*given, first.input[0])
+
+
+def _of_table(found: Found, gather: NodeProto) -> bool:
+    """True if rows of an fp32 table are looked up."""
+    table = found.constants.get(gather.input[0])
+    return table is not None and len(table.dims) == 2 and table.data_type == TensorProto.FLOAT
+
+
 def rows_of(found: Found, node: NodeProto | None) -> NodeProto | None:
     """Replace `GatherND` over one axis of a table by the cheaper `Gather`."""
     if node is None or node.op_type != "GatherND":
@@ -49,10 +116,7 @@ def rows_of(found: Found, node: NodeProto | None) -> NodeProto | None:
 
 def _of_floats(found: Found, gather: NodeProto) -> bool:
     """True if tokens look up rows of an fp32 table."""
-    table = found.constants.get(gather.input[0])
-    if table is None or len(table.dims) != 2 or table.data_type != TensorProto.FLOAT:
-        return False
-    return gather.input[1] in TOKENS and _axis(gather) == 0
+    return _of_table(found, gather) and gather.input[1] in TOKENS and _axis(gather) == 0
 
 
 def _axis(gather: NodeProto) -> int:

@@ -9,7 +9,7 @@ from onnx import NodeProto, helper
 from jumok_export.graphs.graph import Graph, declare, drop_unread, rename
 from jumok_export.graphs.matching import Found, attributes
 from jumok_export.native.attention import cross_attention, self_attention
-from jumok_export.native.embedding import embedding, rows_of
+from jumok_export.native.embedding import embedding, fuse_positions, rows_of
 from jumok_export.native.int8_cache import entries_spec
 from jumok_export.native.listed import listed_logits, native_projection, with_sums
 from jumok_export.native.operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSION, native
@@ -106,6 +106,7 @@ def native_graph(graph: Graph) -> Graph | None:
     del model.graph.node[:]
     with_norms = fuse_norms(nodes, [spec.name for spec in graph.outputs], found.constants.keys())
     model.graph.node.extend(fuse_threes(fuse_units(found, with_norms)))
+    fuse_positions(model.graph)
     drop_unread(model.graph)
     model.opset_import.append(helper.make_opsetid(DOMAIN, VERSION))
     return with_sums(Graph(model, graph.inputs, graph.outputs))

@@ -246,6 +246,38 @@ def test_embedding(shape: tuple[int, ...], width: int) -> None:
         run("Int8Embedding", {**inputs, "scales": scales[1:]}, {"embedded": np.float32}, factor=1.0)
 
 
+@pytest.mark.parametrize("in_int8", [False, True])
+@pytest.mark.parametrize("width", [16, 37])
+def test_embedding_with_positions(width: int, in_int8: bool) -> None:
+    random = np.random.default_rng(width)
+    tokens, positions = random.integers(0, 50, 12), random.integers(0, 9, 12)
+    places, scales = random.normal(size=(9, width)).astype(np.float32), np.full(50, 0.03, np.float32)
+    table = (30 * random.normal(size=(50, width))).astype(np.int8 if in_int8 else np.float32)
+    name, inputs = (
+        ("Int8Embedding", {"table": table, "scales": scales}) if in_int8 else ("FloatEmbedding", {"table": table})
+    )
+    inputs |= {"tokens": tokens}
+    (alone,) = run(name, inputs, {"embedded": np.float32}, factor=4.0)
+    inputs |= {"places": places, "positions": positions}
+    (found,) = run(name, inputs, {"sums": np.float32}, factor=4.0)
+    np.testing.assert_array_equal(found, alone + places[positions])
+    grouped = {**inputs, "grouped": np.zeros((4, 1), np.float32)}
+    as_levels = {**grouped, "scale": np.array(0.7, np.float32), "zero_point": np.array(120, np.uint8)}
+    outputs = {"sums": np.float32, "quantized": np.uint8}
+    sums, quantized = run(f"{name}Quantized", as_levels, outputs, factor=4.0)
+    np.testing.assert_array_equal(sums, found.reshape(4, 3, width))
+    np.testing.assert_array_equal(quantized, np.clip(np.rint(sums / np.float32(0.7)) + 120, 0, 255))
+    for wrong in (-1, 9):
+        with pytest.raises(Exception, match="or a position outside of the table of positions"):
+            run(name, {**inputs, "positions": np.full(12, wrong)}, {"sums": np.float32}, factor=4.0)
+    for changed in ({"places": places[:, 1:]}, {"positions": positions[1:]}):
+        with pytest.raises(Exception, match="position embeddings do not fit the tokens and their embeddings"):
+            run(name, {**inputs, **changed}, {"sums": np.float32}, factor=4.0)
+    for groups in (0, 5):
+        with pytest.raises(Exception, match="tokens cannot be divided into as many groups"):
+            run(name, {**grouped, "grouped": np.zeros((groups, 1), np.float32)}, {"sums": np.float32}, factor=4.0)
+
+
 def test_shapes_that_do_not_fit_are_refused() -> None:
     """The error comes before any read out of bounds."""
     logits, scores = np.zeros((2, 9), np.float32), np.zeros(2, np.float32)

@@ -120,16 +120,18 @@ OPERATORS: dict[str, tuple[Arrays, Arrays, Arrays]] = {
         NORM_OUTPUTS | {"quantized": np.uint8},
         {"epsilon": 1e-5},
     ),
-    "FloatEmbedding": (
-        {"table": floats(9, 4), "tokens": np.arange(6).reshape(2, 3)},
-        {"y": np.float32},
-        {"factor": 2.0},
-    ),
-    "Int8Embedding": (
-        {"table": np.ones((9, 4), np.int8), "scales": floats(9), "tokens": np.arange(6).reshape(2, 3)},
-        {"y": np.float32},
-        {"factor": 2.0},
-    ),
+    **{
+        f"{'Int8' if in_int8 else 'Float'}Embedding{'Quantized' * quantized}": (
+            ({"table": np.ones((9, 4), np.int8), "scales": floats(9)} if in_int8 else {"table": floats(9, 4)})
+            | {"tokens": np.arange(6).reshape(2, 3)}
+            | {"places": floats(5, 4), "positions": np.zeros((2, 3), np.int64), "grouped": floats(2, 1)}
+            | (AS_LEVELS if quantized else {}),
+            {"y": np.float32, **({"quantized": np.uint8} if quantized else {})},
+            {"factor": 2.0},
+        )
+        for in_int8 in (False, True)
+        for quantized in (False, True)
+    },
     "FloatEntries": ({"x": floats(2, 3, HEADS * WIDTH)}, {"y": np.float32}, {"num_heads": HEADS}),
     "Int8Entries": ({"x": floats(2, HEADS, 3, WIDTH)}, {"y": np.int8}, {"num_heads": HEADS}),
     "Select": (
@@ -227,6 +229,8 @@ def test_missing_inputs_and_outputs_are_errors(operator: str) -> None:
     optional = {"places", "position_bias"} if "Attention" in operator else {"sum", "norm"}
     if "SelfAttention" in operator:
         optional = {"position_bias"}
+    if "Embedding" in operator:
+        optional = {"grouped"}
     for name in inputs.keys() - optional - {"bias0", "bias1", "bias2", "factors"}:
         with pytest.raises(Exception, match=r"\S"):
             run(operator, {**inputs, name: None}, outputs, **attributes)

@@ -1,4 +1,5 @@
-// FloatEmbedding and Int8Embedding: token embeddings times a factor; int8 rows have a scale each.
+// FloatEmbedding and Int8Embedding: token embeddings times a factor; int8 rows have a scale each. Position embeddings
+// may be added, and the sums quantized.
 #include "operators/register.h"
 
 #include <algorithm>
@@ -13,41 +14,69 @@ namespace {
 
 using ort::Type;
 
-template <typename Element>
+using ort::Presence;
+
+// Inputs are the table, the scales of an int8 one, and token ids; optionally a table of position embeddings with the
+// position of each token, and a tensor whose first axis is the first of the outputs: tokens [n * K] become [n, K,
+// width]. Outputs are the sums, and with a scale and a zero point their quantized values.
+template <typename Element, bool kQuantized>
 class Embedding {
  public:
-  explicit Embedding(Settings& settings) : factor_(settings.get<float>("factor")) {}
+  static constexpr bool kScaled = std::is_same_v<Element, Int8>;
+  static constexpr size_t kTokens = kScaled ? 2 : 1, kOptional = kTokens + 1, kQuantization = kOptional + 3;
+
+  explicit Embedding(Settings& settings) : factor_(settings.get<float>("factor")) {
+    if constexpr (kQuantized) quantization_ = settings.quantization<Quantization>(kQuantization, kQuantization + 1);
+  }
 
   void compute(Call& call) const {
-    const Tensor table = call.input(0), scales = kScaled ? call.input(1) : Tensor{};
-    const Tensor tokens = call.input(kScaled ? 2 : 1);
+    const Tensor table = call.input(0), scales = kScaled ? call.input(1) : Tensor{}, tokens = call.input(kTokens);
+    const Tensor place_table = call.input(kOptional), places = call.input(kOptional + 1);
+    const Tensor grouped = call.input(kOptional + 2);
     if (call.failed()) return;
     if (table.axes != 2 || (kScaled && scales.count() != table.sizes[0]) ||
         tokens.axes >= static_cast<size_t>(kMaxAxes))
       return call.fail("an embedding's rows, scales and tokens do not fit each other");
     const int64_t vocabulary = table.sizes[0], width = table.sizes[1], count = tokens.count();
+    if (bool(place_table) != bool(places) ||
+        (places && (places.count() != count || place_table.axes != 2 || place_table.sizes[1] != width)))
+      return call.fail("position embeddings do not fit the tokens and their embeddings");
     int64_t sizes[kMaxAxes];
-    std::copy(tokens.sizes, tokens.sizes + tokens.axes, sizes);
-    sizes[tokens.axes] = width;
-    const Tensor embedded = call.output(0, sizes, tokens.axes + 1);
+    size_t axes = tokens.axes;
+    std::copy(tokens.sizes, tokens.sizes + axes, sizes);
+    if (grouped) {
+      const int64_t groups = grouped.axes == 0 ? 0 : grouped.sizes[0];
+      if (groups == 0 || count % groups != 0) return call.fail("tokens cannot be divided into as many groups");
+      axes = 2;
+      sizes[0] = groups;
+      sizes[1] = count / groups;
+    }
+    sizes[axes] = width;
+    const Tensor sums = call.output(0, sizes, axes + 1);
+    const Tensor quantized = kQuantized ? call.output(1, sizes, axes + 1) : Tensor{};
     if (call.failed()) return;
     std::atomic<bool> unknown{false};
     call.parallel_for(count, count * width, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
-        const int64_t token = tokens.as<int64_t>()[i];
-        if (token < 0 || token >= vocabulary)
+        const int64_t token = tokens.as<int64_t>()[i], place = places ? places.as<int64_t>()[i] : 0;
+        if (token < 0 || token >= vocabulary || place < 0 || (places && place >= place_table.sizes[0])) {
           unknown = true;
-        else
-          embed(table.as<Element>() + token * width, kScaled ? scales.as<float>()[token] : 1.0f,
-                embedded.as<float>() + i * width, width);
+          continue;
+        }
+        float* const sum = sums.as<float>() + i * width;
+        embed(table.as<Element>() + token * width, kScaled ? scales.as<float>()[token] : 1.0f, sum, width);
+        if (places) {
+          const float* const added = place_table.as<float>() + place * width;
+          std::transform(sum, sum + width, added, sum, [](float number, float other) { return number + other; });
+        }
+        if constexpr (kQuantized)
+          row_kernels()->quantize(sum, quantized.as<uint8_t>() + i * width, width, quantization_);
       }
     });
-    if (unknown) call.fail("a token id is outside of the vocabulary");
+    if (unknown) call.fail("a token id is outside of the vocabulary, or a position outside of the table of positions");
   }
 
  private:
-  static constexpr bool kScaled = std::is_same_v<Element, Int8>;
-
   void embed(const Int8* row, float scale, float* to, int64_t width) const {
     row_kernels()->from_int8(row, scale, factor_, to, width);
   }
@@ -56,14 +85,30 @@ class Embedding {
   }
 
   float factor_;
+  Quantization quantization_{};
 };
+
+template <typename Element, bool kQuantized>
+void add(std::vector<const ort::CustomOp*>& operators, const char* name) {
+  const Argument number{Type::kFloat}, index{Type::kInt64};
+  std::vector<Argument> inputs{number, index}, outputs{number};
+  if (Embedding<Element, kQuantized>::kScaled) inputs = {{Type::kInt8}, number, index};
+  inputs.insert(inputs.end(), {{Type::kFloat, Presence::kOptional}, {Type::kInt64, Presence::kOptional}});
+  inputs.push_back({Type::kFloat, Presence::kOptional});
+  if (kQuantized) {
+    inputs.insert(inputs.end(), {number, {Type::kUint8}});
+    outputs.push_back({Type::kUint8});
+  }
+  operators.push_back(new Operator<Embedding<Element, kQuantized>>(name, inputs, outputs));
+}
 
 }  // namespace
 
 void add_embedding(std::vector<const ort::CustomOp*>& operators) {
-  const Argument number{Type::kFloat}, token{Type::kInt64};
-  operators.push_back(new Operator<Embedding<float>>("FloatEmbedding", {number, token}, {number}));
-  operators.push_back(new Operator<Embedding<Int8>>("Int8Embedding", {{Type::kInt8}, number, token}, {number}));
+  add<float, false>(operators, "FloatEmbedding");
+  add<float, true>(operators, "FloatEmbeddingQuantized");
+  add<Int8, false>(operators, "Int8Embedding");
+  add<Int8, true>(operators, "Int8EmbeddingQuantized");
 }
 
 }  // namespace jumok
