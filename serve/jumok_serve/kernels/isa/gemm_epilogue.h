@@ -104,9 +104,12 @@ class Epilogue {
   // Writes results of a slow activation, of an incomplete panel, or of rows with factors. Not inlined, so that it is
   // compiled once for all tiles.
   [[gnu::noinline]] void write_through_buffer(const float* numbers, int64_t rows, int64_t first) const {
+    const bool whole = product_.out != nullptr && product_.columns == kPanelColumns;
     for (int64_t row = 0; row < rows; ++row) {
+      const int64_t at = (first + row) * product_.stride;
       float made[kPanelColumns];
       uint8_t quantized[kPanelColumns];
+      float* const to = whole ? product_.out + at : made;
       for (int i = 0; i < kPanelVectors; ++i) {
         Floats x = load(numbers + row * kPanelColumns + i * kLanes);
         if (product_.factors != nullptr)
@@ -114,14 +117,13 @@ class Epilogue {
         if (product_.activation == Activation::kRelu) x = larger(Floats{}, x);
         if (product_.activation == Activation::kSilu) x = silu(x);
         if (product_.activation == Activation::kGelu) x = gelu(x);
-        store(x, made + i * kLanes);
+        store(x, to + i * kLanes);
         if (product_.out == nullptr) quantizer_.store(x, quantized + i * kLanes);
       }
-      const int64_t at = (first + row) * product_.stride;
-      if (product_.out != nullptr)
-        std::copy(made, made + product_.columns, product_.out + at);
-      else
+      if (product_.out == nullptr)
         std::copy(quantized, quantized + product_.columns, product_.quantized_out + at);
+      else if (!whole)
+        std::copy(made, made + product_.columns, product_.out + at);
     }
   }
 
