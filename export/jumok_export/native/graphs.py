@@ -14,6 +14,7 @@ from jumok_export.native.int8_cache import entries_spec
 from jumok_export.native.listed import listed_logits, native_projection, with_sums
 from jumok_export.native.operators import DOMAIN, FLOAT, INT8, QUANTIZED, VERSION, native
 from jumok_export.native.products import float_product, fuse_norms, fuse_threes, product
+from jumok_export.native.row_quantization import quantized_rows
 from jumok_export.native.ssru import fuse_units
 from jumok_export.quantization.find_matrices import Matrices
 from jumok_export.quantization.int8_graphs import MARIAN_ZERO_POINT
@@ -70,15 +71,16 @@ def native_graphs(graphs: Mapping[str, Graph], *, int8_cache: bool) -> dict[str,
 def native_graph(graph: Graph) -> Graph | None:
     """Rewrite an encoder or a decoder in native operators; None if they replace nothing.
 
-    They replace embeddings, products with their activation, attention with its cache update, sums with their norm,
-    quantization after all of these, recurrent units, memory by heads, a shortlist's logits, and the selection.
+    They replace embeddings, quantization of rows, products with their activation, attention with its cache update, sums
+    with their norm, quantization after all of these, recurrent units, memory by heads, a shortlist's logits, and the
+    selection.
     """
     model = graph.copy_model()
     _round_first(model.graph)
     found, matrices = Found(model.graph), Matrices(model)
     add_norm = partial(_add_norm, _rounds_as_marian(found, model.graph.node))
     rules = (
-        *(product, partial(float_product, matrices), self_attention, cross_attention),
+        *(quantized_rows, product, partial(float_product, matrices), self_attention, cross_attention),
         *(add_norm, embedding, rows_of, partial(listed_logits, graph.inputs)),
     )
     replaced: dict[str, NodeProto] = {}  # new nodes by the output that they replace

@@ -9,6 +9,7 @@ from onnx import NodeProto, TensorProto
 from jumok_export.graphs.graph import reads
 from jumok_export.graphs.matching import Found, attributes
 from jumok_export.native.operators import QUANTIZED, native
+from jumok_export.native.row_quantization import scales_of_rows
 from jumok_export.quantization.find_matrices import Matrices
 
 NOTHING, SILU, GELU, RELU = 0, 1, 2, 3
@@ -154,7 +155,7 @@ def _scaled_rows(found: Found, levels: str, output: str, columns: int) -> tuple[
         The scales in a list of one, which are the product's factors; the bias; and the name of the result. List and
         bias are empty if there are none.
     """
-    times, scales = found.only_reader(output), _scales_of_rows(found, levels)
+    times, scales = found.only_reader(output), scales_of_rows(found, levels)
     if times is None or times.op_type != "Mul" or scales is None or set(times.input) != {output, scales}:
         return [], "", output
     output = times.output[0]
@@ -164,22 +165,6 @@ def _scaled_rows(found: Found, levels: str, output: str, columns: int) -> tuple[
             if name in found.constants and list(found.constants[name].dims) == [columns]:
                 return [scales], name, add.output[0]
     return [scales], "", output
-
-
-def _scales_of_rows(found: Found, levels: str) -> str | None:
-    """The largest magnitudes [.., 1] by which rows were divided when they were quantized, or None."""
-    rounded = found.maker(levels, "QuantizeLinear")
-    shares = found.maker(rounded.input[0], "Div") if rounded is not None else None
-    if shares is None:
-        return None
-    rows, largest = shares.input
-    relu = found.maker(largest, "Relu")
-    most = found.maker(relu.input[0] if relu is not None else largest, "ReduceMax")
-    if most is None or len(most.input) != 2 or attributes(most).get("keepdims", 1) != 1:
-        return None
-    magnitude, axes = found.maker(most.input[0], "Abs"), found.constant(most.input[1])
-    source = magnitude.input[0] if magnitude is not None else most.input[0]
-    return largest if source == rows and axes is not None and axes.tolist() == [-1] else None
 
 
 def _activation(found: Found, output: str) -> tuple[int, str]:

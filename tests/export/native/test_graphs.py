@@ -93,6 +93,12 @@ def products(plain: Graph, at_once: int, rounded: int) -> Counter[str]:
     return Counter({"ThreeProducts": at_once, "ProductQuantized": rounded, "Product": in_int8 - 3 * at_once - rounded})
 
 
+def quantized_rows(plain: Graph) -> Counter[str]:
+    """Native operators that quantize rows: each divides by its largest magnitude in plain graphs."""
+    scaled = [name for node in plain.model.graph.node for name in node.output if name.endswith(".int8.largest")]
+    return +Counter({"QuantizeRows": len(scaled)})
+
+
 def embeddings(plain: Graph) -> Counter[str]:
     """Native embeddings: int8 ones, and scaled fp32 ones."""
     nodes = plain.model.graph.node
@@ -118,10 +124,10 @@ def rounds_hidden_layers(kind: str, form: str) -> bool:
 
 
 def assert_products_scale_rows(graph: Graph) -> None:
-    """Scales of rows are read by native products, and by the divisions that quantize these rows."""
+    """Scales of rows are read by native products alone."""
     for node in graph.model.graph.node:
         if any(name.endswith(".largest") for name in node.input):
-            assert node.op_type == "Div" or node.domain == DOMAIN
+            assert node.domain == DOMAIN
 
 
 def assert_everything_is_read(graph: Graph) -> None:
@@ -142,6 +148,7 @@ def test_decoders_are_made_of_native_operators(make: Make, kind: str, form: str)
     self_attention, cross_attention, add_norm = OPERATORS[form]
     expected = Counter({self_attention: layers, cross_attention: layers, add_norm: norms, "Select": 1})
     expected += products(plain, layers, layers if rounds_hidden_layers(kind, form) else 0) + embeddings(plain)
+    expected += quantized_rows(plain)
     assert native_operators(native) == with_norms_behind(expected, kind, form, 3 * layers)
     replaced = {"MultiHeadAttention", "ScatterND", "LayerNormalization", "LogSoftmax", "TopK", "Where"}
     assert replaced.isdisjoint(after)
@@ -164,6 +171,7 @@ def test_encoders_are_made_of_native_operators(make: Make, kind: str, form: str)
         norms = 2 * layers + (kind == "tiny")
         expected += Counter({attention.removeprefix("Int8"): layers, add_norm: norms})
     expected += embeddings(graphs["encoder"]) + Counter({"FloatEntries": len(graphs["encoder"].outputs)})
+    expected += quantized_rows(graphs["encoder"])
     native = graphs["encoder_native"]
     assert native_operators(native) == with_norms_behind(expected, kind, form, 2 * layers)
     assert operators(native)["MultiHeadAttention"] == (layers if kind == "t5-gated-silu" else 0)

@@ -322,8 +322,8 @@ def scaled(output: str, bias: str = "") -> list[NodeProto]:
     ]
 
 
-BY_ROW = {"unit": np.array(1 / 127, np.float32), "last_axis": np.array([-1])}
-DIVIDED = {"Abs": 1, "ReduceMax": 1, "Div": 1, "QuantizeLinear": 1}
+BY_ROW: Mapping[str, Any] = {"unit": np.array(1 / 127, np.float32), "last_axis": np.array([-1])}
+DIVIDED = {"QuantizeRows": 1}
 NORM = node("LayerNormalization", "sum weight_scales bias", "normal")
 
 
@@ -388,6 +388,43 @@ def test_other_factors_stay(nodes: list[NodeProto]) -> None:
     native = native_graph(graph_of([*more, *nodes], "product", first_axis=np.array([0]), **BY_ROW))
     assert native is not None
     assert kinds(native.model.graph.node)["Mul"] == 1
+
+
+@pytest.mark.parametrize("rectified", [0, 1])
+def test_the_quantization_of_rows_is_one_operator(rectified: int) -> None:
+    """Also if other nodes read its results; divisions that others read stay."""
+    relu = [node("ReduceMax", f"{ROWS} last_axis", "most", keepdims=1), node("Relu", "most", "largest")]
+    nodes = [*(relu if rectified else by_row()[:2]), *by_row()[2:]]
+    native = made_native(graph_of(nodes, "product", **BY_ROW))
+    assert kinds(native.model.graph.node) == {"QuantizeRows": 1, "Product": 1}
+    assert attributes(native.model.graph.node[0]) == {"rectified": rectified}
+    more = [node("Neg", "largest", "negative"), node("Add", "product negative", "sum")]
+    native = made_native(graph_of([*nodes[:-2], more[0], *nodes[-2:], more[1]], "sum", **BY_ROW))
+    assert kinds(native.model.graph.node) == {"QuantizeRows": 1, "Product": 1, "Neg": 1, "Add": 1}
+    more = [node("MatMul", "parts matrix", "other"), node("Add", "product other", "sum")]
+    matrix = np.ones((DEPTH, COLUMNS), np.float32)
+    native = made_native(graph_of([*nodes, *more], "sum", matrix=matrix, **BY_ROW))
+    assert kinds(native.model.graph.node)["QuantizeRows"] == kinds(native.model.graph.node)["Div"] == 1
+
+
+@pytest.mark.parametrize(
+    "replaced",
+    [
+        node("ReduceMax", "magnitude last_axis", "largest", keepdims=0),
+        node("ReduceMax", "magnitude first_axis", "largest", keepdims=1),
+        node("ReduceMin", "magnitude last_axis", "largest", keepdims=1),
+        node("Div", f"largest {ROWS}", "parts"),
+        node("Div", "magnitude largest", "parts"),
+        node("QuantizeLinear", "parts units zero_points", "by_row", axis=1),
+    ],
+    ids=["rank", "axis", "least", "reciprocals", "magnitudes", "scales of columns"],
+)
+def test_other_quantization_of_rows_stays(replaced: NodeProto) -> None:
+    nodes = [replaced if each.output == replaced.output else each for each in by_row()]
+    units: Mapping[str, Any] = {"units": np.full(DEPTH, 0.02, np.float32), "zero_points": np.full(DEPTH, 128, np.uint8)}
+    native = native_graph(graph_of(nodes, "product", first_axis=np.array([0]), **units, **BY_ROW))
+    assert native is not None
+    assert "QuantizeRows" not in kinds(native.model.graph.node)
 
 
 def test_a_bias_of_another_shape_follows_the_scales_of_rows() -> None:

@@ -320,6 +320,14 @@ Results quantized_rows() {
     std::vector<uint8_t> quantized(numbers.size());
     kernels.quantize(numbers.data(), quantized.data(), count * 6, {0.25f, random.whole(0, 255)});
     results.add(quantized);
+    for (int64_t row = 0; row < 6; ++row) {
+      const float* from = numbers.data() + row * count;
+      std::vector<uint8_t> levels_of_row(static_cast<size_t>(count));
+      for (const bool rectified : {false, true}) {
+        results.add(Numbers{kernels.quantize_row(from, count, rectified, levels_of_row.data(), {1.0f / 127, 128})});
+        results.add(levels_of_row);
+      }
+    }
     // The scale of a head with a number that is none.
     const int64_t stride = jumok::stride_of<Int8>(count);
     for (const float special : {kNan, kInfinity}) {

@@ -83,6 +83,11 @@ OPERATORS: dict[str, tuple[Arrays, Arrays, Arrays]] = {
         NORM_OUTPUTS,
         PRODUCT | {"epsilon": 1e-5},
     ),
+    "QuantizeRows": (
+        {"x": floats(2, 3, 20), **rounding(1 / 127, 128)},
+        {"levels": np.uint8, "largest": np.float32},
+        {"rectified": 0},
+    ),
     "FloatProduct": (matrix(quantized=False), {"y": np.float32}, PRODUCT),
     "ThreeFloatProducts": (matrix(quantized=False, parts=3), dict.fromkeys("abc", np.float32), PRODUCT),
     "FloatProductAddNormQuantized": (

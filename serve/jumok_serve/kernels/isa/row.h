@@ -100,6 +100,9 @@ struct RowKernels {
   // from * scale * factor
   void (*from_int8)(const Int8* from, float scale, float factor, float* to, int64_t count);
   void (*quantize)(const float* from, uint8_t* to, int64_t count, Quantization quantization);
+  // Quantizes a row that is divided by its largest magnitude, or by that of its rectified numbers. Returns the
+  // magnitude, which is NaN if a number is. Nothing is multiplied by a reciprocal, as in QuantizeLinear.
+  float (*quantize_row)(const float* from, int64_t width, bool rectified, uint8_t* to, Quantization quantization);
   void (*add_norm)(const AddNorm&);
   void (*advance_ssru)(const SsruRow&);
   // Log-sum-exp of `count` blocks of kBlock numbers; writes the maximum of each block. NaN makes log_sum NaN.

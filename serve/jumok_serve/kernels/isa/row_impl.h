@@ -293,6 +293,28 @@ void quantize(const float* from, uint8_t* to, int64_t count, Quantization quanti
   }
 }
 
+float quantize_row(const float* from, int64_t width, bool rectified, uint8_t* to, Quantization quantization) {
+  const int64_t whole = width - width % kLanes, rest = width - whole;
+  const Floats least = all(rectified ? 0.0f : -INFINITY);
+  float last[kLanes] = {};
+  std::copy_n(from + whole, rest, last);
+  Floats most = magnitude(larger(least, load(last)));
+  for (int64_t i = 0; i < whole; i += kLanes) most = LargerMagnitude()(most, magnitude(larger(least, load(from + i))));
+  const float largest = of_lanes<LargerMagnitude>(most);
+  const Floats divisor = all(largest), scale = all(quantization.scale);
+  const auto store_levels = [&](Floats numbers, uint8_t* levels) __attribute__((always_inline)) {
+    const Floats shares = numbers / divisor / scale;
+    Vec::to_uint8(shares > 512.0f ? all(512.0f) : shares, quantization.zero_point, levels);
+  };
+  for (int64_t i = 0; i < whole; i += kLanes) store_levels(load(from + i), to + i);
+  if (rest > 0) {
+    uint8_t levels[kLanes];
+    store_levels(load(last), levels);
+    std::copy_n(levels, rest, to + whole);
+  }
+  return largest;
+}
+
 // One pass over kLanes blocks at a time, rescaling the sum when the maximum grows, and prefetching the next blocks.
 LogSumExp log_sum_exp(const float* const* blocks, int64_t count, float* maxima) {
   constexpr int kSums = kBlock / kLanes;
@@ -327,8 +349,9 @@ LogSumExp log_sum_exp(const float* const* blocks, int64_t count, float* maxima) 
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {attend_rows<float>, attend_rows<Half>, attend_rows<Int8>, to_half,      to_int8,
-                                from_int8,          quantize,          add_norm,          advance_ssru, log_sum_exp};
+const RowKernels kRowKernels = {attend_rows<float>, attend_rows<Half>, attend_rows<Int8>, to_half,  to_int8,
+                                from_int8,          quantize,          quantize_row,      add_norm, advance_ssru,
+                                log_sum_exp};
 
 }  // namespace ISA
 }  // namespace jumok

@@ -89,20 +89,6 @@ inline Floats swapped(Floats x, std::integer_sequence<int, kLane...>) {
   return shuffled(x, x, std::integer_sequence<int, (kLane ^ N)...>());
 }
 
-template <int N = kLanes / 2>
-inline float sum_of(Floats x) {
-  x += swapped<N>(x, Lanes());
-  if constexpr (N > 1) return sum_of<N / 2>(x);
-  return x[0];
-}
-
-template <int N = kLanes / 2>
-inline float largest_of(Floats x) {
-  x = larger(x, swapped<N>(x, Lanes()));
-  if constexpr (N > 1) return largest_of<N / 2>(x);
-  return x[0];
-}
-
 struct Added {
   Floats operator()(Floats a, Floats b) const { return a + b; }
 };
@@ -113,6 +99,17 @@ struct Larger {
 struct LargerMagnitude {
   Floats operator()(Floats a, Floats b) const { return (Ints)a > (Ints)b ? a : b; }
 };
+
+// Combines all lanes.
+template <typename Combined, int N = kLanes / 2>
+inline float of_lanes(Floats x) {
+  x = Combined()(x, swapped<N>(x, Lanes()));
+  if constexpr (N > 1) return of_lanes<Combined, N / 2>(x);
+  return x[0];
+}
+
+inline float sum_of(Floats x) { return of_lanes<Added>(x); }
+inline float largest_of(Floats x) { return of_lanes<Larger>(x); }
 
 // Combines pairs of lanes: those of `a` where bit N of the lane is 0, else those of `b`.
 template <typename Combined, int N, int... kLane>

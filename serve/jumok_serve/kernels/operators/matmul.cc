@@ -1,4 +1,5 @@
 // Product: inputs times constant weights, with factors of rows, bias, activation or layer norm, and quantization.
+// QuantizeRows: inputs of products with a scale for each row.
 #include "operators/register.h"
 
 #include <algorithm>
@@ -78,6 +79,36 @@ class MatmulAddNorm {
   LayerNorm<kQuantized> norm_;
 };
 
+// Quantized values of rows [.., width] that are divided by their largest magnitudes; and these, [.., 1].
+class QuantizeRows {
+ public:
+  explicit QuantizeRows(Settings& settings)
+      : quantization_(settings.quantization<Quantization>(1, 2)), rectified_(settings.get<int64_t>("rectified") != 0) {}
+
+  void compute(Call& call) const {
+    const Tensor numbers = call.input(0);
+    if (call.failed()) return;
+    const int64_t width = numbers.axes == 0 ? 0 : numbers.sizes[numbers.axes - 1];
+    if (width == 0) return call.fail("rows without numbers cannot be quantized");
+    int64_t sizes[kMaxAxes];
+    std::copy(numbers.sizes, numbers.sizes + numbers.axes, sizes);
+    const Tensor quantized = call.output(0, sizes, numbers.axes);
+    sizes[numbers.axes - 1] = 1;
+    const Tensor largest = call.output(1, sizes, numbers.axes);
+    if (call.failed()) return;
+    const int64_t rows = numbers.count() / width;
+    call.parallel_for(rows, 2 * numbers.count(), [&](int64_t first, int64_t last) {
+      for (int64_t row = first; row < last; ++row)
+        largest.as<float>()[row] = row_kernels()->quantize_row(numbers.as<float>() + row * width, width, rectified_,
+                                                               quantized.as<uint8_t>() + row * width, quantization_);
+    });
+  }
+
+ private:
+  Quantization quantization_;
+  bool rectified_;
+};
+
 // Graphs of older bundles have no factors: they multiply after the product.
 template <typename Number>
 void add_factors(std::vector<Argument>& inputs) {
@@ -114,6 +145,8 @@ void add_matmul(std::vector<const ort::CustomOp*>& operators) {
   add<uint8_t, 3, false>(operators, "ThreeProducts");
   add_with_norm<uint8_t, false>(operators, "ProductAddNorm");
   add_with_norm<uint8_t, true>(operators, "ProductAddNormQuantized");
+  const Argument number{Type::kFloat}, level{Type::kUint8};
+  operators.push_back(new Operator<QuantizeRows>("QuantizeRows", {number, number, level}, {level, number}));
   add<float, 1, false>(operators, "FloatProduct");
   add<float, 3, false>(operators, "ThreeFloatProducts");
   add_with_norm<float, false>(operators, "FloatProductAddNorm");
