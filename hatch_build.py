@@ -243,7 +243,9 @@ def run(command: Sequence[str]) -> str:
 
 def main() -> None:
     """Compile the library to a folder with further flags: ``hatch_build.py FOLDER FLAGS...``."""
-    folder, *flags = sys.argv[1:]
+    folder, *flags = sys.argv[1:] or ["--help"]
+    if folder.startswith("-"):
+        sys.exit("usage: hatch_build.py FOLDER FLAGS...")
     Path(folder).mkdir(parents=True, exist_ok=True)
     try:
         compile_to(Path(folder, LIBRARY), Path(FOLDER), [*find_compiler(), *FLAGS, *flags])

@@ -93,9 +93,11 @@ def test_a_new_client_connects_though_another_has_just_failed_to() -> None:
         add_TranslationServiceServicer_to_server(Scripted(), server)
         server.add_insecure_port(address)
         server.start()
-        with jumok.Client(address, max_attempts=1) as late:
-            assert late.translate("a").text == "A"
-        server.stop(None).wait()
+        try:
+            with jumok.Client(address, max_attempts=1) as late:
+                assert late.translate("a").text == "A"
+        finally:
+            server.stop(None).wait()
 
 
 def test_a_socket_that_is_not_there(tmp_path: Path) -> None:

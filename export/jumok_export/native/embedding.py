@@ -63,8 +63,12 @@ def _positioned(found: Found, node: NodeProto, floats: set[str]) -> NodeProto | 
         groups = _groups(found, tokens, gather.input[1], floats)
         if groups is None:
             continue
-        tokens, places, grouped = groups
-        inputs, outputs, total = [*table, tokens, gather.input[0], places, grouped], list(node.output), node.output[0]
+        tokens, positions, grouped = groups
+        inputs, outputs, total = (
+            [*table, tokens, gather.input[0], positions, grouped],
+            list(node.output),
+            node.output[0],
+        )
         operator, rounding = embedded.op_type, found.rounding(total)
         if rounding is not None:
             operator, inputs, outputs = (
@@ -76,11 +80,11 @@ def _positioned(found: Found, node: NodeProto, floats: set[str]) -> NodeProto | 
     return None
 
 
-def _groups(found: Found, tokens: str, places: str, floats: set[str]) -> tuple[str, str, str] | None:
+def _groups(found: Found, tokens: str, positions: str, floats: set[str]) -> tuple[str, str, str] | None:
     """The inputs of tokens and positions, and one whose first axis groups both in the same way, or ""."""
-    if (tokens, places) == ("token_ids", "positions"):
-        return tokens, places, ""
-    reshapes = found.maker(tokens, "Reshape"), found.maker(places, "Reshape")
+    if (tokens, positions) == ("token_ids", "positions"):
+        return tokens, positions, ""
+    reshapes = found.maker(tokens, "Reshape"), found.maker(positions, "Reshape")
     if reshapes[0] is None or reshapes[1] is None or reshapes[0].input[1] != reshapes[1].input[1]:
         return None
     shape = found.maker(reshapes[0].input[1], "Concat")

@@ -82,7 +82,10 @@ class Decoder(ABC):
         return self._step(*self._given)
 
     def step_again(self) -> tuple[Integers, Floats]:
-        """Step with the arguments of the last `step`, whose arrays have other values by now."""
+        """Step with the arguments of the last `step`, whose arrays have other values by now.
+
+        Only if nothing joined, left or moved since, and `graphs` are the same.
+        """
         assert self._given is not None
         return self._step(*self._given)
 

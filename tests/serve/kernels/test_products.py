@@ -212,7 +212,7 @@ def test_factors_of_rows_multiply_before_the_bias(shape: tuple[int, ...], biased
     (expected,) = scaled_products(inputs, factors)
     with_factors = {**inputs, "factors": factors}
     (found,) = products("Product", with_factors)
-    np.testing.assert_array_equal(found, expected)
+    np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
     (relu,) = products("Product", with_factors, activation=RELU)
     np.testing.assert_array_equal(relu, np.maximum(expected, 0))
     (quantized,) = products("ProductQuantized", {**inputs, **rounding(0.5, 100), "factors": factors})
@@ -371,6 +371,5 @@ def test_weights_are_kept_once(tmp_path: Path, transposed: bool) -> None:
     size = depth * columns
     assert 0.9 * size < first < 1.5 * size
     assert second < 0.5 * size
-    if transposed:
-        assert first_peak < 1.7 * size
-        assert second_peak < 0.7 * size
+    assert first_peak < (1.7 if transposed else 2.5) * size
+    assert second_peak < (0.7 if transposed else 1.5) * size

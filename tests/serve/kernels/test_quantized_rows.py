@@ -74,7 +74,7 @@ def test_rows_of_zeros_have_scale_0(rectified: int) -> None:
 @pytest.mark.parametrize("rectified", [0, 1])
 @pytest.mark.parametrize("place", [0, 15, 16, 36])
 @pytest.mark.parametrize("value", [np.nan, -np.nan, np.inf])
-def test_scales_tell_of_numbers_that_are_none(value: float, place: int, rectified: int) -> None:
+def test_scales_of_rows_with_nan_or_infinity(value: float, place: int, rectified: int) -> None:
     x = np.random.default_rng(1).normal(size=(2, 37)).astype(np.float32)
     x[1, place] = value
     _, largest = quantized(x, rectified)

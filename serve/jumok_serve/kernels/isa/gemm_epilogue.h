@@ -56,6 +56,8 @@ class Epilogue {
     // Apart from the loop: there, compilers load with a mask from a null pointer, which emulators refuse.
     if (product.bias != nullptr)
       std::copy_n(product.bias, product.columns, product.factors == nullptr ? bias_ : bias_after_factors_);
+    else
+      std::fill_n(bias_after_factors_, kPanelColumns, -0.0f);  // which changes no number, and no sign of a zero
   }
 
   // Initial sums of columns.

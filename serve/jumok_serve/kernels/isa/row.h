@@ -101,7 +101,7 @@ struct RowKernels {
   void (*from_int8)(const Int8* from, float scale, float factor, float* to, int64_t count);
   void (*quantize)(const float* from, uint8_t* to, int64_t count, Quantization quantization);
   // Quantizes a row that is divided by its largest magnitude, or by that of its rectified numbers. Returns the
-  // magnitude, which is NaN if a number is. Nothing is multiplied by a reciprocal, as in QuantizeLinear.
+  // magnitude, which is NaN if a number is. It divides, as QuantizeLinear does.
   float (*quantize_row)(const float* from, int64_t width, bool rectified, uint8_t* to, Quantization quantization);
   void (*add_norm)(const AddNorm&);
   void (*advance_ssru)(const SsruRow&);

@@ -12,9 +12,8 @@
 namespace jumok {
 namespace {
 
-using ort::Type;
-
 using ort::Presence;
+using ort::Type;
 
 // Inputs are the table, the scales of an int8 one, and token ids; optionally a table of position embeddings with the
 // position of each token, and a tensor whose first axis is the first of the outputs: tokens [n * K] become [n, K,
@@ -31,15 +30,15 @@ class Embedding {
 
   void compute(Call& call) const {
     const Tensor table = call.input(0), scales = kScaled ? call.input(1) : Tensor{}, tokens = call.input(kTokens);
-    const Tensor place_table = call.input(kOptional), places = call.input(kOptional + 1);
+    const Tensor position_table = call.input(kOptional), positions = call.input(kOptional + 1);
     const Tensor grouped = call.input(kOptional + 2);
     if (call.failed()) return;
     if (table.axes != 2 || (kScaled && scales.count() != table.sizes[0]) ||
         tokens.axes >= static_cast<size_t>(kMaxAxes))
       return call.fail("an embedding's rows, scales and tokens do not fit each other");
     const int64_t vocabulary = table.sizes[0], width = table.sizes[1], count = tokens.count();
-    if (bool(place_table) != bool(places) ||
-        (places && (places.count() != count || place_table.axes != 2 || place_table.sizes[1] != width)))
+    if (bool(position_table) != bool(positions) ||
+        (positions && (positions.count() != count || position_table.axes != 2 || position_table.sizes[1] != width)))
       return call.fail("position embeddings do not fit the tokens and their embeddings");
     int64_t sizes[kMaxAxes];
     size_t axes = tokens.axes;
@@ -55,25 +54,26 @@ class Embedding {
     const Tensor sums = call.output(0, sizes, axes + 1);
     const Tensor quantized = kQuantized ? call.output(1, sizes, axes + 1) : Tensor{};
     if (call.failed()) return;
-    std::atomic<bool> unknown{false};
+    std::atomic<bool> out_of_range{false};
     call.parallel_for(count, count * width, [&](int64_t first, int64_t last) {
       for (int64_t i = first; i < last; ++i) {
-        const int64_t token = tokens.as<int64_t>()[i], place = places ? places.as<int64_t>()[i] : 0;
-        if (token < 0 || token >= vocabulary || place < 0 || (places && place >= place_table.sizes[0])) {
-          unknown = true;
+        const int64_t token = tokens.as<int64_t>()[i], position = positions ? positions.as<int64_t>()[i] : 0;
+        if (token < 0 || token >= vocabulary || position < 0 || (positions && position >= position_table.sizes[0])) {
+          out_of_range = true;
           continue;
         }
         float* const sum = sums.as<float>() + i * width;
         embed(table.as<Element>() + token * width, kScaled ? scales.as<float>()[token] : 1.0f, sum, width);
-        if (places) {
-          const float* const added = place_table.as<float>() + place * width;
+        if (positions) {
+          const float* const added = position_table.as<float>() + position * width;
           std::transform(sum, sum + width, added, sum, [](float number, float other) { return number + other; });
         }
         if constexpr (kQuantized)
           row_kernels()->quantize(sum, quantized.as<uint8_t>() + i * width, width, quantization_);
       }
     });
-    if (unknown) call.fail("a token id is outside of the vocabulary, or a position outside of the table of positions");
+    if (out_of_range)
+      call.fail("a token id is outside of the vocabulary, or a position outside of the table of positions");
   }
 
  private:

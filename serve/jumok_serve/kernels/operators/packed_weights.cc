@@ -217,7 +217,8 @@ std::shared_ptr<const PackedWeights<Weight>> PackedWeights<Weight>::of(const Wei
   static auto& known = *new std::multimap<std::vector<int32_t>, std::weak_ptr<const PackedWeights>>;
   const Matrix<Weight> matrix{weights, depth, columns, transposed};
   std::vector<int32_t> sums = sums_of(matrix);
-  const std::lock_guard<std::mutex> lock(mutex);  // also while packing: equal weights are packed once
+  const std::lock_guard<std::mutex> lock(
+      mutex);  // also while packing: equal weights are packed once, one matrix after the other
   for (auto each = known.begin(); each != known.end();) each = each->second.expired() ? known.erase(each) : next(each);
   const auto [first, last] = known.equal_range(sums);
   for (auto each = first; each != last; ++each)
