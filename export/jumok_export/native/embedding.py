@@ -64,24 +64,16 @@ def _positioned(found: Found, node: NodeProto, floats: set[str]) -> NodeProto | 
         if groups is None:
             continue
         tokens, positions, grouped = groups
-        inputs, outputs, total = (
-            [*table, tokens, gather.input[0], positions, grouped],
-            list(node.output),
-            node.output[0],
-        )
-        operator, rounding = embedded.op_type, found.rounding(total)
-        if rounding is not None:
-            operator, inputs, outputs = (
-                f"{operator}{QUANTIZED}",
-                [*inputs, *rounding.input[1:]],
-                [total, rounding.output[0]],
-            )
-        return native(operator, inputs, outputs, **attributes(embedded))
+        inputs, rounding = [*table, tokens, gather.input[0], positions, grouped], found.rounding(node.output[0])
+        if rounding is None:
+            return native(embedded.op_type, inputs, node.output, **attributes(embedded))
+        inputs, outputs = [*inputs, *rounding.input[1:]], [node.output[0], rounding.output[0]]
+        return native(f"{embedded.op_type}{QUANTIZED}", inputs, outputs, **attributes(embedded))
     return None
 
 
 def _groups(found: Found, tokens: str, positions: str, floats: set[str]) -> tuple[str, str, str] | None:
-    """The inputs of tokens and positions, and one whose first axis groups both in the same way, or ""."""
+    """Find the inputs with tokens and positions, and one whose first axis groups both in the same way, or ""."""
     if (tokens, positions) == ("token_ids", "positions"):
         return tokens, positions, ""
     reshapes = found.maker(tokens, "Reshape"), found.maker(positions, "Reshape")

@@ -306,7 +306,7 @@ class Batch:
         self._advance(slots, tokens, totals)
 
     def run_on(self, interrupted: Callable[[], bool]) -> int:
-        """Step until a search ends, or may; return the number of steps.
+        """Step while the next step differs from the last in tokens and scores only; return the number of steps.
 
         Args:
             interrupted: asked before each step; True ends the run.
