@@ -113,12 +113,13 @@ class Batch:
         done: sentences that the last step finished.
         light: True if its sentences are light.
         step_work: estimated work of a step, in row steps.
+        most_positions: source positions of its memory when that was largest, all slots together.
     """
 
     def __init__(self, graphs: Graphs, beam_size: int, pad: int) -> None:
         self.beam_size = beam_size
         self.light = False
-        self.step_work = 0
+        self.step_work = self.most_positions = 0
         self.done: Sequence[Sentence] = ()
         self._pad = pad
         self._sources = SourceTable(graphs)
@@ -213,6 +214,8 @@ class Batch:
         used = self.slots
         slots = [*self._empty, *range(used, used + len(sentences))][: len(sentences)]
         self._sources.join(slots, sentences, self.longest_source)
+        memory = self._sources.memory
+        self.most_positions = max(self.most_positions, memory.capacity * memory.length)
         self._empty = self._empty[len(sentences) :]
         first = 0
         for run, members in groupby((self._encoded.pop(sentence) for sentence in sentences), key=itemgetter(0)):

@@ -22,6 +22,14 @@ FIRST_RESTART_S = 0.1
 MAX_RESTART_S = 10.0
 """Seconds until the next restart of a failed replica; they double from the first to this bound."""
 
+MAX_SPARES = 4
+"""Emptied batches that a replica keeps, each of another beam size.
+
+A new batch takes 1 ms until its steps are bound. Two callers with other beam sizes alternate between replicas: kept
+batches made their p99 latency a sixth less (two cores, a model of 12 MiB, 2026-11-27)."""
+
+SMALL_SPARE_POSITIONS = 256
+"""Most source positions (`Batch.most_positions`) of kept batches; the one emptied last may have any number."""
 
 LIGHT_SLICE_S = 0.025
 """Seconds of light steps between two steps of other sentences; a short text is done within."""
@@ -73,7 +81,7 @@ class Replica:
         self.batches: dict[Lane, Batch] = {}
         self._unchanged = False  # the next step has the sentences that the scheduler last heard of
         self._light_s = 0.0  # of light steps since the last other step
-        self._spare: Batch | None = None  # emptied last: its buffers may serve the next sentences
+        self._spares: dict[int, Batch] = {}  # emptied, by beam size: their buffers and bound steps serve the next
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
 
@@ -224,9 +232,8 @@ class Replica:
             self.counters.source_tokens += len(sentence.source_ids)
 
     def _empty_batch(self, lane: Lane) -> Batch:
-        spare, self._spare = self._spare, None
         beam_size, light = lane
-        batch = spare if spare and spare.beam_size == beam_size else Batch(self._graphs, beam_size, self._pad)
+        batch = self._spares.pop(beam_size, None) or Batch(self._graphs, beam_size, self._pad)
         batch.light = light
         return batch
 
@@ -271,13 +278,19 @@ class Replica:
 
     def _drop_if_empty(self, batch: Batch) -> None:
         if batch.is_empty:
-            self._spare = self.batches.pop((batch.beam_size, batch.light))
+            self._keep(self.batches.pop((batch.beam_size, batch.light)))
+
+    def _keep(self, batch: Batch) -> None:
+        """Keep an emptied batch, and as many small ones of other beam sizes as `MAX_SPARES` leaves."""
+        others = [spare for size, spare in self._spares.items() if size != batch.beam_size]
+        small = [spare for spare in others if spare.most_positions <= SMALL_SPARE_POSITIONS]
+        self._spares = {spare.beam_size: spare for spare in (*small[1 - MAX_SPARES :], batch)}
 
     def _fail_all(self, error: JumokError) -> int:
         """Fail all sentences of the replica; return their number."""
         running = [sentence for batch in self.batches.values() for sentence in batch.sentences]
         lost = list(dict.fromkeys([*self._joining, *self._ahead, *running]))
-        self.batches, self._joining, self._ahead, self._new, self._spare = {}, [], [], {}, None
+        self.batches, self._joining, self._ahead, self._new, self._spares = {}, [], [], {}, {}
         self._unchanged = False
         self.counters.failed += len(lost)
         for sentence in lost:

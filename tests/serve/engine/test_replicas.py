@@ -139,6 +139,33 @@ def test_several_replicas_give_the_results_of_one(
         wait_until_idle(translator)
 
 
+def test_a_replica_keeps_small_emptied_batches_of_other_beam_sizes(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    make = Batch.__init__
+
+    def noted(batch: Batch, graphs: Graphs, beam_size: int, pad: int) -> None:
+        made.append(beam_size)
+        make(batch, graphs, beam_size, pad)
+
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        monkeypatch.setattr(Batch, "__init__", noted)
+
+        def made_for(texts: list[str], *beam_sizes: int) -> list[int]:
+            made.clear()
+            for beam_size in beam_sizes:
+                translator.translate(texts, beam_size=beam_size)
+                wait_until_idle(translator)
+            return list(made)
+
+        assert made_for(TEXTS[:1], 2, 3, 4, 2, 3, 4) == [2, 3, 4]
+        assert made_for(TEXTS[:1], 6, 7) == [6, 7]  # in the place of the batch of size 2
+        assert made_for(TEXTS[:1], 2, 4, 6, 7) == [2]
+        assert made_for(TEXTS * 20, 4, 4) == []
+        assert made_for(TEXTS[:1], 2, 4) == [4]  # which had become large
+
+
 def test_idle_replicas_share_a_request_and_load_adds_up(translator: Translator, steps: Steps) -> None:
     pending = translator.submit(TEXTS * 2, TranslationParameters(options=OPTIONS))
     steps.arrive()
