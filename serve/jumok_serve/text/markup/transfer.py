@@ -5,6 +5,7 @@ intervals, in the order in which the siblings' words stand in the target, those 
 a word gains its share of source characters inside of the span, less `THRESHOLD`.
 """
 
+import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
@@ -33,6 +34,11 @@ class Word(NamedTuple):
     end: int
     sentence: int
 
+
+_OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
+"""Unicode's categories of punctuation that no white space follows, or precedes."""
+_STOPS = frozenset(".,;:!?%…、。")
+"""Other punctuation that no white space precedes, also in full width."""
 
 Interval: TypeAlias = tuple[int, int]
 """First word of a span, and the word after its last."""
@@ -232,8 +238,9 @@ def _beside(target: _Target, text: str, index: int, parent: tuple[int, int], wit
     return hi if left_place is None else left_place
 
 
-def write_spans(
+def write_spans(  # noqa: PLR0917 - the texts with their places
     spans: Sequence[Span],
+    text: str,
     found: Mapping[Span, Interval],
     target: str,
     words: Sequence[tuple[int, int]],
@@ -241,19 +248,22 @@ def write_spans(
 ) -> str:
     """Write a translation with the tags of its spans, each once.
 
+    Ignored content that stands in the place of no word gets the spaces that it has in the source.
+
     Args:
+        text: source text.
         found: interval of each span in the words.
         target: plain translation.
         words: first character of each word, and the character after it.
     """
     parts: list[str] = []
-    done = 0
+    done, last = 0, ""  # the character written last, tags aside
 
     def text_until(place: int) -> None:
-        nonlocal done
+        nonlocal done, last
         if place > done:
             parts.append(escape(target[done:place]))
-            done = place
+            done, last = place, target[place - 1]
 
     waiting: list[tuple[Span | None, int]] = []
     ends: list[tuple[Span, int]] = []
@@ -275,17 +285,33 @@ def write_spans(
         if empty and span.after_space and first < len(words) and words[first][0] <= limit:
             begin = words[first][0]
         text_until(begin)
-        parts.append(span.opening)
         end = done if empty else words[after - 1][1]
         if span.content is None:
+            parts.append(span.opening)
             ends.append((span, end))
             waiting.append((None, end))
             add(span.children, end)
-        else:
-            parts += (span.content, span.closing)
-            done = max(done, end)
+            continue
+        inside = text[span.start : span.end]
+        if empty and inside:
+            parts.append(_space(last, inside[0], text[: span.start][-1:]))
+        parts += (span.opening, span.content, span.closing)
+        done, last = max(done, end), inside[-1:]
+        if empty and inside:
+            parts.append(space := _space(inside[-1], target[done : done + 1], text[span.end :][:1]))
+            last = space or last
     text_until(len(target))
     return "".join(parts)
+
+
+def _space(left: str, right: str, neighbour: str) -> str:
+    """Return a space if two characters would touch, but did not where the source has another neighbour."""
+    if left.isspace() or right.isspace() or not (left and right):
+        return ""
+    stops = unicodedata.category(right) in _CLOSING or unicodedata.normalize("NFKC", right) in _STOPS
+    if unicodedata.category(left) in _OPENING or stops:
+        return ""
+    return " " if neighbour.isspace() or (left.isalnum() and right.isalnum() and not neighbour.isalnum()) else ""
 
 
 def _last_first(spans: Sequence[Span], found: Mapping[Span, Interval]) -> list[Span]:

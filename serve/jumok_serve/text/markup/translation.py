@@ -173,7 +173,7 @@ def _written(
         end = place[1]
     _align_copies(block, target, places, aligned)
     intervals = transfer(block.spans, block.text, aligned, sentences)
-    return write_spans(block.spans, intervals, target, places, block.escape)
+    return write_spans(block.spans, block.text, intervals, target, places, block.escape)
 
 
 def _align_copies(block: Block, target: str, places: Sequence[Place], aligned: list[Word]) -> None:

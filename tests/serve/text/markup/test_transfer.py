@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jumok_serve.tasks.word_alignment import words
 from jumok_serve.text.markup.document import Span
 from jumok_serve.text.markup.transfer import Word, best_intervals, transfer, write_spans
 
@@ -85,7 +86,7 @@ def test_every_tag_is_written_once_and_nested(spans: list[Span], aligned: list[i
     found = transfer(spans, TEXT, words, bounds)
     target = " ".join(f"w{place}" for place in range(len(words)))
     places = [(3 * place, 3 * place + 2) for place in range(len(words))]
-    written = write_spans(spans, found, target, places, lambda text: text)
+    written = write_spans(spans, TEXT, found, target, places, lambda text: text)
     for tag in (all_tags := tags(spans)):
         assert written.count(tag) >= all_tags.count(tag)
     stack: list[str] = []
@@ -103,7 +104,7 @@ def test_every_tag_is_written_once_and_nested(spans: list[Span], aligned: list[i
 
 
 def spanned(source: str, pairs: Sequence[tuple[int, int]], target: str) -> str:
-    """Write a translation of ``source``, whose spans are in square brackets, by pairs of target and source words."""
+    """Write a translation by pairs of target and source words; spans are in square brackets, content in braces."""
     text, spans, open_spans = "", list[Span](), list[Span]()
     for character in source:
         if character == "[":
@@ -112,24 +113,21 @@ def spanned(source: str, pairs: Sequence[tuple[int, int]], target: str) -> str:
             open_spans.append(span)
         elif character == "]":
             open_spans.pop().end = len(text)
+        elif character == "{":
+            span = Span(len(text), len(text), "{", "}", "", after_space=text[-1:] in {"", " "})
+            spans.append(span)
+        elif character == "}":
+            span.content = text[span.start :]
+            span.end = len(text)
         elif character == "|":
             spans.append(Span(len(text), len(text), "|", after_space=text[-1:] in {"", " "}))
         else:
             text += character
-    places, at = [], 0
-    for word in text.split():
-        at = text.index(word, at)
-        places.append((at, at + len(word)))
-        at += len(word)
-    target_places, at = [], 0
-    for word in target.split():
-        at = target.index(word, at)
-        target_places.append((at, at + len(word)))
-        at += len(word)
+    places, target_places = words(text), words(target)
     aligned = dict(pairs)
-    words = [Word(*(places[aligned[index]] if index in aligned else (0, 0)), 0) for index in range(len(target_places))]
-    found = transfer(spans, text, words, [(0, len(text))])
-    return write_spans(spans, found, target, target_places, lambda written: written)
+    read = [Word(*(places[aligned[index]] if index in aligned else (0, 0)), 0) for index in range(len(target_places))]
+    found = transfer(spans, text, read, [(0, len(text))])
+    return write_spans(spans, text, found, target, target_places, lambda written: written)
 
 
 @pytest.mark.parametrize(
@@ -160,4 +158,27 @@ def spanned(source: str, pairs: Sequence[tuple[int, int]], target: str) -> str:
     ],
 )
 def test_examples(source: str, pairs: list[tuple[int, int]], target: str, wanted: str) -> None:
+    assert spanned(source, pairs, target) == wanted
+
+
+@pytest.mark.parametrize(
+    ("source", "pairs", "target", "wanted"),
+    [
+        # Content without a word of the translation, before a word and after one.
+        ("the {x} is five", [(1, 2), (2, 3)], "Das ist fünf", "Das {x} ist fünf"),
+        ("it is near {x}.", [(0, 0), (1, 1), (2, 2), (3, 4)], "es ist nahe.", "es ist nahe {x}."),
+        ("near {x} {y} now", [(0, 0), (1, 3)], "nahe jetzt", "nahe {x} {y} jetzt"),
+        # No space where the source has none, at the ends, and where punctuation takes none.
+        ("all {x}s now", [(0, 0), (1, 2)], "alle jetzt", "alle {x}jetzt"),
+        ("{x} now", [(0, 1)], "jetzt", "{x} jetzt"),
+        ("now {x}", [(0, 0)], "jetzt", "jetzt {x}"),
+        ("now (or {x}) one", [(0, 0), (1, 1), (2, 5), (3, 4)], "jetzt (eins)", "jetzt (eins {x})"),
+        ("now ({x} or) one", [(0, 0), (1, 1), (2, 5), (3, 4)], "jetzt (eins)", "jetzt ({x} eins)"),
+        # Beside letters, where the source has other punctuation.
+        ("one/{x} two", [(0, 0), (1, 1)], "eins zwei", "eins zwei {x}"),
+    ],
+)
+def test_content_without_words_keeps_its_spaces(
+    source: str, pairs: list[tuple[int, int]], target: str, wanted: str
+) -> None:
     assert spanned(source, pairs, target) == wanted
