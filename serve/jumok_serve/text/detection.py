@@ -22,6 +22,11 @@ MAX_CHARACTERS: Final = 2000
 """Characters of a text that are looked at; 1 ms."""
 LEAST_CONFIDENCE: Final = 0.01
 """Least confidence of a language that is listed."""
+FOREIGN: Final = 0.05
+"""Probability, of that of the best of all languages, below which a text counts as one of a language without a model.
+
+With models of English and German it was less for all of 400 Korean and 19 other foreign texts, and for 0.3 % of texts
+of their own (2 % of single words)."""
 _OTHER_NAMES: Final = {"nb": "no", "fil": "tl", "iw": "he", "prs": "fa", "in": "id"}
 """Names that the identifier has for languages, by their primary subtags."""
 _TAG: Final = re.compile(r"<[^<>]*>")
@@ -37,7 +42,9 @@ def is_auto(language: str | None) -> bool:
 def rank_languages(text: str, tags: Iterable[str]) -> list[DetectedLanguage]:
     """Return the possible languages of a text, best first; none of a text without letters.
 
-    Of several tags of one language, as of two scripts, the shortest stands for all.
+    Confidence is shared among them; a text in a language that is not among them has hardly any. Languages that the
+    identifier does not know are left out. Of several tags of one language, as of two scripts, the shortest stands for
+    all.
     """
     ranked = _ranked(text, tags)
     return [one for one in ranked if one is ranked[0] or one.confidence >= LEAST_CONFIDENCE]
@@ -116,7 +123,15 @@ def _ranked(text: str, tags: Iterable[str]) -> list[DetectedLanguage]:
     if not known or _LETTER.search(beginning) is None:
         return []
     ranked = _identifier(frozenset(known)).rank(beginning)
-    return [DetectedLanguage(by_name[name], confidence) for name, confidence in ranked]
+    share = _likeness(beginning, ranked[0][0])
+    return [DetectedLanguage(by_name[name], share * confidence) for name, confidence in ranked]
+
+
+def _likeness(text: str, name: str) -> float:
+    """Return 1, or if a text counts as foreign, the probability of a language by that of the best of all."""
+    probabilities = dict(_model().rank(text))
+    ratio = float(probabilities[name] / max(probabilities.values()))
+    return ratio if ratio < FOREIGN else 1.0
 
 
 def _name(tag: str) -> str:

@@ -52,6 +52,25 @@ def test_tags_and_texts(text: str, tags: list[str], expected: str | None) -> Non
     assert (found[0].language if found else None) == expected
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "Un chien court dans le parc.",
+        "Quiero comprar una casa nueva.",
+        "Vorrei un caffè.",
+        "Een man fietst op straat.",
+        "Hunden løber i parken.",
+        "Koira juoksee puistossa.",
+        "Собака бежит.",
+        "안녕하세요",
+    ],
+)
+def test_languages_without_a_model_have_no_confidence(text: str) -> None:
+    tags = ["en", "de"]
+    assert max(one.confidence for one in rank_languages(text, tags)) < 0.05
+    assert detect_source(text, tags, tags).confidence < 0.05
+
+
 def test_the_most_probable_source_is_chosen() -> None:
     languages = ["en", "de", "fr"]
     assert detect_source(SENTENCES["fr"], languages, ["de", "fr"]).language == "fr"
