@@ -113,7 +113,7 @@ class Batch:
         done: sentences that the last step finished.
         light: True if its sentences are light.
         step_work: estimated work of a step, in row steps.
-        most_positions: source positions of its memory when that was largest, all slots together.
+        most_positions: source positions of its memory when that was largest, of all rows together.
     """
 
     def __init__(self, graphs: Graphs, beam_size: int, pad: int) -> None:
@@ -215,7 +215,7 @@ class Batch:
         slots = [*self._empty, *range(used, used + len(sentences))][: len(sentences)]
         self._sources.join(slots, sentences, self.longest_source)
         memory = self._sources.memory
-        self.most_positions = max(self.most_positions, memory.capacity * memory.length)
+        self.most_positions = max(self.most_positions, memory.capacity * memory.length * self.beam_size)
         self._empty = self._empty[len(sentences) :]
         first = 0
         for run, members in groupby((self._encoded.pop(sentence) for sentence in sentences), key=itemgetter(0)):

@@ -15,6 +15,7 @@ from jumok_proto.errors import EngineFailedError
 from jumok_serve import DeadlineExceededError, DecodingOptions, EngineLimits, Translator, UnavailableError
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
+from jumok_serve.engine.replica import Replica
 from jumok_serve.engine.scheduling_policy import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.binding import Binding
@@ -164,6 +165,38 @@ def test_a_replica_keeps_small_emptied_batches_of_other_beam_sizes(
         assert made_for(TEXTS[:1], 2, 4, 6, 7) == [2]
         assert made_for(TEXTS * 20, 4, 4) == []
         assert made_for(TEXTS[:1], 2, 4) == [4]  # which had become large
+
+
+def test_a_sentence_that_leaves_before_its_first_step_is_forgotten(
+    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reached, cancelled, step_all = threading.Event(), threading.Event(), Replica._step_all
+    replicas: list[Replica] = []
+
+    def held_once(replica: Replica) -> None:
+        if replicas:
+            step_all(replica)
+            return
+        replicas.append(replica)
+        reached.set()
+        assert cancelled.wait(PATIENCE_S)
+
+    def first_tokens() -> int:
+        return sum(replicas[0].counters.first_token_s.counts)
+
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        translator.warm_up()
+        wait_until_idle(translator)
+        with monkeypatch.context() as patch:
+            patch.setattr(Replica, "_step_all", held_once)
+            (future,) = translator.submit(TEXTS[:1], TranslationParameters(options=OPTIONS)).futures
+            assert reached.wait(PATIENCE_S)
+            before = first_tokens()
+            assert future.cancel()
+            cancelled.set()
+            wait_until_idle(translator)
+            translator.translate(TEXTS[1], beam_size=OPTIONS.beam_size)
+            assert first_tokens() == before + 1
 
 
 def test_idle_replicas_share_a_request_and_load_adds_up(translator: Translator, steps: Steps) -> None:
