@@ -205,6 +205,15 @@ def submit_documents(
     """Queue the sentences of documents; see `Translator.submit`."""
     if any(target_prefixes or ()):
         raise InvalidArgumentError("target prefixes have no tags: leave them out with markup", field="target_prefixes")
+    if parameters.attention:
+        raise InvalidArgumentError(
+            "attention is that of a text without tags: leave it out with markup", field="attention"
+        )
+    if (hypotheses := parameters.options.num_hypotheses or 1) > 1:
+        raise InvalidArgumentError(
+            f"num_hypotheses must be 1 with markup, got {hypotheses}: tags are put into the best translation",
+            field="options.num_hypotheses",
+        )
     documents = [_parsed(text, index, parameters) for index, text in enumerate(texts)]
     if not model.teacher_forcing.can_align and any(
         _needs_alignment(block) for document in documents for block in document.blocks

@@ -109,6 +109,15 @@ def test_refusals_name_the_field(settings: dict[str, object], field: str, transl
     assert refused.value.field == field
 
 
+@pytest.mark.parametrize("settings", [{"attention": True}, {"num_hypotheses": 2, "beam_size": 2}])
+@pytest.mark.parametrize("split", [True, False])
+def test_what_has_no_tags_is_refused_for_the_markup(
+    settings: dict[str, object], split: bool, translator: Translator
+) -> None:
+    with pytest.raises(InvalidArgumentError, match="with markup"):
+        translator.translate("<b>a</b>", markup="html", split_sentences=split, **settings)  # type: ignore[call-overload]
+
+
 def test_every_call_of_a_server_translates_documents(translator: Translator) -> None:
     wanted = translator.translate(PAGE, markup="html", beam_size=2).text
 
