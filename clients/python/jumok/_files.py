@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from errno import ENOENT
 from os import PathLike
 from pathlib import Path, PurePath
 from typing import IO, TypeAlias, cast
@@ -144,6 +145,8 @@ def written(target: FileTarget) -> Iterator[IO[bytes]]:
         yield target
         return
     path = Path(target).resolve()  # a link stays a link
+    if not path.parent.is_dir():
+        raise FileNotFoundError(ENOENT, "the folder does not exist; create it, or choose another", str(path.parent))
     part = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with part.open("xb") as out:

@@ -249,6 +249,8 @@ def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
         assert run("glossary", "delete", "pets", *at).stdout == b"deleted pets\n"
         wrong = run("glossary", "create", "wrong", "-", *at, given=b"dog\n")
         assert (wrong.returncode, b"line 1 needs a source term" in wrong.stderr) == (1, True)
+        empty = run("glossary", "create", "empty", "-", *at, given=b"# none\n\n")
+        assert (empty.returncode, b"- has no entries" in empty.stderr) == (2, True)
     assert len(list((tmp_path / "kept" / "shared").iterdir())) == 1
 
 

@@ -58,6 +58,8 @@ def create_glossary(
         entries = data.decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise click.UsageError(f"{file} cannot be read as UTF-8: {error}") from error
+    if all(line.startswith("#") or not line.strip() for line in entries.split("\n")):
+        raise click.UsageError(f"{file} has no entries: write a source term, a tab and a target term in each line")
     languages: dict[str, Any] = {"source_language": source_language, "target_language": target_language}
     with _client(context, server, timeout_s) as client:
         try:

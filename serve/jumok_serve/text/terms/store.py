@@ -66,15 +66,16 @@ class GlossaryStore:
         self._loaded = LoadedGlossaries()
 
     def create(self, owner: str, name: str, dictionaries: Sequence[GlossaryEntries]) -> StoredGlossary:
-        """Store a glossary; returns the one of the name if its entries are equal.
+        """Store a glossary, without empty dictionaries; returns the one of the name if its entries are equal.
 
         Raises:
             InvalidArgumentError: the name is used or unusable, entries are unusable, or the owner has too many.
         """
         _check_name(name)
-        if not dictionaries:
-            raise InvalidArgumentError("a glossary needs entries: give a dictionary", field="dictionaries")
-        described, contents = _checked(dictionaries)
+        parts = [part for part in zip(*_checked(dictionaries), strict=True) if part[0].entry_count]
+        if not parts:
+            raise InvalidArgumentError("a glossary needs entries: give a dictionary with some", field="dictionaries")
+        described, contents = map(list, zip(*parts, strict=True))
         glossary = StoredGlossary(
             id=str(uuid.uuid4()), name=name, dictionaries=tuple(described), created=datetime.now(UTC)
         )
@@ -117,7 +118,7 @@ class GlossaryStore:
                     parts[of_pair(part[0])] = part
             if not parts:
                 raise InvalidArgumentError(
-                    "a glossary needs entries: delete it, or leave a dictionary", field="dictionaries"
+                    "a glossary needs entries, and none would be left: delete it instead", field="dictionaries"
                 )
             described, contents = map(list, zip(*parts.values(), strict=True))
             changed = replace(file.glossary, name=name or file.glossary.name, dictionaries=tuple(described))
@@ -312,5 +313,5 @@ def _check_tag(tag: str, field: str) -> None:
 
 def _name_is_used(name: str) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f"name: a glossary {name!r} is stored already: update or delete it, or choose another name", field="name"
+        f"name: a glossary {name!r} is stored already: replace or delete it, or choose another name", field="name"
     )

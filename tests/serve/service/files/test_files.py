@@ -286,6 +286,10 @@ def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
         assert bad.returncode == 1
         assert b"line 7: the times of a cue must be as 00:00:01,000 --> 00:00:02,500" in bad.stderr
         assert not (tmp_path / "c.srt").exists()
+        nowhere = run("translate-file", tmp_path / "a.srt", "--out", tmp_path / "no" / "a.srt", *at)
+        assert (nowhere.returncode, nowhere.stdout) == (1, b"")
+        wanted = f"Error: {tmp_path / 'no'}: the folder does not exist; create it, or choose another\n"
+        assert nowhere.stderr.decode() == wanted
         (tmp_path / "long.txt").write_text("A dog.\n" + "a" * 100_001, encoding="utf-8")
         long = run("translate-file", tmp_path / "long.txt", "--out", tmp_path / "d.txt", *at)
         assert long.returncode == 1

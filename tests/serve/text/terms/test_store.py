@@ -75,7 +75,7 @@ def test_an_update_keeps_the_id_and_other_dictionaries(stored: GlossaryStore) ->
         "", made.id, dictionaries=[GlossaryEntries(tsv="", source_language="en", target_language="de")]
     )
     assert [one.target_language for one in without.dictionaries] == ["fr"]
-    with pytest.raises(InvalidArgumentError, match="delete it, or leave a dictionary"):
+    with pytest.raises(InvalidArgumentError, match="none would be left: delete it instead"):
         stored.update("", made.id, dictionaries=[GlossaryEntries(tsv="# none\n", target_language="fr")])
     assert stored.get("", made.id) == without
 
@@ -143,8 +143,9 @@ def test_a_glossary_that_is_refused(stored: GlossaryStore, name: str, tsv: str, 
 
 
 def test_dictionaries_that_are_refused(stored: GlossaryStore) -> None:
-    with pytest.raises(InvalidArgumentError, match="give a dictionary"):
-        stored.create("", "pets", [])
+    for none in ([], [GlossaryEntries(tsv=""), GlossaryEntries(tsv="# none\n", target_language="de")]):
+        with pytest.raises(InvalidArgumentError, match="give a dictionary with some"):
+            stored.create("", "pets", none)
     twice = GlossaryEntries(tsv="a\tb", source_language="EN", target_language="de")
     with pytest.raises(InvalidArgumentError, match=r"dictionaries\[1\]: an earlier dictionary has these languages"):
         stored.create("", "pets", [ANIMALS, twice])
