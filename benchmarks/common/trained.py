@@ -39,7 +39,7 @@ def dequantized(folder: Path) -> Transformer:
     model = build_model(configuration, tokenizer.source_vocab_size, tokenizer.vocab_size).eval()
     if not isinstance(model, Transformer):
         raise ValueError(
-            f"{folder}: CTranslate2 supports only Transformers of these, and this is a {type(model).__name__}"
+            f"{folder}: only a Transformer's weights can be read back, and this is a {type(model).__name__}"
         )
     graph = onnx.load(folder / bundle.variant("int8").graphs[GRAPH].file).graph
     # A tied weight has several names, and the graph has any of them.

@@ -2,6 +2,9 @@
 
 Each source sentence gets some words of its reference translation as terms. The terms must appear and raise BLEU;
 translating with them is slower than without. Rounds with and without terms take turns.
+
+With `--peer`, the search of Post and Vilar finds translations with the same model and terms, and as many rows: half an
+hour for 1,000 sentences.
 """
 
 import argparse
@@ -19,8 +22,11 @@ from sacrebleu.metrics.bleu import BLEU
 
 from benchmarks.common.models import corpus
 from benchmarks.common.progress import described, progress
+from benchmarks.common.trained import dequantized
+from benchmarks.texts.beam_allocation import search
 from jumok_proto.results import Translation
 from jumok_serve import DecodingOptions, Translator
+from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.terms import TermMatch
 
@@ -31,6 +37,8 @@ RARE = 50
 FEW = "1/32"
 """The case in which one of 32 sentences has a term: shows the cost for the others."""
 SEED = 1
+PEER_LENGTH = 80
+"""Most new tokens of the peer's translations."""
 
 
 class GivenTerms(NamedTuple):
@@ -52,6 +60,34 @@ def rare_words(references: Sequence[str], counts: Mapping[str, int], most: int) 
         places = sorted(generator.sample(range(len(words)), min(most, len(words))))
         chosen.append(tuple(words[place] for place in places))
     return chosen
+
+
+class Peer:
+    """Search by dynamic beam allocation, with the dequantized weights of an int8 bundle.
+
+    Raises:
+        ValueError: the model is no Transformer.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        bundle = Bundle.open(folder)
+        self._tokenizer, special = bundle.tokenizer, bundle.manifest.special_tokens
+        self._start, self._end = special.start, special.eos[0]
+        self._model = dequantized(folder)
+
+    def translate(self, text: str, words: Sequence[str], beam_size: int) -> str:
+        """Return a translation with all words, if the search finds one, with as many rows as our search has."""
+        rows = max(beam_size, 1 << (2 * len(words) + 1).bit_length() if words else 1)
+        found = search(
+            self._model,
+            [*self._tokenizer.encode(text), self._end],
+            [tuple(self._tokenizer.encode_target(word)) for word in words],
+            start=self._start,
+            end=self._end,
+            rows=rows,
+            max_length=PEER_LENGTH,
+        )
+        return self._tokenizer.decode(found)
 
 
 class Run(NamedTuple):
@@ -82,6 +118,7 @@ def main() -> None:
     parser.add_argument("--beam-size", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--peer", action="store_true", help="search as Post and Vilar do, too; for Transformers")
     parser.add_argument("--quick", action="store_true", help="only show that the benchmark runs")
     parser.add_argument("--out", type=Path, help="JSON file for the report")
     arguments = parser.parse_args()
@@ -90,6 +127,7 @@ def main() -> None:
     counts = Counter(word for line in corpus("train.de") for word in re.findall(r"\w+", line))
     cases = {str(number): rare_words(references, counts, number) for number in range(4)}
     cases[FEW] = [words if index % 32 == 0 else () for index, words in enumerate(cases["1"])]
+    peer = Peer(arguments.model) if arguments.peer else None
     report: dict[str, Any] = {"setup": described(arguments.threads), "beam_size": arguments.beam_size, "terms": {}}
     with Translator(arguments.model, precision=arguments.precision, threads=arguments.threads) as translator:
         translator.warm_up()
@@ -100,7 +138,7 @@ def main() -> None:
                 if turn:
                     seconds[number].append(run.seconds)
                 else:
-                    report["terms"][number] = _quality(run.translations, terms, references)
+                    report["terms"][number] = _quality([one.text for one in run.translations], terms, references)
             progress(f"round {turn} of {rounds}")
     print(f"{'terms':>5} {'given':>6} {'appear':>7} {'BLEU':>6} {'sentences/s':>12} {'of none':>8}")
     for number, row in report["terms"].items():
@@ -110,20 +148,30 @@ def main() -> None:
             f"{number:>5} {row['given']:>6} {row['appear']:>7.1%} {row['bleu']:>6.2f} {row['sentences_per_s']:>12.1f} "
             f"{row['of_none']:>8.2f}"
         )
+    if peer is not None:
+        print(f"{'terms':>5} {'appear':>7} {'BLEU':>6}, by Post and Vilar")
+        for number in map(str, range(4)):
+            found = []
+            for done, (text, words) in enumerate(zip(texts, cases[number], strict=True), 1):
+                found.append(peer.translate(text, words, arguments.beam_size))
+                if done % 100 == 0:
+                    progress(f"{done} of {len(texts)} by the peer, at most {number} terms")
+            row = report["terms"][number]["peer"] = _quality(found, cases[number], references)
+            print(f"{number:>5} {row['appear']:>7.1%} {row['bleu']:>6.2f}")
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
 
 
 def _quality(
-    translations: Sequence[Translation], terms: Sequence[tuple[str, ...]], references: Sequence[str]
+    translations: Sequence[str], terms: Sequence[tuple[str, ...]], references: Sequence[str]
 ) -> dict[str, float]:
     found = given = 0
     for translation, words in zip(translations, terms, strict=True):
-        written = Counter(re.findall(r"\w+", translation.text))
+        written = Counter(re.findall(r"\w+", translation))
         for word, needed in Counter(words).items():
             given += needed
             found += min(needed, written[word])
-    bleu = BLEU().corpus_score([translation.text for translation in translations], [list(references)]).score
+    bleu = BLEU().corpus_score(list(translations), [list(references)]).score
     return {"given": given, "appear": found / given if given else 1.0, "bleu": bleu}
 
 
