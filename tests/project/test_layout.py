@@ -14,11 +14,11 @@ MAX_FILES = 16
 MAX_LINES = 450
 
 
-def tracked(*patterns: str) -> list[PurePosixPath]:
-    """List the files of the checkout that git tracks, or that it does not know and would not ignore."""
+def tracked(*patterns: str, others: bool = True) -> list[PurePosixPath]:
+    """List the files of the checkout that git tracks, and those that it does not know and would not ignore."""
     if not (ROOT / ".git").exists():
         pytest.skip("not a git checkout")
-    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", *patterns]
+    command = ["git", "ls-files", "--cached", *(["--others"] if others else []), "--exclude-standard", *patterns]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=HANG_S)
     return [PurePosixPath(line) for line in done.stdout.splitlines() if (ROOT / line).exists()]
 
@@ -47,6 +47,19 @@ def test_no_folder_hides_another_distribution() -> None:
     assert [
         folder for folder in ("proto", "serve", "export", "clients") if (ROOT / folder / "__init__.py").exists()
     ] == []
+
+
+def test_no_stray_file_is_tracked() -> None:
+    """Beside the sources' folders, as what a package manager downloads or a compiler writes."""
+    known = {
+        *(".clang-format", ".dockerignore", ".gitignore", ".pre-commit-config.yaml", "CHANGELOG.md", "CONTRIBUTING.md"),
+        *("Dockerfile", "LICENSE", "Makefile", "README.md", "SECURITY.md", "compose.yaml", "hatch_build.py"),
+        *("mkdocs.yml", "pyproject.toml"),
+    }
+    files = tracked(others=False)
+    assert {path.name for path in files if len(path.parts) == 1} <= known
+    built = {".whl", ".so", ".o", ".gz", ".zip", ".pyc"}
+    assert [str(path) for path in files if path.suffix in built] == []
 
 
 def test_no_import_is_relative() -> None:
