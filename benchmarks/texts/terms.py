@@ -3,7 +3,7 @@
 Each source sentence gets some words of its reference translation as terms. The terms must appear and raise BLEU;
 translating with them is slower than without. Rounds with and without terms take turns.
 
-With `--peer`, the search of Post and Vilar finds translations with the same model and terms, and as many rows: half an
+With `--peer`, the search of Post and Vilar finds translations with the same model and terms, and as many rows: about an
 hour for 1,000 sentences.
 """
 
