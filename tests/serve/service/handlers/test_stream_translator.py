@@ -15,6 +15,7 @@ from jumok_proto.conversion import timings_from_proto, translation_from_proto
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.engine.replica import MAX_SPARES
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
 from tests.serve.engine.test_invariance import sentences
@@ -95,8 +96,9 @@ def test_greedy_tokens_come_one_by_one(translator: Translator, address: str) -> 
     options: dict[str, Any] = {"beam_size": 1, "min_length": 9, "max_length": 9}
     (best,) = translator.translate(TEXTS[0], target_prefix="Ein Mann", **options).hypotheses
     prefix = tokenizer.encode_target("Ein Mann")
-    # Or the next greedy search would take the batch that has just emptied, whose steps have no gate.
-    translator.translate(TEXTS[0], beam_size=2)
+    # Or the next greedy search would take the batch that it has kept, whose steps have no gate.
+    for beam_size in range(2, 2 + MAX_SPARES):
+        translator.translate(TEXTS[0], beam_size=beam_size)
     gate = Gate(translator)
     with grpc.insecure_channel(address) as channel:
         stub: Any = TranslationServiceStub(channel)
