@@ -164,8 +164,11 @@ class Corpus:
     def _note_open(self, item: _Item) -> None:
         self._open[item] = None
         self._size += item.size
-        self._note_if_done(item)
-        for future in item.pending.futures if item.pending and not item.done else ():
+        if item.pending is None or item.done:
+            self._note_if_done(item)
+            return
+        # Also if it is done by now: the callback then runs at once.
+        for future in item.pending.futures:
             future.add_done_callback(partial(self._future_done, item))
 
     def _future_done(self, item: _Item, _future: Future[Decoded]) -> None:

@@ -73,6 +73,30 @@ def test_items_are_answered_in_their_order_or_as_they_are_done() -> None:
     asyncio.run(scenario())
 
 
+def test_an_item_that_ends_while_it_is_noted_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: property = vars(corpus._Item)["done"]
+
+    async def scenario() -> None:
+        held, looked_at = list[Answer](), set[int]()
+        model = FakeModel(on_submit=held.append)
+
+        def ends_after_the_first_look(item: Any) -> bool:
+            if item.id in looked_at:
+                return bool(done.__get__(item))
+            looked_at.add(item.id)
+            held.pop().complete()
+            return False
+
+        monkeypatch.setattr(corpus._Item, "done", property(ends_after_the_first_look))
+        async with serving(model) as (_, channel):
+            call = stub_of(channel).TranslateCorpus()
+            await call.write(opening("a", "b"))
+            assert await results(call, 2) == [(0, "A"), (1, "B")]
+            call.cancel()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize(("window", "characters"), [(3, 2**20), (8, 3)])
 def test_no_more_is_read_than_the_window_holds(window: int, characters: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "MAX_OPEN_CHARACTERS", characters)
