@@ -1,10 +1,13 @@
 """Entries of a glossary as text: source term, tab, target terms in each line."""
 
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 _SHOWN: Final = 40
 """Characters of a term in a message."""
+_MAX_SPLIT: Final = 64
+"""Target terms that are told apart: more than a glossary takes."""
 
 
 class GlossaryLine(NamedTuple):
@@ -24,10 +27,10 @@ def read_tsv(text: str) -> Iterator[GlossaryLine]:
         ValueError: a line has no target term, an empty term, or the source term of another line.
     """
     numbers: dict[str, int] = {}
-    for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
+    for number, line in enumerate(io.StringIO(text.removeprefix("\ufeff"), newline="\n"), start=1):
         if line.startswith("#") or not (line.strip() or "\t" in line):
             continue
-        source, *targets = map(str.strip, line.split("\t"))
+        source, *targets = map(str.strip, line.split("\t", _MAX_SPLIT))
         if not targets:
             raise ValueError(f"line {number} needs a source term, a tab and a target term")
         if not source or not all(targets):

@@ -225,6 +225,11 @@ class Configuration(BaseModel):
         description="Web pages that may call over HTTP: origins such as https://example.org, separated by commas; "
         "*: all.  [default: none]",
     )
+    http_hosts: str | None = Field(
+        None,
+        description="Hosts that HTTP requests may name, separated by commas; *: any.  [default: any; without tokens on "
+        "a loopback address, names of this machine]",
+    )
     http_playground: bool = Field(True, description="Serve a web page to translate in at / of the HTTP port.")
 
     metrics_port: Port | None = Field(

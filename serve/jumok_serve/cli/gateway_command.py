@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import grpc
 
+from jumok_serve.cli.setting_types import listed
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.connections import allow_connections
 from jumok_serve.service.limits import ServiceLimits
@@ -43,6 +44,7 @@ PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
 @click.option("--http-port", default=8080, show_default=True, help="Port to listen on; 0: any free port.")
 @click.option("--http-timeout", default=300.0, show_default=True, help="Seconds for the response to a request.")
 @click.option("--http-origins", default="", help="Web pages that may call, separated by commas; *: all.")
+@click.option("--http-hosts", default="", help="Hosts that requests may name, separated by commas; *: any.")
 @click.option("--http-playground/--no-http-playground", default=True, show_default=True, help="Serve a web page at /.")
 @click.option("--tls-certificate", type=PEM, help="PEM file of the certificate chain of this port.")
 @click.option("--tls-key", type=PEM, help="PEM file of the certificate's private key.")
@@ -57,6 +59,7 @@ def gateway(
     http_port: int,
     http_timeout: float,
     http_origins: str,
+    http_hosts: str,
     http_playground: bool,
     tls_certificate: Path | None,
     tls_key: Path | None,
@@ -71,7 +74,7 @@ def gateway(
         raise click.UsageError("--tls-certificate and --tls-key need each other: give both, or neither")
     if token and tls_ca is None:
         raise click.UsageError("the token of --token or JUMOK_TOKEN is sent over TLS only: add --tls-ca")
-    from jumok_serve.http.application import Application  # noqa: PLC0415 - needs the extra `http`
+    from jumok_serve.http.application import Application, allowed_hosts  # noqa: PLC0415 - needs the extra `http`
     from jumok_serve.http.port import HttpPort  # noqa: PLC0415
     from jumok_serve.http.site import Site  # noqa: PLC0415
     from jumok_serve.http.stub_backend import StubBackend  # noqa: PLC0415
@@ -81,10 +84,11 @@ def gateway(
     credentials = None if tls_ca is None else grpc.ssl_channel_credentials(tls_ca.read_bytes())
 
     async def run() -> None:
-        channels = [_channel(address, credentials) for address in _split(servers)]
+        channels = [_channel(address, credentials) for address in listed(servers)]
         async with StubBackend(channels, token=token, needs_token=needs_token) as backend:
             site = Site(backend=backend, limits=limits, intake=make_intake(limits), timeout_s=http_timeout)
-            application = Application(site, _split(http_origins), playground=http_playground)
+            hosts = allowed_hosts(listed(http_hosts), http_host, needs_token=needs_token)
+            application = Application(site, listed(http_origins), hosts=hosts, playground=http_playground)
             allow_connections(limits, ports=1)
             port = HttpPort(application, host=http_host, port=http_port, limits=limits, tls=tls)
 
@@ -99,10 +103,6 @@ def gateway(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the port serves
     with logging_to_stderr(log_format="text", level="info"):
         asyncio.run(run())
-
-
-def _split(listed: str) -> list[str]:
-    return [part.strip() for part in listed.split(",") if part.strip()]
 
 
 def _channel(address: str, credentials: grpc.ChannelCredentials | None) -> grpc.aio.Channel:

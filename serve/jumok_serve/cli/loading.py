@@ -54,11 +54,6 @@ def service_arguments(settings: Configuration) -> dict[str, Any]:
     }
 
 
-def http_origins(settings: Configuration) -> list[str]:
-    """Return the web pages that may call over HTTP."""
-    return [origin.strip() for origin in (settings.http_origins or "").split(",") if origin.strip()]
-
-
 def open_observers(settings: Configuration, opened: ExitStack) -> list[CallObserver]:
     """Open the observers of calls, until the stack is closed."""
     observers: list[CallObserver] = []

@@ -14,7 +14,6 @@ import click
 
 from jumok_serve.cli.configuration import Configuration
 from jumok_serve.cli.loading import (
-    http_origins,
     make_checker,
     open_model,
     open_models,
@@ -22,6 +21,7 @@ from jumok_serve.cli.loading import (
     service_arguments,
     tune_process,
 )
+from jumok_serve.cli.setting_types import listed
 from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, flag, read_configuration
 from jumok_serve.errors import ConfigurationError, CredentialsError
 from jumok_serve.runtime.process_memory import freeze_objects, giving_back_free_memory
@@ -147,7 +147,8 @@ def _front(settings: Configuration) -> Callable[[Server], Front] | None:
         host=settings.http_host,
         port=settings.http_port,
         timeout_s=settings.http_timeout_s,
-        origins=http_origins(settings),
+        origins=listed(settings.http_origins),
+        hosts=listed(settings.http_hosts),
         playground=settings.http_playground,
     )
 

@@ -33,3 +33,8 @@ Number = Annotated[float, BeforeValidator(_no_boolean), Field(allow_inf_nan=Fals
 
 Seconds = Annotated[Number, Field(gt=0, le=1_000_000)]
 """A time; gRPC counts milliseconds in 32 bits."""
+
+
+def listed(setting: str | None) -> list[str]:
+    """Return the parts of a setting, which commas separate."""
+    return [part.strip() for part in (setting or "").split(",") if part.strip()]

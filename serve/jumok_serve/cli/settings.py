@@ -184,6 +184,7 @@ def _conflicts(configuration: Configuration, wrong: set[str]) -> list[str]:
         ("request_burst", "requests_per_second"),
         ("admin_port", "model_root"),
         ("http_origins", "http_port"),
+        ("http_hosts", "http_port"),
     ):
         if has(name) and not has(needed):
             conflicts.append(f"{name}: needs {needed} too")

@@ -60,6 +60,13 @@ class Backend(Protocol):
     All errors are JumokErrors, as a gRPC client gets them.
     """
 
+    async def identify(self, method: str, sender: Sender) -> str:
+        """Find the caller of a method by its token, before the request is read.
+
+        Returns:
+            The key of the caller's shares.
+        """
+
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         """Call a method with one response, which is of the given type."""
 

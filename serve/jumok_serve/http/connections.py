@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import h11
@@ -18,6 +19,31 @@ HEAD_S = HANDSHAKE_S
 """Time for the head of a request, in seconds."""
 MAX_HEAD_BYTES = 64 * 1024
 """Bytes of a request's head; texts may come in the query string."""
+
+
+LINGER_S = 2.0
+"""Time in which the rest of a refused request is read and thrown away, in seconds: else its client may not see why."""
+MAX_RECEIVE = 16 * 1024
+"""Bytes that a connection receives at once; asyncio's 256 KiB each are memory that strangers can take."""
+
+
+class LingeringTransport:
+    """Transport whose connection is closed once its client had time to read the last response.
+
+    A socket that is closed with unread bytes resets the connection, and the client may lose the response.
+    """
+
+    def __init__(self, transport: asyncio.Transport, linger: Callable[[], bool]) -> None:
+        self._transport = transport
+        self._linger = linger
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def close(self) -> None:
+        """Close the connection, now or after it lingered."""
+        if not self._linger():
+            self._transport.close()
 
 
 class BoundedConnection(H11Protocol):
@@ -39,6 +65,7 @@ class BoundedConnection(H11Protocol):
         self._account = ""
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
+        self._lingers_for = 0  # bytes that are still thrown away
 
     def connection_made(self, transport: Any) -> None:
         """Start to wait for a request; one connection too many is closed."""
@@ -51,11 +78,35 @@ class BoundedConnection(H11Protocol):
             return
         self._account = account
         self._open_by_account[account] += 1
-        super().connection_made(transport)
+        transport.max_size = MAX_RECEIVE
+        lingering: Any = LingeringTransport(transport, self._linger)
+        super().connection_made(lingering)
         self._head = self.loop.call_later(HEAD_S, transport.abort)
 
+    def _linger(self) -> bool:
+        """Wait for the client's end if its request is refused before all of it has arrived; returns False if not."""
+        if self._lingers_for or self.conn.their_state is not h11.SEND_BODY or self.transport.is_closing():
+            return False
+        self._lingers_for = 2 * self._limits.max_message_bytes
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.transport.resume_reading()
+        self._unset_timers()
+        self._head = self.loop.call_later(LINGER_S, self.transport.abort)
+        return True
+
+    def _unset_timers(self) -> None:
+        for timer in (self._head, self._unread):
+            if timer is not None:
+                timer.cancel()
+
     def data_received(self, data: bytes) -> None:
-        """Read a piece of a request."""
+        """Read a piece of a request, or throw it away."""
+        if self._lingers_for:
+            self._lingers_for -= len(data)
+            if self._lingers_for <= 0:
+                self.transport.abort()
+            return
         super().data_received(data)
         idle = self.cycle is None or self.cycle.response_complete
         if not idle and self._head is not None:
@@ -68,9 +119,7 @@ class BoundedConnection(H11Protocol):
         """Stop the timers, and uncount the connection."""
         if self in self.connections:
             self._open_by_account -= Counter([self._account])
-        for timer in (self._head, self._unread):
-            if timer is not None:
-                timer.cancel()
+        self._unset_timers()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
 

@@ -75,6 +75,12 @@ class EngineBackend:
         self._reading_streams = {name for name, (method, _) in methods.items() if method.client_streaming}
         self._characters = CharacterCounts()
 
+    async def identify(self, method: str, sender: Sender) -> str:
+        """Find the caller of a method by its token."""
+        call = _new_call(method, sender)
+        self._services.gate.identify(call)
+        return call.account
+
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         """Call a method with one response."""
         with self._opened(method, request, sender) as call:
@@ -96,8 +102,8 @@ class EngineBackend:
     @contextmanager
     def _opened(self, method: str, request: Message, sender: Sender) -> Iterator[Call]:
         """Pass a call through the gate, with its status, reason and errors."""
-        metadata: dict[str, str | bytes] = {"authorization": f"{BEARER}{sender.token}"} if sender.token else {}
-        call = Call(method=method, request_id=sender.request_id, peer=sender.peer, metadata=metadata, request=request)
+        call = _new_call(method, sender)
+        call.request = request
         with self._services.gate.opened(call):
             try:
                 self._services.gate.admit(call)
@@ -132,6 +138,11 @@ class EngineBackend:
     def needs_token(self) -> bool:
         """True if calls need a token."""
         return self._services.gate.needs_token
+
+
+def _new_call(method: str, sender: Sender) -> Call:
+    metadata: dict[str, str | bytes] = {"authorization": f"{BEARER}{sender.token}"} if sender.token else {}
+    return Call(method=method, request_id=sender.request_id, peer=sender.peer, metadata=metadata)
 
 
 def _public(error: Exception, call: Call, timeout_s: float) -> JumokError:

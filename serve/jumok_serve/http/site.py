@@ -4,8 +4,8 @@ import asyncio
 import logging
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, TypeVar
 
 from google.rpc.status_pb2 import Status
@@ -17,11 +17,14 @@ from starlette.types import Receive, Scope, Send
 from jumok_proto.errors import InternalError, JumokError, UnavailableError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.http.backend import Backend, Sender
+from jumok_serve.http.bodies import Body, ClientDisconnectedError
 from jumok_serve.http.errors import describe
-from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, peer_of
-from jumok_serve.service.address import account_of
+from jumok_serve.http.requests import Fields, parse_fields, text_field
+from jumok_serve.service.address import account_of, peer_name
+from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.access import BEARER
+from jumok_serve.service.rpc.error_table import drop_frames
 from jumok_serve.service.rpc.request_reader import Intake
 
 logger = logging.getLogger(__name__)
@@ -30,6 +33,11 @@ Result = TypeVar("Result")
 
 REQUEST_ID = "jumok.request_id"
 """Key of the request id in ASGI scopes."""
+MAX_INLINE_BYTES = 64 * 1024
+"""Bytes of a request or response that the event loop reads or writes itself; a thread does larger ones."""
+PARSING_THREADS = 2
+MAX_PARSING = 256
+"""Requests and responses of a caller that threads read or write, or that wait for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +48,7 @@ class Site:
         intake: bounds on the reading of bodies.
         timeout_s: time from a request's body to its response, in seconds.
         answering: tasks that make responses; a server that stops cancels those left.
+        parsing: threads that read large requests and write large responses.
     """
 
     backend: Backend
@@ -47,26 +56,41 @@ class Site:
     intake: Intake
     timeout_s: float
     answering: set["asyncio.Task[Response]"] = field(default_factory=set)
+    parsing: WorkerPool = field(
+        default_factory=lambda: WorkerPool("parsed", threads=PARSING_THREADS, max_jobs=MAX_PARSING)
+    )
+
+    async def work(self, work: Callable[[], Result], size: int, caller: str) -> Result:
+        """Read or write bytes, many of them in a thread.
+
+        Args:
+            size: number of the bytes.
+            caller: key of the caller's share of the threads.
+
+        Raises:
+            OverloadedError: too many requests wait for the threads.
+        """
+        if size <= MAX_INLINE_BYTES:
+            return work()
+        return await asyncio.wrap_future(self.parsing.submit(work, caller, size))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Incoming:
-    """A request with its whole body."""
+    """A request that was read.
+
+    Attributes:
+        size: bytes of the body.
+        caller: key of the sender's shares.
+    """
 
     site: Site
     scope: Scope
     headers: Headers
-    body: bytes
-
-    @cached_property
-    def fields(self) -> Fields:
-        """Fields of JSON object, or of query and form.
-
-        Raises:
-            InvalidArgumentError: neither of them.
-        """
-        most = self.site.intake.max_fields
-        return parse_fields(self.headers, self.scope["query_string"], self.body, most)
+    size: int
+    fields: Fields
+    sender: Sender
+    caller: str
 
     @property
     def path(self) -> Mapping[str, str]:
@@ -74,23 +98,42 @@ class Incoming:
         parameters: Mapping[str, str] = self.scope["path_params"]
         return parameters
 
-    def key(self, scheme: str = BEARER) -> str:
-        """Return the key of the header ``Authorization``; empty: none of this scheme."""
-        credentials = self.headers.get("authorization", "")
-        return credentials[len(scheme) :].strip() if credentials.lower().startswith(scheme.lower()) else ""
-
-    def sender(self, key: str = "") -> Sender:
-        """Describe the sender, who has a key or none."""
-        return Sender(
-            peer=peer_of(self.scope),
-            request_id=self.scope[REQUEST_ID],
-            token=key,
-            timeout_s=self.site.timeout_s,
-        )
+    async def work(self, work: Callable[[], Result], size: int) -> Result:
+        """Read or write bytes for the caller, as `Site.work` does."""
+        return await self.site.work(work, size, self.caller)
 
 
 Answer = Callable[[Incoming], Coroutine[Any, Any, Response]]
 Refuse = Callable[[JumokError, Status], Response]
+Parse = Callable[[Headers, bytes, bytes, int], Fields]
+"""Makes fields of headers, query string, body, and the most values that there may be."""
+
+
+def bearer(headers: Headers, query: bytes) -> str:
+    """Return the key of the header ``Authorization``; empty: none."""
+    return key_of(headers, BEARER)
+
+
+def key_of(headers: Headers, scheme: str) -> str:
+    """Return the key of the header ``Authorization``; empty: none of this scheme."""
+    credentials = headers.get("authorization", "")
+    return credentials[len(scheme) :].strip() if credentials.lower().startswith(scheme.lower()) else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect:
+    """An API's spelling of keys, requests and errors.
+
+    Attributes:
+        refuse: makes the response of an error, which has the given status on the wire.
+        key: returns the key of headers and query string; empty: none.
+        key_field: field of the body that may have the key too; empty: none.
+    """
+
+    refuse: Refuse
+    key: Callable[[Headers, bytes], str] = bearer
+    key_field: str = ""
+    parse: Parse = parse_fields
 
 
 class Endpoint:
@@ -98,44 +141,82 @@ class Endpoint:
 
     Args:
         answer: makes the response; cancelled when the client leaves.
-        refuse: makes the response of an error, which has the given status on the wire.
+        method: method of the contract that it calls; empty: the endpoint needs no key, and reads no body.
     """
 
-    def __init__(self, site: Site, answer: Answer, refuse: Refuse) -> None:
+    def __init__(self, site: Site, dialect: Dialect, answer: Answer, method: str) -> None:
         self._site = site
+        self._dialect = dialect
         self._answer = answer
-        self._refuse = refuse
+        self._method = method
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read a request and answer it."""
-        body = Body(Headers(scope=scope), receive, self._site.intake, account_of(peer_of(scope)))
+        headers = Headers(scope=scope)
+        body = Body(receive, self._site.intake)
         try:
-            response = await self._respond(scope, receive, body)
+            response = await self._respond(scope, headers, receive, body)
             await response(scope, receive, send)
         except ClientDisconnectedError:
             return
         finally:
             body.close()
 
-    async def _respond(self, scope: Scope, receive: Receive, body: Body) -> Response:
+    async def _respond(self, scope: Scope, headers: Headers, receive: Receive, body: Body) -> Response:
         try:
-            content = await body.read()
-            incoming = Incoming(site=self._site, scope=scope, headers=Headers(scope=scope), body=content)
-            answering = asyncio.create_task(self._answer(incoming))
+            sender = Sender(
+                peer=_peer_of(scope),
+                request_id=scope[REQUEST_ID],
+                token=self._dialect.key(headers, scope["query_string"]),
+                timeout_s=self._site.timeout_s,
+            )
+            caller = await self._read(sender, headers, body)
+            answering = asyncio.create_task(self._make_response(scope, headers, body, sender, caller))
             self._site.answering.add(answering)
             answering.add_done_callback(self._site.answering.discard)
             return await unless_left(answering, receive)
         except asyncio.CancelledError:
-            stopped = UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
-            return self._refuse(stopped, describe(stopped, scope[REQUEST_ID]))
+            refusal: JumokError = UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
         except JumokError as error:
-            return self._refuse(error, describe(error, scope[REQUEST_ID]))
+            drop_frames(error)
+            refusal = error
         except ClientDisconnectedError:
             raise
-        except Exception:
+        except Exception as error:
             logger.exception("request %s: %s failed", scope[REQUEST_ID], scope["path"])
-            fault = InternalError()
-            return self._refuse(fault, describe(fault, scope[REQUEST_ID]))
+            drop_frames(error)
+            refusal = InternalError()
+        return self._dialect.refuse(refusal, describe(refusal, scope[REQUEST_ID]))
+
+    async def _read(self, sender: Sender, headers: Headers, body: Body) -> str:
+        """Read the body of a caller that has the right to send it; returns the caller, or empty if it is unknown."""
+        intake, address = self._site.intake, account_of(sender.peer)
+        if not self._method:
+            return address
+        if sender.token or not self._dialect.key_field or not self._site.backend.needs_token:
+            caller = await self._site.backend.identify(self._method, sender)
+            await body.read(headers, intake.budget, caller)
+            return caller
+        await body.read(headers, intake.stranger_budget, address)
+        return ""
+
+    async def _make_response(self, scope: Scope, headers: Headers, body: Body, sender: Sender, caller: str) -> Response:
+        content = body.take()
+        parse = partial(self._dialect.parse, headers, scope["query_string"], content, self._site.intake.max_fields)
+        size = len(content)
+        del content
+        fields = await self._site.work(parse, size, caller or account_of(sender.peer))
+        del parse
+        key = text_field(fields, self._dialect.key_field, "") if self._dialect.key_field else ""
+        if self._method and not caller:
+            sender = replace(sender, token=key)
+            caller = await self._site.backend.identify(self._method, sender)
+            body.move(self._site.intake.budget, caller)
+        incoming = Incoming(
+            site=self._site, scope=scope, headers=headers, size=size, fields=fields, sender=sender, caller=caller
+        )
+        del fields
+        return await self._answer(incoming)
 
 
 class EventStream(StreamingResponse):
@@ -173,7 +254,19 @@ async def _left(receive: Receive) -> None:
         pass
 
 
-def route(site: Site, path: str, methods: str, answer: Answer, refuse: Refuse) -> Route:
-    """Make the route of an endpoint; ``methods`` are separated by spaces."""
-    endpoint: Any = Endpoint(site, answer, refuse)
-    return Route(path, endpoint, methods=methods.split())
+def _peer_of(scope: Scope) -> str:
+    """Return the sender's address in gRPC's notation, so that a caller has one account in all protocols."""
+    if scope.get("client") is None:
+        return "unix:"
+    return peer_name(*scope["client"])
+
+
+def route(site: Site, dialect: Dialect, path: str, verbs: str, answer: Answer, *, calls: str = "") -> Route:
+    """Make the route of an endpoint.
+
+    Args:
+        verbs: HTTP's methods, separated by spaces.
+        calls: the contract's method, as for `Endpoint`.
+    """
+    endpoint: Any = Endpoint(site, dialect, answer, calls)
+    return Route(path, endpoint, methods=verbs.split())

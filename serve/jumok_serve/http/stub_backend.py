@@ -22,11 +22,14 @@ from jumok_proto.v1.glossary_pb2 import (
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Direction, Response, Sender
+from jumok_serve.service.address import account_of
 from jumok_serve.service.rpc.access import BEARER
 from jumok_serve.service.rpc.call import REQUEST_ID
 
 DIRECTIONS_S = 10.0
 """Seconds for which the servers' directions are kept."""
+KNOWN_S = 10.0
+"""Seconds for which a token is known, at most; the servers check each call again."""
 GET_GLOSSARY = "/jumok.v1.GlossaryService/GetGlossary"
 DETAILS = "grpc-status-details-bin"
 
@@ -51,6 +54,8 @@ class StubBackend:
         self._characters = CharacterCounts()
         self._directions: tuple[Direction, ...] = ()
         self._directions_end = 0.0
+        self._known = set[str]()  # tokens that a server took lately
+        self._known_end = 0.0
 
     async def __aenter__(self) -> "StubBackend":
         return self
@@ -59,6 +64,18 @@ class StubBackend:
         async with AsyncExitStack() as closing:
             for channel in self._channels:
                 closing.push_async_callback(channel.close, None)
+
+    async def identify(self, method: str, sender: Sender) -> str:
+        """Find the caller by its token, which a server knows."""
+        if not self._needs_token:
+            return account_of(sender.peer)
+        if time.monotonic() >= self._known_end:
+            self._known.clear()
+            self._known_end = time.monotonic() + KNOWN_S
+        if sender.token not in self._known:
+            await self._call(LIST_MODELS, ListModelsRequest(), sender, ListModelsResponse)
+            self._known.add(sender.token)
+        return sender.token
 
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         """Call a method with one response."""

@@ -11,13 +11,13 @@ from google.protobuf.message import Message
 
 from jumok_serve.cli.configuration import Configuration
 from jumok_serve.cli.loading import (
-    http_origins,
     make_checker,
     open_models,
     open_observers,
     service_arguments,
     tune_process,
 )
+from jumok_serve.cli.setting_types import listed
 from jumok_serve.http.application import Application
 from jumok_serve.http.front import make_application
 from jumok_serve.ray.calls import Calls, RayContext
@@ -68,7 +68,8 @@ class Replica:
         return make_application(
             self._services,
             timeout_s=self._settings.http_timeout_s,
-            origins=http_origins(self._settings),
+            origins=listed(self._settings.http_origins),
+            hosts=listed(self._settings.http_hosts),
             playground=self._settings.http_playground,
         )
 

@@ -7,6 +7,24 @@ from jumok_proto.errors import InvalidArgumentError
 
 MAX_TAGS = 200_000
 """Tags and entities of a request: each takes up to 300 bytes until the request is answered."""
+MAX_TAG_NAMES = 1000
+MAX_TAG_CHARACTERS = 20_000
+"""Names of tags in the rules of a request, and their characters together; each text compares its tags with all."""
+
+
+def check_tag_names(written: Sequence[str], field: str) -> None:
+    """Raise InvalidArgumentError for too many names of tags in the rules of a request.
+
+    Args:
+        written: names, which may also stand in one text with commas between them.
+    """
+    count, characters = sum(text.count(",") + 1 for text in written), sum(map(len, written))
+    if count > MAX_TAG_NAMES or characters > MAX_TAG_CHARACTERS:
+        raise InvalidArgumentError(
+            f"rules take at most {MAX_TAG_NAMES} names of tags, of {MAX_TAG_CHARACTERS} characters together, got "
+            f"{count} of {characters}; leave some out",
+            field=field,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

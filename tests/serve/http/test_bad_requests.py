@@ -21,8 +21,8 @@ from tests.support.servers.http_server import Served, call, serving_http
 LIMITS = ServiceLimits(max_message_bytes=64 * 1024, upload_s=0.5)
 MAX_CONNECTIONS = 8
 GOOD = json.dumps({"q": "a dog", "source": "en", "target": "de"}).encode()
-HEALTH = b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n"
-HEAD = b"POST /translate HTTP/1.1\r\nHost: jumok\r\nContent-Type: application/json\r\n"
+HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +165,7 @@ def test_a_huge_body_is_cut(bounded: Served) -> None:
 def test_chunks_that_never_end_are_cut(bounded: Served) -> None:
     for path in (b"/translate", b"/nowhere"):
         with connect(bounded) as connection:
-            connection.sendall(b"POST %b HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" % path)
+            connection.sendall(b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % path)
             send_until_cut(connection, b"400\r\n" + b"a" * 1024 + b"\r\n")
 
 
@@ -189,8 +189,9 @@ def test_a_head_that_stays_away_is_not_waited_for(bounded: Served, monkeypatch: 
 @pytest.mark.parametrize(
     "head",
     [
-        b"GET /health HTTP/1.1\r\nHost: a\r\n" + b"".join(b"X-%d: %b\r\n" % (i, b"a" * 90) for i in range(10_000)),
-        b"GET /health HTTP/1.1\r\nHost: a\r\nX: " + b"a" * 1_000_000,
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+        + b"".join(b"X-%d: %b\r\n" % (i, b"a" * 90) for i in range(10_000)),
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: " + b"a" * 1_000_000,
         b"GET /" + b"a" * 1_000_000,
     ],
     ids=["many", "long", "target"],
@@ -205,7 +206,7 @@ def test_header_bombs_are_cut(bounded: Served, head: bytes) -> None:
     [
         framed(GOOD, b"Transfer-Encoding: chunked"),
         HEAD
-        + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: a\r\n\r\n",
+        + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
         framed(GOOD, b"Content-Length: 3"),
         HEAD + b"Content-Length: -1\r\n\r\n",
         HEAD + b"Content-Length: 0x10\r\n\r\n",
@@ -216,7 +217,7 @@ def test_header_bombs_are_cut(bounded: Served, head: bytes) -> None:
         HEAD + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n",
         HEAD + b" folded: line\r\nContent-Length: abc\r\n\r\n",
         b"GET /health HTTP/1.1\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: b\r\n\r\n",
         b"GET /health\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01",
     ],
@@ -278,7 +279,7 @@ def test_a_client_that_reads_nothing_is_disconnected(translator: Translator) -> 
         connection.settimeout(HANG_S)
         host, port = served.url.removeprefix("http://").split(":")
         connection.connect((host, int(port)))
-        send_until_cut(connection, b"GET /openapi.json HTTP/1.1\r\nHost: a\r\n\r\n" * 1000)
+        send_until_cut(connection, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
         assert call(f"{served.url}/health").status == 200
 
 
@@ -301,7 +302,7 @@ def test_pages_of_named_origins_may_call(translator: Translator) -> None:
         assert refused.headers["Access-Control-Allow-Origin"] is None
         with connect(served) as connection:
             lines = "".join(f"{name}: {value}\r\n" for name, value in {"Origin": page, **asked}.items())
-            connection.sendall(f"OPTIONS /translate HTTP/1.1\r\nHost: a\r\n{lines}\r\n".encode())
+            connection.sendall(f"OPTIONS /translate HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
             assert b"POST" in connection.recv(65536)
 
 
@@ -314,7 +315,7 @@ def test_tls_serves_the_current_certificate(translator: Translator, tmp_path: Pa
 
         def shown() -> bytes:
             with connect(served) as raw, client.wrap_socket(raw, server_hostname="localhost") as connection:
-                connection.sendall(b"GET /health HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+                connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
                 assert b'"ok"' in read_all(connection)
                 return connection.getpeercert(binary_form=True) or b""
 

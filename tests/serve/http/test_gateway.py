@@ -26,6 +26,7 @@ from tests.support.servers.in_process_server import serving
 from tests.support.servers.losing_proxy import losing_proxy
 
 PROGRAM = "from jumok_serve.cli.gateway_command import gateway; gateway()"
+JSON = {"Content-Type": "application/json"}
 TEXTS = ["a man in a blue shirt", "a dog"]
 REQUEST = {"q": TEXTS, "source": "en", "target": "de"}
 
@@ -55,7 +56,9 @@ def test_all_apis_are_those_of_the_servers(translator: Translator) -> None:
         assert [one["text"] for one in deepl["translations"]] == expected
         assert call(f"{url}/v2/usage").content["character_count"] == 2 * sum(map(len, TEXTS))
         assert call(f"{url}/v1/models").content["models"][0]["name"] == "tiny-en-de"
-        stream = urllib.request.Request(f"{url}/v1/text:streamTranslate", json.dumps({"content": TEXTS[0]}).encode())
+        stream = urllib.request.Request(
+            f"{url}/v1/text:streamTranslate", json.dumps({"content": TEXTS[0]}).encode(), JSON
+        )
         with urllib.request.urlopen(stream, timeout=HANG_S) as response:
             last = response.read().decode().strip().rpartition("data: ")[2]
         assert json.loads(last)["stableText"] == translator.translate(TEXTS[0]).text
@@ -64,7 +67,7 @@ def test_all_apis_are_those_of_the_servers(translator: Translator) -> None:
 def test_files_are_translated(translator: Translator) -> None:
     request = {"settings": {"name": "a.txt"}, "file": base64.b64encode(b"a dog\na man\n").decode()}
     with serving(translator) as server, gateway_to(server) as (_, url):
-        found = urllib.request.Request(f"{url}/v1/files:translate", json.dumps(request).encode())
+        found = urllib.request.Request(f"{url}/v1/files:translate", json.dumps(request).encode(), JSON)
         with urllib.request.urlopen(found, timeout=HANG_S) as response:
             events = [json.loads(line[6:]) for line in response if line.startswith(b"data: ")]
     assert events[-1]["translatedCount"] == events[-1]["textCount"] == 2
@@ -108,7 +111,7 @@ def test_a_change_whose_answer_is_lost_is_made_once(method: str, translator: Tra
 
         def change(verb: str, glossary: str, /, **fields: str) -> str:
             request = urllib.request.Request(
-                f"{url}/v1/glossaries/{glossary}", json.dumps(fields).encode(), method=verb
+                f"{url}/v1/glossaries/{glossary}", json.dumps(fields).encode(), JSON, method=verb
             )
             with urllib.request.urlopen(request, timeout=HANG_S) as response:
                 return str(json.load(response)["glossary"]["id"])

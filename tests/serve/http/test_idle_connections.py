@@ -14,7 +14,7 @@ from tests.support.servers.http_server import call
 
 CONNECTIONS = 10_000
 MAX_GROWTH_BYTES = 200 * 2**20
-REQUEST = b"GET /health HTTP/1.1\r\nHost: jumok\r\n\r\n"
+REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 FILES = CONNECTIONS + 500
 
 

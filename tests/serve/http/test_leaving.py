@@ -19,6 +19,7 @@ from tests.support.hang import HANG_S
 from tests.support.servers.http_server import call, serving_http
 from tests.support.servers.in_process_server import IDLE, check_idle
 
+HEAD = "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
 BODY = json.dumps({"q": ["a dog", "a man"], "source": "en", "target": "de", "alternatives": 2}).encode()
 CLIENTS = 8
 
@@ -32,7 +33,7 @@ def test_a_client_that_leaves_frees_its_rows_within_one_step(tiny_bundle: Path) 
         gate = Gate(translator)
         host, port = served.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
-            head = f"POST /translate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(BODY)}\r\n\r\n"
+            head = HEAD.format(path="/translate", size=len(BODY))
             connection.sendall(head.encode() + BODY)
             gate.arrive()
             sentences = list(translator._engine._replicas[0].batches[5, False].sentences)
@@ -53,7 +54,7 @@ def test_a_reader_of_a_stream_that_leaves_frees_its_row(tiny_bundle: Path) -> No
         gate = Gate(translator)
         host, port = served.url.removeprefix("http://").split(":")
         with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
-            head = f"POST /v1/text:streamTranslate HTTP/1.1\r\nHost: a\r\nContent-Length: {len(body)}\r\n\r\n"
+            head = HEAD.format(path="/v1/text:streamTranslate", size=len(body))
             connection.sendall(f"{head}{body}".encode())
             gate.arrive()
             for _ in range(8):

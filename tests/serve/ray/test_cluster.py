@@ -72,7 +72,9 @@ def load(cluster: Cluster, expected: list[str], **client_options: Any) -> Iterat
 def translate_over_http(cluster: Cluster) -> str:
     """Translate the first text."""
     body = json.dumps({"contents": TEXTS[:1], "options": {"beam_size": 1, "max_length": 12}, "truncate": True})
-    request = urllib.request.Request(f"{cluster.http}/v1/text:translate", body.encode())
+    request = urllib.request.Request(
+        f"{cluster.http}/v1/text:translate", body.encode(), {"Content-Type": "application/json"}
+    )
     with urllib.request.urlopen(request) as response:
         return str(json.load(response)["translations"][0]["hypotheses"][0]["text"])
 

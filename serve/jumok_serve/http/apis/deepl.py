@@ -17,13 +17,14 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.http.apis.deepl_calls import refuse, sender_of
+from jumok_serve.http.apis.deepl_calls import DEEPL
 from jumok_serve.http.apis.deepl_glossaries import glossary_routes
 from jumok_serve.http.apis.languages import language_name, spelled_by
 from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Direction
 from jumok_serve.http.errors import renamed_fields
 from jumok_serve.http.requests import text_field, texts_field
 from jumok_serve.http.site import Incoming, Site, route
+from jumok_serve.service.limits import check_tag_names
 from jumok_serve.text.detection import AUTO
 
 UNLIMITED = 10**12
@@ -52,9 +53,9 @@ VARIANTS = {"en": ("EN-GB", "EN-US"), "pt": ("PT-BR", "PT-PT")}
 def deepl_routes(site: Site) -> list[Route]:
     """Make the endpoints."""
     return [
-        route(site, "/v2/translate", "POST", _translate, refuse),
-        route(site, "/v2/languages", "GET POST", _languages, refuse),
-        route(site, "/v2/usage", "GET POST", _usage, refuse),
+        route(site, DEEPL, "/v2/translate", "POST", _translate, calls=TRANSLATE),
+        route(site, DEEPL, "/v2/languages", "GET POST", _languages, calls=LIST_MODELS),
+        route(site, DEEPL, "/v2/usage", "GET POST", _usage, calls=LIST_MODELS),
         *glossary_routes(site),
     ]
 
@@ -62,7 +63,7 @@ def deepl_routes(site: Site) -> list[Route]:
 async def _translate(incoming: Incoming) -> Response:
     fields = incoming.fields
     texts = texts_field(fields, "text")
-    directions = await incoming.site.backend.directions(sender_of(incoming))
+    directions = await incoming.site.backend.directions(incoming.sender)
     source, target = _pair(fields, directions)
     split = _choice(fields, "split_sentences", SPLITTING, "1")
     markup = _choice(fields, "tag_handling", TAG_HANDLING, "")
@@ -81,7 +82,7 @@ async def _translate(incoming: Incoming) -> Response:
         glossary=_glossary(fields),
     )
     with renamed_fields(FIELDS):
-        response = await incoming.site.backend.call(TRANSLATE, request, sender_of(incoming), TranslateTextResponse)
+        response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
     return JSONResponse(
         {
             "translations": [
@@ -140,17 +141,17 @@ def _refuse_unknown(fields: Mapping[str, Any]) -> None:
 
 def _tag_lists(fields: Mapping[str, Any]) -> dict[str, list[str]]:
     """Return lists of tags, which forms separate by commas."""
+    given = {name: texts_field(fields, name) for name in TAG_LISTS if fields.get(name)}
+    check_tag_names([item for items in given.values() for item in items], "ignore_tags")
     return {
-        name: [tag.strip() for item in texts_field(fields, name) for tag in item.split(",") if tag.strip()]
-        for name in TAG_LISTS
-        if fields.get(name)
+        name: [tag.strip() for item in items for tag in item.split(",") if tag.strip()] for name, items in given.items()
     }
 
 
 async def _languages(incoming: Incoming) -> Response:
     kind = _choice(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
-    await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), sender_of(incoming), ListModelsResponse)
-    tags = sorted({getattr(one, kind) for one in await incoming.site.backend.directions(sender_of(incoming))})
+    await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), incoming.sender, ListModelsResponse)
+    tags = sorted({getattr(one, kind) for one in await incoming.site.backend.directions(incoming.sender)})
     if kind == "source":
         return JSONResponse([{"language": tag.upper(), "name": language_name(tag)} for tag in tags])
     spelled = {variant: tag for tag in tags for variant in VARIANTS.get(tag.lower(), (tag.upper(),))}
@@ -163,5 +164,5 @@ async def _languages(incoming: Incoming) -> Response:
 
 
 async def _usage(incoming: Incoming) -> Response:
-    characters = await incoming.site.backend.usage(sender_of(incoming))
+    characters = await incoming.site.backend.usage(incoming.sender)
     return JSONResponse({"character_count": characters, "character_limit": UNLIMITED})

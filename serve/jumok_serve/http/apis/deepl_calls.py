@@ -1,12 +1,14 @@
-"""Keys and errors of DeepL's HTTP API."""
+"""Keys, requests and errors of DeepL's HTTP API."""
 
 from google.rpc.status_pb2 import Status
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 
 from jumok_proto.errors import GlossaryNotFoundError, JumokError
-from jumok_serve.http.backend import Sender
 from jumok_serve.http.errors import http_status, retry_headers
-from jumok_serve.http.site import Incoming
+from jumok_serve.http.requests import Fields, parse_fields
+from jumok_serve.http.site import Dialect, key_of
+from jumok_serve.service.rpc.access import BEARER
 
 KEY_SCHEME = "DeepL-Auth-Key "
 STATUSES = {401: 403, 404: 400}
@@ -21,6 +23,12 @@ def refuse(error: JumokError, status: Status) -> Response:
     return JSONResponse({"message": status.message}, code, headers=retry_headers(error))
 
 
-def sender_of(incoming: Incoming) -> Sender:
-    """Describe the sender, whose key may come in either scheme."""
-    return incoming.sender(incoming.key(KEY_SCHEME) or incoming.key())
+def _key(headers: Headers, _: bytes) -> str:
+    return key_of(headers, KEY_SCHEME) or key_of(headers, BEARER)
+
+
+def _parse(headers: Headers, query: bytes, body: bytes, most: int) -> Fields:
+    return parse_fields(headers, query, body, most, default="")
+
+
+DEEPL = Dialect(refuse=refuse, key=_key, parse=_parse)

@@ -5,6 +5,7 @@ import io
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -13,13 +14,14 @@ from starlette.routing import Route
 from jumok_proto.errors import GlossariesUnavailableError, InvalidArgumentError
 from jumok_proto.glossaries.tsv import read_tsv, write_tsv
 from jumok_proto.v1 import glossary_pb2 as messages
-from jumok_serve.http.apis.deepl_calls import refuse, sender_of
+from jumok_serve.http.apis.deepl_calls import DEEPL
 from jumok_serve.http.apis.languages import spelled_by
 from jumok_serve.http.backend import Direction
 from jumok_serve.http.backend import Response as Message
 from jumok_serve.http.errors import renamed_fields
 from jumok_serve.http.requests import text_field
 from jumok_serve.http.site import Answer, Incoming, Site, route
+from jumok_serve.text.terms.glossary import MAX_ENTRIES
 
 SERVICE = "/jumok.v1.GlossaryService"
 TSV = "text/tab-separated-values; charset=utf-8"
@@ -47,14 +49,16 @@ def glossary_routes(site: Site) -> list[Route]:
         ("PUT", "/v3/glossaries/{id}/dictionaries", _replace_dictionary),
         ("DELETE", "/v3/glossaries/{id}/dictionaries", _delete_dictionary),
     ]
-    return [route(site, path, verb, answer, refuse) for verb, path, answer in endpoints]
+    return [
+        route(site, DEEPL, path, verb, answer, calls=f"{SERVICE}/ListGlossaries") for verb, path, answer in endpoints
+    ]
 
 
 async def _call(incoming: Incoming, request: Any, kind: type[Message]) -> Message:
     name = type(request).__name__.removesuffix("Request")
     fields = {"dictionaries[0]": "entries", "dictionaries[0].tsv": "entries", "glossary": "glossary_id"}
     with renamed_fields(fields):
-        return await incoming.site.backend.call(f"{SERVICE}/{name}", request, sender_of(incoming), kind)
+        return await incoming.site.backend.call(f"{SERVICE}/{name}", request, incoming.sender, kind)
 
 
 # Version 2: a glossary has one dictionary.
@@ -62,7 +66,7 @@ async def _call(incoming: Incoming, request: Any, kind: type[Message]) -> Messag
 
 async def _pairs(incoming: Incoming) -> Response:
     listed = await _stored(incoming)
-    directions = [] if listed is None else await incoming.site.backend.directions(sender_of(incoming))
+    directions = [] if listed is None else await incoming.site.backend.directions(incoming.sender)
     return JSONResponse(
         {"supported_languages": [{"source_lang": one, "target_lang": other} for one, other in directions]}
     )
@@ -93,7 +97,7 @@ async def _get_single(incoming: Incoming) -> Response:
 async def _entries_as_tsv(incoming: Incoming) -> Response:
     request = messages.GetGlossaryEntriesRequest(glossary=incoming.path["id"])
     found = await _call(incoming, request, messages.GetGlossaryEntriesResponse)
-    return Response(_written(_read_stored(found.entries.tsv)), media_type=TSV)
+    return Response(await _stored_entries(incoming, found), media_type=TSV)
 
 
 async def _delete(incoming: Incoming) -> Response:
@@ -129,9 +133,8 @@ async def _update(incoming: Incoming) -> Response:
         if _dictionary_of(known, dictionary) is not None:
             request = _entries_request(known.id, dictionary)
             found = await _call(incoming, request, messages.GetGlossaryEntriesResponse)
-            merged = {_key(one): (one, other) for one, other in _read_stored(found.entries.tsv)}
-            merged |= {_key(one): (one, other) for one, other in _read_stored(dictionary.tsv)}
-            dictionary.tsv = _written(merged.values())
+            old, new = found.entries.tsv, dictionary.tsv
+            dictionary.tsv = await incoming.work(partial(_merged, old, new), len(old) + len(new))
     update = messages.UpdateGlossaryRequest(
         glossary=known.id, name=text_field(incoming.fields, "name", ""), dictionaries=dictionaries
     )
@@ -146,7 +149,7 @@ async def _entries(incoming: Incoming) -> Response:
     content = {
         "source_lang": found.entries.source_language_code,
         "target_lang": found.entries.target_language_code,
-        "entries": _written(_read_stored(found.entries.tsv)),
+        "entries": await _stored_entries(incoming, found),
         "entries_format": "tsv",
     }
     return JSONResponse({"dictionaries": [content]})
@@ -188,6 +191,11 @@ async def _find(incoming: Incoming) -> messages.StoredGlossary:
     return (await _call(incoming, request, messages.GetGlossaryResponse)).glossary
 
 
+async def _stored_entries(incoming: Incoming, found: messages.GetGlossaryEntriesResponse) -> str:
+    tsv = found.entries.tsv
+    return await incoming.work(lambda: _written(_read_stored(tsv)), len(tsv))
+
+
 def _entries_request(glossary: str, pair: messages.GlossaryEntries) -> messages.GetGlossaryEntriesRequest:
     return messages.GetGlossaryEntriesRequest(
         glossary=glossary,
@@ -220,8 +228,9 @@ async def _dictionary(incoming: Incoming, fields: Mapping[str, Any]) -> messages
     read = {"tsv": _read_tsv, "csv": _read_csv}
     if (form := text_field(fields, "entries_format", "tsv")) not in read:
         raise InvalidArgumentError(f"entries_format must be tsv or csv, got {form!r:.40}", field="entries_format")
+    entries = text_field(fields, "entries")
     try:
-        pair.tsv = _written(_unique(read[form](text_field(fields, "entries"))))
+        pair.tsv = await incoming.work(lambda: _written(_unique(read[form](entries))), len(entries))
     except (ValueError, csv.Error) as error:
         raise InvalidArgumentError(f"entries: {error}", field="entries") from error
     if not pair.tsv:
@@ -231,7 +240,7 @@ async def _dictionary(incoming: Incoming, fields: Mapping[str, Any]) -> messages
 
 async def _pair(incoming: Incoming, fields: Mapping[str, Any]) -> messages.GlossaryEntries:
     """Read a pair of languages that the models translate, in their spelling."""
-    directions = await incoming.site.backend.directions(sender_of(incoming))
+    directions = await incoming.site.backend.directions(incoming.sender)
     source = spelled_by([one.source for one in directions], text_field(fields, "source_lang"))
     target = spelled_by([one.target for one in directions], text_field(fields, "target_lang"))
     if Direction(source, target) not in directions:
@@ -247,9 +256,9 @@ async def _pair(incoming: Incoming, fields: Mapping[str, Any]) -> messages.Gloss
 
 
 def _read_tsv(text: str) -> Iterator[Entry]:
-    for number, line in enumerate(text.splitlines(), start=1):
+    for number, line in enumerate(io.StringIO(text, newline=None), start=1):
         if line.strip():
-            terms = line.split("\t")
+            terms = line.split("\t", 2)
             if len(terms) != 2:
                 raise ValueError(f"line {number} needs a source term, one tab and a target term")
             yield _terms(number, *terms)
@@ -273,6 +282,8 @@ def _terms(number: int, source: str, target: str) -> Entry:
 def _unique(entries: Iterable[Entry]) -> Iterator[Entry]:
     known = set[str]()
     for source, target in entries:
+        if len(known) == MAX_ENTRIES:
+            raise ValueError(f"a glossary takes at most {MAX_ENTRIES} entries: leave some out")
         if _key(source) in known:
             raise ValueError(f"the source term {source!r:.60} comes twice")
         known.add(_key(source))
@@ -286,6 +297,12 @@ def _key(term: str) -> str:
 def _read_stored(tsv: str) -> list[Entry]:
     """Read stored entries; this API knows one target term, so others are left out."""
     return [(line.source, line.targets[0]) for line in read_tsv(tsv)]
+
+
+def _merged(old: str, new: str) -> str:
+    """Add entries, and replace those with the same source terms."""
+    merged = {_key(one): (one, other) for tsv in (old, new) for one, other in _read_stored(tsv)}
+    return _written(merged.values())
 
 
 def _written(entries: Iterable[Entry]) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from google.rpc.status_pb2 import Status
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -19,10 +20,12 @@ from jumok_proto.v1.translation_pb2 import (
 from jumok_serve.http.apis.languages import language_name
 from jumok_serve.http.backend import DETECT, TRANSLATE, Direction
 from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
-from jumok_serve.http.requests import number_field, text_field, texts_field
-from jumok_serve.http.site import Incoming, Site, route
+from jumok_serve.http.requests import number_field, parse_form, text_field, texts_field
+from jumok_serve.http.site import Dialect, Incoming, Site, bearer, route
 from jumok_serve.text.detection import is_auto
 
+KEY = "api_key"
+"""Field of query string or body that may have the key."""
 FORMATS = {"text": MARKUP_UNSPECIFIED, "html": MARKUP_HTML}
 MAX_ALTERNATIVES = 10
 MIN_BEAM_SIZE = 5
@@ -42,11 +45,11 @@ FIELDS = {
 def libretranslate_routes(site: Site) -> list[Route]:
     """Make the endpoints."""
     return [
-        route(site, "/translate", "POST", _translate, _refuse),
-        route(site, "/detect", "POST", _detect, _refuse),
-        route(site, "/languages", "GET", _languages, _refuse),
-        route(site, "/frontend/settings", "GET", _settings, _refuse),
-        route(site, "/health", "GET", _health, _refuse),
+        route(site, LIBRETRANSLATE, "/translate", "POST", _translate, calls=TRANSLATE),
+        route(site, LIBRETRANSLATE, "/detect", "POST", _detect, calls=DETECT),
+        route(site, LIBRETRANSLATE, "/languages", "GET", _languages),
+        route(site, LIBRETRANSLATE, "/frontend/settings", "GET", _settings),
+        route(site, LIBRETRANSLATE, "/health", "GET", _health),
     ]
 
 
@@ -55,12 +58,15 @@ def _refuse(error: JumokError, status: Status) -> Response:
     return JSONResponse({"error": status.message}, STATUSES.get(code, code), headers=retry_headers(error))
 
 
-def _key(incoming: Incoming) -> str:
-    return text_field(incoming.fields, "api_key", "") or incoming.key()
+def _key(headers: Headers, query: bytes) -> str:
+    return bearer(headers, query) or parse_form(query).get(KEY, [""])[0]
+
+
+LIBRETRANSLATE = Dialect(refuse=_refuse, key=_key, key_field=KEY)
 
 
 async def _directions(incoming: Incoming) -> Sequence[Direction]:
-    return await incoming.site.backend.directions(incoming.sender(_key(incoming)))
+    return await incoming.site.backend.directions(incoming.sender)
 
 
 async def _translate(incoming: Incoming) -> Response:
@@ -82,9 +88,7 @@ async def _translate(incoming: Incoming) -> Response:
         request.options.num_hypotheses = alternatives + 1
         request.options.beam_size = max(MIN_BEAM_SIZE, alternatives + 1)
     with renamed_fields(FIELDS):
-        response = await incoming.site.backend.call(
-            TRANSLATE, request, incoming.sender(_key(incoming)), TranslateTextResponse
-        )
+        response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
     hypotheses = [[one.text for one in translation.hypotheses] for translation in response.translations]
     content: dict[str, Any] = {"translatedText": [best for best, *_ in hypotheses]}
     if alternatives:
@@ -106,9 +110,7 @@ def _detected(language: str, confidence: float) -> dict[str, object]:
 async def _detect(incoming: Incoming) -> Response:
     request = DetectLanguageRequest(contents=[text_field(incoming.fields, "q")])
     with renamed_fields(FIELDS):
-        response = await incoming.site.backend.call(
-            DETECT, request, incoming.sender(_key(incoming)), DetectLanguageResponse
-        )
+        response = await incoming.site.backend.call(DETECT, request, incoming.sender, DetectLanguageResponse)
     (result,) = response.results
     return JSONResponse([_detected(one.language_code, one.confidence) for one in result.languages])
 

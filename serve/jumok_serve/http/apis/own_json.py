@@ -3,6 +3,7 @@
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
+from functools import partial
 from typing import NamedTuple
 
 from google.api.annotations_pb2 import http
@@ -11,6 +12,7 @@ from google.protobuf.descriptor import FileDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
@@ -18,8 +20,8 @@ from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.v1 import file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
 from jumok_serve.http.errors import describe, http_status, retry_headers
-from jumok_serve.http.requests import parse_fields, parse_object
-from jumok_serve.http.site import Answer, EventStream, Incoming, Site, route
+from jumok_serve.http.requests import JSON, Fields, parse_fields, parse_object
+from jumok_serve.http.site import Answer, Dialect, EventStream, Incoming, Site, route
 from jumok_serve.service.rpc.responses import written
 
 
@@ -68,14 +70,32 @@ def own_routes(site: Site) -> list[Route]:
         return JSONResponse(document)
 
     return [
-        *(route(site, method.path, method.verb, _answer_of(method), refuse) for method in METHODS),
-        route(site, "/openapi.json", "GET", openapi, refuse),
+        *(
+            route(site, _dialect_of(method), method.path, method.verb, _answer_of(method), calls=method.name)
+            for method in METHODS
+        ),
+        route(site, OWN, "/openapi.json", "GET", openapi),
     ]
 
 
 def refuse(error: JumokError, status: Status) -> Response:
     """Make the response of an error, as Google's APIs spell it."""
     return JSONResponse(error_object(error, status), http_status(error), headers=retry_headers(error))
+
+
+def _parse_query(_: Headers, query: bytes, __: bytes, most: int) -> Fields:
+    return parse_fields(Headers(), query, b"", most)
+
+
+def _parse_body(headers: Headers, _: bytes, body: bytes, most: int) -> Fields:
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != JSON:
+        raise InvalidArgumentError(f"the request has the content type {kind!r}; send {JSON}", field="request")
+    return parse_object(body, most)
+
+
+OWN = Dialect(refuse=refuse, parse=_parse_query)
+_BODY = Dialect(refuse=refuse, parse=_parse_body)
 
 
 def error_object(error: JumokError, status: Status) -> dict[str, object]:
@@ -91,43 +111,44 @@ def error_object(error: JumokError, status: Status) -> dict[str, object]:
     }
 
 
+def _dialect_of(method: Method) -> Dialect:
+    return _BODY if method.verb in WITH_BODY else OWN
+
+
 def _answer_of(method: Method) -> Answer:
     async def answer(incoming: Incoming) -> Response:
-        request = _parse(method, incoming)
-        sender = incoming.sender(incoming.key())
+        request = await incoming.work(partial(_message_of, method, {**incoming.fields, **incoming.path}), incoming.size)
         if method.streams:
             events = _events(method, incoming, request)
             return EventStream(_beginning_with(await anext(events), events))
-        response = await incoming.site.backend.call(method.name, request, sender, method.response)
-        return Response(json_format.MessageToJson(response, indent=None), media_type="application/json")
+        response = await incoming.site.backend.call(method.name, request, incoming.sender, method.response)
+        content = await incoming.work(partial(_json, response), response.ByteSize())
+        return Response(content, media_type=JSON)
 
     return answer
 
 
-def _parse(method: Method, incoming: Incoming) -> Message:
-    request = method.request()
-    most = incoming.site.intake.max_fields
-    if method.verb in WITH_BODY:
-        fields = parse_object(incoming.body, most)
-    else:
-        fields = parse_fields(incoming.headers, incoming.scope["query_string"], b"", most)
+def _message_of(method: Method, fields: Fields) -> Message:
     try:
-        json_format.ParseDict({**fields, **incoming.path}, request)
+        return json_format.ParseDict(fields, method.request())
     except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidArgumentError(f"the request is no {method.request.__name__}: {error}", field="request") from error
-    return request
+
+
+def _json(message: Message) -> str:
+    return json_format.MessageToJson(message, indent=None)
 
 
 async def _events(method: Method, incoming: Incoming, request: Message) -> AsyncIterator[bytes]:
     """Yield the responses as events; an error before the first is raised, a later one is the last event."""
-    sender = incoming.sender(incoming.key())
+    sender = incoming.sender
     begun = False
     try:
         async with aclosing(
             written(lambda write: incoming.site.backend.stream(method.name, request, sender, write))
         ) as messages:
             async for message in messages:
-                yield _event(json_format.MessageToJson(message, indent=None))
+                yield _event(await incoming.work(partial(_json, message), message.ByteSize()))
                 begun = True
     except JumokError as error:
         if not begun:

@@ -6,7 +6,7 @@ from pathlib import Path
 from starlette.responses import Response
 from starlette.routing import Route
 
-from jumok_serve.http.apis.own_json import refuse
+from jumok_serve.http.apis.own_json import OWN
 from jumok_serve.http.site import Answer, Incoming, Site, route
 
 FILES = Path(__file__).parent / "static"
@@ -44,7 +44,7 @@ HEADERS = {
 def playground_routes(site: Site) -> list[Route]:
     """Make the endpoints of the page and of its files."""
     return [
-        route(site, "/" if path.name == INDEX else f"/playground/{path.name}", "GET", _answer_of(path), refuse)
+        route(site, OWN, "/" if path.name == INDEX else f"/playground/{path.name}", "GET", _answer_of(path))
         for path in sorted(FILES.iterdir())
     ]
 

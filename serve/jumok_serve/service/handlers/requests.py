@@ -16,6 +16,7 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.request_terms import request_terms
+from jumok_serve.service.limits import check_tag_names
 from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.tasks.attention_query import AttentionQuery
@@ -93,7 +94,9 @@ def _parse_markup(request: TranslationMessage) -> dict[str, Any]:
         raise InvalidArgumentError(str(error), field="markup") from error
     if markup is None and request.HasField("markup_rules"):
         raise InvalidArgumentError("markup_rules need markup: set it to HTML or XML", field="markup_rules")
-    return {"markup": markup, "markup_rules": rules_from_proto(request.markup_rules)}
+    rules = rules_from_proto(request.markup_rules)
+    check_tag_names((*rules.ignore_tags, *rules.non_splitting_tags, *rules.splitting_tags), "markup_rules")
+    return {"markup": markup, "markup_rules": rules}
 
 
 @lru_cache(MAX_CACHED_OPTIONS)

@@ -64,18 +64,27 @@ class AccessControl:
         if call.counted_by is not None:
             call.counted_by.close(call.account)
 
+    def identify(self, call: Call) -> None:
+        """Find the caller by its token.
+
+        Raises:
+            UnauthenticatedError: no token, or an unknown one.
+            PermissionDeniedError: the token lacks the scope.
+            RateLimitedError: the address exceeds the rate of wrong tokens.
+        """
+        if self._tokens is not None and not call.method.startswith(HEALTH_METHODS):
+            self._authenticate(call, self._tokens)
+
     def admit(self, call: Call) -> None:
         """Identify the caller, and raise if the call is refused.
 
         Raises:
             OverloadedError: too many calls are open, in all or of the caller.
-            UnauthenticatedError: no token, or an unknown one.
-            PermissionDeniedError: the token lacks the scope.
-            RateLimitedError: the caller exceeds its rate, or that of wrong tokens.
+            RateLimitedError: the caller exceeds its rate.
+            JumokError: the errors of `identify`.
         """
+        self.identify(call)
         health = call.method.startswith(HEALTH_METHODS)
-        if self._tokens is not None and not health:
-            self._authenticate(call, self._tokens)
         if call.method in WATCHES:
             calls = self._watches
         elif call.method == CORPUS:

@@ -1,13 +1,56 @@
 """Budget of the bytes of requests in flight, over all connections."""
 
 import asyncio
+import time
 from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+PATIENCE_S = 1.0
+"""Wait of a request for room, in seconds, after which the oldest slow arrival is given up for it."""
+MIN_RATE = 16 * 1024
+"""Bytes per second below which an arrival is slow."""
+
+
+@dataclass(eq=False, kw_only=True)
+class Arrival:
+    """A request that holds bytes while it arrives.
+
+    Attributes:
+        timer: timeout of the reading, which expires at once if the request is given up.
+        patience_s: shortest time, in seconds, over which the rate is looked at.
+        busy: true while the sender waits for the server, and may be silent.
+        received: bytes so far.
+        given_up: true if others needed the room.
+    """
+
+    timer: asyncio.Timeout
+    patience_s: float = PATIENCE_S
+    busy: Callable[[], bool] = lambda: False
+    received: int = 0
+    given_up: bool = False
+    _looked: float = field(default_factory=time.monotonic)
+    _seen: int = 0
+
+    def give_up(self) -> bool:
+        """End the reading, and return True, if the request was slow since the last look."""
+        now = time.monotonic()
+        passed_s = now - self._looked
+        if self.given_up or passed_s < self.patience_s or self.busy():
+            return False
+        self.given_up = self.received - self._seen < MIN_RATE * passed_s
+        self._looked, self._seen = now, self.received
+        if self.given_up:
+            self.timer.reschedule(asyncio.get_running_loop().time())
+        return self.given_up
 
 
 class ByteBudget:
     """Bytes that callers hold together, and each of them at most its share; used in the event loop only.
 
-    Callers that wait take turns, so a caller with many calls does not delay the others.
+    Callers that wait take turns, so a caller with many calls does not delay the others. Requests that arrive slowly
+    keep others out for `PATIENCE_S` at most.
 
     Args:
         most: bytes of all callers.
@@ -19,26 +62,54 @@ class ByteBudget:
         self._share = share
         self._held: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[tuple[int, asyncio.Future[None]]]] = OrderedDict()
+        self._arriving: dict[Arrival, str] = {}  # callers, oldest request first
 
     @property
     def free(self) -> int:
         """Bytes that no caller holds."""
         return self._free
 
-    async def take(self, caller: str, size: int) -> None:
-        """Hold bytes, after a wait if too many are held; at most ``share`` at a time."""
-        if caller not in self._waiting and self._fits(caller, size):
-            self._hold(caller, size)
+    @contextmanager
+    def arriving(self, caller: str, arrival: Arrival) -> Iterator[Arrival]:
+        """Let others end a caller's request if it arrives too slowly."""
+        self._arriving[arrival] = caller
+        try:
+            yield arrival
+        finally:
+            del self._arriving[arrival]
+
+    async def take(self, caller: str, size: int, own: Arrival | None = None) -> None:
+        """Hold bytes, after a wait if too many are held; at most ``share`` at a time.
+
+        Args:
+            own: the request, if it arrives already.
+        """
+        if self.take_now(caller, size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append((size, turn))
         try:
-            await turn
+            while not (await asyncio.wait({turn}, timeout=PATIENCE_S))[0]:
+                self._give_up_oldest(caller, size, own)
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.give_back(caller, size)
             turn.cancel()
             raise
+
+    def take_now(self, caller: str, size: int) -> bool:
+        """Hold bytes and return True if there is room, without a wait."""
+        fits = caller not in self._waiting and self._fits(caller, size)
+        if fits:
+            self._hold(caller, size)
+        return fits
+
+    def _give_up_oldest(self, caller: str, size: int, own: Arrival | None) -> None:
+        """End the oldest other request that arrives slowly: one of this caller if its share is full, else any."""
+        share_is_full = self._held[caller] + size > self._share
+        for arrival, holder in list(self._arriving.items()):
+            if arrival is not own and (holder == caller or not share_is_full) and arrival.give_up():
+                return
 
     def give_back(self, caller: str, size: int) -> None:
         """Stop to hold bytes."""

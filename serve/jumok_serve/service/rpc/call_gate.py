@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Protocol
 
-from jumok_proto.errors import OverloadedError
+from jumok_proto.errors import JumokError, OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.rpc.access import AccessControl
 from jumok_serve.service.rpc.call import CALL, Call
@@ -52,9 +52,25 @@ class CallGate:
             yield
         finally:
             self._access.call_closed(call)
-            call.duration_s = time.monotonic() - call.started
-            for observer in self._observers:
-                observer.ended(call)
+            self._end(call)
+
+    def _end(self, call: Call) -> None:
+        call.duration_s = time.monotonic() - call.started
+        for observer in self._observers:
+            observer.ended(call)
+
+    def identify(self, call: Call) -> None:
+        """Find the caller of a call that is opened later; one that is refused now counts as an ended call.
+
+        Raises:
+            JumokError: the errors of `AccessControl.identify`.
+        """
+        try:
+            self._access.identify(call)
+        except JumokError as error:
+            call.code, call.reason = error.code.name, error.reason
+            self._end(call)
+            raise
 
     def admit(self, call: Call) -> None:
         """Identify the caller, and raise if the call is refused.

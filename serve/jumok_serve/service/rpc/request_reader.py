@@ -11,10 +11,16 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
-from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
+from jumok_proto.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    JumokError,
+    OverloadedError,
+    UnavailableError,
+)
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.byte_budget import ByteBudget
+from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from jumok_serve.service.rpc.field_count import check_fields, fields_of, no_message
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -22,10 +28,14 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 STREAM_SHARE = 4
 """Bytes of streams, for each byte of single requests."""
+STRANGERS = 4
+"""Requests of the largest size that callers without a known token may have in memory together."""
 FIELDS_PER_TEXT, OPTIONS = 4, 1024
 """Fields and numbers of a message: those of an item of a corpus, for each text, and those of options."""
 MIN_TEXTS = 1024
 """Items that a message of a corpus may have."""
+STREAM_PATIENCE_S = 5.0
+"""Silence of a stream, in seconds, after which others may have its room."""
 HEALTH_UPLOAD_S = 5.0
 """Time for a health check to arrive: its callers have no token."""
 
@@ -37,6 +47,7 @@ class Intake:
     Attributes:
         budget: bytes of single requests; each read holds ``max_bytes`` until the size of its message is known.
         stream_budget: bytes of streams. A stream that is silent holds ``max_bytes`` too, and must not delay calls.
+        stranger_budget: bytes of single requests whose callers are known only after they were read.
         max_bytes: size of a message, which gRPC checks before it reads the message.
         max_fields: fields of a message, and packed numbers, at all depths.
         upload_s: time for a request to arrive, in seconds.
@@ -45,6 +56,7 @@ class Intake:
 
     budget: ByteBudget
     stream_budget: ByteBudget
+    stranger_budget: ByteBudget
     max_bytes: int
     max_fields: int
     upload_s: float
@@ -58,6 +70,7 @@ def make_intake(limits: ServiceLimits, reads: int | None = None) -> Intake:
     return Intake(
         budget=ByteBudget(most, most // 2),
         stream_budget=ByteBudget(STREAM_SHARE * most, STREAM_SHARE * most // 2),
+        stranger_budget=ByteBudget(STRANGERS * largest, STRANGERS * largest // 2),
         max_bytes=largest,
         max_fields=FIELDS_PER_TEXT * max(limits.max_texts, MIN_TEXTS) + OPTIONS,
         upload_s=limits.upload_s if reads is None else min(limits.upload_s, HEALTH_UPLOAD_S),
@@ -84,6 +97,13 @@ class RequestFormat:
         except DecodeError:
             pass
         raise no_message()
+
+
+def too_slow(arrival: Arrival, upload_s: float) -> JumokError:
+    """Make the error of a request that did not arrive in time, or was given up for others."""
+    if arrival.given_up:
+        return OverloadedError("the request arrived too slowly while others waited", retry_after_s=RETRY_AFTER_S)
+    return DeadlineExceededError(f"the request did not arrive within {upload_s:g} s")
 
 
 def _never() -> bool:
@@ -113,13 +133,15 @@ class RequestReader:
         Raises:
             InvalidArgumentError: no request, or an invalid one.
             DeadlineExceededError: the request does not arrive in time.
+            OverloadedError: it arrives so slowly that others had to wait for its room.
         """
         await self._hold(self._intake.budget)
         try:
-            async with asyncio.timeout(self._intake.upload_s):
-                data = await self._context.read()
+            async with asyncio.timeout(self._intake.upload_s) as timer:
+                with self._budget.arriving(self._caller, Arrival(timer=timer)) as arrival:
+                    data = await self._context.read()
         except TimeoutError:
-            late = DeadlineExceededError(f"the request did not arrive within {self._intake.upload_s:g} s")
+            late = too_slow(arrival, self._intake.upload_s)
         else:
             if data is EOF:
                 raise InvalidArgumentError("the call ended without a request", field="request")
@@ -142,14 +164,17 @@ class RequestReader:
             async with asyncio.timeout(None) as timer:
                 self._watch(timer, busy)
                 try:
-                    data = await self._context.read()
+                    with self._budget.arriving(
+                        self._caller, Arrival(timer=timer, patience_s=STREAM_PATIENCE_S, busy=busy)
+                    ) as arrival:
+                        data = await self._context.read()
                 finally:
                     if self._alarm is not None:
                         self._alarm.cancel()
         except TimeoutError:
+            waited = "while others waited" if arrival.given_up else f"for {self._intake.silence_s:g} s"
             silent = UnavailableError(
-                f"no message arrived for {self._intake.silence_s:g} s: send the rest in another call",
-                retry_after_s=RETRY_AFTER_S,
+                f"no message arrived {waited}: send the rest in another call", retry_after_s=RETRY_AFTER_S
             )
         else:
             if data is not EOF:
