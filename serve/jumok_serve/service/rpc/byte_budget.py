@@ -21,6 +21,7 @@ class Arrival:
         timer: timeout of the reading, which expires at once if the request is given up.
         patience_s: shortest time, in seconds, over which the rate is looked at.
         busy: true while the sender waits for the server, and may be silent.
+        waits: true while the request waits for room.
         received: bytes so far.
         given_up: true if others needed the room.
     """
@@ -28,16 +29,21 @@ class Arrival:
     timer: asyncio.Timeout
     patience_s: float = PATIENCE_S
     busy: Callable[[], bool] = lambda: False
+    waits: bool = False
     received: int = 0
     given_up: bool = False
     _looked: float = field(default_factory=time.monotonic)
     _seen: int = 0
 
+    def has_room(self) -> None:
+        """Look at the rate from now on: the request no longer waits."""
+        self.waits, self._looked, self._seen = False, time.monotonic(), self.received
+
     def give_up(self) -> bool:
         """End the reading, and return True, if the request was slow since the last look."""
         now = time.monotonic()
         passed_s = now - self._looked
-        if self.given_up or passed_s < self.patience_s or self.busy():
+        if self.given_up or self.waits or passed_s < self.patience_s or self.busy():
             return False
         self.given_up = self.received - self._seen < MIN_RATE * passed_s
         self._looked, self._seen = now, self.received
@@ -84,18 +90,35 @@ class ByteBudget:
         Args:
             own: the request, if it arrives already.
         """
-        if self.take_now(caller, size):
+        if self.take_now(caller, size) or (own is not None and self._exceed(caller, size, own)):
             return
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        turn: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(caller, deque()).append((size, turn))
+
+        def look() -> None:
+            nonlocal alarm
+            if not turn.done():
+                if own is not None and self._exceed(caller, size, own):
+                    turn.set_result(None)
+                else:
+                    self._give_up_oldest(caller, size, own)
+                    alarm = loop.call_later(PATIENCE_S, look)
+
+        alarm = loop.call_later(PATIENCE_S, look)
+        if own is not None:
+            own.waits = True
         try:
-            while not (await asyncio.wait({turn}, timeout=PATIENCE_S))[0]:
-                self._give_up_oldest(caller, size, own)
+            await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
                 self.give_back(caller, size)
             turn.cancel()
             raise
+        finally:
+            alarm.cancel()
+            if own is not None:
+                own.has_room()
 
     def take_now(self, caller: str, size: int) -> bool:
         """Hold bytes and return True if there is room, without a wait."""
@@ -103,6 +126,18 @@ class ByteBudget:
         if fits:
             self._hold(caller, size)
         return fits
+
+    def _exceed(self, caller: str, size: int, own: Arrival) -> bool:
+        """Hold bytes of the oldest request that arrives, beyond the bounds: else requests might wait for each other.
+
+        The oldest of a caller may exceed its share, the oldest of all the bytes of all.
+        """
+        oldest = next(iter(self._arriving), None)
+        oldest_of_caller = next((one for one, holder in self._arriving.items() if holder == caller), None)
+        may = own is oldest or (own is oldest_of_caller and size <= self._free)
+        if may:
+            self._hold(caller, size)
+        return may
 
     def _give_up_oldest(self, caller: str, size: int, own: Arrival | None) -> None:
         """End the oldest other request that arrives slowly: one of this caller if its share is full, else any."""
