@@ -31,18 +31,21 @@ class LingeringTransport:
     """Transport whose connection is closed once its client had time to read the last response.
 
     A socket that is closed with unread bytes resets the connection, and the client may lose the response.
+
+    Attributes:
+        linger: starts the wait; returns False if none is needed.
     """
 
     def __init__(self, transport: asyncio.Transport, linger: Callable[[], bool]) -> None:
         self._transport = transport
-        self._linger = linger
+        self.linger = linger
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._transport, name)
 
     def close(self) -> None:
         """Close the connection, now or after it lingered."""
-        if not self._linger():
+        if not self.linger():
             self._transport.close()
 
 
@@ -122,6 +125,8 @@ class BoundedConnection(H11Protocol):
         self._unset_timers()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
+        if isinstance(self.transport, LingeringTransport):
+            self.transport.linger = lambda: False  # no cycle keeps what was received
 
     def pause_writing(self) -> None:
         """Give the client time to read."""

@@ -22,7 +22,7 @@ from jumok_serve.http.apis.deepl_glossaries import glossary_routes
 from jumok_serve.http.apis.languages import language_name, spelled_by
 from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Direction
 from jumok_serve.http.errors import renamed_fields
-from jumok_serve.http.requests import text_field, texts_field
+from jumok_serve.http.requests import Fields, text_field, texts_field
 from jumok_serve.http.site import Incoming, Site, route
 from jumok_serve.service.limits import check_tag_names
 from jumok_serve.text.detection import AUTO
@@ -61,9 +61,30 @@ def deepl_routes(site: Site) -> list[Route]:
 
 
 async def _translate(incoming: Incoming) -> Response:
-    fields = incoming.fields
+    request = _request(incoming.fields, await incoming.site.backend.directions(incoming.sender))
+    billed = [len(text) for text in request.contents]
+    with renamed_fields(FIELDS):
+        response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
+    return JSONResponse(
+        {
+            "translations": [
+                {
+                    "detected_source_language": (
+                        translation.source_language_code or request.source_language_code
+                    ).upper(),
+                    "text": translation.hypotheses[0].text,
+                    "billed_characters": characters,
+                }
+                for characters, translation in zip(billed, response.translations, strict=True)
+            ]
+        }
+    )
+
+
+def _request(fields: Fields, directions: tuple[Direction, ...]) -> TranslateTextRequest:
+    """Make a request of fields; takes the texts out of them, so that they are in memory once."""
     texts = texts_field(fields, "text")
-    directions = await incoming.site.backend.directions(incoming.sender)
+    fields.pop("text")
     source, target = _pair(fields, directions)
     split = _choice(fields, "split_sentences", SPLITTING, "1")
     markup = _choice(fields, "tag_handling", TAG_HANDLING, "")
@@ -71,7 +92,7 @@ async def _translate(incoming: Incoming) -> Response:
     _refuse_unknown(fields)
     if fields.get("split_sentences") == "nonewlines":
         texts = [text.replace("\n", " ") for text in texts]
-    request = TranslateTextRequest(
+    return TranslateTextRequest(
         contents=texts,
         source_language_code=source,
         target_language_code=target,
@@ -80,20 +101,6 @@ async def _translate(incoming: Incoming) -> Response:
         markup_rules=rules if markup else None,
         copy_unreadable=split,
         glossary=_glossary(fields),
-    )
-    with renamed_fields(FIELDS):
-        response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
-    return JSONResponse(
-        {
-            "translations": [
-                {
-                    "detected_source_language": (translation.source_language_code or source).upper(),
-                    "text": translation.hypotheses[0].text,
-                    "billed_characters": len(text),
-                }
-                for text, translation in zip(texts, response.translations, strict=True)
-            ]
-        }
     )
 
 

@@ -20,7 +20,7 @@ from jumok_proto.v1.translation_pb2 import (
 from jumok_serve.http.apis.languages import language_name
 from jumok_serve.http.backend import DETECT, TRANSLATE, Direction
 from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
-from jumok_serve.http.requests import number_field, parse_form, text_field, texts_field
+from jumok_serve.http.requests import Fields, number_field, parse_form, text_field, texts_field
 from jumok_serve.http.site import Dialect, Incoming, Site, bearer, route
 from jumok_serve.text.detection import is_auto
 
@@ -71,7 +71,26 @@ async def _directions(incoming: Incoming) -> Sequence[Direction]:
 
 async def _translate(incoming: Incoming) -> Response:
     fields = incoming.fields
+    several = isinstance(fields.get("q"), list)
+    request = _request(fields)
+    with renamed_fields(FIELDS):
+        response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
+    hypotheses = [[one.text for one in translation.hypotheses] for translation in response.translations]
+    content: dict[str, Any] = {"translatedText": [best for best, *_ in hypotheses]}
+    if request.HasField("options"):
+        content["alternatives"] = [others for _, *others in hypotheses]
+    if is_auto(request.source_language_code):
+        content["detectedLanguage"] = [
+            _detected(translation.source_language_code, translation.source_language_confidence)
+            for translation in response.translations
+        ]
+    return JSONResponse(content if several else {name: values[0] for name, values in content.items()})
+
+
+def _request(fields: Fields) -> TranslateTextRequest:
+    """Make a request of fields; takes the texts out of them, so that they are in memory once."""
     texts = texts_field(fields, "q")
+    fields.pop("q")
     source, target = text_field(fields, "source"), text_field(fields, "target")
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
     if (form := text_field(fields, "format", "text")) not in FORMATS:
@@ -87,20 +106,7 @@ async def _translate(incoming: Incoming) -> Response:
     if alternatives:
         request.options.num_hypotheses = alternatives + 1
         request.options.beam_size = max(MIN_BEAM_SIZE, alternatives + 1)
-    with renamed_fields(FIELDS):
-        response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
-    hypotheses = [[one.text for one in translation.hypotheses] for translation in response.translations]
-    content: dict[str, Any] = {"translatedText": [best for best, *_ in hypotheses]}
-    if alternatives:
-        content["alternatives"] = [others for _, *others in hypotheses]
-    if is_auto(source):
-        content["detectedLanguage"] = [
-            _detected(translation.source_language_code, translation.source_language_confidence)
-            for translation in response.translations
-        ]
-    if not isinstance(fields["q"], list):
-        content = {name: values[0] for name, values in content.items()}
-    return JSONResponse(content)
+    return request
 
 
 def _detected(language: str, confidence: float) -> dict[str, object]:

@@ -117,7 +117,7 @@ def _dialect_of(method: Method) -> Dialect:
 
 def _answer_of(method: Method) -> Answer:
     async def answer(incoming: Incoming) -> Response:
-        request = await incoming.work(partial(_message_of, method, {**incoming.fields, **incoming.path}), incoming.size)
+        request = await incoming.work(partial(_message_of, method, incoming), incoming.size)
         if method.streams:
             events = _events(method, incoming, request)
             return EventStream(_beginning_with(await anext(events), events))
@@ -128,7 +128,10 @@ def _answer_of(method: Method) -> Answer:
     return answer
 
 
-def _message_of(method: Method, fields: Fields) -> Message:
+def _message_of(method: Method, incoming: Incoming) -> Message:
+    """Make a request of fields; takes them out, so that texts are in memory once."""
+    fields = {**incoming.fields, **incoming.path}
+    incoming.fields.clear()
     try:
         return json_format.ParseDict(fields, method.request())
     except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:

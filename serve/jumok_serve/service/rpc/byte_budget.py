@@ -95,6 +95,7 @@ class ByteBudget:
         loop = asyncio.get_running_loop()
         turn: asyncio.Future[None] = loop.create_future()
         self._waiting.setdefault(caller, deque()).append((size, turn))
+        alarm = loop.call_later(PATIENCE_S, lambda: look())
 
         def look() -> None:
             nonlocal alarm
@@ -105,7 +106,6 @@ class ByteBudget:
                     self._give_up_oldest(caller, size, own)
                     alarm = loop.call_later(PATIENCE_S, look)
 
-        alarm = loop.call_later(PATIENCE_S, look)
         if own is not None:
             own.waits = True
         try:
