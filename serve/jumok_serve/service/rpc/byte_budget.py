@@ -52,6 +52,25 @@ class Arrival:
         return self.given_up
 
 
+class _Alarm:
+    """Calls a function every `PATIENCE_S`, until it is stopped."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+        self._set()
+
+    def _set(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._ring)
+
+    def _ring(self) -> None:
+        self._set()
+        self._call()
+
+    def stop(self) -> None:
+        """Call the function no more."""
+        self._timer.cancel()
+
+
 class ByteBudget:
     """Bytes that callers hold together, and each of them at most its share; used in the event loop only.
 
@@ -92,20 +111,9 @@ class ByteBudget:
         """
         if self.take_now(caller, size) or (own is not None and self._exceed(caller, size, own)):
             return
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append((size, turn))
-        alarm = loop.call_later(PATIENCE_S, lambda: look())
-
-        def look() -> None:
-            nonlocal alarm
-            if not turn.done():
-                if own is not None and self._exceed(caller, size, own):
-                    turn.set_result(None)
-                else:
-                    self._give_up_oldest(caller, size, own)
-                    alarm = loop.call_later(PATIENCE_S, look)
-
+        alarm = _Alarm(lambda: self._make_room(turn, caller, size, own))
         if own is not None:
             own.waits = True
         try:
@@ -116,9 +124,17 @@ class ByteBudget:
             turn.cancel()
             raise
         finally:
-            alarm.cancel()
+            alarm.stop()
             if own is not None:
                 own.has_room()
+
+    def _make_room(self, turn: "asyncio.Future[None]", caller: str, size: int, own: Arrival | None) -> None:
+        """Let the oldest request go on, or end a slow one."""
+        if not turn.done():
+            if own is not None and self._exceed(caller, size, own):
+                turn.set_result(None)
+            else:
+                self._give_up_oldest(caller, size, own)
 
     def take_now(self, caller: str, size: int) -> bool:
         """Hold bytes and return True if there is room, without a wait."""
