@@ -11,6 +11,7 @@ import pytest
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.search import SearchPlan, Terms, TermSpan, options_with_terms
 from jumok_serve.search.options import Sampling
+from jumok_serve.search.term_outcomes import OutcomeTable
 from jumok_serve.search.terms import TermAutomaton, reachable_terms, read_terms
 from tests.support.reference_terms import missing_terms, state_after
 from tests.support.search_cases import make_options
@@ -140,7 +141,8 @@ def test_equal_states_are_one_object() -> None:
     assert automaton.start.next(3) is automaton.start
     assert automaton.start.next(5).next(3).next(5) is automaton.start.next(5)
     assert automaton.start.next(7).bank == 1
-    assert automaton.boosts([automaton.start]) is automaton.boosts([automaton.start.next(3)])
+    table = OutcomeTable(automaton)
+    assert table.boosts([automaton.start]) is table.boosts([automaton.start.next(3)])
 
 
 # --- reach ---
