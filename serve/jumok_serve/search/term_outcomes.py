@@ -50,14 +50,15 @@ class OutcomeTable:
         self._of_eos = [self._columns[token] for token in self._eos]
         self.ends = np.zeros(len(tokens) + 2, np.bool_)
         self.ends[self._of_eos] = True
-        # Terms that each first token begins, one after the other, and the tokens that it adds to the shortest way.
+        # By first token: the terms that it begins, one after the other, and what each adds to the shortest way.
         firsts = sorted(automaton.first_tokens().items())
         self._firsts = [self._columns[token] for token, _ in firsts]
         self._terms = [term for _, added in firsts for term in added]
-        self._begins = np.cumsum([0, *(len(added) for _, added in firsts[:-1])]) if firsts else np.zeros(0, np.int64)
-        self._added = np.array([min(added.values()) for _, added in firsts], np.int32)
-        self._alike = np.array([len({*added.values()}) == 1 for _, added in firsts], np.bool_)
+        self._added = np.array([more for _, added in firsts for more in added.values()], np.int32)
+        self._begins = np.cumsum([0, *(len(added) for _, added in firsts)], dtype=np.int64)[:-1]
         self._once = np.array([token in automaton.once_tokens for token, _ in firsts], np.bool_)
+        of_token = [{automaton.terms.alternatives[term] for term in added} for _, added in firsts]
+        self._alike = np.array([len(terms) == 1 for terms in of_token], np.bool_)
         self._known: dict[TermState, Outcomes] = {}
         self._boosts: tuple[Sequence[TermState], Constraints] = ((), NO_CONSTRAINTS)
 
@@ -113,24 +114,30 @@ class OutcomeTable:
     ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.bool_]]:
         """Return left, bank and known after tokens that go on with no pending ones."""
         automaton = self._automaton
-        idle = {unmet for reading in readings for unmet, _ in automaton.idle(reading, joins=joins)}
-        missing = [automaton.left(Reading(unmet, ())) for unmet in idle]
-        met = [automaton.size - unmet.bit_count() for unmet in idle]
-        left = np.full(len(self._joined), min(missing), np.int32)
-        bank = np.full(len(self._joined), max(met), np.int32)
+        idle = [*{unmet for reading in readings for unmet, _ in automaton.idle(reading, joins=joins)}]
+        missing = np.array([automaton.left(Reading(unmet, ())) for unmet in idle], np.int32)
+        met = np.array([automaton.size - unmet.bit_count() for unmet in idle], np.int32)
+        left, bank = np.full(len(self._joined), missing.min()), np.full(len(self._joined), met.max())
         known = np.ones(len(self._joined), np.bool_)
-        begun_left, begun_bank = left[self._firsts], bank[self._firsts]
-        everywhere = np.ones(len(self._firsts), np.bool_)
-        for unmet, missed, count in zip(idle, missing, met, strict=True) if self._firsts else ():
-            begins = np.logical_or.reduceat([unmet >> term & 1 for term in self._terms], self._begins)
-            begun_left = np.minimum(begun_left, np.where(begins, missed + self._added, _FAR))
-            begun_bank = np.maximum(begun_bank, np.where(begins, count + 1, 0))
-            everywhere &= begins
-        # Of few readings all are followed. Those that are left out because another has met more change nothing then.
-        few = 2 * len(idle) <= FEW_READINGS and not automaton.is_exhausted
-        left[self._firsts], bank[self._firsts] = begun_left, begun_bank
-        known[self._firsts] = few & self._alike & (everywhere | ~self._once)
+        if self._firsts:
+            added = np.stack([self._added_by_firsts(unmet) for unmet in idle])
+            begins = added < _FAR
+            # Few readings are all followed, except one whose pending tokens another has too, which has met more.
+            for number, unmet in enumerate(idle):
+                more = [other for other, rest in enumerate(idle) if rest != unmet and rest & unmet == rest]
+                added[number, begins[more].any(axis=0)] = _FAR
+            begun = added < _FAR
+            left[self._firsts] = np.minimum(left[self._firsts], (missing[:, None] + added).min(axis=0))
+            bank[self._firsts] = np.maximum(bank[self._firsts], ((met[:, None] + 1) * begun).max(axis=0))
+            few = 2 * len(idle) <= FEW_READINGS and not automaton.is_exhausted
+            known[self._firsts] = few & (~self._once | (self._alike & begins.all(axis=0)))
         return left, bank, known
+
+    def _added_by_firsts(self, unmet: int) -> NDArray[np.int32]:
+        """Return by first token what it adds to the shortest way at least, if it begins an unmet term."""
+        is_unmet = np.array([unmet >> term & 1 for term in self._terms], np.bool_)
+        least: NDArray[np.int32] = np.minimum.reduceat(np.where(is_unmet, self._added, _FAR), self._begins)
+        return least
 
     def _look_at(self, state: TermState, outcomes: Outcomes, column: int) -> None:
         """Find the outcome of one token by its state."""
