@@ -15,12 +15,13 @@ from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.request_queue import QUANTUM
 from jumok_serve.engine.scheduling_policy import (
     MAX_LIGHT_ROWS,
+    MAX_LONG_STEP_WORK,
     MAX_SHARED_STEP_WORK,
     SHARED_JOINING_TOKENS,
     SchedulingPolicy,
 )
 from jumok_serve.engine.sentence import Decoded, Sentence
-from jumok_serve.search import SearchPlan
+from jumok_serve.search import SearchPlan, Terms
 from jumok_serve.search.options import Sampling
 from tests.support.search_cases import make_options
 
@@ -108,6 +109,34 @@ def test_one_sentence_may_take_more_than_a_short_step() -> None:
     assert taken[0].light
     assert take(policy, large[:1]) == []
     assert take(policy) == large[1:]
+
+
+def with_terms(caller: str, terms: int, alternatives: int, beam_size: int) -> Sentence:
+    found = Terms(tuple(tuple((index, of_term) for of_term in range(alternatives)) for index in range(terms)))
+    plan = SearchPlan(make_options(beam_size=beam_size, max_length=100), 2, terms=found)
+    return Sentence(source_ids=[5] * 8, plan=plan, caller=caller)
+
+
+@pytest.mark.parametrize(("terms", "alternatives", "beam_size", "together"), [(30, 8, 64, 1), (15, 1, 32, 4)])
+def test_sentences_with_many_terms_make_no_long_step_although_their_caller_is_alone(
+    terms: int, alternatives: int, beam_size: int, together: int
+) -> None:
+    """A caller who comes later would wait for it."""
+    policy = SchedulingPolicy(EngineLimits(), 1)
+    sentences = [with_terms("terms", terms, alternatives, beam_size) for _ in range(32)]
+    policy.admit(sentences, NOW)
+    taken = take(policy)
+    assert len(taken) == together
+    assert len(taken) == 1 or sum(one.plan.step_work for one in taken) <= MAX_LONG_STEP_WORK
+    assert take(policy, taken) == []
+    assert take(policy, taken[1:]) == sentences[together : together + 1]
+
+
+def test_sentences_with_few_terms_share_full_batches() -> None:
+    policy = SchedulingPolicy(EngineLimits(), 1)
+    sentences = [with_terms("terms", 3, 8, 8) for _ in range(60)]
+    policy.admit(sentences, NOW)
+    assert sum(one.plan.step_work for one in take(policy)) > MAX_LONG_STEP_WORK
 
 
 def test_one_sentence_with_a_wide_beam_fills_a_short_step() -> None:
