@@ -59,7 +59,8 @@ def test_boosts_are_those_of_the_states_by_row_and_token() -> None:
     automaton = TermAutomaton(Terms((((7, 5),), ((6,), (3,))), joins=bytes([0] * 9 + [1])), EOS)
     states = [automaton.start, automaton.start.next(7), automaton.start.next(6).next(2).next(7).next(5)]
     places = OutcomeTable(automaton).boosts(states).factors.places.tolist()
-    assert places == [[0, 3], [0, 6], [0, 7], [1, 5], [2, 0], [2, 1]]
+    expected = [(0, (3, 6, 7)), (1, (3, 5, 6, 7)), (2, (0, 1, 7))]
+    assert places == [[row, token] for row, boosted in expected for token in boosted]
 
 
 def test_no_terms_have_no_boosts() -> None:
