@@ -27,10 +27,10 @@ MAX_JOINING_TOKENS = 512
 MAX_SHARED_STEP_WORK = 128
 """Most work of a step while callers contend (`Callers.contended`), in row steps, or one sentence."""
 
-MAX_LONG_STEP_WORK = 512
-"""Most work of a step with a sentence whose own step has more than `MAX_SHARED_STEP_WORK`, or that sentence.
+MAX_TERM_STEP_WORK = 512
+"""Most work of a step with terms besides that of its rows, in row steps, or one sentence.
 
-Many terms cost each sentence as much in a batch as alone, and a caller who comes later waits for the step: 1 s with 32
+Terms cost a sentence as much in a batch as alone, and a caller who comes later waits for the step: 1 s with 32
 sentences of 30 terms and 8 alternatives each, 0.03 s with one."""
 
 SHARED_JOINING_TOKENS = 64
@@ -52,7 +52,7 @@ class SchedulingPolicy:
       Several callers take turns by work (`RequestQueue`).
     - While callers contend (`Callers.contended`), a replica decodes at most `MAX_SHARED_STEP_WORK` at a time, so that a
       step is short. Sentences of light callers (`Callers.is_light`) join at once, in batches of their own.
-    - Sentences with long steps of their own never make a step of more than `MAX_LONG_STEP_WORK`.
+    - The terms of sentences never take more than `MAX_TERM_STEP_WORK` of a step.
     - Few rows, waiting and running, go to the replica that decodes most, as far as it has capacity.
     - Many rows are shared: a replica takes up to its even share of all rows. Only the replica with the fewest rows
       takes more, so no sentence waits forever.
@@ -199,9 +199,13 @@ class SchedulingPolicy:
 
     def _is_long_step(self, sentence: Sentence, occupied: Occupancy) -> bool:
         """True if a step with one more sentence keeps other callers waiting, now or when they come."""
-        own = sentence.plan.step_work
-        most = MAX_LONG_STEP_WORK if own > MAX_SHARED_STEP_WORK else math.inf
-        return occupied.step_work > 0 and occupied.step_work + own > (MAX_SHARED_STEP_WORK if self._contended else most)
+        step_work = occupied.step_work + sentence.plan.step_work
+        if not occupied.step_work:
+            return False
+        if self._contended:
+            return step_work > MAX_SHARED_STEP_WORK
+        has_terms = bool(sentence.plan.terms.alternatives)
+        return has_terms and step_work - occupied.rows - sentence.rows > MAX_TERM_STEP_WORK
 
     def take_ahead(self, replica: int, taken: Sequence[Sentence], now: float) -> list[Sentence]:
         """Take sentences from the queue to encode with those just `taken`."""
