@@ -2,14 +2,14 @@
 
 import logging
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import NamedTuple
 
-from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.errors import ForeignCodeError
+from jumok_serve.interrupts import check
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tokenizers.tokenizer import Tokenizer
@@ -38,13 +38,15 @@ class Source:
     Attributes:
         unknown: number of unknown tokens.
         text: text that was tokenized, if it has unknown tokens and was to be kept.
-        given: the text as given, if it was to be kept.
+        begin: characters before those that are read: a language's code, white space.
+        given: the text as given, as far as it is read, if it was to be kept.
     """
 
     token_ids: tuple[int, ...]
     truncated: bool
     unknown: int = 0
     text: str = ""
+    begin: int = 0
     given: str = ""
 
 
@@ -108,10 +110,11 @@ class InputProcessor:
             raise InvalidArgumentError("no texts: send at least one", field="contents")
         sources: list[Source] = []
         for some in _groups(texts):
-            _check_deadline(deadline)
+            check(deadline, "the texts were tokenized")
             found = self._sources(some, direction, first=len(sources), truncate=truncate, keep_unknown=keep_unknown)
             if keep_given:
-                found = [replace(source, given=text) for source, text in zip(found, some, strict=True)]
+                longest = self._limits.max_source_length * CHARACTERS_PER_TOKEN
+                found = [replace(one, given=text[: one.begin + longest]) for one, text in zip(found, some, strict=True)]
             sources += found
         return sources
 
@@ -173,7 +176,7 @@ class InputProcessor:
         for index, (target, source) in enumerate(zip(targets, sources, strict=True)):
             characters += len(target) if isinstance(target, str) else 0
             if characters > CHARACTERS_PER_DEADLINE_CHECK:
-                _check_deadline(deadline)
+                check(deadline, "the texts were tokenized")
                 characters = 0
             field = f"targets[{index}]"
             if isinstance(target, str):
@@ -260,7 +263,8 @@ class InputProcessor:
             kept = token_ids[:max_tokens]
             unknown = 0 if self._unknown is None else kept.count(self._unknown)
             text = read[index] if unknown and keep_unknown else ""
-            sources.append(Source((*prefix, *kept, *suffix), truncated=truncated, unknown=unknown, text=text))
+            begin = len(texts[index].rstrip()) - len(whole[index].rstrip())
+            sources.append(Source((*prefix, *kept, *suffix), truncated, unknown=unknown, text=text, begin=begin))
         return sources
 
     def _readable(self, text: str, direction: Direction, max_characters: int, *, field: str, truncate: bool) -> str:
@@ -305,11 +309,6 @@ class InputProcessor:
                 _encode(self._tokenizer.encode, text, f"contents[{number}]")
                 for number, text in enumerate(texts, start=first)
             ]
-
-
-def _check_deadline(deadline: float | None) -> None:
-    if deadline is not None and time.monotonic() > deadline:
-        raise DeadlineExceededError("the deadline passed while the texts were tokenized")
 
 
 def _groups(texts: Sequence[str]) -> Iterator[list[str]]:
