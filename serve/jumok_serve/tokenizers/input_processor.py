@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -38,7 +38,6 @@ class Source:
     Attributes:
         unknown: number of unknown tokens.
         text: text that was tokenized, if it has unknown tokens and was to be kept.
-        begin: characters before those that are read: a language's code, white space.
         given: the text as given, as far as it is read, if it was to be kept.
     """
 
@@ -46,7 +45,6 @@ class Source:
     truncated: bool
     unknown: int = 0
     text: str = ""
-    begin: int = 0
     given: str = ""
 
 
@@ -111,11 +109,14 @@ class InputProcessor:
         sources: list[Source] = []
         for some in _groups(texts):
             check(deadline, "the texts were tokenized")
-            found = self._sources(some, direction, first=len(sources), truncate=truncate, keep_unknown=keep_unknown)
-            if keep_given:
-                longest = self._limits.max_source_length * CHARACTERS_PER_TOKEN
-                found = [replace(one, given=text[: one.begin + longest]) for one, text in zip(found, some, strict=True)]
-            sources += found
+            sources += self._sources(
+                some,
+                direction,
+                first=len(sources),
+                truncate=truncate,
+                keep_unknown=keep_unknown,
+                keep_given=keep_given,
+            )
         return sources
 
     def prefixes(
@@ -227,7 +228,14 @@ class InputProcessor:
         return any(any(map(str.isalnum, piece)) and not _BYTE.fullmatch(piece) for piece in pieces)
 
     def _sources(
-        self, texts: Sequence[str], direction: Direction, *, first: int, truncate: bool, keep_unknown: bool
+        self,
+        texts: Sequence[str],
+        direction: Direction,
+        *,
+        first: int,
+        truncate: bool,
+        keep_unknown: bool,
+        keep_given: bool,
     ) -> list[Source]:
         """Tokenize some texts of a request; ``first`` is the index of the first one."""
         limit, prefix, suffix = self._limits.max_source_length, direction.source_prefix, direction.source_suffix
@@ -263,8 +271,11 @@ class InputProcessor:
             kept = token_ids[:max_tokens]
             unknown = 0 if self._unknown is None else kept.count(self._unknown)
             text = read[index] if unknown and keep_unknown else ""
-            begin = len(texts[index].rstrip()) - len(whole[index].rstrip())
-            sources.append(Source((*prefix, *kept, *suffix), truncated, unknown=unknown, text=text, begin=begin))
+            given = ""
+            if keep_given:
+                begin = len(texts[index].rstrip()) - len(whole[index].rstrip())  # of what is read
+                given = texts[index][: begin + max_characters]
+            sources.append(Source((*prefix, *kept, *suffix), truncated, unknown=unknown, text=text, given=given))
         return sources
 
     def _readable(self, text: str, direction: Direction, max_characters: int, *, field: str, truncate: bool) -> str:
