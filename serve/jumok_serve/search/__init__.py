@@ -74,11 +74,11 @@ HISTORY_WORK, DRAW_WORK, TOP_P_WORK = 0.25, 3, 9
 """Additional work of a row whose constraints depend on its tokens, of one that draws, and of a draw with ``top_p``.
 
 In row steps. Measured with a model of 6 MiB and 6,000 tokens: 0.15 to 0.35, 3.2 and 9.4."""
-TERM_WORK, MOST_WEIGHED_TERMS = 0.2, 20
-"""Additional work of a row for each term of its sentence, in row steps; more terms share the largest beam.
+TERM_WORK, MOST_WEIGHED_TERMS, ALTERNATIVE_WORK = 0.2, 20, 0.025
+"""Additional work of a row for each term of its sentence and for each further alternative, in row steps.
 
-Measured with the same model, in processor time of two cores (2026-11-26): 0.5 with one term, 0.6 with 4, 1.3 to 6.5
-with 16, 1.7 to 9 with 40, by how many of the terms the model writes by itself."""
+More terms share the largest beam. Measured with the same model, in processor time of two cores (2026-11-28): 2 with 7
+terms of one or of 8 alternatives, 2 and 6 with 15, 4 and 10 with 30."""
 WIDE_BEAM, WIDE_WORK = 16, 1 / 170
 """Additional work of a row for each hypothesis by which its beam is larger than `WIDE_BEAM`, in row steps.
 
@@ -111,9 +111,10 @@ class SearchPlan:
     @property
     def step_work(self) -> int:
         """Work of a step in row steps, rounded up; one is the time of a row without constraints."""
-        terms = min(sum(map(bool, self.terms.alternatives)), MOST_WEIGHED_TERMS)
+        further = [len(of_term) - 1 for of_term in self.terms.alternatives if of_term]
+        terms = TERM_WORK * min(len(further), MOST_WEIGHED_TERMS) + ALTERNATIVE_WORK * sum(further)
         wider = max(0, self.options.beam_size - WIDE_BEAM)
-        return math.ceil(self.rows * (self._row_work + max(TERM_WORK * terms, WIDE_WORK * wider)))
+        return math.ceil(self.rows * (self._row_work + max(terms, WIDE_WORK * wider)))
 
     @property
     def _row_work(self) -> float:

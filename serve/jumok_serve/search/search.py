@@ -3,7 +3,7 @@
 import math
 import operator
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 from jumok_proto.results import FinishReason
 from jumok_serve.search.constraints import Constraints
 from jumok_serve.search.terms import TermSpan
+
+Score = TypeVar("Score", float, NDArray[np.float64])
 
 DEAD_SCORE = -1e9
 """Largest score of a dead row, which keeps its place in the beam, but can neither finish nor recover."""
@@ -161,7 +163,7 @@ class Search(Protocol):
         """
 
 
-def normalized_score(score: float, length: int, length_penalty: float) -> float:
+def normalized_score(score: Score, length: int, length_penalty: float) -> Score:
     """Return score / length^length_penalty; an empty hypothesis counts as one token.
 
     The range of `length_penalty` keeps every result finite.

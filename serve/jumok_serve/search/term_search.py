@@ -4,8 +4,8 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from functools import partial
-from typing import Final, TypeAlias
+from functools import cached_property, partial
+from typing import Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,17 +13,41 @@ from numpy.typing import NDArray
 from jumok_serve.search.beam import BeamSearch, Ended, by_score
 from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.search.search import DEAD_SCORE, FinishedHypothesis, normalized_score
+from jumok_serve.search.search import DEAD_SCORE, FinishedHypothesis, Score, normalized_score
+from jumok_serve.search.term_outcomes import OutcomeTable
 from jumok_serve.search.term_rows import TermRows
 from jumok_serve.search.terms import BOOST, TermAutomaton, Terms, TermState, reachable_terms
 
-_Continuation: TypeAlias = tuple[float, int, int, TermState, float]
-"""Negated sum of token scores, row, next token, state after it, and merit; ordered so that the best is first."""
 ALL_CONTINUATIONS: Final = 2**31 - 1
 TERM_LENGTH: Final = 20
 """Length, in tokens, by which the log-probabilities of terms are normalized in every hypothesis."""
 AFTER_TERM: Final = 16
 """More candidates of a row after a term: the best may all continue its last word."""
+
+
+class _Continuations(NamedTuple):
+    """Continuations, best first, [n].
+
+    Attributes:
+        totals: sums of token scores.
+        rows, tokens: rows, and next tokens.
+        merits: what ended hypotheses are ranked by.
+        left, banks: those of the states after the tokens.
+        ends: True for EOS.
+    """
+
+    totals: NDArray[np.float64]
+    rows: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    merits: NDArray[np.float64]
+    left: NDArray[np.int32]
+    banks: NDArray[np.int32]
+    ends: NDArray[np.bool_]
+
+    def ended(self, places: NDArray[np.int64], ranks: NDArray[np.float64], length: int) -> list[Ended]:
+        """Return some of them as ended hypotheses of rows with `length` tokens."""
+        columns = (column[places].tolist() for column in (ranks, self.rows, self.tokens, self.totals))
+        return [Ended(rank, length, row, (token, total)) for rank, row, token, total in zip(*columns, strict=True)]
 
 
 class TermSearch(BeamSearch):
@@ -62,6 +86,11 @@ class TermSearch(BeamSearch):
         self.num_continuations = ALL_CONTINUATIONS
         self._prepare_rows()
 
+    @cached_property
+    def _table(self) -> OutcomeTable:
+        """What tokens make of the states; searches that native steps advance to their end need none."""
+        return OutcomeTable(self._automaton)
+
     @property
     def _writes(self) -> bool:
         """True if the next step writes tokens that are not forced."""
@@ -76,7 +105,7 @@ class TermSearch(BeamSearch):
     def boosts(self) -> Constraints:
         if self._is_native or not self._writes:
             return NO_CONSTRAINTS
-        return self._combined or self._automaton.boosts(self._states)
+        return self._combined or self._table.boosts(self._states)
 
     def _prepare_step(self) -> None:
         super()._prepare_step()
@@ -133,78 +162,62 @@ class TermSearch(BeamSearch):
 
     def _write(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
         length = self.position + 1 - len(self._prompt)
-        at_maximum = length == self._options.max_length
         found = self._continuations(tokens, scores, rows)
-        banks: list[list[_Continuation]] = [[] for _ in range(self._automaton.size + 1)]
-        ended: list[_Continuation] = []
-        for one in found:
-            if at_maximum or one[2] in self._eos_ids:
-                ended.append(one)
-            else:
-                banks[one[3].bank].append(one)
-        if ended:
-            self._keep_ended(ended, found, length)
-        chosen = self._allocate(banks)
-        if not chosen and not self._ended:
-            self._ended = self._fewest_missing([] if found else self._rows_as_ended(length - 1))
-        self._states = [one[3] for one in chosen]
-        self._run_on([one[2] for one in chosen], [-one[0] for one in chosen], [one[1] for one in chosen])
-        self._merits = [one[4] for one in chosen]
+        ends = found.ends | (length == self._options.max_length)
+        if ends.any():
+            self._keep_ended(found, ends, length)
+        chosen = self._allocate(found, np.flatnonzero(~ends))
+        if not len(chosen) and not self._ended:
+            self._ended = self._fewest_missing([] if len(ends) else self._rows_as_ended(length - 1))
+        chosen_tokens, parents = found.tokens[chosen].tolist(), found.rows[chosen].tolist()
+        self._states = [self._states[row].next(token) for row, token in zip(parents, chosen_tokens, strict=True)]
+        self._run_on(chosen_tokens, found.totals[chosen].tolist(), parents)
+        self._merits = found.merits[chosen].tolist()
         self.scores = [0.0] * len(chosen) + [DEAD_SCORE] * (self.beam_size - len(chosen))
-        self.finished = not chosen or (len(self._ended) == self._most_ended and self._stops(length))
+        self.finished = not len(chosen) or (len(self._ended) == self._most_ended and self._stops(length))
 
-    def _continuations(
-        self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]
-    ) -> list[_Continuation]:
+    def _continuations(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> _Continuations:
         """Return the continuations that are alive, best first: of each row with boosted tokens and the best others."""
-        states, sums, merits, eos_ids = self._states, self._sums, self._merits, self._eos_ids
-        forced = self._forced is not None
-        # What a batch finds beyond these does not count.
-        others = [_most_others(self._options, self._automaton, state) for state in states]
-        boosted = [state.boosted for state in states]
-        left = sum(others) + sum(map(len, boosted))
-        found = []
-        for token, score, row in zip(tokens, scores, rows, strict=True):
-            if not left or not score > DEAD_SCORE:  # or NaN, as are all that follow
-                break
-            state = states[row]
-            added = score
-            if forced:
-                added = score - sums[row]
-            elif token in boosted[row]:
-                added = score / BOOST
-                left -= 1
-            elif others[row]:
-                others[row] -= 1
-                left -= 1
-            else:
-                continue
-            after = state if token in eos_ids else state.next(token)
-            if not after.surplus:
-                merit = merits[row] if after.left < state.left else merits[row] + added
-                found.append((-(sums[row] + added), row, token, after, merit))
-        found.sort()
-        return found
+        states, table = self._states, self._table
+        added = np.array(scores, np.float64)
+        alive = np.logical_and.accumulate(added > DEAD_SCORE)  # after a dead one or NaN all are
+        of_token, of_row, added = np.array(tokens, np.int64)[alive], np.array(rows, np.int64)[alive], added[alive]
+        columns, sums, merits = table.columns_of(of_token), np.array(self._sums)[of_row], np.array(self._merits)[of_row]
+        after = table.of(states, of_row, columns)
+        kept = ~after.surplus
+        if self._forced is not None:
+            added = added - sums
+        else:
+            added = np.where(after.boosted, added / BOOST, added)
+            # What a batch finds beyond these does not count.
+            others = np.array([_most_others(self._options, self._automaton, state) for state in states])
+            kept &= after.boosted | (_ranks(2 * of_row + after.boosted) < others[of_row])
+        nearer = after.left < np.array([state.left for state in states])[of_row]
+        totals, merits = sums + added, np.where(nearer, merits, merits + added)
+        order = np.lexsort((of_token, of_row, -totals))
+        order = order[kept[order]]
+        return _Continuations(
+            totals=totals[order],
+            rows=of_row[order],
+            tokens=of_token[order],
+            merits=merits[order],
+            left=after.left[order],
+            banks=after.bank[order],
+            ends=table.ends[columns[order]],
+        )
 
-    def _keep_ended(self, ended: Sequence[_Continuation], found: Sequence[_Continuation], length: int) -> None:
+    def _keep_ended(self, found: _Continuations, ends: NDArray[np.bool_], length: int) -> None:
         """Keep the best ended hypotheses with all terms, or without if there are none."""
-        complete = sorted((self._rank_of(one, length) for one in found if one[3].complete), reverse=True)
-        worst = complete[: self._most_ended][-1] if complete else DEAD_SCORE
-        for one in ended:
-            negated, row, token, state, _ = one
-            final = self._rank_of(one, length)
-            hypothesis = Ended(final, length - 1, row, (token, -negated))
-            if not state.complete:
-                self._short.append((state.left, hypothesis))
-            elif final >= worst:
-                self._ended.append(hypothesis)
+        ranks, complete = self._ranked(found.merits, found.totals, length), found.left == 0
+        best = np.sort(ranks[complete])[-self._most_ended :]
+        kept = np.flatnonzero(ends & complete & (ranks >= (best[0] if len(best) else DEAD_SCORE)))
+        self._ended += found.ended(kept, ranks, length - 1)
         self._ended.sort(key=by_score, reverse=True)  # stable: of equal ones the earlier stays first
         del self._ended[self._most_ended :]
+        short = np.flatnonzero(ends & ~complete)
+        short = short[np.lexsort((-ranks[short], found.left[short]))][: self.beam_size]
+        self._short += zip(found.left[short].tolist(), found.ended(short, ranks, length - 1), strict=True)
         self._short = [] if self._ended else sorted(self._short, key=_by_missing)[: self.beam_size]
-
-    def _rank_of(self, continuation: _Continuation, length: int) -> float:
-        negated, *_, merit = continuation
-        return self._ranked(merit, -negated, length)
 
     def _rank(self, row: int, length: int) -> float:
         return self._ranked(self._merits[row], self._sums[row], length)
@@ -214,7 +227,7 @@ class TermSearch(BeamSearch):
             return super()._rivals()
         return [row for row, state in enumerate(self._states) if state.complete]  # the others have yet to pay for terms
 
-    def _ranked(self, merit: float, total: float, length: int) -> float:
+    def _ranked(self, merit: Score, total: Score, length: int) -> Score:
         penalty = self._options.length_penalty
         return normalized_score(merit, length, penalty) + normalized_score(total - merit, TERM_LENGTH, penalty)
 
@@ -227,18 +240,19 @@ class TermSearch(BeamSearch):
         missing = [*self._short, *((state.left, row) for state, row in zip(self._states, rows, strict=False))]
         return [one for _, one in sorted(missing, key=_by_missing)]
 
-    def _allocate(self, banks: Sequence[Sequence[_Continuation]]) -> list[_Continuation]:
+    def _allocate(self, found: _Continuations, places: NDArray[np.int64]) -> NDArray[np.int64]:
         """Choose the continuations that run on: the best of each bank, and the one that needs the fewest tokens."""
-        parts = divide(self.beam_size, [len(bank) for bank in banks])
-        chosen = [one for bank, part in zip(banks, parts, strict=True) for one in bank[:part]]
-        if not chosen:
-            return []
-        leader = min((one for bank in banks for one in bank), key=lambda one: (one[3].left, one))
-        if leader not in chosen:
-            same_bank = [one for one in chosen if one[3].bank == leader[3].bank]
-            chosen.remove(same_bank[-1] if same_bank else chosen[0])
-            chosen.append(leader)
-        return sorted(chosen)
+        if not len(places):
+            return places
+        banks = found.banks[places]
+        parts = divide(self.beam_size, np.bincount(banks).tolist())
+        chosen = _ranks(banks) < np.array(parts)[banks]
+        leader = found.left[places].argmin()
+        if not chosen[leader]:
+            same_bank, lowest = chosen & (banks == banks[leader]), chosen & (banks == banks[chosen].min())
+            replaced = np.flatnonzero(same_bank)[-1] if same_bank.any() else np.flatnonzero(lowest)[0]
+            chosen[[replaced, leader]] = False, True
+        return places[chosen]
 
     def stable_tokens(self) -> list[int]:
         if self.finished or self._ended:
@@ -271,6 +285,15 @@ def divide(places: int, wanted: Sequence[int]) -> list[int]:
             places -= given
         unfilled = [bank for bank in unfilled if wanted[bank] > parts[bank]]
     return parts
+
+
+def _ranks(groups: NDArray[np.int64] | NDArray[np.int32]) -> NDArray[np.int64]:
+    """Return the place of each element among those of its group."""
+    order = np.argsort(groups, kind="stable")
+    in_order = groups[order]
+    ranks = np.empty(len(groups), np.int64)
+    ranks[order] = np.arange(len(groups)) - in_order.searchsorted(in_order)
+    return ranks
 
 
 def _combine(constraints: Constraints, boosts: Constraints) -> tuple[Constraints, Constraints]:

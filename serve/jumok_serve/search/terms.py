@@ -9,10 +9,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Final, NamedTuple, TypeAlias
 
-import numpy as np
-
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
 from jumok_serve.search.options import MAX_BEAM_SIZE, SearchOptions
 
 BOOST: Final = 2.0**-20
@@ -155,6 +152,7 @@ class TermState:
     """The ways to read the tokens of a row.
 
     Attributes:
+        readings: the ways.
         left: tokens that the shortest way to all terms still needs.
         complete: True if a hypothesis that ends here contains all terms.
         bank: most terms that a reading has met or begun.
@@ -163,12 +161,12 @@ class TermState:
     """
 
     __slots__ = (
-        *("_automaton", "_boosted", "_next", "_others", "_pending", "_readings"),
-        *("awaits_end", "bank", "complete", "left", "surplus"),
+        *("_automaton", "_boosted", "_next", "_others", "_pending"),
+        *("awaits_end", "bank", "complete", "left", "readings", "surplus"),
     )
 
     def __init__(self, automaton: "TermAutomaton", readings: tuple[Reading, ...]) -> None:
-        self._automaton, self._readings = automaton, readings
+        self._automaton, self.readings = automaton, readings
         self._pending = any(reading.pending for reading in readings)
         self.left = min(map(automaton.left, readings))
         self.complete = self.left == 0
@@ -183,7 +181,7 @@ class TermState:
     def boosted(self) -> frozenset[int]:
         """Tokens that go on with a term, or end the hypothesis after the last; found for the states of rows only."""
         if self._boosted is None:
-            boosted = {token for reading in self._readings for token in self._automaton.next_tokens(reading)}
+            boosted = self._automaton.next_tokens(self.readings)
             if self.complete and self.awaits_end:  # all likely tokens may continue the word
                 boosted.update(self._automaton.eos_ids)
             self._boosted = frozenset(boosted)
@@ -198,7 +196,7 @@ class TermState:
         joins = automaton.terms.continues_word(token)
         if token not in automaton.tokens:
             return self.after_other(joins)
-        state = self._next[token] = automaton.state_after(self._readings, token, joins=joins)
+        state = self._next[token] = automaton.state_after(self.readings, token, joins=joins)
         return state
 
     def after_other(self, joins: bool) -> "TermState":
@@ -207,7 +205,7 @@ class TermState:
             return self
         joins = joins and self.awaits_end  # else both give one state
         if joins not in self._others:
-            self._others[joins] = self._automaton.state_after(self._readings, _NO_TERM, joins=joins)
+            self._others[joins] = self._automaton.state_after(self.readings, _NO_TERM, joins=joins)
         return self._others[joins]
 
 
@@ -245,11 +243,15 @@ class TermAutomaton:
             one for group, once in zip(terms.alternatives, flags, strict=True) if once for one in group
         )
         self.once_tokens = frozenset(token for one in self.once for token in one)
+        self._first_tokens = {
+            index: frozenset(sequence[0] for sequence in group)
+            for index, group in enumerate(terms.alternatives)
+            if group
+        }
         self._once_prefixes = frozenset(one[:length] for one in self.once for length in range(1, len(one) + 1))
         self.first_reading = Reading(sum(self._shortest), ())
         self._missing: dict[int, int] = {}  # tokens of unmet terms
         self._states: dict[tuple[Reading, ...], TermState] = {}
-        self._boosts: dict[tuple[TermState, ...], Constraints] = {}
         self._work = 0
         self.start = self._state((self.first_reading,))
 
@@ -257,6 +259,11 @@ class TermAutomaton:
     def is_ambiguous(self) -> bool:
         """True if a row had more than `FEW_READINGS`."""
         return self._work > 0
+
+    @property
+    def is_exhausted(self) -> bool:
+        """True if few readings of a row are followed from now on."""
+        return self._work >= MAX_WORK
 
     def _state(self, readings: tuple[Reading, ...]) -> TermState:
         if readings not in self._states:
@@ -276,9 +283,7 @@ class TermAutomaton:
         """
         unmet, pending = reading
         following = []
-        idle = [(unmet, 0)] if not pending else []
-        if pending and not joins:
-            idle = [(unmet & ~bit, bit) for bit in self._met(reading)]
+        idle = self.idle(reading, joins=joins)
         if token is None:
             return [(Reading(unmet, ()), 0), *((Reading(left, ()), bit) for left, bit in idle)]
         for left, bit in idle:
@@ -288,6 +293,13 @@ class TermAutomaton:
         if pending and self._is_followed(unmet, (*pending, token)):
             following.append((Reading(unmet, (*pending, token)), 0))
         return following
+
+    def idle(self, reading: Reading, *, joins: bool) -> list[tuple[int, int]]:
+        """Return the unmet terms after a token that begins nothing, each with the term that was met, or 0."""
+        unmet, pending = reading
+        if not pending:
+            return [(unmet, 0)]
+        return [] if joins else [(unmet & ~bit, bit) for bit in self._met(reading)]
 
     def _is_followed(self, unmet: int, tokens: Tokens) -> bool:
         """True if the tokens begin, or are, an alternative of an unmet term, or one that may not be repeated."""
@@ -340,7 +352,7 @@ class TermAutomaton:
         if len(readings) == 1:
             return [*readings]
         self._work += max(0, len(readings) - FEW_READINGS)
-        most = MAX_READINGS if self._work < MAX_WORK else 2
+        most = 2 if self.is_exhausted else MAX_READINGS
         compared = self._first(readings, 4 * most)  # each with each other
         kept = [
             one
@@ -377,24 +389,32 @@ class TermAutomaton:
             default=missing,
         )
 
-    def next_tokens(self, reading: Reading) -> set[int]:
+    def next_tokens(self, readings: Collection[Reading]) -> set[int]:
         """Return the tokens that go on with a term, or begin one if a term is met."""
-        ways = [reading, *(Reading(reading.unmet & ~bit, ()) for bit in self._met(reading))]
-        return {
-            sequence[len(begun)]
-            for left, begun in ways
-            for bit, sequence in self._by_prefix.get(begun, ())
-            if bit & left and len(sequence) > len(begun)
+        tokens = {
+            sequence[len(pending)]
+            for unmet, pending in readings
+            for bit, sequence in (self._by_prefix.get(pending, ()) if pending else ())
+            if bit & unmet and len(sequence) > len(pending)
         }
+        idle = {unmet for reading in readings for unmet, _ in self.idle(reading, joins=False)}
+        begun = {term for term in self._first_tokens if any(1 << term & unmet for unmet in idle)}
+        return tokens.union(*(self._first_tokens[term] for term in begun))
 
-    def boosts(self, states: Sequence[TermState]) -> Constraints:
-        """Return the factors that raise the tokens which go on with a term, for rows in these states."""
-        key = tuple(states)
-        if key not in self._boosts:
-            places = [(row, token) for row, state in enumerate(states) for token in sorted(state.boosted)]
-            self._boosts[key] = (
-                Constraints(Entries(np.array(places, np.int64), np.full(len(places), BOOST, np.float32)), NO_ENTRIES)
-                if places
-                else NO_CONSTRAINTS
-            )
-        return self._boosts[key]
+    def first_tokens(self) -> dict[int, dict[int, int]]:
+        """Return the tokens that begin terms, and by term the tokens that each adds to the shortest way at least."""
+        added: dict[int, dict[int, int]] = {}
+        for bit, sequence in self._by_prefix.get((), ()):
+            of_token, more = added.setdefault(sequence[0], {}), len(sequence) - 1 - self._shortest[bit]
+            term = bit.bit_length() - 1
+            of_token[term] = min(more, of_token.get(term, more))
+        return added
+
+    def going_on(self, readings: Collection[Reading]) -> set[int]:
+        """Return the tokens that go on with pending ones, of terms that are met too."""
+        return {
+            sequence[len(pending)]
+            for _, pending in readings
+            for _, sequence in (self._by_prefix.get(pending, ()) if pending else ())
+            if len(sequence) > len(pending)
+        }

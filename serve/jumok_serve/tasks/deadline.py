@@ -3,7 +3,8 @@
 import time
 from concurrent.futures import CancelledError
 
-from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.interrupts import check
 
 MAX_TIMEOUT_S = 1e9
 """Longer timeouts, such as integers beyond every float, are cut to it."""
@@ -50,5 +51,4 @@ class Deadline:
         """
         if self._cancelled:
             raise CancelledError
-        if self._at is not None and time.monotonic() > self._at:
-            raise DeadlineExceededError(f"the deadline passed while {doing}")
+        check(self._at, doing)

@@ -14,6 +14,7 @@ from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.engine.statistics import Progress
+from jumok_serve.interrupts import check
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, options_with_terms
@@ -360,6 +361,7 @@ def submit_sources(
                         error.field = f"target_prefixes[{index}]"
                     raise
             if parameters.terms is not None:
+                check(parameters.deadline, "terms were looked for")
                 terms = model.term_tokenizer.find(source.given, parameters.terms, direction, field=f"contents[{index}]")
                 widened = options_with_terms(options, terms.tokens)
                 beam_size = widened.beam_size if widened.beam_size > options.beam_size else None

@@ -2,13 +2,12 @@
 
 import logging
 import re
-import time
 from collections.abc import Iterator
 from itertools import accumulate, islice
 
-from jumok_proto.errors import DeadlineExceededError
 from jumok_serve.errors import ForeignCodeError
 from jumok_serve.foreign import ForeignCode
+from jumok_serve.interrupts import check
 from jumok_serve.text.boundary_rules import ends_sentence, list_items
 
 logger = logging.getLogger(__name__)
@@ -124,8 +123,7 @@ def _ends(line: str, language: str, deadline: float | None) -> Iterator[int]:
         return
     begin = 0
     while begin < len(line):
-        if deadline is not None and time.monotonic() > deadline:
-            raise DeadlineExceededError("the deadline passed while a text was split into sentences")
+        check(deadline, "a text was split into sentences")
         piece = _piece(line, begin)
         length = len(piece)
         last = begin + length == len(line)

@@ -12,6 +12,7 @@ from jumok_proto.results import AppliedTerm, FinishReason, Hypothesis, Timings, 
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
+from jumok_serve.interrupts import check
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
@@ -242,6 +243,7 @@ def _split_all(texts: Sequence[str], direction: Direction, parameters: Translati
     split_texts: list[SplitText] = []
     left = MAX_SENTENCES
     for index, text in enumerate(texts):
+        check(parameters.deadline, "texts were split into sentences")
         found = SplitText((text,), ("", ""))
         if parameters.split_sentences and _is_text(text):
             try:

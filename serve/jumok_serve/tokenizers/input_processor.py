@@ -2,14 +2,14 @@
 
 import logging
 import re
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.errors import ForeignCodeError
+from jumok_serve.interrupts import check
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tokenizers.tokenizer import Tokenizer
@@ -38,7 +38,7 @@ class Source:
     Attributes:
         unknown: number of unknown tokens.
         text: text that was tokenized, if it has unknown tokens and was to be kept.
-        given: the text as given, if it was to be kept.
+        given: the text as given, as far as it is read, if it was to be kept.
     """
 
     token_ids: tuple[int, ...]
@@ -108,11 +108,15 @@ class InputProcessor:
             raise InvalidArgumentError("no texts: send at least one", field="contents")
         sources: list[Source] = []
         for some in _groups(texts):
-            _check_deadline(deadline)
-            found = self._sources(some, direction, first=len(sources), truncate=truncate, keep_unknown=keep_unknown)
-            if keep_given:
-                found = [replace(source, given=text) for source, text in zip(found, some, strict=True)]
-            sources += found
+            check(deadline, "the texts were tokenized")
+            sources += self._sources(
+                some,
+                direction,
+                first=len(sources),
+                truncate=truncate,
+                keep_unknown=keep_unknown,
+                keep_given=keep_given,
+            )
         return sources
 
     def prefixes(
@@ -173,7 +177,7 @@ class InputProcessor:
         for index, (target, source) in enumerate(zip(targets, sources, strict=True)):
             characters += len(target) if isinstance(target, str) else 0
             if characters > CHARACTERS_PER_DEADLINE_CHECK:
-                _check_deadline(deadline)
+                check(deadline, "the texts were tokenized")
                 characters = 0
             field = f"targets[{index}]"
             if isinstance(target, str):
@@ -224,7 +228,14 @@ class InputProcessor:
         return any(any(map(str.isalnum, piece)) and not _BYTE.fullmatch(piece) for piece in pieces)
 
     def _sources(
-        self, texts: Sequence[str], direction: Direction, *, first: int, truncate: bool, keep_unknown: bool
+        self,
+        texts: Sequence[str],
+        direction: Direction,
+        *,
+        first: int,
+        truncate: bool,
+        keep_unknown: bool,
+        keep_given: bool,
     ) -> list[Source]:
         """Tokenize some texts of a request; ``first`` is the index of the first one."""
         limit, prefix, suffix = self._limits.max_source_length, direction.source_prefix, direction.source_suffix
@@ -260,7 +271,11 @@ class InputProcessor:
             kept = token_ids[:max_tokens]
             unknown = 0 if self._unknown is None else kept.count(self._unknown)
             text = read[index] if unknown and keep_unknown else ""
-            sources.append(Source((*prefix, *kept, *suffix), truncated=truncated, unknown=unknown, text=text))
+            given = ""
+            if keep_given:
+                begin = len(texts[index].rstrip()) - len(whole[index].rstrip())  # of what is read
+                given = texts[index][: begin + max_characters]
+            sources.append(Source((*prefix, *kept, *suffix), truncated, unknown=unknown, text=text, given=given))
         return sources
 
     def _readable(self, text: str, direction: Direction, max_characters: int, *, field: str, truncate: bool) -> str:
@@ -305,11 +320,6 @@ class InputProcessor:
                 _encode(self._tokenizer.encode, text, f"contents[{number}]")
                 for number, text in enumerate(texts, start=first)
             ]
-
-
-def _check_deadline(deadline: float | None) -> None:
-    if deadline is not None and time.monotonic() > deadline:
-        raise DeadlineExceededError("the deadline passed while the texts were tokenized")
 
 
 def _groups(texts: Sequence[str]) -> Iterator[list[str]]:

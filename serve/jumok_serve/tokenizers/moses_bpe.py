@@ -12,6 +12,7 @@ from typing import Any, Self
 from jumok_serve.errors import ForeignCodeError
 from jumok_serve.foreign import ForeignCode
 from jumok_serve.manifest.tokenizers import MosesBPEDescription
+from jumok_serve.tokenizers.character_classes import ranges
 from jumok_serve.tokenizers.detokenize import checked_ids
 from jumok_serve.tokenizers.piece_vocabulary import read_vocabulary
 
@@ -23,6 +24,8 @@ _END = "</w>"
 _LONGEST_WORD = 1000
 """Characters of a word; a longer one is unknown."""
 _CACHED_WORDS = 2**14
+_DOTS_BEFORE_QUOTE = r'(\.+)"(\s*[^<])'
+_DOTS = re.compile(r'(\.++)(?:"(\s*[^<]))?')
 _AHEAD = 3
 """Words that Moses looks ahead when it joins words."""
 _LOOKS_AT_THE_END = {"cs"}
@@ -201,7 +204,7 @@ class _Moses:
             ) from error
         try:
             with _MOSES:
-                self._normalizer: Any = sacremoses.MosesPunctNormalizer(language)
+                self._normalizer: Any = _linear(sacremoses.MosesPunctNormalizer(language))
                 self._tokenizer: Any = _faster(sacremoses.MosesTokenizer(language))
                 self._detokenizer: Any = sacremoses.MosesDetokenizer(language)
         except ForeignCodeError as error:
@@ -220,12 +223,27 @@ class _Moses:
         return text
 
 
+def _linear(normalizer: Any) -> Any:
+    """Replace the part of Moses' normalizer that tries all of many dots in a row from each one; results stay equal."""
+    normalizer.substitutions = [
+        (_DOTS, _with_quote_before) if pair[0] == _DOTS_BEFORE_QUOTE else pair for pair in normalizer.substitutions
+    ]
+    return normalizer
+
+
+def _with_quote_before(dots: re.Match[str]) -> str:
+    return dots[0] if dots[2] is None else f'"{dots[1]}{dots[2]}'
+
+
 def _faster(tokenizer: Any) -> Any:
     """Replace parts of Moses' tokenizer that cost a text far more than its length; results stay the same.
 
     For each word before a full stop the library makes sets of all letters. Dots in a row become the word DOT, which a
-    text may hold too: many of them take time by the square of their number.
+    text may hold too: many of them take time by the square of their number. In Chinese, Japanese and Korean, it looks
+    for each character among 90,000: a text of 16,000 characters took 1.5 s, with Python's lock held.
     """
+    _, padded = tokenizer.PAD_NOT_ISALNUM
+    tokenizer.PAD_NOT_ISALNUM = re.compile(rf"([^{ranges(tokenizer.IsAlnum)}\s.'`,-])"), padded
     letters, lower = frozenset(tokenizer.IsAlpha), frozenset(tokenizer.IsLower)
     tokenizer.isanyalpha = lambda word: not letters.isdisjoint(word)
     tokenizer.islower = lower.issuperset

@@ -32,7 +32,7 @@ class LanguageCodes:
         longest_first = sorted(self._tags, key=len, reverse=True)
         # A code in letters must end as a word does.
         codes = "|".join(re.escape(code) + (r"(?!\w)" if code[-1].isalnum() else "") for code in longest_first)
-        self._beginning = re.compile(rf"\s*({codes})") if codes else None
+        self._beginning = re.compile(rf"\s*+({codes})") if codes else None
         self._marked = any(_ANY_CODE.fullmatch(code) for code in self._before_texts)
 
     def without(self, text: str, direction: Direction, *, field: str) -> str:

@@ -16,11 +16,12 @@ from jumok_serve.engine.request_queue import QUANTUM
 from jumok_serve.engine.scheduling_policy import (
     MAX_LIGHT_ROWS,
     MAX_SHARED_STEP_WORK,
+    MAX_TERM_STEP_WORK,
     SHARED_JOINING_TOKENS,
     SchedulingPolicy,
 )
 from jumok_serve.engine.sentence import Decoded, Sentence
-from jumok_serve.search import SearchPlan
+from jumok_serve.search import SearchPlan, Terms
 from jumok_serve.search.options import Sampling
 from tests.support.search_cases import make_options
 
@@ -108,6 +109,36 @@ def test_one_sentence_may_take_more_than_a_short_step() -> None:
     assert taken[0].light
     assert take(policy, large[:1]) == []
     assert take(policy) == large[1:]
+
+
+def with_terms(caller: str, terms: int, alternatives: int, beam_size: int) -> Sentence:
+    found = Terms(tuple(tuple((index, of_term) for of_term in range(alternatives)) for index in range(terms)))
+    plan = SearchPlan(make_options(beam_size=beam_size, max_length=100), 2, terms=found)
+    return Sentence(source_ids=[5] * 8, plan=plan, caller=caller)
+
+
+@pytest.mark.parametrize(("terms", "alternatives", "beam_size"), [(30, 8, 64), (30, 1, 64), (15, 1, 32), (3, 8, 8)])
+def test_terms_make_no_long_step_although_their_caller_is_alone(terms: int, alternatives: int, beam_size: int) -> None:
+    """A caller who comes later would wait for it."""
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=2**20), 1)
+    sentences = [with_terms("terms", terms, alternatives, beam_size) for _ in range(100)]
+    each = sentences[0].plan.step_work - beam_size
+    together = max(1, MAX_TERM_STEP_WORK // each)
+    policy.admit(sentences, NOW)
+    taken = take(policy)
+    assert taken == sentences[:together]
+    assert take(policy, taken) == []
+    assert take(policy, taken[1:]) == sentences[together : together + 1]
+
+
+def test_a_sentence_with_terms_joins_a_large_batch_without() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=2**20), 1)
+    plain, few = [sentence("caller") for _ in range(300)], [with_terms("caller", 3, 8, 8) for _ in range(3)]
+    policy.admit([*plain, *few], NOW)
+    decoding: list[Sentence] = []
+    while more := take(policy, decoding):
+        decoding += more
+    assert decoding == [*plain, *few]
 
 
 def test_one_sentence_with_a_wide_beam_fills_a_short_step() -> None:

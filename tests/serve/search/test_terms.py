@@ -11,6 +11,7 @@ import pytest
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.search import SearchPlan, Terms, TermSpan, options_with_terms
 from jumok_serve.search.options import Sampling
+from jumok_serve.search.term_outcomes import OutcomeTable
 from jumok_serve.search.terms import TermAutomaton, reachable_terms, read_terms
 from tests.support.reference_terms import missing_terms, state_after
 from tests.support.search_cases import make_options
@@ -140,7 +141,8 @@ def test_equal_states_are_one_object() -> None:
     assert automaton.start.next(3) is automaton.start
     assert automaton.start.next(5).next(3).next(5) is automaton.start.next(5)
     assert automaton.start.next(7).bank == 1
-    assert automaton.boosts([automaton.start]) is automaton.boosts([automaton.start.next(3)])
+    table = OutcomeTable(automaton)
+    assert table.boosts([automaton.start]) is table.boosts([automaton.start.next(3)])
 
 
 # --- reach ---
@@ -212,12 +214,13 @@ def test_options_that_exclude_terms() -> None:
 
 
 def test_terms_count_as_work() -> None:
-    """In row steps, by measurements; terms beyond the largest beam cost no more."""
+    """In row steps, by measurements; terms beyond the largest beam cost no more, but further alternatives do."""
 
-    def work(number: int, beam_size: int = 64) -> int:
-        terms = Terms(tuple(((token,),) for token in range(10, 10 + number)))
+    def work(number: int, beam_size: int = 64, alternatives: int = 1) -> int:
+        terms = Terms(tuple(tuple((index, of_term) for of_term in range(alternatives)) for index in range(number)))
         return SearchPlan(make_options(beam_size=beam_size), 2, terms=terms).step_work
 
     assert [work(number, 16) for number in (0, 1, 16, 20, 64)] == [16, math.ceil(16 * 1.2), math.ceil(16 * 4.2), 80, 80]
     # Terms come with wide beams, so only the larger weight of the two counts.
     assert [work(number) for number in (0, 1, 16, 20, 64)] == [83, 83, math.ceil(64 * 4.2), 320, 320]
+    assert [work(number, 64, 8) for number in (1, 30)] == [math.ceil(64 * 1.375), 64 * 10.25]

@@ -2,16 +2,20 @@
 
 import random
 import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import pytest
 
 from jumok_serve import InvalidArgumentError, Translation, Translator
+from jumok_serve.interrupts import interruptible
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.terms import MAX_TERM_WORK, MAX_TERMS, TermMatch, TermTokenizer
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
+from jumok_serve.tokenizers.input_processor import CHARACTERS_PER_TOKEN
 from tests.support.search_cases import EARLY_STOPPING
 
 GLOSSARY = Glossary({"dog": "Hund", "old woman": ["alte Frau", "Frau"], "park": "Straße", "a": "unschreibbar☃"})
@@ -171,3 +175,40 @@ def test_stable_texts_with_terms_grow(translator: Translator) -> None:
         stable += pending.stable_texts()
     (translation,) = pending.collect()
     assert all(translation.text.startswith(text) for text in stable)
+
+
+class Watched:
+    """A `TermFinder` that keeps the texts in which it looks."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def find(self, text: str) -> list[TermMatch]:
+        self.texts.append(text)
+        return []
+
+
+def test_terms_are_looked_for_in_what_the_model_reads(translator: Translator) -> None:
+    """The rest of a long text, which is cut, has none."""
+    longest = translator.manifest.limits.max_source_length * CHARACTERS_PER_TOKEN
+    finder = Watched()
+    texts = ["A dog.", " \n " + "A dog. " * longest]
+    translator.submit(
+        texts, TranslationParameters(options=DecodingOptions(max_length=4), terms=finder, truncate=True)
+    ).collect()
+    assert finder.texts == [texts[0], texts[1][: 3 + longest]]
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_work_on_texts_ends_when_its_caller_leaves(translator: Translator, split: bool) -> None:
+    class Leaving(Watched):
+        def find(self, text: str) -> list[TermMatch]:
+            left.set()
+            return super().find(text)
+
+    left, finder = threading.Event(), Leaving()
+    with interruptible(left.is_set), pytest.raises(CancelledError):
+        translator.submit(["A dog. A cat."] * 100, TranslationParameters(terms=finder, split_sentences=split))
+    assert len(finder.texts) == 1
+    with interruptible(left.is_set), pytest.raises(CancelledError):
+        translator.submit(["A dog."], TranslationParameters(split_sentences=split))

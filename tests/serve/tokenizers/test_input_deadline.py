@@ -7,8 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from jumok_proto.errors import DeadlineExceededError
+from jumok_serve import interrupts
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.tokenizers import input_processor
 from jumok_serve.tokenizers.input_processor import InputProcessor
 
 
@@ -19,7 +19,7 @@ def test_a_deadline_that_passes_ends_the_work(
     toy_bundle: Path, monkeypatch: pytest.MonkeyPatch, text: str, texts: int
 ) -> None:
     seconds = count()  # each look at the clock takes one
-    monkeypatch.setattr(input_processor, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     bundle = Bundle.open(toy_bundle)
     processor = InputProcessor(bundle.tokenizer, bundle.manifest)
     direction = processor.direction(None, None)
@@ -40,7 +40,7 @@ def test_a_deadline_that_passes_ends_the_work_on_targets(toy_bundle: Path, monke
         targets
     )
     seconds = count()
-    monkeypatch.setattr(input_processor, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
+    monkeypatch.setattr(interrupts, "time", SimpleNamespace(monotonic=lambda: float(next(seconds))))
     with pytest.raises(DeadlineExceededError, match="while the texts were tokenized"):
         processor.targets(targets, sources, None, deadline=1.5)
     assert next(seconds) == 3

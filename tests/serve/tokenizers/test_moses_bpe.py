@@ -162,13 +162,28 @@ def test_words_are_cut_as_subword_nmt_does() -> None:
         assert [piece.removesuffix("@@") for piece in found] == expected, (codes, word)
 
 
-@pytest.mark.parametrize("language", ["en", "de", "cs"])
+@pytest.mark.parametrize("language", ["en", "de", "fr", "cs", "zh", "ja", "ko"])
 def test_words_are_those_of_moses(language: str) -> None:
     sacremoses: Any = pytest.importorskip("sacremoses")
     moses, normalizer = sacremoses.MosesTokenizer(language), sacremoses.MosesPunctNormalizer(language)
     tokenizer, random = make(languages=(language, language)), Random(8)
     marks = ("U.S.", "z.B.", "No.", "1", "3.", "dr.", "Dr.", "a.", "Á.", "ž.", "ё.", "的.", ".", "..", "...", "word,")
-    parts = [*marks, "DOT", "MULTI", "DOTMULTI", "DOTDOTMULTI", "xDOTMULTI", "'tis"]
+    parts = [
+        *marks,
+        "DOT",
+        "MULTI",
+        "DOTMULTI",
+        "DOTDOTMULTI",
+        "xDOTMULTI",
+        "'tis",
+        '."',
+        '.."',
+        '"',
+        "<",
+        "\uac00",
+        "\u3042\u2ca30",
+        "\U0002a6d6",
+    ]
     for _ in range(300):
         text = "".join(random.choice((part, f"{part} ")) for part in random.choices(parts, k=12)).strip()
         words = " ".join(moses.tokenize(normalizer.normalize(text))).split(" ")
@@ -194,11 +209,12 @@ def test_time_grows_in_proportion_to_a_word() -> None:
     assert took_s(tokenizer, word(1000)) < 100 * min(took_s(tokenizer, word(50)) for _ in range(5))
 
 
-@pytest.mark.parametrize("unit", ["DOT", "U.S. ", "a. ", "No. 1 ", ".", "' a", "x-", "@a.", "<a b='c' "])
-def test_time_grows_in_proportion_to_a_text(unit: str) -> None:
-    tokenizer = make()
+@pytest.mark.parametrize("language", ["en", "fr", "zh"])
+@pytest.mark.parametrize("unit", ["DOT", "U.S. ", "a. ", "No. 1 ", ".", '."', "' a", "x-", "@a.", "<a b='c' ", "( "])
+def test_time_grows_in_proportion_to_a_text(unit: str, language: str) -> None:
+    tokenizer = make(languages=(language, language))
     text = unit * (20_000 // len(unit))
-    plain = "low lower " * 2000
-    tokenizer.pieces(plain)
+    plain, english = "low lower " * 2000, make()
+    english.pieces(plain)
     # As short as that of plain words of the same length, but for a factor of marks that are words of their own.
-    assert took_s(tokenizer, text) < 30 * min(took_s(tokenizer, plain) for _ in range(3))
+    assert took_s(tokenizer, text) < 30 * min(took_s(english, plain) for _ in range(3))

@@ -12,9 +12,8 @@ from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.translation_pb2 import CorpusSettings, TranslateTextRequest, TranslateTextResponse
 from jumok_serve.engine.future import Future
 from jumok_serve.service.handlers.requests import TranslationMessage
-from jumok_serve.service.handlers.worker_pool import WorkerPool
+from jumok_serve.service.handlers.worker_pool import Pieces, WorkerPool
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.tasks.translation import Pending
 from jumok_serve.text.blame import blamed_texts
 from jumok_serve.text.detection import MAX_CHARACTERS, detect_source, group_by_language, is_auto, rank_languages
@@ -72,11 +71,14 @@ class LanguageDetection:
         return changed
 
     async def _each(self, texts: Sequence[str], work: Callable[[str], Result]) -> list[Result]:
-        def run() -> list[Result]:
-            return [work(text) for text in texts]
+        def pieces() -> Pieces[list[Result]]:
+            results = []
+            for text in texts:
+                yield min(len(text), MAX_CHARACTERS)
+                results.append(work(text))
+            return results
 
-        cost = sum(min(len(text), MAX_CHARACTERS) for text in texts)
-        return await asyncio.wrap_future(self._pool.submit(run, current_caller(), cost))
+        return await self._pool.finish(pieces())
 
 
 def detects(request: TranslationMessage) -> bool:

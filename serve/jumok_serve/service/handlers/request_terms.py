@@ -16,8 +16,6 @@ MAX_KEPT_BYTES: Final = 16 * 2**20
 """Memory of the terms that are kept after they were read; those of a single request are kept in any case."""
 MIN_BYTES: Final = 4096
 """Memory of the terms of a request, besides its entries and patterns."""
-PATTERN_BYTES: Final = 32
-"""Memory of a compiled pattern, for each of its bytes."""
 
 
 class RequestTerms(NamedTuple):
@@ -111,5 +109,6 @@ def _read(terms: RequestTerms) -> _Read:
     except ValueError as error:
         raise InvalidArgumentError(str(error), field="do_not_translate") from error
     glossary = Glossary(entries)
-    num_bytes = MIN_BYTES + glossary.num_bytes + len(terms.glossary) + PATTERN_BYTES * len(terms.do_not_translate)
-    return _Read(Terminology(Placeholders(kinds, copied.patterns), glossary), num_bytes)
+    placeholders = Placeholders(kinds, copied.patterns)
+    num_bytes = MIN_BYTES + len(terms.glossary) + len(terms.do_not_translate)
+    return _Read(Terminology(placeholders, glossary), num_bytes + glossary.num_bytes + placeholders.num_bytes)

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from jumok_proto.errors import OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.interrupts import interruptible
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.service.rpc.open_calls import OpenCalls
 
@@ -111,6 +112,16 @@ class WorkerPool:
         job.add_done_callback(lambda job: self._forget(job, caller))
         return job
 
+    async def finish(self, pieces: Pieces[Result]) -> Result:
+        """Do a job of the current caller; no piece begins after the call was cancelled. Raises as `submit`."""
+        left = threading.Event()
+        job = self.submit_pieces(_until(pieces, left.is_set), current_caller())
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            left.set()
+            raise
+
     def _run(self) -> None:
         while True:
             with self._lock:
@@ -152,6 +163,19 @@ def _whole(work: Callable[[], Result], cost: int) -> Pieces[Result]:
     """Make a job of one piece."""
     yield cost
     return work()
+
+
+def _until(pieces: Pieces[Result], has_left: Callable[[], bool]) -> Pieces[Result]:
+    """Do the pieces of a job until its caller leaves."""
+    while not has_left():
+        try:
+            cost = next(pieces)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
+        yield cost
+    pieces.close()
+    raise CancelledError
 
 
 class Cancellable(Protocol):
@@ -207,7 +231,7 @@ class RequestWork:
 
     async def score(self, pieces: Generator[int, None, Result]) -> Result:
         """Score in a thread, one piece after the other."""
-        return await asyncio.wrap_future(self._scoring.submit_pieces(pieces, current_caller()))
+        return await self._scoring.finish(pieces)
 
     async def tokenize(
         self, start: Callable[[], Job], *texts: Sequence[str], quick: Callable[[], bool] = lambda: True
@@ -215,10 +239,17 @@ class RequestWork:
         """Start a job that tokenizes texts; long ones, and short ones that are not quick to split, in a thread."""
         if _is_short(*texts) and quick():
             return start()
-        job = self.tokenizing.submit(start, current_caller(), _size(*texts))
+        left = threading.Event()
+
+        def run() -> Job:
+            with interruptible(left.is_set):
+                return start()
+
+        job = self.tokenizing.submit(run, current_caller(), _size(*texts))
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:  # has cancelled a queued job, but not a running one
+            left.set()
             job.add_done_callback(_cancel_result)
             raise
 

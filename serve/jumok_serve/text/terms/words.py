@@ -5,8 +5,9 @@ import sys
 import unicodedata
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import groupby
 from typing import Final, NamedTuple
+
+from jumok_serve.tokenizers.character_classes import ranges
 
 _UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Characters of scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Han. Each counts as a word."""
@@ -36,7 +37,5 @@ def words(text: str) -> Iterator[Word]:
 
 @lru_cache(maxsize=1)
 def _pattern() -> re.Pattern[str]:
-    marks = [code for code in range(sys.maxunicode) if unicodedata.category(chr(code))[0] == "M"]
-    runs = [list(run) for _, run in groupby(enumerate(marks), key=lambda pair: pair[1] - pair[0])]
-    of_words = "".join(f"{chr(run[0][1])}-{chr(run[-1][1])}" for run in runs)
+    of_words = ranges(mark for mark in map(chr, range(sys.maxunicode)) if unicodedata.category(mark)[0] == "M")
     return re.compile(f"[{_UNSPACED}][{of_words}]*|(?:(?![{_UNSPACED}])[\\w{of_words}])+|[^\\w\\s]")

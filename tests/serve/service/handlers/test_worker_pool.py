@@ -1,15 +1,23 @@
 """Worker pool: order, bound, and cancelled or failing jobs."""
 
+import asyncio
 import gc
 import threading
 import weakref
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import CancelledError, Future
 
 import pytest
 
 from jumok_proto.errors import OverloadedError
-from jumok_serve.service.handlers.worker_pool import MAX_FULL_CALLERS, Pieces, WorkerPool
+from jumok_serve.interrupts import check
+from jumok_serve.service.handlers.worker_pool import (
+    MAX_FULL_CALLERS,
+    MAX_INLINE_CHARACTERS,
+    Pieces,
+    RequestWork,
+    WorkerPool,
+)
 
 
 class Work:
@@ -199,3 +207,68 @@ def test_a_job_that_fails_between_two_pieces_ends_alone() -> None:
     with pytest.raises(ValueError, match="no"):
         job.result(30)
     assert other.result(30) == 1
+
+
+def test_no_piece_begins_after_the_caller_has_left() -> None:
+    pool = WorkerPool("scored", threads=1, max_jobs=100)
+    begun, go_on = threading.Event(), threading.Event()
+    done: list[int] = []
+    closed = threading.Event()
+
+    def pieces() -> Pieces[int]:
+        try:
+            for number in range(1000):
+                yield 1
+                done.append(number)
+                begun.set()
+                assert go_on.wait(30)
+        finally:
+            closed.set()
+        return 1
+
+    async def leave() -> None:
+        task = asyncio.ensure_future(pool.finish(pieces()))
+        await asyncio.to_thread(begun.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(leave())
+    go_on.set()
+    assert closed.wait(30)
+    assert done == [0]
+    assert pool.submit(Work()).result(30) == 1
+
+
+def test_tokenizing_ends_at_its_next_check_after_the_caller_has_left() -> None:
+    begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def start() -> FakeJob:
+        try:
+            check(None, "this was tested")  # the caller is there
+            begun.set()
+            assert go_on.wait(30)
+            check(None, "this was tested")
+            raise AssertionError("the work goes on")
+        except CancelledError:
+            ended.set()
+            raise
+
+    async def leave() -> None:
+        task = asyncio.ensure_future(RequestWork().tokenize(start, ["a" * (MAX_INLINE_CHARACTERS + 1)]))
+        await asyncio.to_thread(begun.wait, 30)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(leave())
+    go_on.set()
+    assert ended.wait(30)
+    check(None, "this was tested")  # the work of others goes on
+
+
+class FakeJob:
+    """Work for a request."""
+
+    def cancel(self) -> None:
+        """Cancel the work."""
