@@ -142,7 +142,7 @@ class Reader:
                 assert server.stdout.readline().startswith(f"serving on 127.0.0.1:{self.port}: ")
                 yield
                 server.send_signal(signal.SIGTERM)
-                assert server.wait(60) == 0
+                assert server.wait(HANG_S) == 0
             finally:
                 server.kill()
 

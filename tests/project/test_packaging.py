@@ -97,7 +97,7 @@ class Environment:
                 assert serving is not None
                 yield serving[1]
                 server.send_signal(signal.SIGTERM)
-                assert server.wait(60) == 0
+                assert server.wait(HANG_S) == 0
             finally:
                 server.kill()
 
@@ -222,7 +222,7 @@ def test_the_bare_sdk_calls_a_real_server(
 ) -> None:
     program = (
         "import json, sys, jumok\n"
-        "with jumok.Client(sys.argv[1], timeout_s=60) as client:\n"
+        f"with jumok.Client(sys.argv[1], timeout_s={HANG_S}) as client:\n"
         "    print(json.dumps([translation.text for translation in client.translate(sys.argv[2:])]))\n"
     )
     with with_serve.serve(tiny_bundle) as address:
