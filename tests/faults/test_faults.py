@@ -78,7 +78,7 @@ def test_broken_connections_harm_nobody(address: str, caplog: pytest.LogCaptureF
             ("the preface alone", SETTINGS),  # so what follows it in others is read as HTTP/2
             ("a method that is not there", b"grpc-status"),
         ):
-            assert awaited in await send(server, broken[name], whole_s=60, awaited=awaited), name
+            assert awaited in await send(server, broken[name], whole_s=HANG_S, awaited=awaited), name
 
     asyncio.run(scenario())
     with jumok.Client(address, timeout_s=HANG_S) as client:
@@ -134,7 +134,7 @@ def test_the_floor_refuses_everything() -> None:
                 statuses = await asyncio.gather(*(calls.ask(b"") for _ in range(3)))
             with (
                 pytest.raises(jumok.ResourceExhaustedError) as refused,
-                jumok.Client(server.address, timeout_s=1) as client,
+                jumok.Client(server.address, timeout_s=HANG_S, max_attempts=1) as client,
             ):
                 client.translate("a man")
             assert (refused.value.reason, refused.value.retry_after_s) == ("OVERLOADED", 1.0)
