@@ -46,7 +46,7 @@ def read_sentences() -> Sentences:
 
 
 class Training(NamedTuple):
-    """How a tiny model is made and trained."""
+    """Recipe of a tiny model."""
 
     make: Callable[[int], Seq2Seq]
     updates: int
