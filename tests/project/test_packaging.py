@@ -32,10 +32,7 @@ KERNELS = "serve/jumok_serve/kernels"
 LIBRARY = "jumok_serve/kernels/libjumok_kernels.so"
 COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("packaging"),  # so that everything is installed once
-]
+pytestmark = pytest.mark.xdist_group("packaging")  # so that everything is installed once
 
 
 @dataclass(frozen=True)
