@@ -377,7 +377,7 @@ def test_a_decoder_that_gathers_its_state_has_a_shortlist_too(
         for texts in (sentences[0], sentences[0][:1]):
             for text, found, expected in zip(texts, listed.translate(texts), full.translate(texts), strict=True):
                 # Tokens that are never written are in no list. The others share their probability, which may change
-                # the order of two hypotheses with nearly equal scores; training differs by processor.
+                # the order of two hypotheses with nearly equal scores.
                 gained = found.hypotheses[0].score - expected.hypotheses[0].score
                 assert -1e-4 <= gained <= 0.01
                 if found.hypotheses[0].token_ids != expected.hypotheses[0].token_ids:
