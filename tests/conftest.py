@@ -1,4 +1,4 @@
-"""Fixtures of all tests: a tiny corpus, small trained models and bundles."""
+"""Fixtures of all tests: a tiny corpus, small committed models and bundles."""
 
 import fcntl
 import hashlib
@@ -7,38 +7,26 @@ import os
 import pickle
 import shutil
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import pytest
 import torch
-from torch.nn import functional as F
 
-from jumok_export.bundles.export import export_bundle
 from jumok_export.graphs.graph import Graph
-from jumok_export.graphs.tracing import export_graphs
-from jumok_export.models.attention import scaled_queries
-from jumok_export.models.recurrent import Recurrent, RecurrentSizes, make_recurrent
-from jumok_export.models.seq2seq import Seq2Seq
-from jumok_export.models.transformer import Transformer, TransformerSizes
-from jumok_export.shortlists.sources import ParallelText, ShortlistPlan
-from jumok_export.training.corpus import pad
-from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
+from jumok_export.models.transformer import Transformer
+from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import native
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.evaluation.parallel_text import read_lines
-from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from tests.support.models import trained
+from tests.support.models.trained import DATA, MODELS, Sentences, committed, read_sentences, trace
 
 torch.set_num_threads(1)  # the models are so small that threads would only wait for each other
 logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
 
 # What a shell runs in the background ignores Ctrl-C, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-
-DATA = Path(__file__).parent / "data"
 
 Made = Callable[[str, Callable[[Path], object]], Path]
 
@@ -110,11 +98,8 @@ def is_unit(item: pytest.Item) -> bool:
     """True if a test trains no model, exports none and starts no process."""
     assert isinstance(item, pytest.Function)
     starts_processes = {"subprocess", "jumok", "serving"} & vars(item.module).keys()
-    parameters = item.callspec.params.values() if hasattr(item, "callspec") else ()
-    exports = (
-        "made_once" in item.fixturenames
-        or any(isinstance(value, str) and value.endswith("_bundle") for value in parameters)  # name of a fixture
-        or item.path.relative_to(item.config.rootpath).as_posix().startswith(EXPORTING)
+    exports = "made_once" in item.fixturenames or item.path.relative_to(item.config.rootpath).as_posix().startswith(
+        EXPORTING
     )
     return not starts_processes and not exports and not item.get_closest_marker("slow")
 
@@ -163,83 +148,23 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 
 @pytest.fixture(scope="session")
-def sentences() -> tuple[list[str], list[str]]:
+def sentences() -> Sentences:
     """A few dozen English sentences and their German translations."""
-    return read_lines(DATA / "train.en"), read_lines(DATA / "train.de")
+    return read_sentences()
 
 
 @pytest.fixture(scope="session")
-def vocabulary(sentences: tuple[list[str], list[str]]) -> Vocabulary:
+def vocabulary(tiny_bundle: Path) -> Vocabulary:
     """One vocabulary for both languages."""
-    lines = [*sentences[0], *sentences[1]]
-    return Vocabulary(train_vocabulary(lines, size=180, kind="unigram", character_coverage=1.0, seed=1))
+    return Vocabulary((tiny_bundle / "tokenizer.model").read_bytes())
 
 
 @pytest.fixture(scope="session")
-def tiny_model(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary, made_once: Made) -> Transformer:
+def tiny_model(vocabulary: Vocabulary) -> Transformer:
     """A Transformer of one layer each that has half learnt the sentences: its translations end, at varied lengths."""
-    sizes = TransformerSizes(
-        source_vocabulary=len(vocabulary),
-        target_vocabulary=len(vocabulary),
-        width=32,
-        heads=2,
-        feed_forward=64,
-        encoder_layers=1,
-        decoder_layers=1,
-        max_positions=64,
-        dropout=0.0,
-    )
-
-    def train(folder: Path) -> None:
-        with torch.random.fork_rng():
-            torch.manual_seed(1)
-            model = learnt(Transformer(sizes), sentences, vocabulary, updates=120)
-        torch.save(model, folder / "model.pt")
-
-    model: Transformer = torch.load(made_once("tiny-model", train) / "model.pt", weights_only=False)
+    model = committed("tiny", vocabulary)
+    assert isinstance(model, Transformer)
     return model
-
-
-@pytest.fixture(scope="session")
-def tiny_recurrent(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary, made_once: Made) -> Recurrent:
-    """A recurrent model with attention that has half learnt them too."""
-    sizes = RecurrentSizes(
-        source_vocabulary=len(vocabulary),
-        target_vocabulary=len(vocabulary),
-        cell="gru",
-        attention="general",
-        input_feeding=True,
-        embedding=24,
-        width=32,
-        encoder_width=48,
-        dropout=0.0,
-    )
-
-    def train(folder: Path) -> None:
-        with torch.random.fork_rng():
-            torch.manual_seed(1)
-            model = learnt(make_recurrent(sizes), sentences, vocabulary, updates=150)
-        torch.save(model, folder / "model.pt")
-
-    model: Recurrent = torch.load(made_once("tiny-recurrent-model", train) / "model.pt", weights_only=False)
-    return model
-
-
-Model = TypeVar("Model", bound=Seq2Seq)
-
-
-def learnt(model: Model, sentences: tuple[list[str], list[str]], vocabulary: Vocabulary, *, updates: int) -> Model:
-    """Train a model for a number of passes over the sentences."""
-    source_ids, source_lengths = pad([torch.tensor(vocabulary.encode(line)) for line in sentences[0]])
-    target_ids, _ = pad([torch.tensor(vocabulary.encode(line)) for line in sentences[1]])
-    optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
-    for _ in range(updates):
-        logits = model(source_ids, source_lengths, torch.full_like(source_lengths, START), target_ids)
-        loss = F.cross_entropy(logits.flatten(0, 1), target_ids.flatten(), ignore_index=PAD)
-        optimizer.zero_grad()
-        torch.autograd.backward(loss)
-        optimizer.step()
-    return model.eval()
 
 
 @pytest.fixture(scope="session")
@@ -247,9 +172,7 @@ def tiny_graphs(tiny_model: Transformer, vocabulary: Vocabulary, made_once: Made
     """The tiny model's graphs in fp32, as a bundle has them; not to be changed."""
 
     def export(folder: Path) -> None:
-        with scaled_queries(tiny_model):
-            graphs = export_graphs(tiny_model, len(vocabulary), len(vocabulary))
-        (folder / "graphs.pickle").write_bytes(pickle.dumps(graphs))
+        (folder / "graphs.pickle").write_bytes(pickle.dumps(trace(tiny_model, vocabulary)))
 
     graphs: dict[str, Graph] = pickle.loads((made_once("tiny-graphs", export) / "graphs.pickle").read_bytes())
     return graphs
@@ -263,69 +186,28 @@ def export_tiny(
 
     A test may give other graphs, another model and other arguments of `export_bundle`.
     """
-
-    def export(out: Path, *, graphs: Mapping[str, Graph] = tiny_graphs, **arguments: Any) -> Bundle:
-        settings: dict[str, Any] = {
-            "model": tiny_model,
-            "tokenizer": SentencePieceTokenizer(vocabulary.model),
-            "name": "tiny-en-de",
-            "languages": Languages.of_pair("en", "de", suffix=(END,)),
-            "special_tokens": SpecialTokens(
-                pad=PAD, start=START, eos=(END,), unk=UNKNOWN, suppress=(PAD, UNKNOWN, START)
-            ),
-            "limits": Limits(max_source_length=48, max_target_length=48),
-            "generation": GenerationDefaults(beam_size=2, max_length=40),
-        }
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("jumok_export.bundles.export.export_graphs", lambda *_: graphs)
-            return export_bundle(**{**settings, "out": out, **arguments})
-
-    return export
+    return partial(trained.export_tiny, vocabulary=vocabulary, model=tiny_model, graphs=tiny_graphs)
 
 
 @pytest.fixture(scope="session")
-def tiny_bundle(export_tiny: Callable[..., Bundle], made_once: Made) -> Path:
+def tiny_bundle() -> Path:
     """The tiny model's verified bundle, in fp32 and int8; not to be changed."""
-    return made_once("tiny-bundle", lambda folder: export_tiny(folder / "tiny-en-de")) / "tiny-en-de"
+    return MODELS / "tiny-en-de"
 
 
 @pytest.fixture(scope="session")
-def recurrent_bundle(
-    export_tiny: Callable[..., Bundle],
-    tiny_recurrent: Recurrent,
-    sentences: tuple[list[str], list[str]],
-    vocabulary: Vocabulary,
-    made_once: Made,
-) -> Path:
-    """The recurrent model's verified bundle, in fp32 and calibrated int8; not to be changed."""
-
-    def export(folder: Path) -> None:
-        graphs = export_graphs(tiny_recurrent, len(vocabulary), len(vocabulary))
-        settings = {"name": "tiny-recurrent", "model": tiny_recurrent, "calibration": sentences[0]}
-        export_tiny(folder / "tiny-recurrent", graphs=graphs, **settings)
-
-    return made_once("recurrent-bundle", export) / "tiny-recurrent"
+def recurrent_bundle() -> Path:
+    """The verified bundle of a recurrent model with attention, in fp32 and calibrated int8; not to be changed."""
+    return MODELS / "tiny-recurrent"
 
 
 @pytest.fixture(scope="session")
-def half_bundle(export_tiny: Callable[..., Bundle], made_once: Made) -> Path:
+def half_bundle() -> Path:
     """The tiny bundle in fp32 and fp16, without int8; not to be changed."""
-
-    def export(folder: Path) -> None:
-        export_tiny(folder / "tiny-half", precisions=("fp32", "fp16"))
-
-    return made_once("half-bundle", export) / "tiny-half"
+    return MODELS / "tiny-half"
 
 
 @pytest.fixture(scope="session")
-def listed_bundle(
-    export_tiny: Callable[..., Bundle],
-    sentences: tuple[list[str], list[str]],
-    made_once: Made,
-) -> Path:
-    """The same with a shortlist that leaves out most of the vocabulary; not to be changed."""
-    lexicon = ParallelText(sources=sentences[0], targets=sentences[1])
-    plan = ShortlistPlan(lexicon=lexicon, best=5, frequent=8)
-    return (
-        made_once("listed-bundle", lambda folder: export_tiny(folder / "listed-en-de", shortlist=plan)) / "listed-en-de"
-    )
+def listed_bundle() -> Path:
+    """The tiny bundle with a shortlist that leaves out most of the vocabulary; not to be changed."""
+    return MODELS / "listed-en-de"

@@ -46,6 +46,7 @@ from jumok_export.models.transformer import Transformer
 from jumok_serve.bundle.bundle import Bundle
 from tests.parity.checkpoints import MODEL
 from tests.parity.run import quiet
+from tests.support.hang import HANG_S
 
 DECODING = Decoding(beam_size=4, max_length=20)
 SMALL = MarianSizes(vocabulary=300, layers=1, width=64, feed_forward=64, heads=2, positions=128)
@@ -196,7 +197,7 @@ asyncio.run(wait())
         pid = int(process.stdout.readline())
         assert running(pid)
         process.send_signal(number)
-        process.wait(60)
+        process.wait(HANG_S)
     assert not running(pid)
 
 

@@ -66,7 +66,7 @@ def answering(answer: bytes) -> Iterator[str]:
 
 def message(server: str, tls: Tls | None = None) -> str:
     with (
-        jumok.Client(server, tls=tls, timeout_s=60, max_attempts=1) as client,
+        jumok.Client(server, tls=tls, timeout_s=HANG_S, max_attempts=1) as client,
         pytest.raises(jumok.UnavailableError) as refused,
     ):
         client.translate("a")

@@ -141,7 +141,7 @@ def test_a_slow_writer_stops_the_reader() -> None:
     assert len(threads) >= 3
     answers.close()  # type: ignore[attr-defined]
     for thread in threads:
-        thread.join(30)
+        thread.join(HANG_S)
         assert not thread.is_alive()
 
 

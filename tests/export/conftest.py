@@ -12,7 +12,7 @@ from jumok_export.importers.huggingface import build_model
 from jumok_export.models.attention import scaled_queries
 from tests.support.checkpoints.random_checkpoints import config_of, random_checkpoint
 from tests.support.checkpoints.tokenizer_checkpoints import CHECKPOINTS, write
-from tests.support.reversing import train_reversing
+from tests.support.models.trained import MODELS
 
 
 @pytest.fixture(scope="session")
@@ -48,6 +48,6 @@ def imported_graphs(made_once: Callable[[str, Callable[[Path], object]], Path]) 
 
 
 @pytest.fixture(scope="session")
-def reversing(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Path:
-    """A run of a Transformer that reverses words, with a guided head; read-only."""
-    return made_once("reversing", train_reversing) / "run"
+def reversing() -> Path:
+    """The checkpoint of a Transformer that reverses words, with a guided head."""
+    return MODELS / "reversing.ckpt"

@@ -32,6 +32,7 @@ from tests.faults.tools.light_calls import OK, RESOURCE_EXHAUSTED, LightCalls
 from tests.faults.tools.servers import is_healthy
 from tests.faults.tools.slope import slope
 from tests.faults.tools.texts import scenes
+from tests.support.hang import HANG_S
 from tests.support.logs import own_records
 from tests.support.servers.in_process_server import check_idle, serving
 
@@ -77,10 +78,10 @@ def test_broken_connections_harm_nobody(address: str, caplog: pytest.LogCaptureF
             ("the preface alone", SETTINGS),  # so what follows it in others is read as HTTP/2
             ("a method that is not there", b"grpc-status"),
         ):
-            assert awaited in await send(server, broken[name], whole_s=60, awaited=awaited), name
+            assert awaited in await send(server, broken[name], whole_s=HANG_S, awaited=awaited), name
 
     asyncio.run(scenario())
-    with jumok.Client(address, timeout_s=60) as client:
+    with jumok.Client(address, timeout_s=HANG_S) as client:
         assert client.translate("a man", max_length=3).hypotheses
     assert not own_records(caplog)
 
@@ -91,7 +92,7 @@ def test_light_calls_learn_what_other_clients_do(translator: Translator, address
     took: list[tuple[int, float]] = []
 
     async def scenario() -> list[int]:
-        async with await LightCalls.connect(address, timeout_s=60) as calls:
+        async with await LightCalls.connect(address, timeout_s=HANG_S) as calls:
             before = translator.counters().finished
             statuses = await asyncio.gather(*map(calls.ask, [text, b"", b"\xff", text]))
             assert translator.counters().finished == before + 2
@@ -129,11 +130,11 @@ def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pyt
 def test_the_floor_refuses_everything() -> None:
     async def scenario() -> list[int]:
         async with serving_process("tests.faults.tools.refusing") as server:
-            async with await LightCalls.connect(server.address, timeout_s=60) as calls:
+            async with await LightCalls.connect(server.address, timeout_s=HANG_S) as calls:
                 statuses = await asyncio.gather(*(calls.ask(b"") for _ in range(3)))
             with (
                 pytest.raises(jumok.ResourceExhaustedError) as refused,
-                jumok.Client(server.address, timeout_s=1) as client,
+                jumok.Client(server.address, timeout_s=HANG_S, max_attempts=1) as client,
             ):
                 client.translate("a man")
             assert (refused.value.reason, refused.value.retry_after_s) == ("OVERLOADED", 1.0)

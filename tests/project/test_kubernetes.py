@@ -17,6 +17,7 @@ from jumok_serve.service.auth.tokens import make_token
 from tests.faults.tools.name_server import TTL_S
 from tests.project.test_deployment import MODELS, ROOT, here, image_variables, instructions, load, settings
 from tests.support.command import run, serve
+from tests.support.hang import HANG_S
 
 MANIFESTS = sorted((ROOT / "deploy/kubernetes").glob("*.yaml"))
 MONITOR, SCALED_OBJECT = (f"deploy/kubernetes/operators/{name}.yaml" for name in ("pod-monitor", "scaled-object"))
@@ -144,7 +145,7 @@ def test_probes_pass_with_tls_and_tokens(container: dict[str, Any], mounted: dic
         tls = jumok.Tls(root_certificates=mounted["/etc/jumok/tls"] / "tls.crt")
 
         def outcome(secret: str | None) -> str:
-            with jumok.Client(local, tls=tls, token=secret, timeout_s=60) as client:
+            with jumok.Client(local, tls=tls, token=secret, timeout_s=HANG_S) as client:
                 try:
                     return client.translate("A dog runs.", max_length=3).model
                 except jumok.UnauthenticatedError as error:

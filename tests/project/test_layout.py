@@ -62,6 +62,12 @@ def test_no_stray_file_is_tracked() -> None:
     assert [str(path) for path in files if path.suffix in built] == []
 
 
+def test_models_of_tests_are_small() -> None:
+    sizes = {path: (ROOT / path).stat().st_size for path in tracked("tests/data/models")}
+    assert {path: size for path, size in sizes.items() if size >= 2**20} == {}
+    assert 0 < sum(sizes.values()) < 6_000_000
+
+
 def test_no_import_is_relative() -> None:
     found = [
         f"{path}:{number}"

@@ -32,10 +32,7 @@ KERNELS = "serve/jumok_serve/kernels"
 LIBRARY = "jumok_serve/kernels/libjumok_kernels.so"
 COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 
-pytestmark = [
-    pytest.mark.timeout(900),
-    pytest.mark.xdist_group("packaging"),  # so that everything is installed once
-]
+pytestmark = pytest.mark.xdist_group("packaging")  # so that everything is installed once
 
 
 @dataclass(frozen=True)
@@ -97,7 +94,7 @@ class Environment:
                 assert serving is not None
                 yield serving[1]
                 server.send_signal(signal.SIGTERM)
-                assert server.wait(60) == 0
+                assert server.wait(HANG_S) == 0
             finally:
                 server.kill()
 
@@ -222,7 +219,7 @@ def test_the_bare_sdk_calls_a_real_server(
 ) -> None:
     program = (
         "import json, sys, jumok\n"
-        "with jumok.Client(sys.argv[1], timeout_s=60) as client:\n"
+        f"with jumok.Client(sys.argv[1], timeout_s={HANG_S}) as client:\n"
         "    print(json.dumps([translation.text for translation in client.translate(sys.argv[2:])]))\n"
     )
     with with_serve.serve(tiny_bundle) as address:

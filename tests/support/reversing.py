@@ -30,14 +30,14 @@ decoder_layers = 2
 dropout = 0.0
 
 [training]
-max_epochs = 40
+max_epochs = {epochs}
 batch_tokens = 800
 learning_rate = 1e-2
 warmup_steps = 5
 schedule = "cosine"
 accelerator = "cpu"
 devices = 1
-validate_every_epochs = 40
+validate_every_epochs = {epochs}
 
 [training.guided_alignment]
 weight = 1.0
@@ -68,10 +68,10 @@ def sentences(count: int, seed: int) -> list[str]:
     return [" ".join(chosen.sample(WORDS, 4)) for _ in range(count)]
 
 
-def train_reversing(folder: Path) -> None:
+def train_reversing(folder: Path, epochs: int = 40) -> None:
     """Train on the language in `folder`/run."""
     texts = sentences(400, seed=3)
     (folder / "train.en").write_text("".join(f"{text}\n" for text in texts))
     (folder / "train.de").write_text("".join(f"{translated(text)}\n" for text in texts))
-    (folder / "config.toml").write_text(CONFIGURATION)
+    (folder / "config.toml").write_text(CONFIGURATION.format(epochs=epochs))
     train(folder / "config.toml", folder / "run", data=folder)

@@ -16,7 +16,7 @@ from jumok_serve.cli.settings import flag
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import BundleError
 from jumok_serve.runtime.device import CudaSettings
-from jumok_serve.runtime.process_memory import use_few_arenas
+from jumok_serve.runtime.process_memory import tune_malloc
 from jumok_serve.sandbox.checker import BundleChecker
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
@@ -36,7 +36,7 @@ LIMITS = [field.name for field in fields(ServiceLimits)]
 def tune_process() -> None:
     """Set the process up for engine threads beside an event loop."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
-    use_few_arenas()
+    tune_malloc()
 
 
 def service_arguments(settings: Configuration) -> dict[str, Any]:

@@ -16,10 +16,8 @@ from jumok_export.bundles.ensemble import make_ensemble
 from jumok_export.errors import ExportError, VerificationError
 from jumok_export.graphs.ensemble import join_models
 from jumok_export.graphs.graph import Graph
-from jumok_export.graphs.tracing import export_graphs
-from jumok_export.models.attention import scaled_queries
 from jumok_export.models.seq2seq import Seq2Seq
-from jumok_export.models.transformer import Transformer, TransformerSizes
+from jumok_export.models.transformer import Transformer
 from jumok_export.training.vocabulary import START, Vocabulary, train_vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
@@ -28,8 +26,9 @@ from jumok_serve.errors import BundleError
 from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead
 from jumok_serve.native import library
 from jumok_serve.search.options import DecodingOptions
-from tests.conftest import Made, learnt
+from tests.conftest import Made
 from tests.support.generate_oracle import Generated, GivenModel
+from tests.support.models.trained import committed, trace
 from tests.support.models.variants import edited, without
 from tests.support.reference_search import Scores
 
@@ -37,22 +36,11 @@ Exporter = Callable[..., Bundle]
 
 
 @pytest.fixture(scope="session")
-def other_model(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -> Transformer:
+def other_model(vocabulary: Vocabulary) -> Transformer:
     """A model of other sizes, which has learnt less."""
-    sizes = TransformerSizes(
-        source_vocabulary=len(vocabulary),
-        target_vocabulary=len(vocabulary),
-        width=24,
-        heads=3,
-        feed_forward=32,
-        encoder_layers=1,
-        decoder_layers=2,
-        max_positions=64,
-        dropout=0.0,
-    )
-    with torch.random.fork_rng():
-        torch.manual_seed(7)
-        return learnt(Transformer(sizes), sentences, vocabulary, updates=60)
+    model = committed("other", vocabulary)
+    assert isinstance(model, Transformer)
+    return model
 
 
 @pytest.fixture(scope="session")
@@ -60,8 +48,7 @@ def other_bundle(export_tiny: Exporter, other_model: Transformer, vocabulary: Vo
     """Its bundle, in fp32 only; not to be changed."""
 
     def export(folder: Path) -> None:
-        with scaled_queries(other_model):
-            graphs = export_graphs(other_model, len(vocabulary), len(vocabulary))
+        graphs = trace(other_model, vocabulary)
         export_tiny(folder / "other", graphs=graphs, model=other_model, name="other", precisions=("fp32",))
 
     return made_once("other-bundle", export) / "other"

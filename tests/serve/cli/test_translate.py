@@ -316,7 +316,7 @@ def test_ctrl_c_ends_it_quietly(server: str) -> None:
         process.stdin.flush()
         process.stdout.readline()
         process.send_signal(signal.SIGINT)
-        assert process.wait(60) == 130
+        assert process.wait(HANG_S) == 130
         assert process.stderr.read() == b""
 
 
@@ -336,7 +336,7 @@ def test_closed_output_ends_it_quietly(server: str) -> None:
         process.stdout.close()
         process.stdin.write(b"two\n")
         process.stdin.flush()
-        assert process.wait(60) == 141
+        assert process.wait(HANG_S) == 141
         assert process.stderr.read() == b""
 
 

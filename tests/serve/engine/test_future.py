@@ -6,6 +6,7 @@ from concurrent.futures import CancelledError
 import pytest
 
 from jumok_serve.engine.future import Future
+from tests.support.hang import HANG_S
 
 
 @pytest.fixture
@@ -78,7 +79,7 @@ def test_result_waits_with_a_bound(future: Future[int]) -> None:
     with pytest.raises(TimeoutError, match=r"0\.001 s"):
         future.result(timeout=0.001)
     found: list[int] = []
-    waiting = [threading.Thread(target=lambda: found.append(future.result(60))) for _ in range(3)]
+    waiting = [threading.Thread(target=lambda: found.append(future.result(HANG_S))) for _ in range(3)]
     for thread in waiting:
         thread.start()
     future.set_result(1)

@@ -15,6 +15,7 @@ from jumok._transport.retry import Endpoints
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_invariance import sentences
 from tests.support.command import serve
+from tests.support.hang import HANG_S
 
 REPEATED = 3
 TEXTS = sentences() * REPEATED
@@ -39,7 +40,7 @@ def start(tiny_bundle: Path) -> Any:
 
 def end(process: subprocess.Popen[str], number: signal.Signals) -> None:
     process.send_signal(number)
-    process.wait(60)
+    process.wait(HANG_S)
 
 
 def test_a_server_that_is_killed_is_not_missed(start: Serve, expected: list[str]) -> None:

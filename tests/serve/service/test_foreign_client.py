@@ -31,7 +31,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copy(file, folder)
     quiet = ("--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error")
     installed = subprocess.run(
-        ["npm", "install", *quiet], cwd=folder, capture_output=True, text=True, check=False, timeout=250
+        ["npm", "install", *quiet], cwd=folder, capture_output=True, text=True, check=False, timeout=HANG_S
     )
     if installed.returncode != 0:
         pytest.skip(f"npm cannot install grpc-js here: {installed.stderr.strip()[-300:]}")

@@ -59,7 +59,7 @@ def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path:
                 timeout=HANG_S,
             )
             tls = jumok.Tls(root_certificates=authority.root)
-            with jumok.Client(address, tls=tls, token=secret, timeout_s=60) as client:
+            with jumok.Client(address, tls=tls, token=secret, timeout_s=HANG_S) as client:
                 assert f"{client.translate('a man').text}\n" == translated.stdout.decode()
                 try:
                     client.translate(["a", "b", "c"])

@@ -12,6 +12,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import DuplicateModelError, ListenError
 from jumok_serve.service import Server
 from tests.serve.service.handlers.test_unary_calls import request
+from tests.support.hang import HANG_S
 from tests.support.logs import own_records
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
@@ -67,7 +68,7 @@ def test_a_stop_finishes_what_runs_and_tells_the_watchers() -> None:
             assert not stop.done()
             answer.complete()
             assert (await call).translations[0].hypotheses[0].text == "A"
-            await asyncio.wait_for(stop, 30)
+            await asyncio.wait_for(stop, HANG_S)
 
     asyncio.run(scenario())
 
@@ -78,7 +79,7 @@ def test_a_stop_cancels_what_outlasts_its_grace() -> None:
         async with serving(model) as (server, channel):
             call = TranslationServiceStub(channel).TranslateText(request("a"))
             answer = await model.submitted.get()
-            await asyncio.wait_for(server.stop(grace_s=0.01), 30)
+            await asyncio.wait_for(server.stop(grace_s=0.01), HANG_S)
             with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):
                 await call
             assert answer.futures[0].cancelled()

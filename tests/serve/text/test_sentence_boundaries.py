@@ -18,6 +18,7 @@ from jumok_serve.text import sentence_boundaries
 from jumok_serve.text.sentence_boundaries import ADVANCE, MAX_PIECE, MAX_STOPS, MIN_PIECE, sentence_spans
 from jumok_serve.text.sentence_splitting import split
 from jumok_serve.translator import Translator
+from tests.support.growth import assert_linear
 from tests.support.hang import HANG_S
 from tests.support.servers.in_process_server import serving
 
@@ -88,14 +89,7 @@ def test_work_grows_in_proportion_to_a_text(family: str, work: list[int]) -> Non
 
 
 def test_time_grows_in_proportion_to_a_text() -> None:
-    def took_s(length: int) -> float:
-        text = "\u201c" * length
-        started = time.thread_time()
-        list(sentence_spans(text, "en"))
-        return time.thread_time() - started
-
-    # Linear time is a little over 16 times as long, quadratic time 256 times.
-    assert took_s(16 * MAX_PIECE) < 100 * min(took_s(MAX_PIECE) for _ in range(5))
+    assert_linear(lambda length: "\u201c" * length, lambda text: list(sentence_spans(text, "en")), MAX_PIECE)
 
 
 VOCABULARY = (

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from jumok_serve.manifest.tokenizers import MosesBPEDescription
 from jumok_serve.tokenizers.moses_bpe import MosesBPETokenizer
 from jumok_serve.tokenizers.tokenizer import load_tokenizer
+from tests.support.growth import assert_linear
 
 PIECES = [
     "<unk>",
@@ -191,12 +191,6 @@ def test_words_are_those_of_moses(language: str) -> None:
         assert pieces == [word for word in words if word]
 
 
-def took_s(tokenizer: MosesBPETokenizer, text: str) -> float:
-    started = time.thread_time()
-    tokenizer.pieces(text)
-    return time.thread_time() - started
-
-
 def test_time_grows_in_proportion_to_a_word() -> None:
     random = Random(7)
     letters = [chr(ord("a") + number) for number in range(26)]
@@ -205,16 +199,10 @@ def test_time_grows_in_proportion_to_a_word() -> None:
     def word(length: int) -> str:
         return "".join(random.choices(letters, k=length))
 
-    # In proportion it is 20 times as long and a little more, with squares 400 times.
-    assert took_s(tokenizer, word(1000)) < 100 * min(took_s(tokenizer, word(50)) for _ in range(5))
+    assert_linear(word, tokenizer.pieces, size=100)
 
 
 @pytest.mark.parametrize("language", ["en", "fr", "zh"])
 @pytest.mark.parametrize("unit", ["DOT", "U.S. ", "a. ", "No. 1 ", ".", '."', "' a", "x-", "@a.", "<a b='c' ", "( "])
 def test_time_grows_in_proportion_to_a_text(unit: str, language: str) -> None:
-    tokenizer = make(languages=(language, language))
-    text = unit * (20_000 // len(unit))
-    plain, english = "low lower " * 2000, make()
-    english.pieces(plain)
-    # As short as that of plain words of the same length, but for a factor of marks that are words of their own.
-    assert took_s(tokenizer, text) < 30 * min(took_s(english, plain) for _ in range(3))
+    assert_linear(lambda length: unit * (length // len(unit)), make(languages=(language, language)).pieces)

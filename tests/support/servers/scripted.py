@@ -21,6 +21,7 @@ from jumok_proto.results import DetectedLanguage, FinishReason, Hypothesis, Scor
 from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.service.rpc.error_table import to_status
+from tests.support.hang import HANG_S
 
 TIMINGS = Timings(queue_s=0.0, encode_s=0.25, decode_s=0.5, total_s=1.0)
 CODES = {code.value[0]: code for code in grpc.StatusCode}
@@ -97,7 +98,7 @@ class Scripted(TranslationServiceServicer):
         self.requests.append(request)
         self.arrived.set()
         if self.hold is not None:
-            self.hold.wait(10)
+            self.hold.wait(HANG_S)
         if self.lost:
             context.abort(grpc.StatusCode.INTERNAL, self.lost.pop(0))
         if self.error is not None:

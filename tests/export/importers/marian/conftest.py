@@ -1,5 +1,6 @@
 """Bundles of small Marian models, made once a run."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,8 @@ import pytest
 from jumok_export.importers.marian.importing import import_marian
 from jumok_export.importers.options import ImportOptions
 from tests.conftest import Made
-from tests.support.checkpoints.marian_folders import trained_parameters, write_release, write_student
+from tests.support.checkpoints.marian_folders import write_release
+from tests.support.models.trained import MODELS
 
 SHORT: ImportOptions = {"max_source_length": 40, "max_target_length": 64}
 """Limits with which verification takes seconds."""
@@ -19,7 +21,7 @@ def student(made_once: Made) -> Path:
     """A trained student's folder, and its bundle in the folder `bundle`, in fp32 and int8."""
 
     def fill(folder: Path) -> None:
-        write_student(folder, arrays=trained_parameters())
+        shutil.copytree(MODELS / "student", folder, dirs_exist_ok=True)
         import_marian(folder, folder / "bundle", **SHORT)
 
     return made_once("firefox-student", fill)

@@ -10,6 +10,7 @@ from playwright.sync_api import Page, expect
 
 from jumok_serve.http.playground.page import FILES
 from tests.serve.http.playground.conftest import Opened, translate
+from tests.support.hang import HANG_S
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -23,7 +24,7 @@ def axe(tmp_path_factory: pytest.TempPathFactory) -> str:
         pytest.skip("npm is not installed")
     folder = tmp_path_factory.mktemp("axe")
     command = ["npm", "install", "--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error", "axe-core@4"]
-    installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=250)
+    installed = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=HANG_S)
     if installed.returncode != 0:
         pytest.skip(f"npm cannot install axe-core here: {installed.stderr.strip()[-300:]}")
     return (folder / "node_modules/axe-core/axe.min.js").read_text(encoding="utf-8")

@@ -14,7 +14,7 @@ import jumok
 from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.hang import bounded
+from tests.support.hang import HANG_S, bounded
 from tests.support.servers.certificates import Authority
 from tests.support.servers.fake_model import FakeModel, serving
 
@@ -38,7 +38,7 @@ def files(authority: Authority, name: str = "server", host: str = "localhost", *
 
 
 def client(port: int, **settings: Any) -> jumok.AsyncClient:
-    return jumok.AsyncClient(f"localhost:{port}", timeout_s=60, **settings)
+    return jumok.AsyncClient(f"localhost:{port}", timeout_s=HANG_S, **settings)
 
 
 async def presented(port: int, authority: Authority) -> bytes:

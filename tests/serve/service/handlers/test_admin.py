@@ -25,6 +25,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import BundleError
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
+from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, fail, failure, hold, manifest, serving
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
@@ -53,7 +54,7 @@ class Root:
         async def make() -> FakeModel:  # it wants an event loop
             return self.load_as(folder.name.rpartition("-")[2])
 
-        model = asyncio.run_coroutine_threadsafe(make(), self._loop).result(30)
+        model = asyncio.run_coroutine_threadsafe(make(), self._loop).result(HANG_S)
         self.loaded.append(model)
         return model
 
@@ -239,7 +240,7 @@ def test_a_load_goes_on_when_its_caller_leaves_and_the_next_waits_for_it(tmp_pat
 
             def hold_load() -> None:
                 began.set()
-                assert may_end.wait(30)
+                assert may_end.wait(HANG_S)
 
             root.before_load = hold_load
             leaving = load(channel, "held-1")

@@ -13,6 +13,7 @@ from jumok.commands._main import run as run_command
 from jumok.commands.health import health
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile, make_token
+from tests.support.hang import HANG_S
 from tests.support.servers.certificates import Authority
 from tests.support.servers.fake_model import FakeModel, hold, serving
 
@@ -40,7 +41,7 @@ def test_models_have_health_of_their_own_and_watchers_see_the_end() -> None:
             stop = asyncio.ensure_future(server.stop(grace_s=3600))
             assert (await anext(watch)).status == HealthCheckResponse.NOT_SERVING
             assert [state async for state in watch] == []
-            await asyncio.wait_for(stop, 30)
+            await asyncio.wait_for(stop, HANG_S)
 
     asyncio.run(scenario())
 

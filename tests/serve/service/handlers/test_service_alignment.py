@@ -12,6 +12,7 @@ from jumok_proto.v1 import alignment_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import TextParameters
+from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import HERE, FakeAligning, FakeModel, failure, serving
 
 Answer = TypeVar("Answer")
@@ -88,7 +89,7 @@ def test_aligning_is_given_up_with_its_call() -> None:
 
         def wait(aligning: FakeAligning) -> None:
             loop.call_soon_threadsafe(entered.set)
-            assert aligning.cancelled.wait(30)
+            assert aligning.cancelled.wait(HANG_S)
             loop.call_soon_threadsafe(given_up.set)
 
         async with serving(model) as (_, channel):
@@ -102,7 +103,7 @@ def test_aligning_is_given_up_with_its_call() -> None:
             complete(await model.aligned.get())
             await entered.wait()
             call.cancel()
-            await asyncio.wait_for(given_up.wait(), 30)
+            await asyncio.wait_for(given_up.wait(), HANG_S)
             model.on_align = lambda _: None
             assert await aligned(stub.AlignText(REQUEST), model) == "A"
 
@@ -131,7 +132,7 @@ def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def _wait(released: threading.Event) -> None:
-    assert released.wait(30)
+    assert released.wait(HANG_S)
 
 
 async def _answer(call: Awaitable[Answer]) -> Answer:

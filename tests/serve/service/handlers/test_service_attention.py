@@ -77,7 +77,7 @@ def test_one_caller_leaves_room_for_attention_of_others(monkeypatch: pytest.Monk
 
 
 def _wait(released: threading.Event) -> None:
-    assert released.wait(30)
+    assert released.wait(HANG_S)
 
 
 async def _answer(call: Awaitable[object]) -> object:

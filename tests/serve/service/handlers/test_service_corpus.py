@@ -21,6 +21,7 @@ from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers import corpus, full_queues
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled, received, stub_of
+from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, serving
 
 
@@ -36,7 +37,7 @@ async def results(call: Any, count: int) -> list[tuple[int, str]]:
     """Next results: ids, and translations or errors."""
     found: list[tuple[int, str]] = []
     while len(found) < count:
-        message = await asyncio.wait_for(call.read(), 30)
+        message = await asyncio.wait_for(call.read(), HANG_S)
         assert message is not EOF
         found += [
             (
@@ -332,6 +333,6 @@ def test_a_server_that_stops_answers_what_it_has_read_and_sends_the_caller_on() 
             assert await results(ended, 1) == [(0, "Z")]
             assert await ended.read() is EOF
             assert [message.stable_text for message in await received(streamed)] == ["S"]
-            await asyncio.wait_for(stop, 30)
+            await asyncio.wait_for(stop, HANG_S)
 
     asyncio.run(scenario())

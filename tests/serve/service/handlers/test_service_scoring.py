@@ -12,6 +12,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.parameters import ScoringParameters
+from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import HERE, FakeModel, FakeScoring, failure, serving
 
 
@@ -43,7 +44,7 @@ def test_scoring_is_given_up_with_its_call() -> None:
 
         def wait(scoring: FakeScoring) -> None:
             loop.call_soon_threadsafe(entered.put_nowait, scoring)
-            assert scoring.cancelled.wait(30)
+            assert scoring.cancelled.wait(HANG_S)
             loop.call_soon_threadsafe(given_up.set)
 
         model.on_score = wait
@@ -51,7 +52,7 @@ def test_scoring_is_given_up_with_its_call() -> None:
             call = TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
             await entered.get()
             call.cancel()
-            await asyncio.wait_for(given_up.wait(), 30)
+            await asyncio.wait_for(given_up.wait(), HANG_S)
             model.on_score = lambda _: None
             assert await TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
 
@@ -69,7 +70,7 @@ def test_too_much_to_score_is_refused_and_health_still_answers(monkeypatch: pyte
 
         def wait(_: FakeScoring) -> None:
             loop.call_soon_threadsafe(entered.set)
-            assert released.wait(30)
+            assert released.wait(HANG_S)
 
         model.on_score = wait
         async with serving(model) as (_, channel):

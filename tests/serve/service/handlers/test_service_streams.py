@@ -12,6 +12,7 @@ from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.search.options import DecodingOptions
+from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, serving
 
 EOF: Any = vars(grpc.aio)["EOF"]
@@ -31,7 +32,7 @@ async def cancelled(answer: Answer) -> None:
     done = asyncio.Event()
     loop = asyncio.get_running_loop()
     answer.futures[0].add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
-    await asyncio.wait_for(done.wait(), 30)
+    await asyncio.wait_for(done.wait(), HANG_S)
     assert answer.futures[0].cancelled()
 
 

@@ -191,7 +191,7 @@ def test_a_cancelled_call_cancels_its_texts() -> None:
             loop = asyncio.get_running_loop()
             answer.futures[1].add_done_callback(lambda _: loop.call_soon_threadsafe(cancelled.set))
             call.cancel()
-            await asyncio.wait_for(cancelled.wait(), 30)
+            await asyncio.wait_for(cancelled.wait(), HANG_S)
             assert all(future.cancelled() for future in answer.futures)
 
     asyncio.run(scenario())
@@ -204,7 +204,7 @@ def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
 
         def tokenize(_: Answer) -> None:
             loop.call_soon_threadsafe(entered.set)
-            assert released.wait(30)
+            assert released.wait(HANG_S)
 
         model = FakeModel(on_submit=tokenize)
         async with serving(model) as (_, channel):
@@ -219,7 +219,7 @@ def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
             answer = await model.submitted.get()
             cancelled = asyncio.Event()
             answer.futures[0].add_done_callback(lambda _: loop.call_soon_threadsafe(cancelled.set))
-            await asyncio.wait_for(cancelled.wait(), 30)
+            await asyncio.wait_for(cancelled.wait(), HANG_S)
             assert answer.futures[0].cancelled()
 
     asyncio.run(scenario())

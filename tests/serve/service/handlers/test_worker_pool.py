@@ -18,6 +18,7 @@ from jumok_serve.service.handlers.worker_pool import (
     RequestWork,
     WorkerPool,
 )
+from tests.support.hang import HANG_S
 
 
 class Work:
@@ -33,10 +34,10 @@ def busy(pool: WorkerPool) -> tuple[threading.Event, "Future[bool]"]:
 
     def wait() -> bool:
         begun.set()
-        return released.wait(30)
+        return released.wait(HANG_S)
 
     job = pool.submit(wait)
-    assert begun.wait(30)
+    assert begun.wait(HANG_S)
     return released, job
 
 
@@ -49,11 +50,11 @@ def test_jobs_are_done_in_their_order_and_bounded() -> None:
         pool.submit(Work())
     assert caught.value.retry_after_s
     released.set()
-    assert first.result(30)
+    assert first.result(HANG_S)
     for job in jobs:
-        job.result(30)
+        job.result(HANG_S)
     assert order == [0, 1]
-    assert pool.submit(Work()).result(30) == 1
+    assert pool.submit(Work()).result(HANG_S) == 1
 
 
 def test_a_job_is_counted_once_even_before_a_thread_has_taken_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +84,7 @@ def test_a_cancelled_job_leaves_its_room_and_its_memory_at_once() -> None:
     assert [one() for one in held] == [None] * 20
     last = pool.submit(Work())
     released.set()
-    assert (first.result(30), last.result(30)) == (True, 1)
+    assert (first.result(HANG_S), last.result(HANG_S)) == (True, 1)
 
 
 def test_a_job_that_fails_tells_who_waits_and_the_thread_goes_on() -> None:
@@ -93,8 +94,8 @@ def test_a_job_that_fails_tells_who_waits_and_the_thread_goes_on() -> None:
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        pool.submit(fail).result(30)
-    assert pool.submit(Work()).result(30) == 1
+        pool.submit(fail).result(HANG_S)
+    assert pool.submit(Work()).result(HANG_S) == 1
 
 
 def test_all_threads_work() -> None:
@@ -102,8 +103,8 @@ def test_all_threads_work() -> None:
     (one_released, one), (other_released, other) = busy(pool), busy(pool)
     one_released.set()
     other_released.set()
-    assert one.result(30)
-    assert other.result(30)
+    assert one.result(HANG_S)
+    assert other.result(HANG_S)
 
 
 def test_callers_take_turns_by_work() -> None:
@@ -116,9 +117,9 @@ def test_callers_take_turns_by_work() -> None:
 
     jobs = [job("large", 10) for _ in range(4)] + [job("small", 1) for _ in range(20)] + [job("late", 5)]
     released.set()
-    assert first.result(30)
+    assert first.result(HANG_S)
     for one in jobs:
-        one.result(30)
+        one.result(HANG_S)
     assert order[:3] == ["large", "small", "late"]
     assert order.index("large", 1) > 10  # after ten small ones of the same work
     assert [order.count(caller) for caller in ("large", "small", "late")] == [4, 20, 1]
@@ -136,14 +137,14 @@ def test_a_caller_at_its_bound_leaves_room_for_others() -> None:
     assert jobs[0].cancel()
     jobs[0] = pool.submit(Work(), "0")
     released.set()
-    assert first.result(30)
-    assert [job.result(30) for job in jobs] == [1] * len(jobs)
+    assert first.result(HANG_S)
+    assert [job.result(HANG_S) for job in jobs] == [1] * len(jobs)
 
 
 def test_a_caller_that_comes_back_has_no_credit_for_its_absence() -> None:
     pool = WorkerPool("scored", threads=1, max_jobs=100)
     for _ in range(5):
-        pool.submit(Work(), "steady", 10).result(30)
+        pool.submit(Work(), "steady", 10).result(HANG_S)
     released, first = busy(pool)
     order: list[str] = []
     jobs = [
@@ -151,9 +152,9 @@ def test_a_caller_that_comes_back_has_no_credit_for_its_absence() -> None:
         for caller in ("steady", "steady", "back", "back")
     ]
     released.set()
-    assert first.result(30)
+    assert first.result(HANG_S)
     for one in jobs:
-        one.result(30)
+        one.result(HANG_S)
     assert order == ["steady", "back", "steady", "back"]
 
 
@@ -169,8 +170,8 @@ def test_a_caller_without_jobs_gets_in_while_others_have_filled_the_pool() -> No
     with pytest.raises(OverloadedError, match="requests wait to be scored"):
         pool.submit(Work(), "late")
     released.set()
-    assert first.result(30)
-    assert [job.result(30) for job in jobs] == [1] * len(jobs)
+    assert first.result(HANG_S)
+    assert [job.result(HANG_S) for job in jobs] == [1] * len(jobs)
 
 
 def test_a_job_in_pieces_lets_others_pass_between_two_pieces() -> None:
@@ -191,8 +192,8 @@ def test_a_job_in_pieces_lets_others_pass_between_two_pieces() -> None:
         pool.submit_pieces(pieces("none", 1, 0), "small"),
     ]
     released.set()
-    assert first.result(30)
-    assert [job.result(30) for job in jobs] == ["large", "next", "small", "none"]
+    assert first.result(HANG_S)
+    assert [job.result(HANG_S) for job in jobs] == ["large", "next", "small", "none"]
     assert order == ["large", "small", "small", "large", "small", "small", *["large"] * 4, "next"]
 
 
@@ -205,8 +206,8 @@ def test_a_job_that_fails_between_two_pieces_ends_alone() -> None:
 
     job, other = pool.submit_pieces(pieces(), "a"), pool.submit(Work(), "a")
     with pytest.raises(ValueError, match="no"):
-        job.result(30)
-    assert other.result(30) == 1
+        job.result(HANG_S)
+    assert other.result(HANG_S) == 1
 
 
 def test_no_piece_begins_after_the_caller_has_left() -> None:
@@ -221,23 +222,23 @@ def test_no_piece_begins_after_the_caller_has_left() -> None:
                 yield 1
                 done.append(number)
                 begun.set()
-                assert go_on.wait(30)
+                assert go_on.wait(HANG_S)
         finally:
             closed.set()
         return 1
 
     async def leave() -> None:
         task = asyncio.ensure_future(pool.finish(pieces()))
-        await asyncio.to_thread(begun.wait, 30)
+        await asyncio.to_thread(begun.wait, HANG_S)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(leave())
     go_on.set()
-    assert closed.wait(30)
+    assert closed.wait(HANG_S)
     assert done == [0]
-    assert pool.submit(Work()).result(30) == 1
+    assert pool.submit(Work()).result(HANG_S) == 1
 
 
 def test_tokenizing_ends_at_its_next_check_after_the_caller_has_left() -> None:
@@ -247,7 +248,7 @@ def test_tokenizing_ends_at_its_next_check_after_the_caller_has_left() -> None:
         try:
             check(None, "this was tested")  # the caller is there
             begun.set()
-            assert go_on.wait(30)
+            assert go_on.wait(HANG_S)
             check(None, "this was tested")
             raise AssertionError("the work goes on")
         except CancelledError:
@@ -256,14 +257,14 @@ def test_tokenizing_ends_at_its_next_check_after_the_caller_has_left() -> None:
 
     async def leave() -> None:
         task = asyncio.ensure_future(RequestWork().tokenize(start, ["a" * (MAX_INLINE_CHARACTERS + 1)]))
-        await asyncio.to_thread(begun.wait, 30)
+        await asyncio.to_thread(begun.wait, HANG_S)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
 
     asyncio.run(leave())
     go_on.set()
-    assert ended.wait(30)
+    assert ended.wait(HANG_S)
     check(None, "this was tested")  # the work of others goes on
 
 

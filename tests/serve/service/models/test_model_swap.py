@@ -19,6 +19,7 @@ from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.process_memory import give_back_memory
 from jumok_serve.service import Administration
 from jumok_serve.translator import Translator
+from tests.support.hang import HANG_S
 from tests.support.servers.in_process_server import serving
 
 NAME = "tiny-en-de"
@@ -95,7 +96,7 @@ def test_requests_see_no_error_while_models_are_replaced(address: str, loader: L
             finally:
                 over.set()
             for task in calls:
-                task.result(60)
+                task.result(HANG_S)
         assert {translation.model_version for translation in seen} == {"1", "2"}
         texts = {
             translation.text for translation in seen if translation.source_token_count == expected.source_token_count
@@ -108,7 +109,7 @@ def test_requests_see_no_error_while_models_are_replaced(address: str, loader: L
 
 def served_by(version: str, seen: list[jumok.Translation]) -> None:
     """Wait for translations by a version."""
-    limit = time.monotonic() + 60
+    limit = time.monotonic() + HANG_S
     while not seen or seen[-1].model_version != version:
         assert time.monotonic() < limit
         time.sleep(0.01)

@@ -69,12 +69,12 @@ def test_a_call_without_a_request_is_refused() -> None:
 def test_a_silent_corpus_is_ended_once_nothing_of_it_is_left_to_do() -> None:
     async def scenario() -> None:
         model = FakeModel(on_submit=hold)
-        async with serving(model, limits=ServiceLimits(silence_s=0.05)) as (_, channel):
+        async with serving(model, limits=ServiceLimits(silence_s=1.0)) as (_, channel):
             stub: Any = TranslationServiceStub(channel)
             call = stub.TranslateCorpus()
             await call.write(TranslateCorpusRequest(settings=CorpusSettings(), items=[CorpusItem(id=1, content="a")]))
             answer = await model.submitted.get()
-            await asyncio.sleep(0.25)  # longer than the silence that is allowed
+            await asyncio.sleep(1.5)  # longer than the silence that is allowed
             assert not call.done()
             answer.complete()
             assert [result.id for result in (await call.read()).results] == [1]

@@ -76,7 +76,7 @@ def timings(answer: jumok.Translation) -> jumok.Timings:
 async def measured(*models: FakeModel) -> AsyncIterator[tuple[MetricsPort, jumok.AsyncClient]]:
     async with (
         serving(*models) as (server, _),
-        jumok.AsyncClient(server.address, timeout_s=60, max_attempts=1) as client,
+        jumok.AsyncClient(server.address, timeout_s=HANG_S, max_attempts=1) as client,
     ):
         with MetricsPort(server, host="127.0.0.1", port=0) as port:
             yield port, client
@@ -90,7 +90,7 @@ def test_what_was_decoded_is_counted_as_it_happened(tiny_bundle: Path) -> None:
         with Translator(tiny_bundle, threads=1) as translator:
             server = Server([translator], port=0)
             await server.start()
-            async with jumok.AsyncClient(server.address, timeout_s=60) as client:
+            async with jumok.AsyncClient(server.address, timeout_s=HANG_S) as client:
                 with MetricsPort(server, host="127.0.0.1", port=0) as port:
                     answers = [await client.translate(text, beam_size=1) for text in texts]
                     await asyncio.to_thread(wait_until_idle, translator)
@@ -168,7 +168,7 @@ def test_a_call_that_is_given_up_is_counted_and_one_that_runs_is_open() -> None:
             loop = asyncio.get_running_loop()
             answer.futures[0].add_done_callback(lambda _: loop.call_soon_threadsafe(cancelled.set))
             call.cancel()
-            await asyncio.wait_for(cancelled.wait(), 30)
+            await asyncio.wait_for(cancelled.wait(), HANG_S)
             await client.list_models()  # is answered after the call's end was seen
             scraped = await scrape(port)
             assert value(scraped, "jumok_requests_total", method=TRANSLATE, code="CANCELLED") == 1

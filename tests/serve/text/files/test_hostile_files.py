@@ -1,6 +1,5 @@
 """Files that are made to take time or memory, or that readers of tags understand in different ways."""
 
-import time
 import tracemalloc
 from collections.abc import Callable
 
@@ -8,6 +7,7 @@ import pytest
 
 from jumok_proto.errors import InvalidArgumentError
 from tests.support.files import read_file, rewritten, texts
+from tests.support.growth import assert_linear
 
 CUE = "00:00:01,000 --> 00:00:02,000"
 
@@ -47,14 +47,7 @@ def read(content: str, name: str) -> None:
     ],
 )
 def test_time_grows_in_proportion_to_a_file(name: str, content: Callable[[int], str]) -> None:
-    def took_s(size: int) -> float:
-        written = content(size)
-        started = time.thread_time()
-        read(written, name)
-        return time.thread_time() - started
-
-    # Linear time is 16 times as long, quadratic time 256 times.
-    assert min(took_s(32_000) for _ in range(3)) < 100 * min(took_s(2_000) for _ in range(5))
+    assert_linear(content, lambda written: read(written, name))
 
 
 @pytest.mark.parametrize(

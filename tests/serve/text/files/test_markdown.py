@@ -1,7 +1,6 @@
 """Markdown: texts are translated with their marks, and blocks stay as they are."""
 
 import re
-import time
 
 import pytest
 from hypothesis import given
@@ -10,6 +9,7 @@ from hypothesis import strategies as st
 from jumok_serve.text.files.markdown_inline import Inline
 from jumok_serve.text.files.pieces import MAX_READ
 from tests.support.files import made, rewritten, texts
+from tests.support.growth import assert_linear
 
 PAGE = """---
 title: Two dogs
@@ -132,14 +132,7 @@ def test_translations_begin_no_block() -> None:
 
 @pytest.mark.parametrize("unit", ["_a__", "**a*", "[_a", "~~a", "<!--", "`a", "[a](", "![", '(a "', "&#", "<a"])
 def test_time_grows_in_proportion_to_a_text(unit: str) -> None:
-    def took_s(length: int) -> float:
-        written = (unit * length)[:length]
-        started = time.thread_time()
-        Inline(written)
-        return time.thread_time() - started
-
-    # Linear time is 16 times as long, quadratic time 256 times.
-    assert min(took_s(32_000) for _ in range(3)) < 100 * min(took_s(2_000) for _ in range(5))
+    assert_linear(lambda length: (unit * length)[:length], Inline)
 
 
 def test_a_comment_ends_at_its_first_end() -> None:
