@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -117,7 +118,8 @@ class Services:
         self._loop = asyncio.get_running_loop()
         self.services: Mapping[ServiceDescriptor, object] = {
             TRANSLATION_SERVICE: self._translation,
-            FILE_SERVICE: FileService(self._translation.TranslateCorpus, limits),
+            # A file is not sent elsewhere: a server that stops finishes it, as any other call.
+            FILE_SERVICE: FileService(partial(self._translation.translate_corpus, stopping=asyncio.Event()), limits),
             GLOSSARY_SERVICE: GlossaryService(glossaries),
             MODEL_SERVICE: ModelService(self.models),
         }

@@ -392,8 +392,13 @@ def test_a_folder_that_is_deleted_or_a_link(stored: GlossaryStore, tmp_path: Pat
     folder = folder_of(stored, tmp_path)
     (tmp_path / "elsewhere").mkdir()
     shutil.rmtree(folder)
-    for make in (lambda: folder.symlink_to(tmp_path / "elsewhere"), folder.touch, lambda: os.mkfifo(folder)):
-        make()
+    makers: tuple[Callable[[Path], object], ...] = (
+        lambda path: path.symlink_to(tmp_path / "elsewhere"),
+        Path.touch,
+        os.mkfifo,
+    )
+    for make in makers:
+        make(folder)
         with pytest.raises(NotADirectoryError):
             stored.create("", "other", [ANIMALS])
         with pytest.raises(NotADirectoryError):
