@@ -5,6 +5,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -160,13 +161,15 @@ def _front(settings: Configuration) -> Callable[[Server], Front] | None:
 def _administration(settings: Configuration, checker: BundleChecker | None) -> Administration | None:
     if settings.model_root is None:
         return None
-    return Administration(
+    administration = Administration(
         root=settings.model_root,
         load=partial(open_model, settings, checker),
-        cancel_load=checker.close if checker is not None else lambda: None,
         host=settings.admin_host,
         port=settings.admin_port,
     )
+    if checker is None:
+        return administration
+    return replace(administration, check=checker.check, cancel_load=checker.close)
 
 
 def _check_addresses(settings: Configuration) -> None:

@@ -3,10 +3,11 @@
 import ctypes
 import gc
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ LOOK_S = 2.0
 MUCH_FREE = 8 * 2**20
 """Bytes of free memory that are given back to the system; less is kept, as it will be used again."""
 
+_CGROUP = Path("/sys/fs/cgroup")
 _M_ARENA_MAX = -8
 """Number of the option for arenas in mallopt(3), from malloc.h."""
 
@@ -114,12 +116,13 @@ def giving_back_free_memory() -> Iterator[None]:
 def _give_back_free_memory(trim: Any, info: Any, stopped: threading.Event) -> None:
     least = _not_in_use(info())
     while not stopped.wait(LOOK_S):
-        free = _not_in_use(info())
-        if free > least + MUCH_FREE:
-            trim(0)
-            least = _not_in_use(info())
-        else:
-            least = min(least, free)
+        with suppress(OSError):  # the process may open no more files
+            free = _not_in_use(info())
+            if free > least + MUCH_FREE:
+                trim(0)
+                least = _not_in_use(info())
+            else:
+                least = min(least, free)
 
 
 class _MallocInfo(ctypes.Structure):
@@ -151,3 +154,35 @@ def _not_in_use(info: Any) -> int:
 def _glibc_function(name: str) -> Any:
     """A function of glibc; None with another C library."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+
+
+def free_memory() -> int | None:
+    """Bytes of memory and swap that this process may still take; None if the system does not say."""
+    try:
+        content = Path("/proc/meminfo").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    kib = {name: int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", content, re.MULTILINE)}
+    if "MemAvailable" not in kib:
+        return None
+    return min([(kib["MemAvailable"] + kib.get("SwapFree", 0)) * 1024, *_left_in_groups()])
+
+
+def _left_in_groups() -> Iterator[int]:
+    """Yield the bytes that each limited control group around this process leaves, such as a container or a service."""
+    try:
+        own = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        return
+    inner = _CGROUP / (own[1] if own else "")
+    for group in (inner, *inner.parents):
+        if not group.is_relative_to(_CGROUP):
+            return
+        try:
+            limit = int((group / "memory.max").read_text(encoding="utf-8"))
+            used = int((group / "memory.current").read_text(encoding="utf-8"))
+            counts = (group / "memory.stat").read_text(encoding="utf-8")
+        except (OSError, ValueError):  # "max" is no number
+            continue
+        reclaimable = sum(int(size) for size in re.findall(r"^(?:in)?active_file (\d+)$", counts, re.MULTILINE))
+        yield limit - used + reclaimable

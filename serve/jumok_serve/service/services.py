@@ -56,13 +56,15 @@ class Administration:
     Attributes:
         root: folder of the bundles that may be loaded.
         load: opens a bundle and warms it up; called in a thread.
-        cancel_load: makes a running `load` end soon; called when the server stops.
+        check: tries a bundle before; called in a thread, for several bundles at once.
+        cancel_load: makes a running `check` or `load` end soon; called when the server stops.
         host: address to listen on, if it has its own port.
         port: separate port; 0: any free one; None: the port of the other services.
     """
 
     root: Path
     load: Callable[[Path], LoadedModel]
+    check: Callable[[Path], None] = lambda _: None
     cancel_load: Callable[[], None] = lambda: None
     host: str = "127.0.0.1"
     port: int | None = None
@@ -130,6 +132,7 @@ class Services:
                 self.models,
                 root=ModelRoot(administration.root),
                 load=administration.load,
+                check=administration.check,
                 cancel_load=administration.cancel_load,
                 on_change=self._models_changed,
             )

@@ -25,6 +25,8 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import BundleError
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.models.lifecycle import MAX_LOADS
+from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, fail, failure, hold, manifest, serving
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
@@ -384,5 +386,39 @@ def test_it_needs_the_scope_admin(tmp_path: Path) -> None:
                 assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
                 assert (await failure(call(request))).code is grpc.StatusCode.UNAUTHENTICATED
                 assert await call(request, metadata=(("authorization", f"Bearer {administering}"),))
+
+    asyncio.run(scenario())
+
+
+def test_a_bundle_that_is_tried_for_long_holds_up_no_other(tmp_path: Path) -> None:
+    """Three of them leave room for a fourth; of those that wait, none is opened once the server stops."""
+
+    async def scenario() -> None:
+        root = Root(tmp_path / "root")
+        tried, may_end = threading.Semaphore(0), threading.Event()
+
+        def check(folder: Path) -> None:
+            if folder.name == "held-1":
+                tried.release()
+                assert may_end.wait(HANG_S)
+
+        administration = Administration(root=root.path, load=root.load, check=check, cancel_load=may_end.set)
+        async with serving(FakeModel(), administration=administration) as (server, channel):
+            held = [load(channel, "held-1") for _ in range(MAX_LOADS - 1)]
+            for _ in held:
+                assert await asyncio.to_thread(tried.acquire, timeout=HANG_S)
+            assert (await load(channel, "held-2")).replaced_version == "1"
+            assert (await load(channel, "held-3")).replaced_version == "2"
+            listed = await AdminServiceStub(channel).ListBundles(ListBundlesRequest())
+            assert [bundle.state for bundle in listed.bundles] == [
+                admin_pb2.BUNDLE_STATE_LOADING,
+                admin_pb2.BUNDLE_STATE_AVAILABLE,
+                admin_pb2.BUNDLE_STATE_LOADED,
+            ]
+            stopping = asyncio.ensure_future(server.stop(HANG_S))
+            for one in held:
+                assert (await failure(one)).code is grpc.StatusCode.UNAVAILABLE
+            await stopping
+            assert len(root.loaded) == 2
 
     asyncio.run(scenario())
