@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 import grpc
 
+from jumok_serve.service.auth.reloaded_files import read_file
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.connections import allow_connections
 from jumok_serve.service.limits import ServiceLimits
@@ -78,7 +79,7 @@ def gateway(
 
     limits = ServiceLimits()
     tls = TlsFiles(certificate=tls_certificate, key=tls_key) if tls_certificate and tls_key else None
-    credentials = None if tls_ca is None else grpc.ssl_channel_credentials(tls_ca.read_bytes())
+    credentials = None if tls_ca is None else grpc.ssl_channel_credentials(read_file(tls_ca))
 
     async def run() -> None:
         channels = [_channel(address, credentials) for address in _split(servers)]

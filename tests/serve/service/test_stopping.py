@@ -216,6 +216,18 @@ def test_a_pipe_among_the_glossaries_holds_nothing(tiny_bundle: Path, tmp_path: 
     assert "x.glossary is left out: is not a regular file; restore the file, or delete it" in logged
 
 
+@pytest.mark.parametrize("stderr", ["2>&-", "2>/dev/full"])
+def test_a_server_without_a_reader_of_its_log(tiny_bundle: Path, stderr: str) -> None:
+    """It serves, and ends as usual."""
+    serve = f"exec {sys.executable} -m jumok serve {tiny_bundle} --port 0 --trusted-bundles"
+    with subprocess.Popen(["sh", "-c", f"{serve} {stderr}"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith("serving on ")
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=HANG_S)
+    assert process.returncode == 0
+
+
 def test_a_file_that_was_begun_is_finished(tiny_bundle: Path) -> None:
     content = "".join(f"A man and {number} dogs.\n" for number in range(1500)).encode()
     stopped: list[int] = []

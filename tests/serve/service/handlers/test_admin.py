@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -184,6 +185,41 @@ def test_nothing_outside_the_root_is_loaded(tmp_path: Path) -> None:
             assert (await load(channel, "alias")).model.version == "3"  # links within are as good as folders
 
     asyncio.run(scenario())
+
+
+def test_entries_of_the_root_that_cannot_be_read_hide_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with administered(tmp_path, FakeModel()) as (root, _, channel):
+            (root.path / "far").symlink_to("a" * 300)
+            (root.path / "circle").symlink_to("circle")
+            (root.path / "pipe").mkdir()
+            os.mkfifo(root.path / "pipe" / "manifest.json")
+            (root.path / "held-1" / "manifest.json").unlink()
+            (root.path / "held-1" / "manifest.json").symlink_to("a" * 300)
+            listed = (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            assert [(bundle.bundle, bundle.problem) for bundle in listed] == [
+                ("far", "cannot be read: File name too long"),
+                ("held-1", "cannot be read: File name too long"),
+                ("held-2", ""),
+                ("held-3", ""),
+            ]
+            for name in ("far", "HELD-2", "held-2 ", "é" * 255, "held\u20112", "he\u0301ld-2"):
+                refused = await failure(load(channel, name))
+                assert refused.info.reason == "BUNDLE_NOT_FOUND", name
+            for name in ("b" * 4096, "held-2\0", "held-2/../held-3", "\u202eheld-2"):
+                refused = await failure(load(channel, name))
+                assert refused.info.reason == "INVALID_REQUEST", name
+            shutil.rmtree(root.path)
+            assert not (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            root.path.symlink_to(root.path)
+            assert not (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            assert (await failure(load(channel, "held-2"))).info.reason == "BUNDLE_NOT_FOUND"
+
+    asyncio.run(scenario())
+    assert "cannot be read" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_a_model_that_is_unloaded_finishes_what_it_has_and_is_gone(tmp_path: Path) -> None:
