@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -39,14 +39,21 @@ class Site:
     Attributes:
         intake: bounds on the reading of bodies.
         timeout_s: time from a request's body to its response, in seconds.
-        answering: tasks that make responses; a server that stops cancels those left.
+        answering: tasks that make responses, or their events; a server that stops cancels those left.
     """
 
     backend: Backend
     limits: ServiceLimits
     intake: Intake
     timeout_s: float
-    answering: set["asyncio.Task[Response]"] = field(default_factory=set)
+    answering: set["asyncio.Task[Any]"] = field(default_factory=set)
+
+    def begin(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+        """Start a task of a response."""
+        task = asyncio.create_task(work)
+        self.answering.add(task)
+        task.add_done_callback(self.answering.discard)
+        return task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,12 +128,9 @@ class Endpoint:
         try:
             content = await body.read()
             incoming = Incoming(site=self._site, scope=scope, headers=Headers(scope=scope), body=content)
-            answering = asyncio.create_task(self._answer(incoming))
-            self._site.answering.add(answering)
-            answering.add_done_callback(self._site.answering.discard)
-            return await unless_left(answering, receive)
+            return await unless_left(self._site.begin(self._answer(incoming)), receive)
         except asyncio.CancelledError:
-            stopped = UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
+            stopped = stopping()
             return self._refuse(stopped, describe(stopped, scope[REQUEST_ID]))
         except JumokError as error:
             return self._refuse(error, describe(error, scope[REQUEST_ID]))
@@ -138,15 +142,24 @@ class Endpoint:
             return self._refuse(fault, describe(fault, scope[REQUEST_ID]))
 
 
+def stopping() -> UnavailableError:
+    """Make the error of a request that a server does not finish because it stops."""
+    return UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
+
+
 class EventStream(StreamingResponse):
     """Response of server-sent events, which ends when the client leaves."""
 
     media_type = "text/event-stream"
 
+    def __init__(self, site: Site, events: AsyncIterator[bytes]) -> None:
+        super().__init__(events)
+        self._site = site
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
         with suppress(ClientDisconnectedError):
-            await unless_left(asyncio.create_task(self.stream_response(send)), receive)
+            await unless_left(self._site.begin(self.stream_response(send)), receive)
 
 
 async def unless_left(work: "asyncio.Task[Result]", receive: Receive) -> Result:

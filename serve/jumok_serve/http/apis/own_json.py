@@ -1,5 +1,6 @@
 """The gRPC contract as JSON over HTTP, with streams as server-sent events."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -19,7 +20,7 @@ from jumok_proto.v1 import file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
 from jumok_serve.http.errors import describe, http_status, retry_headers
 from jumok_serve.http.requests import parse_fields, parse_object
-from jumok_serve.http.site import Answer, EventStream, Incoming, Site, route
+from jumok_serve.http.site import Answer, EventStream, Incoming, Site, route, stopping
 from jumok_serve.service.rpc.responses import written
 
 
@@ -97,7 +98,7 @@ def _answer_of(method: Method) -> Answer:
         sender = incoming.sender(incoming.key())
         if method.streams:
             events = _events(method, incoming, request)
-            return EventStream(_beginning_with(await anext(events), events))
+            return EventStream(incoming.site, _beginning_with(await anext(events), events))
         response = await incoming.site.backend.call(method.name, request, sender, method.response)
         return Response(json_format.MessageToJson(response, indent=None), media_type="application/json")
 
@@ -129,9 +130,10 @@ async def _events(method: Method, incoming: Incoming, request: Message) -> Async
             async for message in messages:
                 yield _event(json_format.MessageToJson(message, indent=None))
                 begun = True
-    except JumokError as error:
+    except (JumokError, asyncio.CancelledError) as ended:
         if not begun:
             raise
+        error = ended if isinstance(ended, JumokError) else stopping()
         described = error_object(error, describe(error, sender.request_id))
         yield _event(json.dumps(described), "error")
 
