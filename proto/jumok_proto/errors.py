@@ -228,7 +228,7 @@ class SamplingUnavailableError(FailedPreconditionError):
 
 
 class GlossariesUnavailableError(FailedPreconditionError):
-    """The server or translator keeps no glossaries."""
+    """The server or translator keeps no glossaries, or cannot use their folder."""
 
     reason = "GLOSSARIES_UNAVAILABLE"
 
@@ -236,6 +236,14 @@ class GlossariesUnavailableError(FailedPreconditionError):
     def of_server(cls) -> Self:
         """Make the error of a server without a folder of glossaries."""
         return cls("this server keeps no glossaries: start it with --glossaries FOLDER")
+
+    @classmethod
+    def of_folder(cls, problem: str) -> Self:
+        """Make the error of a folder that cannot be read or written, as of a full disk."""
+        return cls(
+            f"the server cannot use its folder of glossaries: {problem}; make room there, or let the server read and "
+            "write it, and try again"
+        )
 
 
 class BundleNotLoadedError(FailedPreconditionError):

@@ -5,6 +5,8 @@ import json
 import os
 import shutil
 import stat
+from errno import ELOOP, ENODEV, ENXIO
+from io import BufferedReader
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,6 +27,9 @@ class UnusableFileError(ValueError):
 class RegularFile:
     """A regular file, opened for reading.
 
+    Args:
+        follow_links: False to refuse a link in the place of the file.
+
     Attributes:
         size: bytes.
         identity: numbers that change with the content.
@@ -34,9 +39,17 @@ class RegularFile:
         OSError: the file cannot be opened.
     """
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(self, path: str | os.PathLike[str], *, follow_links: bool = True) -> None:
         # Opening a pipe would wait for its writer without O_NONBLOCK.
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | (0 if follow_links else os.O_NOFOLLOW)
+        try:
+            self._descriptor = os.open(path, flags)
+        except OSError as error:
+            if error.errno in (ENXIO, ENODEV):  # a socket, or a device without a driver
+                raise UnusableFileError("is not a regular file") from error
+            if error.errno == ELOOP and not follow_links:
+                raise UnusableFileError("is a link") from error
+            raise
         try:
             state = os.fstat(self._descriptor)
             self._check_kind(state)
@@ -60,16 +73,19 @@ class RegularFile:
         if little and os.lseek(self._descriptor, 0, os.SEEK_HOLE) < size:  # some file systems count no blocks
             raise UnusableFileError(f"is sparse: {size} bytes, {on_disk} of them on disk")
 
+    def stream(self) -> BufferedReader:
+        """Return a stream of the content, from its beginning; it ends with this object."""
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        return open(self._descriptor, "rb", closefd=False)
+
     def sha256(self) -> str:
         """Return the SHA-256 of the content."""
-        with open(self._descriptor, "rb", closefd=False, buffering=0) as stream:
-            stream.seek(0)
+        with self.stream() as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()
 
     def copy(self, to: Path) -> None:
         """Copy the content to a new file."""
-        with open(self._descriptor, "rb", closefd=False) as stream, to.open("xb") as copy:
-            stream.seek(0)
+        with self.stream() as stream, to.open("xb") as copy:
             shutil.copyfileobj(stream, copy, _CHUNK)
 
     def read(self, limit: int) -> bytes:
@@ -80,8 +96,7 @@ class RegularFile:
         """
         if self.size > limit:
             raise UnusableFileError(f"is too large: {self.size} bytes, at most {limit} are read")
-        with open(self._descriptor, "rb", closefd=False) as stream:
-            stream.seek(0)
+        with self.stream() as stream:
             content = stream.read(self.size)
         if len(content) < self.size:
             raise UnusableFileError("has been cut off while it was read")

@@ -102,7 +102,7 @@ def check_file(path: Path) -> None:
         OSError: the file cannot be read.
         ValueError: the file is cut off, or was compiled from other sources than those beside it.
     """
-    if not path.exists():
+    if not path.is_file():
         raise FileNotFoundError(
             f"there is no {path}; install a C++ compiler such as g++, and jumok again (pip install -v says why the "
             "kernels are not compiled)"

@@ -12,8 +12,9 @@ from jumok._second_signal import end_at_second_signal
 def main() -> NoReturn:
     """Run the command line and exit with its code; a second Ctrl-C or SIGTERM always ends the process."""
     end_at_second_signal()
-    if sys.stdout is None:  # closed by the caller, who then wants no output
-        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - for as long as the process lives
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed by the caller, who then wants no output
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process lives
     try:
         from jumok.commands._main import INTERRUPTED, run  # noqa: PLC0415 - not every installation has click
     except ModuleNotFoundError as error:

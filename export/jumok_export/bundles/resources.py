@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from jumok_export.errors import ExportError
+from jumok_serve.runtime.process_memory import free_memory
 
 _BASE = {"fp32": 1.0 * 2**30, "fp16": 1.0 * 2**30}
 _PER_PARAMETER = {"fp32": 13.0, "fp16": 8.0, "int8": 4.0}
@@ -50,7 +51,6 @@ _LONG_S = 4.0
 """Seconds from which a stage is said with an estimate."""
 SMALL_PARAMETERS = 5_000_000
 """Parameters up to which a second thread of a product takes longer than its work: threads would wait for each other."""
-_CGROUP = Path("/sys/fs/cgroup")
 
 
 def estimate_memory(parameters: int, precisions: Sequence[str]) -> float:
@@ -141,18 +141,6 @@ def check_memory(parameters: int, precisions: Sequence[str]) -> None:
     )
 
 
-def free_memory() -> int | None:
-    """Bytes of memory and swap that this process may still take; None if the system does not say."""
-    try:
-        content = Path("/proc/meminfo").read_text(encoding="utf-8")
-    except OSError:
-        return None
-    kib = {name: int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", content, re.MULTILINE)}
-    if "MemAvailable" not in kib:
-        return None
-    return min([(kib["MemAvailable"] + kib.get("SwapFree", 0)) * 1024, *_left_in_group()])
-
-
 def _held() -> int:
     """Bytes of anonymous memory of this process, swapped ones included; 0 if the system does not say."""
     try:
@@ -162,18 +150,6 @@ def _held() -> int:
     return sum(
         int(size) * 1024 for size in re.findall(r"^(?:RssAnon|RssShmem|VmSwap):\s+(\d+) kB$", content, re.MULTILINE)
     )
-
-
-def _left_in_group() -> list[int]:
-    """Bytes that the control group, such as a container's, leaves; nothing without a limit."""
-    try:
-        limit = int((_CGROUP / "memory.max").read_text(encoding="utf-8"))
-        used = int((_CGROUP / "memory.current").read_text(encoding="utf-8"))
-        counts = (_CGROUP / "memory.stat").read_text(encoding="utf-8")
-    except (OSError, ValueError):  # "max" is no number
-        return []
-    reclaimable = sum(int(size) for size in re.findall(r"^(?:in)?active_file (\d+)$", counts, re.MULTILINE))
-    return [limit - used + reclaimable]
 
 
 @contextmanager

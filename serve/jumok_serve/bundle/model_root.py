@@ -1,5 +1,6 @@
 """The model root: the folder whose bundles a running server may load."""
 
+import logging
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -9,6 +10,8 @@ from jumok_serve.bundle.bundle import read_manifest
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.fields import MANIFEST_FILE
 from jumok_serve.printable import printable
+
+logger = logging.getLogger(__name__)
 
 MAX_NAME_LENGTH = 255
 """Characters of a folder's name; file systems allow as many bytes."""
@@ -69,26 +72,34 @@ class ModelRoot:
         return sorted(self._bundles())
 
     def _bundles(self) -> Iterator[FoundBundle]:
-        root = self._path.resolve()
         try:
+            root = self._path.resolve()
             entries = list(root.iterdir())
-        except OSError:
+        except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+            logger.warning(
+                "the model root %s cannot be read: %s; restore it, or restart with another", self._path, error
+            )
             return
         for entry in entries:
-            if entry.name.startswith(".") or not (entry / MANIFEST_FILE).is_file():
-                continue
-            if not entry.name.isprintable():
-                yield FoundBundle(printable(entry.name), problem="the folder's name is not printable text: rename it")
-                continue
-            if not entry.resolve().is_relative_to(root):
-                yield FoundBundle(entry.name, problem="a link that leads out of the model root")
-                continue
             try:
-                manifest = read_manifest(entry)
-            except BundleError as error:
-                yield FoundBundle(entry.name, problem="; ".join(error.problems))
-            else:
-                yield FoundBundle(entry.name, manifest.name, manifest.version)
+                if not entry.name.startswith(".") and (entry / MANIFEST_FILE).is_file():
+                    yield _described(entry, root)
+            except (OSError, RuntimeError) as error:
+                problem = error.strerror if isinstance(error, OSError) else error
+                yield FoundBundle(printable(entry.name), problem=f"cannot be read: {problem}")
+
+
+def _described(entry: Path, root: Path) -> FoundBundle:
+    """Describe a folder of the root; OSError and RuntimeError as it is read."""
+    if not entry.name.isprintable():
+        return FoundBundle(printable(entry.name), problem="the folder's name is not printable text: rename it")
+    if not entry.resolve().is_relative_to(root):
+        return FoundBundle(entry.name, problem="a link that leads out of the model root")
+    try:
+        manifest = read_manifest(entry)
+    except BundleError as error:
+        return FoundBundle(entry.name, problem="; ".join(error.problems))
+    return FoundBundle(entry.name, manifest.name, manifest.version)
 
 
 def _separates(name: str) -> bool:

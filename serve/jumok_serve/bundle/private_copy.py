@@ -18,7 +18,10 @@ def copy_bundle(path: str | os.PathLike[str]) -> "TemporaryDirectory[str]":
     """
     folder = Path(path)
     files = read_manifest(folder).files
-    copy = TemporaryDirectory(prefix="jumok-", ignore_cleanup_errors=True)
+    try:
+        copy = TemporaryDirectory(prefix="jumok-", ignore_cleanup_errors=True)
+    except OSError as error:
+        raise _not_copied(folder, "it", error) from error
     try:
         for file in (MANIFEST_FILE, *files):
             to = Path(copy.name) / file
@@ -27,8 +30,13 @@ def copy_bundle(path: str | os.PathLike[str]) -> "TemporaryDirectory[str]":
                 source.copy(to)
     except (OSError, UnusableFileError) as error:
         copy.cleanup()
-        raise BundleError(folder, [f"{file} cannot be copied: {error}"]) from error
+        raise _not_copied(folder, file, error) from error
     except BaseException:
         copy.cleanup()
         raise
     return copy
+
+
+def _not_copied(folder: Path, what: str, error: OSError | UnusableFileError) -> BundleError:
+    remedy = ": make room in the temporary folder, or set TMPDIR to another" if isinstance(error, OSError) else ""
+    return BundleError(folder, [f"{what} cannot be copied: {error}{remedy}"])

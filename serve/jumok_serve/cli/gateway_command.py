@@ -2,20 +2,21 @@
 
 import asyncio
 import signal
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import click
 import grpc
 
 from jumok_serve.cli.setting_types import listed
+from jumok_serve.service.auth.reloaded_files import read_file
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.connections import allow_connections
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.request_reader import make_intake
-from jumok_serve.service.stop_signals import received_signals, serve_until_stopped
+from jumok_serve.service.stop_signals import end_after, received_signals, serve_until_stopped, stop_before_serving
 from jumok_serve.service.telemetry.logs import logging_to_stderr
 
 PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -81,7 +82,7 @@ def gateway(
 
     limits = ServiceLimits()
     tls = TlsFiles(certificate=tls_certificate, key=tls_key) if tls_certificate and tls_key else None
-    credentials = None if tls_ca is None else grpc.ssl_channel_credentials(tls_ca.read_bytes())
+    credentials = None if tls_ca is None else grpc.ssl_channel_credentials(read_file(tls_ca))
 
     async def run() -> None:
         channels = [_channel(address, credentials) for address in listed(servers)]
@@ -98,9 +99,9 @@ def gateway(
                 yield
 
             with received_signals() as signals:
-                await serve_until_stopped(port, signals, grace, announced)
+                await serve_until_stopped(port, signals, grace, announced, on_stop=partial(end_after, grace))
 
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # until the port serves
+    signal.signal(signal.SIGTERM, stop_before_serving)
     with logging_to_stderr(log_format="text", level="info"):
         asyncio.run(run())
 

@@ -3,9 +3,9 @@
 import faulthandler
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -31,6 +31,7 @@ from jumok_serve.service.address import check_address
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile, make_token
 from jumok_serve.service.server import Front
+from jumok_serve.service.stop_signals import end_after, stop_before_serving
 from jumok_serve.service.telemetry.logs import logging_to_stderr
 from jumok_serve.translator import Translator
 
@@ -102,7 +103,7 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
     with suppress(OSError, ValueError):  # standard error is no file
         faulthandler.enable()  # a crash in native code, as of overwritten weights, leaves lines on standard error
     # Needed until the server serves: without a handler, SIGTERM does not stop the first process of a container.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    signal.signal(signal.SIGTERM, stop_before_serving)
     with ExitStack() as opened:
         opened.enter_context(logging_to_stderr(log_format=settings.log_format, level=settings.log_level))
         checker = make_checker(settings)
@@ -130,7 +131,12 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
 
         try:
             models += open_models(settings, checker)
-            run_server(make_server, grace_s=settings.grace_s, on_start=partial(_announced, settings))
+            run_server(
+                make_server,
+                grace_s=settings.grace_s,
+                on_start=partial(_announced, settings),
+                on_stop=partial(end_after, settings.grace_s),
+            )
         finally:
             for model in models:
                 model.close(drain=False)
@@ -156,13 +162,15 @@ def _front(settings: Configuration) -> Callable[[Server], Front] | None:
 def _administration(settings: Configuration, checker: BundleChecker | None) -> Administration | None:
     if settings.model_root is None:
         return None
-    return Administration(
+    administration = Administration(
         root=settings.model_root,
         load=partial(open_model, settings, checker),
-        cancel_load=checker.close if checker is not None else lambda: None,
         host=settings.admin_host,
         port=settings.admin_port,
     )
+    if checker is None:
+        return administration
+    return replace(administration, check=checker.check, cancel_load=checker.close)
 
 
 def _check_addresses(settings: Configuration) -> None:

@@ -19,7 +19,10 @@ from pydantic import ValidationError
 from jumok_serve.cache import CACHE_VARIABLE
 from jumok_serve.cli.configuration import NO_PIVOT, TAG, WEB, Configuration
 from jumok_serve.errors import ConfigurationError
+from jumok_serve.files import read_file
 
+MAX_FILE_BYTES = 2**20
+"""Largest file of settings."""
 PREFIX = "JUMOK_"
 CONFIGURATION_FILE = "JUMOK_CONFIG"
 OTHER_VARIABLES = {
@@ -119,8 +122,8 @@ def read_configuration(file: Path | None, environment: Mapping[str, str], flags:
 
 def _from_file(file: Path, problems: list[str]) -> dict[str, GivenValue]:
     try:
-        content = tomllib.loads(file.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        content = tomllib.loads(read_file(file, MAX_FILE_BYTES).decode("utf-8-sig"))
+    except (OSError, ValueError, RecursionError) as error:
         at = error.start + 1 if isinstance(error, UnicodeDecodeError) else 0
         problems.append(f"{file}: {f'byte {at} is not UTF-8; save the file as UTF-8' if at else error}")
         return {}

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -47,7 +47,7 @@ class Site:
     Attributes:
         intake: bounds on the reading of bodies.
         timeout_s: time from a request's body to its response, in seconds.
-        answering: tasks that make responses; a server that stops cancels those left.
+        answering: tasks that make responses, or their events; a server that stops cancels those left.
         parsing: threads that read large requests and write large responses.
     """
 
@@ -55,10 +55,17 @@ class Site:
     limits: ServiceLimits
     intake: Intake
     timeout_s: float
-    answering: set["asyncio.Task[Response]"] = field(default_factory=set)
+    answering: set["asyncio.Task[Any]"] = field(default_factory=set)
     parsing: WorkerPool = field(
         default_factory=lambda: WorkerPool("parsed", threads=PARSING_THREADS, max_jobs=MAX_PARSING)
     )
+
+    def begin(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
+        """Start a task of a response."""
+        task = asyncio.create_task(work)
+        self.answering.add(task)
+        task.add_done_callback(self.answering.discard)
+        return task
 
     async def work(self, work: Callable[[], Result], size: int, caller: str) -> Result:
         """Read or write bytes, many of them in a thread.
@@ -171,12 +178,10 @@ class Endpoint:
                 timeout_s=self._site.timeout_s,
             )
             caller = await self._read(sender, headers, body)
-            answering = asyncio.create_task(self._make_response(scope, headers, body, sender, caller))
-            self._site.answering.add(answering)
-            answering.add_done_callback(self._site.answering.discard)
-            return await unless_left(answering, receive)
+            making = self._make_response(scope, headers, body, sender, caller)
+            return await unless_left(self._site.begin(making), receive)
         except asyncio.CancelledError:
-            refusal: JumokError = UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
+            refusal: JumokError = stopping()
         except JumokError as error:
             drop_frames(error)
             refusal = error
@@ -219,15 +224,24 @@ class Endpoint:
         return await self._answer(incoming)
 
 
+def stopping() -> UnavailableError:
+    """Make the error of a request that a server does not finish because it stops."""
+    return UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
+
+
 class EventStream(StreamingResponse):
     """Response of server-sent events, which ends when the client leaves."""
 
     media_type = "text/event-stream"
 
+    def __init__(self, site: Site, events: AsyncIterator[bytes]) -> None:
+        super().__init__(events)
+        self._site = site
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send the events."""
         with suppress(ClientDisconnectedError):
-            await unless_left(asyncio.create_task(self.stream_response(send)), receive)
+            await unless_left(self._site.begin(self.stream_response(send)), receive)
 
 
 async def unless_left(work: "asyncio.Task[Result]", receive: Receive) -> Result:

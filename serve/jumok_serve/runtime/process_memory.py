@@ -3,10 +3,11 @@
 import ctypes
 import gc
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ KEPT_FREE = 16 * 2**20
 """Free bytes at the end of an arena that are not given back."""
 _OPTIONS = {"ARENA_MAX": (-8, ARENAS), "MMAP_THRESHOLD": (-3, LARGE), "TRIM_THRESHOLD": (-1, KEPT_FREE)}
 """Options of mallopt(3): number in malloc.h, and value."""
+_CGROUP = Path("/sys/fs/cgroup")
 
 
 def tune_malloc() -> None:
@@ -124,12 +126,13 @@ def giving_back_free_memory() -> Iterator[None]:
 def _give_back_free_memory(trim: Any, info: Any, stopped: threading.Event) -> None:
     least = _not_in_use(info())
     while not stopped.wait(LOOK_S):
-        free = _not_in_use(info())
-        if free > least + MUCH_FREE:
-            trim(0)
-            least = _not_in_use(info())
-        else:
-            least = min(least, free)
+        with suppress(OSError):  # the process may open no more files
+            free = _not_in_use(info())
+            if free > least + MUCH_FREE:
+                trim(0)
+                least = _not_in_use(info())
+            else:
+                least = min(least, free)
 
 
 class _MallocInfo(ctypes.Structure):
@@ -161,3 +164,35 @@ def _not_in_use(info: Any) -> int:
 def _glibc_function(name: str) -> Any:
     """A function of glibc; None with another C library."""
     return getattr(ctypes.CDLL(None), name, None) if sys.platform == "linux" else None
+
+
+def free_memory() -> int | None:
+    """Bytes of memory and swap that this process may still take; None if the system does not say."""
+    try:
+        content = Path("/proc/meminfo").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    kib = {name: int(size) for name, size in re.findall(r"^(\w+):\s+(\d+) kB$", content, re.MULTILINE)}
+    if "MemAvailable" not in kib:
+        return None
+    return min([(kib["MemAvailable"] + kib.get("SwapFree", 0)) * 1024, *_left_in_groups()])
+
+
+def _left_in_groups() -> Iterator[int]:
+    """Yield the bytes that each limited control group around this process leaves, such as a container or a service."""
+    try:
+        own = re.search(r"^0::/(.*)$", Path("/proc/self/cgroup").read_text(encoding="utf-8"), re.MULTILINE)
+    except OSError:
+        return
+    inner = _CGROUP / (own[1] if own else "")
+    for group in (inner, *inner.parents):
+        if not group.is_relative_to(_CGROUP):
+            return
+        try:
+            limit = int((group / "memory.max").read_text(encoding="utf-8"))
+            used = int((group / "memory.current").read_text(encoding="utf-8"))
+            counts = (group / "memory.stat").read_text(encoding="utf-8")
+        except (OSError, ValueError):  # "max" is no number
+            continue
+        reclaimable = sum(int(size) for size in re.findall(r"^(?:in)?active_file (\d+)$", counts, re.MULTILINE))
+        yield limit - used + reclaimable

@@ -17,6 +17,7 @@ import onnxruntime
 
 from jumok_serve.bundle.bundle import manifest_bytes, read_manifest
 from jumok_serve.errors import BundleError
+from jumok_serve.runtime.process_memory import free_memory
 from jumok_serve.sandbox.verdicts import Verdicts
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,8 @@ MEMORY_BYTES = 4 * 2**30
 """Memory that a trial may allocate besides that for the bundle's files."""
 MEMORY_PER_BYTE = 10
 """Memory that a trial may allocate for each byte of the files: they are read, packed and kept by several sessions."""
+LEAST_MEMORY_BYTES = 256 * 2**20
+"""Memory without which no trial begins: Python and ONNX Runtime take as much."""
 CPU_S = 60
 """Seconds of computing that a trial may take besides those for the files."""
 BYTES_PER_CPU_S = 10 * 2**20
@@ -38,6 +41,9 @@ _LAST_CHARACTERS = 2000
 
 class BundleChecker:
     """Tries bundles in child processes; good verdicts are kept for later starts.
+
+    Any thread may call the methods. Trials beside each other share the memory that is free: each may take half of what
+    those before it leave.
 
     Args:
         precision: precision to try, or "auto".
@@ -61,7 +67,8 @@ class BundleChecker:
         self._cpu_s = cpu_s
         self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
-        self._children: set[subprocess.Popen[str]] = set()
+        self._children: dict[subprocess.Popen[str], int] = {}  # with the memory that each may take
+        self._good: set[str] = set()
         self._closed = False
 
     def check(self, bundle: Path) -> None:
@@ -71,13 +78,14 @@ class BundleChecker:
             BundleError: the bundle cannot be used, or its trial crashed or exceeded a limit.
         """
         key = self._key(bundle)
-        if self._verdicts.is_good(key):
+        if key in self._good or self._verdicts.is_good(key):
             logger.debug("bundle %s was tried before", bundle)
             return
         started = time.monotonic()
         problems = self._try(bundle)
         if problems:
             raise BundleError(bundle, problems)
+        self._good.add(key)
         self._verdicts.keep(key)
         logger.info("tried bundle %s in a process of its own in %.2f s", bundle, time.monotonic() - started)
 
@@ -96,16 +104,15 @@ class BundleChecker:
     def _try(self, bundle: Path) -> list[str]:
         size = sum(entry.size for entry in read_manifest(bundle).files.values())
         cpu_s = self._cpu_s + size // BYTES_PER_CPU_S
-        request = {
-            "bundle": os.path.abspath(bundle),
-            "precision": self._precision,
-            "shortlist": self._shortlist,
-            "memory_bytes": min(self._memory_bytes + MEMORY_PER_BYTE * size, 2**62),
-            "cpu_s": min(cpu_s, 2**31),
-        }
         with self._lock:
             if self._closed:
                 return ["the server is stopping"]
+            memory = self._memory_for(size)
+            if memory < LEAST_MEMORY_BYTES:
+                return [
+                    f"its trial may take {memory // 2**20} MiB, half of the memory that is free, and needs "
+                    f"{LEAST_MEMORY_BYTES // 2**20}: free memory, unload a model, or wait for other trials"
+                ]
             child = subprocess.Popen(
                 [sys.executable, "-P", "-m", "jumok_serve.sandbox.trial"],
                 stdin=subprocess.PIPE,
@@ -115,7 +122,14 @@ class BundleChecker:
                 text=True,
                 errors="replace",
             )
-            self._children.add(child)
+            self._children[child] = memory
+        request = {
+            "bundle": os.path.abspath(bundle),
+            "precision": self._precision,
+            "shortlist": self._shortlist,
+            "memory_bytes": memory,
+            "cpu_s": min(cpu_s, 2**31),
+        }
         with child:
             try:
                 out, error = child.communicate(json.dumps(request), timeout=WAIT_FACTOR * cpu_s)
@@ -124,8 +138,14 @@ class BundleChecker:
             finally:
                 child.kill()
                 with self._lock:
-                    self._children.discard(child)
+                    del self._children[child]
         return _verdict(child.returncode, out, error, cpu_s)
+
+    def _memory_for(self, size: int) -> int:
+        """Return the bytes of memory that a further trial may take, of a bundle of a size."""
+        most = min(self._memory_bytes + MEMORY_PER_BYTE * size, 2**62)
+        free = free_memory()
+        return most if free is None else min(most, max(0, free - sum(self._children.values())) // 2)
 
 
 def _verdict(code: int, out: str, error: str, cpu_s: int) -> list[str]:

@@ -85,7 +85,8 @@ def _bind_path(path: Path) -> socket.socket:
         if not stat.S_ISSOCK(path.stat().st_mode):
             raise OSError(errno.EEXIST, "the file exists and is no socket; choose another path")
         with socket.socket(socket.AF_UNIX) as probe:
-            if probe.connect_ex(str(path)) == 0:
+            probe.setblocking(False)  # a server that accepts nothing would block it
+            if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
                 raise OSError(errno.EADDRINUSE, "the socket is in use")
         path.unlink()  # a server that was killed left it
     bound = socket.socket(socket.AF_UNIX)

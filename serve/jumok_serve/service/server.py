@@ -204,7 +204,11 @@ class _Port:
 
 
 def run_server(
-    make_server: Callable[[], Server], *, grace_s: float, on_start: Callable[[Server], AbstractContextManager[None]]
+    make_server: Callable[[], Server],
+    *,
+    grace_s: float,
+    on_start: Callable[[Server], AbstractContextManager[None]],
+    on_stop: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, finish open calls, and close the models.
 
@@ -214,18 +218,27 @@ def run_server(
         make_server: makes the server, in the event loop.
         grace_s: time for open calls after the first signal, in seconds.
         on_start: context to keep open while serving.
+        on_stop: called at the first signal.
     """
-    asyncio.run(_serve(make_server, grace_s, on_start))
+    asyncio.run(_serve(make_server, grace_s, on_start, on_stop))
 
 
 async def _serve(
-    make_server: Callable[[], Server], grace_s: float, on_start: Callable[[Server], AbstractContextManager[None]]
+    make_server: Callable[[], Server],
+    grace_s: float,
+    on_start: Callable[[Server], AbstractContextManager[None]],
+    on_stop: Callable[[], None],
 ) -> None:
     with received_signals() as signals:
         server = make_server()
         try:
             await serve_until_stopped(
-                server, signals, grace_s, lambda: on_start(server), wait_failed=server.wait_failed
+                server,
+                signals,
+                grace_s,
+                lambda: on_start(server),
+                on_stop=on_stop,
+                wait_failed=server.wait_failed,
             )
         finally:
             await server.close_models()

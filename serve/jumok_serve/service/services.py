@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -55,13 +56,15 @@ class Administration:
     Attributes:
         root: folder of the bundles that may be loaded.
         load: opens a bundle and warms it up; called in a thread.
-        cancel_load: makes a running `load` end soon; called when the server stops.
+        check: tries a bundle before; called in a thread, for several bundles at once.
+        cancel_load: makes a running `check` or `load` end soon; called when the server stops.
         host: address to listen on, if it has its own port.
         port: separate port; 0: any free one; None: the port of the other services.
     """
 
     root: Path
     load: Callable[[Path], LoadedModel]
+    check: Callable[[Path], None] = lambda _: None
     cancel_load: Callable[[], None] = lambda: None
     host: str = "127.0.0.1"
     port: int | None = None
@@ -117,7 +120,8 @@ class Services:
         self._loop = asyncio.get_running_loop()
         self.services: Mapping[ServiceDescriptor, object] = {
             TRANSLATION_SERVICE: self._translation,
-            FILE_SERVICE: FileService(self._translation.TranslateCorpus, limits),
+            # A file is not sent elsewhere: a server that stops finishes it, as any other call.
+            FILE_SERVICE: FileService(partial(self._translation.translate_corpus, stopping=asyncio.Event()), limits),
             GLOSSARY_SERVICE: GlossaryService(glossaries),
             MODEL_SERVICE: ModelService(self.models),
         }
@@ -128,6 +132,7 @@ class Services:
                 self.models,
                 root=ModelRoot(administration.root),
                 load=administration.load,
+                check=administration.check,
                 cancel_load=administration.cancel_load,
                 on_change=self._models_changed,
             )

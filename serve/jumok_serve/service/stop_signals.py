@@ -1,17 +1,39 @@
 """Stop of a server at SIGTERM or SIGINT."""
 
 import asyncio
+import faulthandler
 import logging
+import os
 import signal
+import sys
+import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Protocol, TypeAlias
+from typing import NoReturn, Protocol, TypeAlias
 
 logger = logging.getLogger(__name__)
 
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
+CLOSING_S = 5.0
+"""Seconds that a process may take to close after the grace."""
+
 Signals: TypeAlias = "asyncio.Queue[signal.Signals]"
+
+
+def end_after(grace_s: float) -> None:
+    """End this process with status 1, `CLOSING_S` after a grace, if it still runs then.
+
+    The end waits for no thread, and not for Python's lock: native code may hold it.
+    """
+    nowhere = os.open(os.devnull, os.O_WRONLY)  # open until the end: tracebacks of threads go there
+    faulthandler.dump_traceback_later(min(grace_s + CLOSING_S, threading.TIMEOUT_MAX), exit=True, file=nowhere)
+
+
+def stop_before_serving(*_: object) -> NoReturn:
+    """Handle SIGTERM in a process that serves nothing yet: it ends with status 0."""
+    end_after(0)
+    sys.exit(0)
 
 
 class Stoppable(Protocol):
@@ -54,6 +76,7 @@ async def serve_until_stopped(
     grace_s: float,
     on_start: Callable[[], AbstractContextManager[None]],
     *,
+    on_stop: Callable[[], None] = lambda: None,
     wait_failed: Callable[[], Awaitable[None]] | None = None,
 ) -> None:
     """Serve until a signal, and finish open calls; a second signal cancels them.
@@ -61,6 +84,7 @@ async def serve_until_stopped(
     Args:
         grace_s: time for open calls after the first signal, in seconds.
         on_start: context to keep open while serving.
+        on_stop: called at the first signal.
         wait_failed: raises what ends the server without a stop; returns after a stop.
 
     Raises:
@@ -78,7 +102,13 @@ async def serve_until_stopped(
             await server.stop(0)
             await failed
             return
-        logger.info("%s: finishing open calls, for %g s at most", received.result().name, grace_s)
+        on_stop()
+        logger.info(
+            "%s: finishing open calls, for %g s at most; the process ends %g s later in any case",
+            received.result().name,
+            grace_s,
+            CLOSING_S,
+        )
         stopping = asyncio.ensure_future(server.stop(grace_s))
         again = asyncio.ensure_future(signals.get())
         await asyncio.wait({stopping, again}, return_when=asyncio.FIRST_COMPLETED)

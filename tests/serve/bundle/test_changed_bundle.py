@@ -1,7 +1,9 @@
 """A bundle that is changed while it is in use: the files that were opened, or an error."""
 
+import errno
 import os
 import shutil
+import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -132,4 +134,20 @@ def test_a_bundle_that_cannot_be_copied_names_the_file(bundle: Path) -> None:
     weights = Bundle.open(bundle).variant("fp32").weights
     (bundle / weights).unlink()
     with pytest.raises(BundleError, match=f"{weights} cannot be copied"):
+        copy_bundle(bundle)
+
+
+def test_a_copy_without_room_leaves_nothing(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "copyfileobj", full)
+        with pytest.raises(BundleError, match="No space left on device: make room in the temporary folder"):
+            copy_bundle(bundle)
+    assert [*(tmp_path / "temporary").iterdir()] == []
+    (tmp_path / "temporary").rmdir()
+    with pytest.raises(BundleError, match=r"No such file or directory.*: make room in the temporary folder"):
         copy_bundle(bundle)

@@ -1,6 +1,8 @@
 """Settings from file, environment and flags: precedence, refusals and output."""
 
+import os
 import tomllib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from click.testing import CliRunner
 
 from jumok_serve.cli.configuration import Configuration
 from jumok_serve.cli.serve_commands import serve
-from jumok_serve.cli.settings import NAMES, Effective, flag, read_configuration, variable
+from jumok_serve.cli.settings import MAX_FILE_BYTES, NAMES, Effective, flag, read_configuration, variable
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.errors import ConfigurationError
 from jumok_serve.service.limits import ServiceLimits
@@ -150,6 +152,27 @@ def test_a_file_that_is_no_toml_is_refused(file: Path, bundle: Path) -> None:
     file.write_text("port = 1", encoding="utf-16")
     (problem,) = problems(file, bundles=(str(bundle),))
     assert problem == f"{file}: byte 1 is not UTF-8; save the file as UTF-8"
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (os.mkfifo, "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is not a regular file"),
+        (lambda path: path.symlink_to(path.name), "Too many levels of symbolic links"),
+        (lambda path: path.write_bytes(b"#" * (MAX_FILE_BYTES + 1)), "is too large"),
+        (lambda path: path.write_text(f"port = {'[' * 10_000}"), "recursion"),
+        (lambda path: path.write_text(f"port = {'1' * 5000}"), "integer string conversion"),
+    ],
+)
+def test_what_is_no_file_of_settings_is_refused(
+    file: Path, bundle: Path, make: Callable[[Path], object], words: str
+) -> None:
+    file.unlink(missing_ok=True)
+    make(file)
+    (problem,) = problems(file, bundles=(str(bundle),))
+    assert problem.startswith(f"{file}: ") or str(file) in problem
+    assert words in problem
 
 
 def test_a_byte_order_mark_is_no_part_of_a_file(file: Path, bundle: Path) -> None:

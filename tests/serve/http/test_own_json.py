@@ -1,6 +1,7 @@
 """The contract as JSON: the same results and errors as over gRPC, streams of events, and the OpenAPI document."""
 
 import asyncio
+import base64
 import json
 import random
 import urllib.request
@@ -19,7 +20,7 @@ from jumok_serve.http.port import HttpPort
 from jumok_serve.service import Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.translator import Translator
-from tests.support.hang import HANG_S
+from tests.support.hang import HANG_S, until
 from tests.support.servers.fake_model import FakeModel, hold
 from tests.support.servers.fake_model import serving as fake_serving
 from tests.support.servers.http_server import Served, call, serving_http
@@ -106,6 +107,52 @@ async def later_error() -> tuple[bytes, bytes]:
 def test_a_later_error_is_the_last_event() -> None:
     first, rest = asyncio.run(later_error())
     assert json.loads(first.removeprefix(b"data: ")) == {"stableText": "Ein"}
+    name, data = rest.decode().strip().split("\n")
+    assert name == "event: error"
+    assert json.loads(data.removeprefix("data: "))["error"]["status"] == "UNAVAILABLE"
+
+
+FILE = {
+    "settings": {"format": "text"},
+    "file": base64.b64encode(b"A dog.\nA man.\n").decode(),
+}
+
+
+async def stopped_file(grace_s: float, *, complete: bool) -> tuple[list[bytes], bytes]:
+    """Stop a server after the first event of a file; returns that event and the rest."""
+    model = FakeModel(on_submit=hold)
+    fronts: list[HttpPort] = []
+
+    def make_front(server: Server) -> HttpPort:
+        fronts.append(make_http_front(server, port=0))
+        return fronts[0]
+
+    async with fake_serving(model, make_front=make_front) as (server, _):
+        url = f"http://{fronts[0].address}/v1/files:translate"
+        request = urllib.request.Request(url, json.dumps(FILE).encode(), {"Content-Type": "application/json"})
+        opening = asyncio.create_task(asyncio.to_thread(urllib.request.urlopen, request, None, HANG_S))
+        answers = [await model.submitted.get() for _ in range(2)]
+        answers[0].complete()
+        with await opening as response:
+            first = [await asyncio.to_thread(response.readline) for _ in range(2)]
+            stopping = asyncio.ensure_future(server.stop(grace_s))
+            await until(server.stopping.is_set)
+            if complete:
+                answers[1].complete()
+            rest = await asyncio.to_thread(response.read)
+        await stopping
+        return first, rest
+
+
+def test_a_server_that_stops_finishes_a_file() -> None:
+    first, rest = asyncio.run(stopped_file(HANG_S, complete=True))
+    events = [json.loads(line.removeprefix(b"data: ")) for line in (first[0], *rest.split(b"\n\n")) if line]
+    assert b"".join(base64.b64decode(event.get("file", "")) for event in events) == b"A DOG.\nA MAN.\n"
+    assert events[-1]["translatedCount"] == 2
+
+
+def test_the_last_event_of_a_file_that_outlasts_the_grace_is_an_error() -> None:
+    _, rest = asyncio.run(stopped_file(0.1, complete=False))
     name, data = rest.decode().strip().split("\n")
     assert name == "event: error"
     assert json.loads(data.removeprefix("data: "))["error"]["status"] == "UNAVAILABLE"

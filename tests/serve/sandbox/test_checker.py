@@ -15,7 +15,8 @@ from onnx import helper, numpy_helper
 
 from jumok_serve.errors import BundleError
 from jumok_serve.native import library
-from jumok_serve.sandbox.checker import BundleChecker
+from jumok_serve.sandbox import checker
+from jumok_serve.sandbox.checker import LEAST_MEMORY_BYTES, BundleChecker
 from jumok_serve.sandbox.verdicts import Verdicts
 from tests.support.models.hostile_bundles import edit_graph, edit_manifest, loop_forever
 
@@ -163,3 +164,28 @@ def test_a_trial_that_crashes_is_a_verdict(
     (package / "trial.py").write_text(program, encoding="utf-8")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "first"))
     assert problem in problems_of(bundle, tmp_path)
+
+
+def test_trials_share_the_memory_that_is_free(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each may take half of what those before it leave, and none begins with too little."""
+    monkeypatch.setattr(checker, "free_memory", lambda: 4 * LEAST_MEMORY_BYTES)
+    edit_graph(bundle, encoder_of(bundle), loop_forever)
+    asked: list[int] = []
+    start = subprocess.Popen
+
+    class Child(start):  # type: ignore[misc, valid-type]
+        def communicate(self, given: Any = None, timeout: float | None = None) -> Any:
+            asked.append(json.loads(given)["memory_bytes"])
+            if len(asked) < 3:
+                with pytest.raises(BundleError) as other:
+                    shared.check(bundle)
+                refused.extend(other.value.problems)
+            return super().communicate(given, timeout)
+
+    refused: list[str] = []
+    shared = BundleChecker(verdicts=Verdicts(tmp_path / "verdicts"), precision="fp32", cpu_s=1)
+    monkeypatch.setattr(subprocess, "Popen", Child)
+    with pytest.raises(BundleError):
+        shared.check(bundle)
+    assert asked == [2 * LEAST_MEMORY_BYTES, LEAST_MEMORY_BYTES]
+    assert "its trial may take 128 MiB, half of the memory that is free, and needs 256" in refused[0]

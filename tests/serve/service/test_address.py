@@ -4,7 +4,8 @@ import asyncio
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 import jumok
 from jumok_serve.errors import ListenError
 from jumok_serve.service import Server
-from jumok_serve.service.address import format_address
+from jumok_serve.service.address import format_address, listen
 from jumok_serve.service.telemetry.metrics_port import MetricsPort
 from tests.support.servers.fake_model import FakeModel, serving
 
@@ -110,3 +111,37 @@ def test_a_path_that_cannot_be_a_socket_is_refused(folder: Path) -> None:
     asyncio.run(scenario())
     assert file.read_text(encoding="utf-8") == "precious"
     assert os.listdir(folder) == ["file"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        os.mkfifo,
+        Path.mkdir,
+        lambda path: path.symlink_to("/dev/null"),
+        lambda path: path.symlink_to("nowhere"),
+        lambda path: path.symlink_to(path.name),
+    ],
+)
+def test_what_is_in_the_place_of_a_unix_socket_stays(folder: Path, make: Callable[[Path], None]) -> None:
+    path = folder / "jumok.sock"
+    make(path)
+    before = path.lstat()
+    with pytest.raises(ListenError, match="choose another"):
+        listen(f"unix:{path}", 0, "--port")
+    assert path.lstat().st_ino == before.st_ino
+
+
+def test_a_server_that_accepts_nothing_keeps_its_unix_socket(folder: Path) -> None:
+    """A blocking connection to it would wait for room in its queue."""
+    path = folder / "jumok.sock"
+    with socket.socket(socket.AF_UNIX) as busy, ExitStack() as stack:
+        busy.bind(str(path))
+        busy.listen(0)
+        for _ in range(3):
+            waiting = stack.enter_context(socket.socket(socket.AF_UNIX))
+            waiting.setblocking(False)
+            waiting.connect_ex(str(path))
+        with pytest.raises(ListenError, match="the socket is in use"):
+            listen(f"unix:{path}", 0, "--port")
+    listen(f"unix:{path}", 0, "--port").close()  # left by a server that was killed

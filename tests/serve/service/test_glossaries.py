@@ -1,6 +1,8 @@
 """Stored glossaries over gRPC: SDK, command line, tokens, and requests that name one."""
 
 import asyncio
+import errno
+import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
@@ -8,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 
 import jumok
@@ -270,3 +273,55 @@ def test_a_folder_that_cannot_be_made(tiny_bundle: Path, tmp_path: Path) -> None
     assert done.returncode == 2
     assert b"--glossaries: the folder" in done.stderr
     assert b"choose another" in done.stderr
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EIO])
+def test_a_folder_that_cannot_be_written_is_a_reason_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nothing stays of the change, and the next one succeeds."""
+
+    def full(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    async def scenario() -> None:
+        async with serving_fake(FakeModel(), glossaries=GlossaryStore(tmp_path)) as (_, channel):
+            stub = GlossaryServiceStub(channel)
+            request = CreateGlossaryRequest(name="pets", dictionaries=[ProtoEntries(tsv="a\tb")])
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "fsync", full)
+                refused = await failure(stub.CreateGlossary(request))
+            assert (refused.code, refused.info.reason) == (
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "GLOSSARIES_UNAVAILABLE",
+            )
+            assert f"{os.strerror(number)}; make room there, or let the server read and write it" in refused.message
+            assert [*(tmp_path / "shared").iterdir()] == []
+            made = (await stub.CreateGlossary(request)).glossary
+            assert [*(await stub.ListGlossaries(ListGlossariesRequest())).glossaries] == [made]
+
+    asyncio.run(scenario())
+    assert "Traceback" not in caplog.text
+    assert "the folder of glossaries cannot be used" in caplog.text
+
+
+def test_a_folder_that_is_gone_is_named_by_all_calls(tmp_path: Path) -> None:
+    folder = tmp_path / "glossaries"
+
+    async def scenario() -> None:
+        async with serving_fake(FakeModel(), glossaries=GlossaryStore(folder)) as (_, channel):
+            folder.rmdir()
+            refused = [
+                await failure(GlossaryServiceStub(channel).ListGlossaries(ListGlossariesRequest())),
+                await failure(
+                    TranslationServiceStub(channel).TranslateText(
+                        TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets"))
+                    )
+                ),
+            ]
+            for one in refused:
+                assert one.info.reason == "GLOSSARIES_UNAVAILABLE"
+                assert "No such file or directory" in one.message
+                assert str(tmp_path) not in one.message
+
+    asyncio.run(scenario())

@@ -1,5 +1,6 @@
 """The gRPC contract as JSON over HTTP, with streams as server-sent events."""
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
@@ -21,7 +22,7 @@ from jumok_proto.v1 import file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
 from jumok_serve.http.errors import describe, http_status, retry_headers
 from jumok_serve.http.requests import JSON, Fields, parse_fields, parse_object
-from jumok_serve.http.site import Answer, Dialect, EventStream, Incoming, Site, route
+from jumok_serve.http.site import Answer, Dialect, EventStream, Incoming, Site, route, stopping
 from jumok_serve.service.rpc.responses import written
 
 
@@ -120,7 +121,7 @@ def _answer_of(method: Method) -> Answer:
         request = await incoming.work(partial(_message_of, method, incoming), incoming.size)
         if method.streams:
             events = _events(method, incoming, request)
-            return EventStream(_beginning_with(await anext(events), events))
+            return EventStream(incoming.site, _beginning_with(await anext(events), events))
         response = await incoming.site.backend.call(method.name, request, incoming.sender, method.response)
         content = await incoming.work(partial(_json, response), response.ByteSize())
         return Response(content, media_type=JSON)
@@ -153,9 +154,10 @@ async def _events(method: Method, incoming: Incoming, request: Message) -> Async
             async for message in messages:
                 yield _event(await incoming.work(partial(_json, message), message.ByteSize()))
                 begun = True
-    except JumokError as error:
+    except (JumokError, asyncio.CancelledError) as ended:
         if not begun:
             raise
+        error = ended if isinstance(ended, JumokError) else stopping()
         described = error_object(error, describe(error, sender.request_id))
         yield _event(json.dumps(described), "error")
 

@@ -44,7 +44,7 @@ class AdminService(AdminServiceServicer):
         )
 
     def _state(self, found: FoundBundle) -> BundleState:
-        if found.folder == self._lifecycle.loading:
+        if found.folder in self._lifecycle.loading:
             return BundleState.LOADING
         if found.problem:
             return BundleState.UNUSABLE

@@ -1,8 +1,10 @@
 """GlossaryService: keeps the glossaries of callers."""
 
 import asyncio
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from contextvars import copy_context
 from typing import TypeVar
 
@@ -34,6 +36,8 @@ from jumok_serve.service.handlers.requests import Context, TranslationMessage, r
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.rpc.call import current_owner
 from jumok_serve.text.terms import Glossary, GlossaryStore
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -103,7 +107,8 @@ class GlossaryService(GlossaryServiceServicer):
         store, owner = _opened(self._store), current_owner()
 
         def read_and_change() -> StoredGlossary:
-            return change(store, owner, [entries_from_proto(one) for one in dictionaries])
+            with _folder_in_use():
+                return change(store, owner, [entries_from_proto(one) for one in dictionaries])
 
         return await asyncio.get_running_loop().run_in_executor(self._changes, copy_context().run, read_and_change)
 
@@ -119,7 +124,7 @@ async def stored_terms(
     Raises:
         GlossaryNotFoundError: the caller has no such glossary.
         InvalidArgumentError: the glossary has no entries for the languages.
-        GlossariesUnavailableError: the server keeps no glossaries.
+        GlossariesUnavailableError: the server keeps no glossaries, or cannot use their folder.
     """
     name = request.glossary.stored
     if not name:
@@ -130,10 +135,25 @@ async def stored_terms(
 
 async def _in_thread(store: GlossaryStore | None, work: Callable[[GlossaryStore, str], Result]) -> Result:
     """Work with the glossaries of the current call's owner."""
-    return await asyncio.to_thread(work, _opened(store), current_owner())
+
+    def run(opened: GlossaryStore, owner: str) -> Result:
+        with _folder_in_use():
+            return work(opened, owner)
+
+    return await asyncio.to_thread(run, _opened(store), current_owner())
 
 
 def _opened(store: GlossaryStore | None) -> GlossaryStore:
     if store is None:
         raise GlossariesUnavailableError.of_server()
     return store
+
+
+@contextmanager
+def _folder_in_use() -> Iterator[None]:
+    """Make failures of the folder an error that callers see; the log has the path."""
+    try:
+        yield
+    except OSError as error:
+        logger.error("the folder of glossaries cannot be used: %s", error)
+        raise GlossariesUnavailableError.of_folder(error.strerror or str(error)) from error

@@ -186,6 +186,10 @@ class TranslationService(TranslationServiceServicer):
         context: Context,
     ) -> None:
         """Translate a stream of items, window by window; cancellation frees all rows."""
+        await self.translate_corpus(requests, context, self.stopping)
+
+    async def translate_corpus(self, requests: RequestReader, context: Context, stopping: asyncio.Event) -> None:
+        """Translate a stream of items until an event, after which no further item is read."""
         first = cast("TranslateCorpusRequest | None", await requests.next())
         if first is None or not first.HasField("settings"):
             raise InvalidArgumentError("the first message must carry settings", field="settings")
@@ -238,7 +242,7 @@ class TranslationService(TranslationServiceServicer):
             submit=submit,
             run_work=partial(self._work.run, attention=parsed.parameters.attends),
             wakeups=self._wakeups,
-            stopping=self.stopping,
+            stopping=stopping,
             record=record_items(),
         )
         with self._work.attention_slot(parsed.parameters.attends):

@@ -21,20 +21,23 @@ from jumok_serve.service.models.registry import ModelEntry, ModelRegistry
 
 logger = logging.getLogger(__name__)
 
-THREADS = 4
-"""One thread loads; others may wait for engines to close."""
+MAX_LOADS = 4
+"""Bundles that are tried at once; one of those that passed is opened at a time, and further loads wait."""
+THREADS = MAX_LOADS + 3
+"""Threads of loads; others may wait for engines to close."""
 
 Result = TypeVar("Result")
 
 
 class Lifecycle:
-    """Loads models one at a time, drains and frees old ones.
+    """Tries bundles beside each other, loads models one at a time, drains and frees old ones.
 
     Used in the event loop only.
 
     Args:
+        check: tries a bundle, which may take long; called in a thread.
         load: opens a bundle and warms it up; called in a thread.
-        cancel_load: makes a running `load` end soon.
+        cancel_load: makes a running `check` or `load` end soon.
         on_change: called after the set of models that take requests changed.
     """
 
@@ -45,19 +48,22 @@ class Lifecycle:
         root: ModelRoot,
         load: Callable[[Path], LoadedModel],
         on_change: Callable[[], None],
+        check: Callable[[Path], None] = lambda _: None,
         cancel_load: Callable[[], None] = lambda: None,
     ) -> None:
         self._models = models
         self._root = root
+        self._check = check
         self._load = load
         self._cancel_load = cancel_load
         self._on_change = on_change
-        self._load_lock = asyncio.Lock()
+        self._places = asyncio.Semaphore(MAX_LOADS)
+        self._opening = asyncio.Lock()
         self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix="models")
         self._tasks: set[asyncio.Task[Any]] = set()
         self._stopping = self._cancelled = False
-        self.loading = ""
-        """Name of the bundle that is being loaded, or empty."""
+        self.loading: list[str] = []
+        """Names of the bundles that are being loaded."""
 
     async def bundles(self) -> list[FoundBundle]:
         """List the bundles of the root."""
@@ -74,9 +80,9 @@ class Lifecycle:
             BundleNotLoadedError: the bundle or the device is unusable.
             UnavailableError: the server is stopping.
         """
-        await self._load_lock.acquire()
+        await self._places.acquire()
         loading = self._start_task(self._load_and_register(bundle))
-        loading.add_done_callback(lambda _: self._load_lock.release())  # not at the caller's cancellation
+        loading.add_done_callback(lambda _: self._places.release())  # not at the caller's cancellation
         return await asyncio.shield(loading)
 
     async def unload(self, name: str) -> Model:
@@ -91,7 +97,7 @@ class Lifecycle:
         return describe(entry)
 
     def cancel(self) -> None:
-        """End the trial of a bundle that is being loaded."""
+        """End the trials of bundles that are being loaded, and open none of them."""
         self._cancelled = True
         self._cancel_load()
 
@@ -106,19 +112,28 @@ class Lifecycle:
     async def _load_and_register(self, bundle: str) -> LoadResult:
         started = time.monotonic()
         folder = await self._in_thread(partial(self._root.find, bundle))
-        self.loading = bundle
+        self.loading.append(bundle)
         try:
-            model = await self._in_thread(partial(self._load, folder))
+            await self._in_thread(partial(self._check, folder))
+            async with self._opening:
+                if self._cancelled:
+                    raise _stopping()
+                model = await self._in_thread(partial(self._load, folder))
         except BundleError as error:
             logger.error("%s", error)
-            if self._stopping or self._cancelled:
+            if self._cancelled:
                 raise _stopping() from error
             raise BundleNotLoadedError(str(BundleError(bundle, error.problems))) from error
+        except UnavailableError:
+            raise
+        except OSError as error:
+            logger.error("bundle %s: cannot be loaded: %s", folder, error)
+            raise BundleNotLoadedError(f"bundle {bundle}: cannot be loaded: {error}") from error
         except Exception as error:  # foreign files and graphs fail in many ways
             logger.exception("bundle %s: cannot be loaded", folder)
             raise BundleNotLoadedError(f"bundle {bundle}: cannot be loaded: {error or 'not enough memory'}") from error
         finally:
-            self.loading = ""
+            self.loading.remove(bundle)
         if self._stopping:
             await self._in_thread(model.close)
             raise _stopping()

@@ -3,23 +3,49 @@
 import json
 import os
 import uuid
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC
+from itertools import accumulate
 from pathlib import Path
-from typing import BinaryIO, Final, Self
+from typing import Annotated, Final, Self
+
+from pydantic import AwareDatetime, BaseModel, Field
 
 from jumok_proto.errors import GlossaryNotFoundError
 from jumok_proto.glossaries.stored import GlossaryDictionary, StoredGlossary
 from jumok_proto.glossaries.tsv import read_tsv, write_tsv
+from jumok_serve.files import RegularFile, UnusableFileError
 
 SUFFIX: Final = ".glossary"
 MAX_HEADER_BYTES: Final = 2**20
+MAX_GLOSSARY_BYTES: Final = 32 * 2**20
+"""Most bytes of the entries of a glossary; an update reads them all."""
+MAX_NAME: Final = 128
+"""Most characters of a name."""
+TAG: Final = "^[A-Za-z0-9_-]{0,64}$"
+"""Pattern of the language of a dictionary."""
+
+_Tag = Annotated[str, Field(pattern=TAG)]
+_Count = Annotated[int, Field(ge=0, le=MAX_GLOSSARY_BYTES)]
 
 
-class UnusableGlossaryError(ValueError):
-    """A file is not that of a glossary; the message continues its name."""
+class _Dictionary(BaseModel):
+    """Description of a dictionary in the first line of a file."""
+
+    source: _Tag
+    target: _Tag
+    entries: _Count
+    bytes: _Count
+
+
+class _Header(BaseModel):
+    """First line of a file."""
+
+    name: str
+    created: AwareDatetime
+    revision: str
+    dictionaries: list[_Dictionary]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,47 +55,46 @@ class GlossaryFile:
     Attributes:
         revision: number that changes with the content.
         sizes: bytes of each dictionary.
-        start: bytes before the first of them.
     """
 
     path: Path
     glossary: StoredGlossary
     revision: str
     sizes: tuple[int, ...]
-    start: int
 
     @classmethod
     def open(cls, path: Path) -> Self:
         """Read the first line of a file.
 
         Raises:
-            UnusableGlossaryError: the file is not that of a glossary.
+            UnusableFileError: the file is not that of a glossary.
             OSError: the file cannot be read.
         """
-        with path.open("rb") as stream:
+        with RegularFile(path, follow_links=False) as file, file.stream() as stream:
             line = stream.readline(MAX_HEADER_BYTES)
         try:
-            header = json.loads(line)
-            glossary = StoredGlossary(
-                id=path.stem,
-                name=str(header["name"]),
-                dictionaries=tuple(
-                    GlossaryDictionary(
-                        source_language=str(one["source"]),
-                        target_language=str(one["target"]),
-                        entry_count=int(one["entries"]),
-                    )
-                    for one in header["dictionaries"]
-                ),
-                created=datetime.fromisoformat(header["created"]),
-            )
-            sizes = tuple(int(one["bytes"]) for one in header["dictionaries"])
-            file = cls(path=path, glossary=glossary, revision=str(header["revision"]), sizes=sizes, start=len(line))
-        except (ValueError, ArithmeticError, LookupError, TypeError, RecursionError) as error:
-            raise UnusableGlossaryError("its first line does not describe a glossary") from error
-        if path.stat().st_size != len(line) + file.size:
-            raise UnusableGlossaryError("it does not have the bytes that its first line says")
-        return file
+            header = _Header.model_validate_json(line)
+            created = header.created.astimezone(UTC)
+        except (ValueError, OverflowError) as error:
+            raise UnusableFileError("its first line does not describe a glossary") from error
+        if not is_name(header.name) or not is_name(path.stem):
+            raise UnusableFileError("the file or the glossary has a name that cannot be used")
+        glossary = StoredGlossary(
+            id=path.stem,
+            name=header.name,
+            dictionaries=tuple(
+                GlossaryDictionary(source_language=one.source, target_language=one.target, entry_count=one.entries)
+                for one in header.dictionaries
+            ),
+            created=created,
+        )
+        sizes = tuple(one.bytes for one in header.dictionaries)
+        opened = cls(path=path, glossary=glossary, revision=header.revision, sizes=sizes)
+        if opened.size > MAX_GLOSSARY_BYTES:
+            raise UnusableFileError(f"it has {opened.size} bytes of entries, at most {MAX_GLOSSARY_BYTES} are read")
+        if file.size != len(line) + opened.size:
+            raise UnusableFileError("it does not have the bytes that its first line says")
+        return opened
 
     @property
     def size(self) -> int:
@@ -80,26 +105,46 @@ class GlossaryFile:
         """Return the entries of each dictionary.
 
         Raises:
-            GlossaryNotFoundError: the file was deleted or replaced.
+            GlossaryNotFoundError: the file was deleted, replaced or damaged.
+            OSError: the file cannot be read.
         """
-        with self._opened() as stream:
-            return [stream.read(size) for size in self.sizes]
+        content, ends = self._read(0, self.size), [*accumulate(self.sizes)]
+        return [content[end - size : end] for size, end in zip(self.sizes, ends, strict=True)]
 
     def content(self, number: int) -> bytes:
         """Return the entries of one dictionary; raises as `contents`."""
-        with self._opened() as stream:
-            stream.seek(sum(self.sizes[:number]), os.SEEK_CUR)
-            return stream.read(self.sizes[number])
+        return self._read(sum(self.sizes[:number]), self.sizes[number])
 
-    @contextmanager
-    def _opened(self) -> Iterator[BinaryIO]:
-        """Open the file after its first line."""
-        with suppress(FileNotFoundError), self.path.open("rb") as stream:
-            line = stream.readline(MAX_HEADER_BYTES)
-            if json.loads(line).get("revision") == self.revision:
-                yield stream
-                return
-        raise GlossaryNotFoundError(f"the glossary {self.glossary.name!r} was deleted or replaced: try again")
+    def text(self, number: int) -> str:
+        """Return the entries of one dictionary as text; raises as `contents`."""
+        try:
+            return self.content(number).decode()
+        except UnicodeDecodeError as error:
+            raise self.lost() from error
+
+    def _read(self, start: int, size: int) -> bytes:
+        """Read some bytes after the first line."""
+        try:
+            with RegularFile(self.path, follow_links=False) as file, file.stream() as stream:
+                if _Header.model_validate_json(stream.readline(MAX_HEADER_BYTES)).revision == self.revision:
+                    stream.seek(start, os.SEEK_CUR)
+                    content = stream.read(size)
+                    if len(content) == size:
+                        return content
+        except (FileNotFoundError, ValueError):
+            pass
+        raise self.lost()
+
+    def lost(self) -> GlossaryNotFoundError:
+        """Make the error of a file whose content is no longer the glossary's."""
+        return GlossaryNotFoundError(
+            f"the glossary {self.glossary.name!r} was deleted, replaced or damaged: try again, or store it anew"
+        )
+
+
+def is_name(name: str) -> bool:
+    """True if a glossary may have a name."""
+    return 1 <= len(name) <= MAX_NAME and name.isprintable() and name == name.strip()
 
 
 def encode(tsv: str) -> bytes:

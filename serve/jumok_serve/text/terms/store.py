@@ -3,21 +3,33 @@
 import logging
 import os
 import re
+import stat
 import threading
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from errno import EMFILE, ENFILE, ENOMEM, ENOTDIR
 from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
 from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError
 from jumok_proto.glossaries.stored import GlossaryDictionary, GlossaryEntries, StoredGlossary
+from jumok_serve.files import UnusableFileError
 from jumok_serve.text.terms.dictionaries import choose, of_pair
 from jumok_serve.text.terms.glossary import PREFIX, Glossary
-from jumok_serve.text.terms.glossary_file import SUFFIX, GlossaryFile, UnusableGlossaryError, encode, pack
+from jumok_serve.text.terms.glossary_file import (
+    MAX_GLOSSARY_BYTES,
+    MAX_NAME,
+    SUFFIX,
+    TAG,
+    GlossaryFile,
+    encode,
+    is_name,
+    pack,
+)
 from jumok_serve.text.terms.loaded import Key, LoadedGlossaries
 
 logger = logging.getLogger(__name__)
@@ -26,13 +38,10 @@ MAX_GLOSSARIES: Final = 1000
 """Most glossaries of an owner."""
 MAX_BYTES: Final = 256 * 2**20
 """Most bytes of the entries of an owner."""
-MAX_GLOSSARY_BYTES: Final = 32 * 2**20
-"""Most bytes of the entries of a glossary; an update reads them all."""
 MAX_DICTIONARIES: Final = 5000
 """Most dictionaries of an owner: their descriptions are in memory, and in the first lines of files."""
-MAX_NAME: Final = 128
-"""Most characters of a name."""
-_TAG: Final = re.compile(r"[A-Za-z0-9_-]{0,64}")
+_PASSING: Final = (EMFILE, ENFILE, ENOMEM)
+"""Errors that say nothing of a file: another try may succeed."""
 SETTLED_NS: Final = 100_000_000
 """Age of a folder's last change from which its time tells a later change; clocks of file systems tick in steps."""
 
@@ -49,7 +58,8 @@ class GlossaryStore:
 
     Several processes may share the folder. Any thread may call the methods, which read and write files.
 
-    An owner is the name of a token; empty without tokens.
+    An owner is the name of a token; empty without tokens. If the folder cannot be used, as on a full disk, all methods
+    raise OSError, and a change leaves nothing behind.
 
     Args:
         folder: the folder; made if it does not exist.
@@ -154,7 +164,7 @@ class GlossaryStore:
             number = choose(file.glossary, source_language, target_language)
             dictionary = file.glossary.dictionaries[number]
             return GlossaryEntries(
-                tsv=file.content(number).decode(),
+                tsv=file.text(number),
                 source_language=dictionary.source_language,
                 target_language=dictionary.target_language,
             )
@@ -185,7 +195,14 @@ class GlossaryStore:
             file = self._find(self._files(owner), glossary)
         number = choose(file.glossary, source_language, target_language)
         key = Key(owner, file.revision, number)
-        return self._loaded.get(key, lambda: Glossary.from_tsv(file.content(number).decode()))
+
+        def read() -> Glossary:
+            try:
+                return Glossary.from_tsv(file.text(number))
+            except InvalidArgumentError as error:  # the file was edited
+                raise file.lost() from error
+
+        return self._loaded.get(key, read)
 
     def _write(
         self, owner: str, glossary: StoredGlossary, contents: Sequence[bytes], files: dict[str, GlossaryFile]
@@ -227,9 +244,13 @@ class GlossaryStore:
         """Return the glossaries of an owner by id; reads their first lines if the folder has changed."""
         folder = self._folder_of(owner)
         try:
-            changed_ns = folder.stat().st_mtime_ns
+            state = folder.lstat()
         except FileNotFoundError:
+            self._folder.stat()  # raises if all glossaries are gone
             return {}
+        if not stat.S_ISDIR(state.st_mode):
+            raise NotADirectoryError(ENOTDIR, "a folder of glossaries is a link, or none", str(folder))
+        changed_ns = state.st_mtime_ns
         index = self._indexes.get(owner)
         if index is None or index.changed_ns != changed_ns:
             settled = time.time_ns() - changed_ns > SETTLED_NS
@@ -252,10 +273,16 @@ class GlossaryStore:
 
 def _read_folder(folder: Path) -> dict[str, GlossaryFile]:
     files = dict[str, GlossaryFile]()
-    for path in folder.glob(f"*{SUFFIX}"):
+    for path in folder.iterdir():
+        if path.suffix != SUFFIX:
+            continue
         try:
             file = GlossaryFile.open(path)
-        except (OSError, UnusableGlossaryError) as error:
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+        except (OSError, UnusableFileError) as error:
+            if isinstance(error, OSError) and error.errno in _PASSING:
+                raise
             logger.warning("glossary %s is left out: %s; restore the file, or delete it", path, error)
             continue
         files[file.glossary.id] = file
@@ -295,7 +322,7 @@ def _checked(dictionaries: Sequence[GlossaryEntries]) -> tuple[list[GlossaryDict
 
 
 def _check_name(name: str) -> None:
-    if not 1 <= len(name) <= MAX_NAME or not name.isprintable() or name != name.strip():
+    if not is_name(name):
         raise InvalidArgumentError(
             f"name: needs 1 to {MAX_NAME} printable characters without space at its ends, got {name[:MAX_NAME]!r}",
             field="name",
@@ -303,7 +330,7 @@ def _check_name(name: str) -> None:
 
 
 def _check_tag(tag: str, field: str) -> None:
-    if _TAG.fullmatch(tag) is None:
+    if re.fullmatch(TAG, tag) is None:
         raise InvalidArgumentError(
             f"{field}: must be a language tag of at most 64 letters, digits, - and _, got {tag[:64]!r}: mend it, or "
             "leave it out for any language",

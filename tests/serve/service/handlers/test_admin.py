@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import os
 import shutil
 import threading
 from collections.abc import AsyncIterator, Callable
@@ -25,6 +26,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import BundleError
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.models.lifecycle import MAX_LOADS
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, fail, failure, hold, manifest, serving
 
@@ -183,6 +185,41 @@ def test_nothing_outside_the_root_is_loaded(tmp_path: Path) -> None:
             assert (await load(channel, "alias")).model.version == "3"  # links within are as good as folders
 
     asyncio.run(scenario())
+
+
+def test_entries_of_the_root_that_cannot_be_read_hide_no_other(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with administered(tmp_path, FakeModel()) as (root, _, channel):
+            (root.path / "far").symlink_to("a" * 300)
+            (root.path / "circle").symlink_to("circle")
+            (root.path / "pipe").mkdir()
+            os.mkfifo(root.path / "pipe" / "manifest.json")
+            (root.path / "held-1" / "manifest.json").unlink()
+            (root.path / "held-1" / "manifest.json").symlink_to("a" * 300)
+            listed = (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            assert [(bundle.bundle, bundle.problem) for bundle in listed] == [
+                ("far", "cannot be read: File name too long"),
+                ("held-1", "cannot be read: File name too long"),
+                ("held-2", ""),
+                ("held-3", ""),
+            ]
+            for name in ("far", "HELD-2", "held-2 ", "é" * 255, "held\u20112", "he\u0301ld-2"):
+                refused = await failure(load(channel, name))
+                assert refused.info.reason == "BUNDLE_NOT_FOUND", name
+            for name in ("b" * 4096, "held-2\0", "held-2/../held-3", "\u202eheld-2"):
+                refused = await failure(load(channel, name))
+                assert refused.info.reason == "INVALID_REQUEST", name
+            shutil.rmtree(root.path)
+            assert not (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            root.path.symlink_to(root.path)
+            assert not (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            assert (await failure(load(channel, "held-2"))).info.reason == "BUNDLE_NOT_FOUND"
+
+    asyncio.run(scenario())
+    assert "cannot be read" in caplog.text
+    assert "Traceback" not in caplog.text
 
 
 def test_a_model_that_is_unloaded_finishes_what_it_has_and_is_gone(tmp_path: Path) -> None:
@@ -385,5 +422,39 @@ def test_it_needs_the_scope_admin(tmp_path: Path) -> None:
                 assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
                 assert (await failure(call(request))).code is grpc.StatusCode.UNAUTHENTICATED
                 assert await call(request, metadata=(("authorization", f"Bearer {administering}"),))
+
+    asyncio.run(scenario())
+
+
+def test_a_bundle_that_is_tried_for_long_holds_up_no_other(tmp_path: Path) -> None:
+    """Three of them leave room for a fourth; of those that wait, none is opened once the server stops."""
+
+    async def scenario() -> None:
+        root = Root(tmp_path / "root")
+        tried, may_end = threading.Semaphore(0), threading.Event()
+
+        def check(folder: Path) -> None:
+            if folder.name == "held-1":
+                tried.release()
+                assert may_end.wait(HANG_S)
+
+        administration = Administration(root=root.path, load=root.load, check=check, cancel_load=may_end.set)
+        async with serving(FakeModel(), administration=administration) as (server, channel):
+            held = [load(channel, "held-1") for _ in range(MAX_LOADS - 1)]
+            for _ in held:
+                assert await asyncio.to_thread(tried.acquire, timeout=HANG_S)
+            assert (await load(channel, "held-2")).replaced_version == "1"
+            assert (await load(channel, "held-3")).replaced_version == "2"
+            listed = await AdminServiceStub(channel).ListBundles(ListBundlesRequest())
+            assert [bundle.state for bundle in listed.bundles] == [
+                admin_pb2.BUNDLE_STATE_LOADING,
+                admin_pb2.BUNDLE_STATE_AVAILABLE,
+                admin_pb2.BUNDLE_STATE_LOADED,
+            ]
+            stopping = asyncio.ensure_future(server.stop(HANG_S))
+            for one in held:
+                assert (await failure(one)).code is grpc.StatusCode.UNAVAILABLE
+            await stopping
+            assert len(root.loaded) == 2
 
     asyncio.run(scenario())

@@ -1,8 +1,13 @@
 """Stored glossaries: owners, limits, atomic changes, damaged files, and several processes."""
 
+import json
 import os
+import shutil
+import socket
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -276,3 +281,153 @@ def test_a_glossary_that_grows_too_large(stored: GlossaryStore, monkeypatch: pyt
     with pytest.raises(InvalidArgumentError, match="a glossary may have 60 bytes of entries, and would have"):
         stored.update("", "pets", dictionaries=[more])
     assert [one.entry_count for one in stored.get("", "pets").dictionaries] == [2]
+
+
+def folder_of(stored: GlossaryStore, tmp_path: Path) -> Path:
+    """The folder of callers without token, in which there is a glossary."""
+    stored.create("", "pets", [ANIMALS])
+    return tmp_path / "made" / "glossaries" / "shared"
+
+
+def make_socket(path: Path) -> None:
+    folder = os.open(path.parent, os.O_PATH)
+    with socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(f"/proc/self/fd/{folder}/{path.name}")  # longer paths are refused
+    os.close(folder)
+
+
+def make_sparse_file(path: Path) -> None:
+    described = {"source": "", "target": "", "entries": 1, "bytes": 2**25}
+    header = {"name": "holes", "created": "2026-01-01T00:00:00Z", "revision": "1", "dictionaries": [described]}
+    line = json.dumps(header).encode() + b"\n"
+    path.write_bytes(line)
+    os.truncate(path, len(line) + 2**25)
+
+
+@pytest.mark.parametrize(
+    ("make", "problem"),
+    [
+        (os.mkfifo, "is not a regular file"),
+        (Path.mkdir, "is not a regular file"),
+        (make_socket, "is not a regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "is a link"),
+        (lambda path: path.symlink_to(path), "is a link"),
+        (lambda path: path.symlink_to("nowhere"), "is a link"),
+        (make_sparse_file, "is sparse"),
+    ],
+)
+def test_what_is_no_file_is_left_out(
+    stored: GlossaryStore,
+    tmp_path: Path,
+    make: Callable[[Path], None],
+    problem: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    make(folder_of(stored, tmp_path) / "x.glossary")
+    for one in (stored, GlossaryStore(tmp_path / "made" / "glossaries")):
+        assert [found.name for found in one.list("")] == ["pets"]
+        one.create("", f"after {id(one)}", [ANIMALS])
+        one.delete("", f"after {id(one)}")
+    assert f"x.glossary is left out: {problem}" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": "\ud800"},
+        {"name": "a\nb"},
+        {"name": "a" * 129},
+        {"name": ["pets"]},
+        {"created": "2026-01-01T00:00:00"},
+        {"created": "0001-01-01T00:00:00+14:00"},
+        {"created": "yesterday"},
+        {"dictionaries": [{"source": "", "target": "", "entries": -1, "bytes": 36}]},
+        {"dictionaries": [{"source": "", "target": "", "entries": 10**4000, "bytes": 36}]},
+        {"dictionaries": [{"source": "e n", "target": "", "entries": 1, "bytes": 36}]},
+        {"dictionaries": [{"source": "", "target": "", "entries": 1, "bytes": size} for size in (46, -10)]},
+    ],
+)
+def test_a_first_line_with_a_bad_value_is_left_out(
+    stored: GlossaryStore, tmp_path: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    (path,) = folder_of(stored, tmp_path).iterdir()
+    line, _, entries = path.read_bytes().partition(b"\n")
+    path.with_name("changed.glossary").write_bytes(
+        "".join(json.JSONEncoder().iterencode({**json.loads(line), **change})).encode() + b"\n" + entries
+    )
+    path.with_name(os.fsdecode(b"\xff.glossary")).write_bytes(path.read_bytes())
+    assert [one.name for one in stored.list("")] == ["pets"]
+    assert "changed.glossary is left out" in caplog.text
+    assert "has a name that cannot be used" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: content[:-3],
+        lambda content: content.replace(b"Hund", b"\xff\xff\xff\xff"),
+        lambda content: content.replace(b"\t", b" "),
+        lambda _: b"[" * 100_000,
+    ],
+)
+def test_entries_that_are_damaged_under_a_running_server(
+    stored: GlossaryStore, tmp_path: Path, damage: Callable[[bytes], bytes]
+) -> None:
+    (path,) = folder_of(stored, tmp_path).iterdir()
+    os.utime(path.parent, (1, 1))  # so that the store keeps what it knows of the folder
+    assert len(stored.list("")) == 1
+    path.write_bytes(damage(path.read_bytes()))
+    with pytest.raises(GlossaryNotFoundError, match="'pets' was deleted, replaced or damaged"):
+        stored.terms("", "pets", "en", "de")
+    path.unlink()
+    os.mkfifo(path)
+    os.utime(path.parent, (1, 1))
+    with pytest.raises(GlossaryNotFoundError, match="'pets' was deleted, replaced or damaged"):
+        stored.entries("", "pets")
+    with pytest.raises(GlossaryNotFoundError, match="'pets' was deleted, replaced or damaged"):
+        stored.update("", "pets", dictionaries=[ANIMALS])
+
+
+def test_a_folder_that_is_deleted_or_a_link(stored: GlossaryStore, tmp_path: Path) -> None:
+    folder = folder_of(stored, tmp_path)
+    (tmp_path / "elsewhere").mkdir()
+    shutil.rmtree(folder)
+    makers: tuple[Callable[[Path], object], ...] = (
+        lambda path: path.symlink_to(tmp_path / "elsewhere"),
+        Path.touch,
+        os.mkfifo,
+    )
+    for make in makers:
+        make(folder)
+        with pytest.raises(NotADirectoryError):
+            stored.create("", "other", [ANIMALS])
+        with pytest.raises(NotADirectoryError):
+            stored.list("")
+        folder.unlink()
+    assert not [*(tmp_path / "elsewhere").iterdir()]
+    assert stored.list("") == []
+    shutil.rmtree(folder.parent)
+    for call in (lambda: stored.list(""), lambda: stored.create("", "other", [ANIMALS])):
+        with pytest.raises(FileNotFoundError):
+            call()
+    folder.parent.mkdir()
+    assert stored.create("", "other", [ANIMALS]) in stored.list("")
+
+
+def test_a_process_without_free_files_forgets_no_glossary(
+    stored: GlossaryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder_of(stored, tmp_path)
+    opened = os.open
+
+    def refuse(path: Any, *arguments: Any, **others: Any) -> int:
+        if str(path).endswith(".glossary"):
+            raise OSError(24, "Too many open files")
+        return opened(path, *arguments, **others)
+
+    other = GlossaryStore(tmp_path / "made" / "glossaries")
+    monkeypatch.setattr(os, "open", refuse)
+    with pytest.raises(OSError, match="Too many open files"):
+        other.list("")
+    monkeypatch.undo()
+    assert [one.name for one in other.list("")] == ["pets"]
