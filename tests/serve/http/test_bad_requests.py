@@ -205,8 +205,7 @@ def test_header_bombs_are_cut(bounded: Served, head: bytes) -> None:
     "request_bytes",
     [
         framed(GOOD, b"Transfer-Encoding: chunked"),
-        HEAD
-        + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\nGET /health HTTP/1.1\r\nHost: localhost\r\n\r\n",
+        HEAD + b"Transfer-Encoding: chunked\r\nContent-Length: 3\r\n\r\n0\r\n\r\n" + HEALTH,
         framed(GOOD, b"Content-Length: 3"),
         HEAD + b"Content-Length: -1\r\n\r\n",
         HEAD + b"Content-Length: 0x10\r\n\r\n",

@@ -43,7 +43,7 @@ class Arrival:
         """End the reading, and return True, if the request was slow since the last look."""
         now = time.monotonic()
         passed_s = now - self._looked
-        if self.given_up or self.waits or passed_s < self.patience_s or self.busy():
+        if self.timer.expired() or self.waits or passed_s < self.patience_s or self.busy():
             return False
         self.given_up = self.received - self._seen < MIN_RATE * passed_s
         self._looked, self._seen = now, self.received

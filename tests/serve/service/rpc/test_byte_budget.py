@@ -2,8 +2,13 @@
 
 import asyncio
 import random
+from contextlib import suppress
 
-from jumok_serve.service.rpc.byte_budget import ByteBudget
+import pytest
+
+from jumok_serve.service.rpc import byte_budget
+from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
+from tests.support.hang import HANG_S
 
 
 async def taking(budget: ByteBudget, caller: str, size: int) -> "asyncio.Task[None]":
@@ -116,5 +121,97 @@ def test_any_order_of_takes_and_cancellations_ends_with_everything_free() -> Non
         await asyncio.gather(*tasks, return_exceptions=True)
         assert budget.free == 20
         assert all(task.cancelled() or task.exception() is None for task in tasks)
+
+    asyncio.run(scenario())
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
+
+
+async def arrive(budget: ByteBudget, caller: str, size: int, begun: asyncio.Event, **options: object) -> Arrival:
+    """Hold bytes of a request that never arrives, until it is given up."""
+    with suppress(TimeoutError):
+        async with asyncio.timeout(HANG_S) as timer:
+            with budget.arriving(caller, Arrival(timer=timer, **{"patience_s": 0, **options})) as arrival:  # type: ignore[arg-type]
+                await budget.take(caller, size)
+                try:
+                    begun.set()
+                    await asyncio.Event().wait()
+                finally:
+                    budget.give_back(caller, size)
+    return arrival
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_oldest_slow_arrival_of_a_full_share_makes_room() -> None:
+    async def scenario() -> None:
+        budget, begun = ByteBudget(20, 10), [asyncio.Event() for _ in range(3)]
+        other = asyncio.ensure_future(arrive(budget, "other", 5, begun[0]))
+        await begun[0].wait()
+        first = asyncio.ensure_future(arrive(budget, "a", 5, begun[1]))
+        await begun[1].wait()
+        second = asyncio.ensure_future(arrive(budget, "a", 5, begun[2]))
+        await begun[2].wait()
+        await budget.take("a", 5)
+        assert (await first).given_up
+        assert not other.done()
+        assert not second.done()
+        await budget.take("b", 5)
+        await budget.take("b", 5)  # now the bytes of all are held
+        assert (await other).given_up
+        second.cancel()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("options", [{"busy": lambda: True}, {"waits": True}, {"patience_s": HANG_S}])
+def test_arrivals_are_kept_that_wait_for_the_server_or_have_time(options: dict[str, object]) -> None:
+    async def scenario() -> None:
+        budget, begun = ByteBudget(10, 5), asyncio.Event()
+        kept = asyncio.ensure_future(arrive(budget, "a", 5, begun, **options))
+        await begun.wait()
+        waiting = await taking(budget, "a", 5)
+        done, _ = await asyncio.wait({kept, waiting}, timeout=0.05)
+        assert not done
+        kept.cancel()
+        await waiting
+
+    asyncio.run(scenario())
+
+
+def test_a_quick_arrival_is_kept() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(HANG_S) as timer:
+            arrival = Arrival(timer=timer, patience_s=0)
+            arrival.received += 10 * byte_budget.MIN_RATE * int(HANG_S)
+            assert not arrival.give_up()
+            assert not timer.expired()
+            while not arrival.give_up():  # it has sent nothing since the last look
+                pass
+            timer.reschedule(None)
+
+    asyncio.run(scenario())
+
+
+def test_requests_that_arrive_in_parts_do_not_wait_for_each_other() -> None:
+    """Four that need eight bytes each share ten, in parts of one byte: the oldest always goes on."""
+
+    async def scenario() -> None:
+        budget = ByteBudget(10, 10)
+
+        async def read(caller: str) -> str:
+            async with asyncio.timeout(HANG_S) as timer:
+                with budget.arriving(caller, Arrival(timer=timer)) as arrival:
+                    for _ in range(8):
+                        await budget.take(caller, 1, arrival)
+                        await asyncio.sleep(0)
+            budget.give_back(caller, 8)
+            return caller
+
+        assert await asyncio.gather(*map(read, "aabb")) == list("aabb")
+        assert budget.free == 10
 
     asyncio.run(scenario())
