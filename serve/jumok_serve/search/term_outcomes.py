@@ -1,4 +1,4 @@
-"""What all tokens make of the states of a search with terms, in arrays."""
+"""Outcomes of each token for the states of a search with terms, in arrays."""
 
 from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple

@@ -88,7 +88,7 @@ class TermSearch(BeamSearch):
 
     @cached_property
     def _table(self) -> OutcomeTable:
-        """What tokens make of the states; searches that native steps advance to their end need none."""
+        """Outcomes of tokens for the states; searches that native steps advance to their end need none."""
         return OutcomeTable(self._automaton)
 
     @property

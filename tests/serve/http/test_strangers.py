@@ -1,4 +1,4 @@
-"""What callers without a right key can take: no body is read, no memory stays, and no other caller waits for them."""
+"""Limits of callers without a right key: no body is read, no memory stays, and no other caller waits for them."""
 
 import gc
 import json
