@@ -21,7 +21,7 @@ _INLINE: Final = re.compile(
     rf"|(?P<entity>&{_ENTITY_END})",
     re.DOTALL,
 )
-_NAME: Final = re.compile(r"m(\d+)")
+_NAME: Final = re.compile(r"m(\d{1,9})")
 _SPECIAL: Final = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])")
 _AMPERSAND: Final = re.compile(f"&amp;(?=({_ENTITY_END})?)")
 _LINK: Final = "["
