@@ -41,11 +41,10 @@ _QUOTED = r"(?:\"[^\"]*+\"|'[^']*+')"
 _VALUE = rf"(?:{_QUOTED}|[^\s\"'>][^\s>]*+)"
 _NAME = r"([A-Za-z_:\x80-\U0010ffff][^\s/>]*+)"
 _START = re.compile(rf"<{_NAME}(?:[\s/]++|[^\s/>][^\s/>=]*+(?:\s*+=\s*+{_VALUE})?+)*+>")
+_XML_START = re.compile(rf"<{_NAME}(?:[^\"'>]++|{_QUOTED})*+>")
 _LONG_START = re.compile(rf"<{_NAME}[^>]*+>")
 _END = re.compile(rf"</{_NAME}[^>]*+>")
 _ATTRIBUTE = re.compile(rf"[\s/]([^\s/>=]+)(?:\s*=\s*({_VALUE}))?")
-_CLOSED = re.compile(r"(?:[\s\"']|^<[^\s/>]+)/>$")
-"""End of a tag without content; a slash at the end of an address without quotation marks is none."""
 _HARMLESS = rf"(?:\s++|<!--.*?-->|<\?.*?\?>|<!(?:ELEMENT|NOTATION)\s(?:[^<>\"'%]|{_QUOTED})*+>)"
 """A part of a document type; entities and attributes that it declares could expand, or take quadratic time."""
 _DOCTYPE = re.compile(rf"<!DOCTYPE\s(?:[^\[\]<>\"']|{_QUOTED})*+(?:\[{_HARMLESS}*+\]\s*+)?+>", re.DOTALL)
@@ -111,9 +110,10 @@ def _html_token(text: str, position: int, most: int) -> tuple[Token | None, bool
         found = _END.match(text, position)
         return None if found is None else Token(Kind.END, found[0], found[1].lower()), False
     if found := (ended := _START.match(text, position, position + most)) or _LONG_START.match(text, position):
-        name = found[1].lower()
-        empty = name in VOID or _CLOSED.search(found[0]) is not None
-        return Token(Kind.EMPTY if empty else Kind.START, found[0], name), ended is None and len(found[0]) < most
+        name, written = found[1].lower(), found[0]
+        closed = written.endswith("/>") and (written[-3].isspace() or written[-3] in "\"'" or name == written[1:-2].lower())
+        kind = Kind.EMPTY if closed or name in VOID else Kind.START  # a slash at the end of a bare address closes none
+        return Token(kind, written, name), ended is None and len(written) < most
     return _special(text, position, _SPECIAL_HTML), False
 
 
@@ -123,8 +123,8 @@ def _xml_token(text: str, position: int) -> Token | None:
     if text.startswith("</", position):
         found = _END.match(text, position, bound)
         return None if found is None else Token(Kind.END, found[0], found[1])
-    if found := _START.match(text, position, bound):
-        return Token(Kind.START if _CLOSED.search(found[0]) is None else Kind.EMPTY, found[0], found[1])
+    if found := _XML_START.match(text, position, bound):
+        return Token(Kind.EMPTY if found[0].endswith("/>") else Kind.START, found[0], found[1])
     if found := _DOCTYPE.match(text, position, bound):
         return Token(Kind.RAW, found[0])
     return _special(text, position, _SPECIAL_XML)
