@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.files.markdown import MARKDOWN
-from jumok_serve.text.files.pieces import MAX_READ, FileFormat, Formats, Piece, Text, refuse
+from jumok_serve.text.files.pieces import MAX_READ, PARTS_PER_STEP, FileFormat, Formats, Piece, Text, refuse
 from jumok_serve.text.files.plain import PLAIN
 from jumok_serve.text.files.po import PO
 from jumok_serve.text.files.subtitles import SRT, VTT
@@ -38,7 +38,6 @@ KEPT_BYTES: Final = 512 * MAX_KEPT
 """Most bytes of their objects."""
 READ_BYTES: Final = 32 * MAX_READ
 """Most bytes of the words and marks of a text."""
-PIECES_PER_STEP: Final = 1024
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -81,7 +80,7 @@ class FileDocument:
         Raises:
             InvalidArgumentError: an unknown format, bytes that are no text, or a bad file.
         """
-        yield PIECES_PER_STEP
+        yield PARTS_PER_STEP
         chosen = _format(name, file_format)
         mark, encoding = _encoding(data)
         del data[: len(mark)]
@@ -94,10 +93,10 @@ class FileDocument:
                 few.append(piece)
             else:
                 few.clear()
-            if number % PIECES_PER_STEP == 0:
+            if number % PARTS_PER_STEP == 0:
                 if stopped():
                     break
-                yield PIECES_PER_STEP
+                yield PARTS_PER_STEP
         if number < MAX_KEPT:
             return cls("", encoding, mark, chosen, count, few)
         return cls(content, encoding, mark, chosen, count, None)

@@ -104,7 +104,10 @@ def _read_header(value: str, index: int, plurals: int) -> int:
     """Check the charset of a file, and return its number of plural forms."""
     charset = _CHARSET.search(value)
     if charset is not None and charset[1].lower() not in _UNICODE:
-        refuse(index + 1, f"the charset {charset[1][:MAX_SHOWN]} is not UTF-8: convert the file with msgconv --to-code=UTF-8")
+        refuse(
+            index + 1,
+            f"the charset {charset[1][:MAX_SHOWN]} is not UTF-8: convert the file with msgconv --to-code=UTF-8",
+        )
     number = _PLURALS.search(value)
     if number is None:
         return plurals

@@ -153,15 +153,15 @@ def _wrapped(written: str, from_markup: Callable[[str], str], translation: str) 
     end = "\r\n" if "\r\n" in written else "\n"
     words = _UNBROKEN.findall(text)
     total = sum(_width(word) for word in words)
-    lines, width = [""], 0
+    lines, width = [list[str]()], 0
     for index, word in enumerate(words):
         due = len(lines) < count and (2 * width + 1) * count >= 2 * total * len(lines)
         if due and word.isspace() and not _DIALOGUE.match("".join(words[index + 1 : index + 8])):
-            lines.append("")
+            lines.append([])
         else:
-            lines[-1] += word
+            lines[-1].append(word)
         width += _width(word)
-    return end.join(line.strip() for line in lines)
+    return end.join("".join(line).strip() for line in lines)
 
 
 def _width(word: str) -> int:

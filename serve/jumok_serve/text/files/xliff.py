@@ -5,7 +5,17 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.files.pieces import MAX_SHOWN, FileFormat, Parts, Piece, Text, has_letters, in_steps, refuse, separate
+from jumok_serve.text.files.pieces import (
+    MAX_SHOWN,
+    FileFormat,
+    Parts,
+    Piece,
+    Text,
+    has_letters,
+    in_steps,
+    refuse,
+    separate,
+)
 from jumok_serve.text.markup.scanner import Kind, Token, attributes
 from jumok_serve.text.markup.xml import XmlError, read_xml
 

@@ -111,7 +111,9 @@ def _html_token(text: str, position: int, most: int) -> tuple[Token | None, bool
         return None if found is None else Token(Kind.END, found[0], found[1].lower()), False
     if found := (ended := _START.match(text, position, position + most)) or _LONG_START.match(text, position):
         name, written = found[1].lower(), found[0]
-        closed = written.endswith("/>") and (written[-3].isspace() or written[-3] in "\"'" or name == written[1:-2].lower())
+        closed = written.endswith("/>") and (
+            written[-3].isspace() or written[-3] in "\"'" or name == written[1:-2].lower()
+        )
         kind = Kind.EMPTY if closed or name in VOID else Kind.START  # a slash at the end of a bare address closes none
         return Token(kind, written, name), ended is None and len(written) < most
     return _special(text, position, _SPECIAL_HTML), False
