@@ -86,14 +86,15 @@ class FileDocument:
         del data[: len(mark)]
         content = _decoded(data, encoding)
         data.clear()
-        few, number, count = list[Piece](), 0, 0
+        few, number, count, begun = list[Piece](), 0, 0, False
         for number, piece in enumerate(chosen.pieces(content), start=1):
             count += isinstance(piece, Text)
             if number < MAX_KEPT:
                 few.append(piece)
             else:
                 few.clear()
-            if number % PARTS_PER_STEP == 0:
+            begun = begun or bool(piece)
+            if number % PARTS_PER_STEP == 0 or not begun:
                 if stopped():
                     break
                 yield PARTS_PER_STEP

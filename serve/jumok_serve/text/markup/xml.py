@@ -102,14 +102,14 @@ class _Check:
             kind = "entity" if found[1] == "ENTITY" else "attributes of"
             self._done += found.start()
             self._refuse(
-                f"declares the {kind} {found[2]!r} (<!{found[1]}), which is not allowed",
+                f"declares the {kind} {found[2]!r} (<!{found[1]})",
                 "remove the declaration, and write the characters in place of its entities",
             )
         self._flush()  # an error before it is the first one
         if len(written) > MAX_XML_TAG and _NAME.match(written):
             self._refuse(f"has a tag of more than {MAX_XML_TAG} characters", "write a shorter one")
-        if written.startswith("<!"):
-            self._refuse(f"is not well-formed XML: no declaration as {written[:20]!r} is allowed here")
+        if written.startswith("<!") and not written.startswith(("<!--", "<![CDATA[")):
+            self._refuse(f"is not well-formed XML: no declaration as {written[:9]!r} is allowed here")
         self._parse(written[:MAX_XML_TAG], final=True)
         self._refuse(f"is not well-formed XML: no tag begins as {written[:20]!r}")
 
