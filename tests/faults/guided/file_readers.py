@@ -33,8 +33,8 @@ SEEDS = {
     ),
     "po": (
         'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms: nplurals=2; plural=(n != 1);\\n"'
-        '\n\n#: a.c:1\n#, fuzzy, c-format\n#| msgid "old"\nmsgctxt "menu"\nmsgid "A \\"dog\\"\\n"\n"runs.\\t\\x41\\101"\n'
-        'msgstr ""\n\nmsgid "%d dog"\nmsgid_plural "%d dogs"\nmsgstr[0] ""\nmsgstr[1] "x"\n\n#~ msgid "gone"\n',
+        '\n\n#: a.c:1\n#, fuzzy, c-format\n#| msgid "old"\nmsgctxt "menu"\nmsgid "A \\"dog\\"\\n"\n"runs.\\t\\x41\\101"'
+        '\nmsgstr ""\n\nmsgid "%d dog"\nmsgid_plural "%d dogs"\nmsgstr[0] ""\nmsgstr[1] "x"\n\n#~ msgid "gone"\n',
     ),
     "xliff": (
         '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE xliff [<!ELEMENT a (b)>]>\n<xliff version="1.2" xmlns="u">'
