@@ -40,14 +40,19 @@ LITERAL = frozenset({"script", "style", "textarea", "title", "xmp", "iframe", "n
 _QUOTED = r"(?:\"[^\"]*+\"|'[^']*+')"
 _VALUE = rf"(?:{_QUOTED}|[^\s\"'>][^\s>]*+)"
 _NAME = r"([A-Za-z_:\x80-\U0010ffff][^\s/>]*+)"
-_START = re.compile(rf"<{_NAME}(?:[\s/]++|[^\s/>][^\s/>=]*+(?:\s*+=\s*+{_VALUE})?+)*+>")
-_XML_START = re.compile(rf"<{_NAME}(?:[^\"'>]++|{_QUOTED})*+>")
+_IN_START = re.compile(rf"[\s/]++|[^\s/>][^\s/>=]*+(?:\s*+=\s*+{_VALUE})?")
+"""Space or an attribute of a start tag of HTML."""
 _LONG_START = re.compile(rf"<{_NAME}[^>]*+>")
+_XML_START = re.compile(rf"<{_NAME}(?:[^\"'>]++|{_QUOTED})*>")
 _END = re.compile(rf"</{_NAME}[^>]*+>")
 _ATTRIBUTE = re.compile(rf"[\s/]([^\s/>=]+)(?:\s*=\s*({_VALUE}))?")
-_HARMLESS = rf"(?:\s++|<!--.*?-->|<\?.*?\?>|<!(?:ELEMENT|NOTATION)\s(?:[^<>\"'%]|{_QUOTED})*+>)"
+# Each text matches in one way at most: a declaration between two comments is in none of them.
+_HARMLESS = (
+    r"(?:\s++|<!--(?:[^-]++|-(?!-))*-->|<\?(?:[^?]++|\?(?!>))*\?>"
+    rf"|<!(?:ELEMENT|NOTATION)\s(?:[^<>\"'%]++|{_QUOTED})*>)"
+)
 """A part of a document type; entities and attributes that it declares could expand, or take quadratic time."""
-_DOCTYPE = re.compile(rf"<!DOCTYPE\s(?:[^\[\]<>\"']|{_QUOTED})*+(?:\[{_HARMLESS}*+\]\s*+)?+>", re.DOTALL)
+_DOCTYPE = re.compile(rf"<!DOCTYPE\s(?:[^\[\]<>\"']++|{_QUOTED})*(?:\[{_HARMLESS}*\]\s*+)?>")
 _COMMENT, _INSTRUCTION = ("<!--", "-->", Kind.RAW), ("<?", "?>", Kind.RAW)
 _SPECIAL_XML = (_COMMENT, ("<![CDATA[", "]]>", Kind.CDATA), _INSTRUCTION)
 _SPECIAL_HTML = (_COMMENT, ("<?", ">", Kind.RAW), ("<!", ">", Kind.RAW))
@@ -109,14 +114,22 @@ def _html_token(text: str, position: int, most: int) -> tuple[Token | None, bool
     if text.startswith("</", position):
         found = _END.match(text, position)
         return None if found is None else Token(Kind.END, found[0], found[1].lower()), False
-    if found := (ended := _START.match(text, position, position + most)) or _LONG_START.match(text, position):
-        name, written = found[1].lower(), found[0]
+    if found := _LONG_START.match(text, position):
+        end = _end_of_start(text, found.end(1), position + most)
+        name, written = found[1].lower(), text[position : end or found.end()]
         closed = written.endswith("/>") and (
             written[-3].isspace() or written[-3] in "\"'" or name == written[1:-2].lower()
         )
         kind = Kind.EMPTY if closed or name in VOID else Kind.START  # a slash at the end of a bare address closes none
-        return Token(kind, written, name), ended is None and len(written) < most
+        return Token(kind, written, name), not end and len(written) < most
     return _special(text, position, _SPECIAL_HTML), False
+
+
+def _end_of_start(text: str, position: int, bound: int) -> int:
+    """Return the end of a start tag of HTML after its name; 0 if there is none before a bound."""
+    while found := _IN_START.match(text, position, bound):
+        position = found.end()
+    return position + 1 if text.startswith(">", position, bound) else 0
 
 
 def _xml_token(text: str, position: int) -> Token | None:
