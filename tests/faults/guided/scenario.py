@@ -20,8 +20,8 @@ UNIT_S = 60
 MEMORY_MIB = 2048
 GROWTH_MIB = 128
 """Most growth of a process, with libFuzzer's corpus and its features."""
-LONGEST = 2**16
-"""Bytes of an input."""
+LONGEST, LONGEST_FILE = 2**16, 2**12
+"""Bytes of an input; longer files have no other parts, and take longer."""
 ROOT = Path(__file__).parents[3]
 
 
@@ -37,7 +37,16 @@ async def guided_files(plan: Plan, findings: Findings) -> None:
     """Files of each format, as many as messages, that reach new code of their readers."""
     for name, reader in FILE_READERS.items():
         with TemporaryDirectory(prefix="jumok-guided-") as folder:
-            await fuzz_reader(name, reader, Path(folder), plan.bundle, findings, runs=plan.messages, seed=plan.seed)
+            await fuzz_reader(
+                name,
+                reader,
+                Path(folder),
+                plan.bundle,
+                findings,
+                runs=plan.messages,
+                seed=plan.seed,
+                longest=LONGEST_FILE,
+            )
 
 
 async def fuzz_reader(
@@ -50,12 +59,14 @@ async def fuzz_reader(
     seconds: float = 0,
     runs: int = -1,
     seed: int,
+    longest: int = LONGEST,
 ) -> None:
     """Fuzz a reader, in an empty folder; an input that fails, and fails again, is a fault.
 
     Args:
         seconds: duration; 0: without a limit.
         runs: number of inputs; -1: without a limit.
+        longest: bytes of an input.
     """
     (folder / "corpus").mkdir()
     output = await _run(
@@ -68,7 +79,7 @@ async def fuzz_reader(
         f"-seed={seed}",
         f"-timeout={UNIT_S}",
         f"-rss_limit_mb={MEMORY_MIB}",
-        f"-max_len={LONGEST}",
+        f"-max_len={longest}",
         f"-artifact_prefix={folder}/",
         "-print_final_stats=1",
     )
