@@ -22,7 +22,7 @@ from typing import Any
 from benchmarks.common.processes import ServerError
 from benchmarks.common.progress import described, progress
 from benchmarks.common.ratios import aligned
-from tests.faults.guided.scenario import guided
+from tests.faults.guided.scenario import guided, guided_files
 from tests.faults.scenarios.attack import attack
 from tests.faults.scenarios.callers import killed_callers, slow_reader
 from tests.faults.scenarios.files import certificates, disks
@@ -57,6 +57,7 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "fuzz": fuzz,
     "bundles": mutated_bundles,
     "guided": guided,
+    "files": guided_files,
     "network": broken_frames,
     "caller": killed_callers,
     "reader": slow_reader,
@@ -98,7 +99,9 @@ def main() -> int:
         "scenarios", nargs="*", metavar="SCENARIO", help=f"any of {', '.join(SCENARIOS)}; default: all of them"
     )
     parser.add_argument("--restarts", type=int, default=3, help="of each server, in each way; default: 3")
-    parser.add_argument("--messages", type=int, default=10_000, help="that are made at random; default: 10000")
+    parser.add_argument(
+        "--messages", type=int, default=10_000, help="and files of each format, that are made at random; default: 10000"
+    )
     parser.add_argument("--guided", type=float, default=120, metavar="SECONDS", help="of guided fuzzing; default: 120")
     parser.add_argument("--overload", type=float, default=20, metavar="SECONDS", help="of each overload; default: 20")
     parser.add_argument(

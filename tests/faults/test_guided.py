@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.faults.guided.scenario import READERS, fuzz_reader
+from tests.faults.guided.scenario import FILE_READERS, READERS, fuzz_reader
 from tests.faults.tools.findings import Findings
 
 SECONDS = 10
@@ -42,9 +42,9 @@ def fuzz(name: str, reader: str, folder: Path, bundle: Path) -> dict[str, tuple[
     return {check.what.removeprefix(f"{name}: "): (check.found, check.passed) for check in findings.checks}
 
 
-@pytest.mark.parametrize("name", READERS)
+@pytest.mark.parametrize("name", READERS | FILE_READERS)
 def test_no_input_breaks_a_reader(name: str, tiny_bundle: Path, tmp_path: Path) -> None:
-    found = fuzz(name, READERS[name], tmp_path, tiny_bundle)
+    found = fuzz(name, (READERS | FILE_READERS)[name], tmp_path, tiny_bundle)
     assert found["inputs that raise, crash, hang or fill the memory"] == ("0", True)
     assert found["edges that seeds reach"][1]
     assert int(found["inputs"][0]) > 0

@@ -1,6 +1,7 @@
 """The scenario of coverage-guided fuzzing: each reader in a process of its own, under libFuzzer."""
 
 import asyncio
+import math
 import os
 import re
 import sys
@@ -8,15 +9,19 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks.common.progress import progress
+from jumok_serve.text.files.document import FORMATS
 from tests.faults.tools.findings import Findings, Plan
 
 READERS = {"requests": "tests.faults.guided.readers:Requests", "manifest": "tests.faults.guided.readers:Manifests"}
 """Readers, as their processes import them."""
+FILE_READERS = {f"{name} files": f"tests.faults.guided.file_readers:{name}" for name in FORMATS}
 UNIT_S = 60
 """Longest time of one input; it takes a millisecond otherwise."""
 MEMORY_MIB = 2048
-LONGEST = 2**16
-"""Bytes of an input."""
+GROWTH_MIB = 128
+"""Most growth of a process, with libFuzzer's corpus and its features."""
+LONGEST, LONGEST_FILE = 2**16, 2**12
+"""Bytes of an input; longer files have no other parts, and take longer."""
 ROOT = Path(__file__).parents[3]
 
 
@@ -28,21 +33,53 @@ async def guided(plan: Plan, findings: Findings) -> None:
             await fuzz_reader(name, reader, Path(folder), plan.bundle, findings, seconds=seconds, seed=plan.seed)
 
 
+async def guided_files(plan: Plan, findings: Findings) -> None:
+    """Files of each format, as many as messages, that reach new code of their readers."""
+    for name, reader in FILE_READERS.items():
+        with TemporaryDirectory(prefix="jumok-guided-") as folder:
+            await fuzz_reader(
+                name,
+                reader,
+                Path(folder),
+                plan.bundle,
+                findings,
+                runs=plan.messages,
+                seed=plan.seed,
+                longest=LONGEST_FILE,
+            )
+
+
 async def fuzz_reader(
-    name: str, reader: str, folder: Path, bundle: Path, findings: Findings, *, seconds: float, seed: int
+    name: str,
+    reader: str,
+    folder: Path,
+    bundle: Path,
+    findings: Findings,
+    *,
+    seconds: float = 0,
+    runs: int = -1,
+    seed: int,
+    longest: int = LONGEST,
 ) -> None:
-    """Fuzz a reader, in an empty folder; an input that fails, and fails again, is a fault."""
+    """Fuzz a reader, in an empty folder; an input that fails, and fails again, is a fault.
+
+    Args:
+        seconds: duration; 0: without a limit.
+        runs: number of inputs; -1: without a limit.
+        longest: bytes of an input.
+    """
     (folder / "corpus").mkdir()
     output = await _run(
         reader,
         bundle,
         folder,
         folder / "corpus",
-        f"-max_total_time={max(1, round(seconds))}",
+        f"-max_total_time={math.ceil(seconds)}",
+        f"-runs={runs}",
         f"-seed={seed}",
         f"-timeout={UNIT_S}",
         f"-rss_limit_mb={MEMORY_MIB}",
-        f"-max_len={LONGEST}",
+        f"-max_len={longest}",
         f"-artifact_prefix={folder}/",
         "-print_final_stats=1",
     )
@@ -51,6 +88,9 @@ async def fuzz_reader(
     findings.tell(f"{name}: inputs", inputs[-1] if inputs else 0)
     findings.expect(f"{name}: edges that seeds reach", reached[0], "> 0", int(reached[0]) > 0)
     findings.tell(f"{name}: edges in the end", reached[-1])
+    memory = [int(found) for found in re.findall(r"rss: (\d+)Mb", output)] or [0, MEMORY_MIB]
+    grown = memory[-1] - memory[0]
+    findings.expect(f"{name}: growth of memory", f"{grown} MiB", f"< {GROWTH_MIB} MiB", grown < GROWTH_MIB)
     faults = []
     for artifact in sorted(path for path in folder.iterdir() if path.is_file()):
         again = await _run(reader, bundle, folder, artifact, f"-timeout={UNIT_S}", f"-rss_limit_mb={MEMORY_MIB}")

@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
@@ -22,7 +22,7 @@ from jumok_proto.v1.translation_pb2 import (
 )
 from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
-from jumok_serve.service.handlers.worker_pool import WorkerPool
+from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import ByteBudget
 from jumok_serve.service.rpc.call import current_caller, current_request_id
@@ -49,6 +49,9 @@ MAX_CHUNK = 2**18
 Corpus = Callable[[Any, Any], Awaitable[None]]
 Result = TypeVar("Result")
 Take: TypeAlias = Callable[[], Awaitable[list[Piece]]]
+Translated: TypeAlias = Sequence[tuple[Text, str | None]]
+"""Texts and their translations."""
+Write: TypeAlias = Callable[[Translated], Awaitable[list[str]]]
 
 
 class FileService(FileServiceServicer):
@@ -65,7 +68,7 @@ class FileService(FileServiceServicer):
         self._files = OpenCalls("files", MAX_OPEN_FILES, MAX_OPEN_FILES // 2)
         self._uploads = ByteBudget(MAX_OPEN_FILES * limits.max_file_bytes, MAX_UPLOADS * limits.max_file_bytes)
         self._memory = ByteBudget(MAX_FILES_MEMORY, MAX_FILES_MEMORY // 2)
-        self._reading = WorkerPool("read", threads=READING_THREADS, max_jobs=MAX_OPEN_FILES)
+        self._reading = WorkerPool("read", threads=READING_THREADS, max_jobs=2 * MAX_OPEN_FILES)
 
     async def TranslateFile(self, requests: RequestReader, context: Context) -> None:  # type: ignore[override]  # noqa: N802
         """Read a file, translate its texts, and write it; cancellation frees all rows."""
@@ -110,9 +113,14 @@ class FileService(FileServiceServicer):
         pieces = document.pieces()
 
         def take() -> Awaitable[list[Piece]]:
-            return _ended(self._reading.submit(partial(take_pieces, pieces), caller, TEXTS_PER_MESSAGE))
+            stopped = threading.Event()
+            work = partial(take_pieces, pieces, stopped.is_set)
+            return _ended(self._reading.submit(work, caller, TEXTS_PER_MESSAGE), stopped.set)
 
-        texts = _FileTexts(document, take, translation, self._limits, context)
+        def write(translated: Translated) -> Awaitable[list[str]]:
+            return _ended(self._reading.submit(partial(write_texts, translated), caller, len(translated)))
+
+        texts = _FileTexts(document, take, write, translation, self._limits, context)
         await self._translate_corpus(texts, texts)
         await texts.finish()
 
@@ -173,13 +181,21 @@ class _FileTexts:
 
     Args:
         take: returns the next pieces, with a message's texts.
+        write: writes texts as `write_texts`, in a thread.
     """
 
-    def __init__(
-        self, document: FileDocument, take: Take, settings: CorpusSettings, limits: ServiceLimits, context: Context
+    def __init__(  # noqa: PLR0917 - what a call has
+        self,
+        document: FileDocument,
+        take: Take,
+        write: Write,
+        settings: CorpusSettings,
+        limits: ServiceLimits,
+        context: Context,
     ) -> None:
         self._document = document
         self._take = take
+        self._write_texts = write
         self._settings: CorpusSettings | None = settings
         self._limits = limits
         self._context = context
@@ -210,18 +226,24 @@ class _FileTexts:
     async def write(self, message: TranslateCorpusResponse) -> None:
         """Write the file as far as it is translated."""
         response = TranslateFileResponse(text_count=self._document.count)
-        for result in message.results:
+        texts = (piece for piece in self._waiting if isinstance(piece, Text))
+        translated = [
+            (text, None if result.HasField("error") else result.translation.hypotheses[0].text)
+            for text, result in zip(texts, message.results, strict=False)
+        ]
+        is_short = sum(len(text.content) for text, _ in translated) <= MAX_INLINE_CHARACTERS
+        written = write_texts(translated) if is_short else await self._write_texts(translated)
+        for result, of_result in zip(message.results, written, strict=True):
             await self._write_kept()
             text = self._waiting.popleft()
             assert isinstance(text, Text)
             self._done += 1
             if result.HasField("error"):
                 response.problems.add(line=text.line, error=self._too_long(text) or result.error)
-                await self._add(text.written)
             else:
-                await self._add(text.write(result.translation.hypotheses[0].text))
                 self._cut_sentences += len(result.translation.cut_sentences)
                 self._truncated += result.translation.source_truncated
+            await self._add(of_result)
         await self._write_kept()
         await self._send(response)
 
@@ -280,8 +302,17 @@ async def _ended(job: "Future[Result]", stop: Callable[[], object] = lambda: Non
         raise
 
 
-def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
-    """Return the next pieces, with a message's texts, and one piece between two of them; none at the end."""
+def write_texts(translated: Translated) -> list[str]:
+    """Return what stands in a file in place of texts; those without a translation stay."""
+    return [text.written if translation is None else text.write(translation) for text, translation in translated]
+
+
+def take_pieces(pieces: Iterator[Piece], stopped: Callable[[], bool] = lambda: False) -> list[Piece]:
+    """Return the next pieces, with a message's texts, and one piece between two of them; none at the end.
+
+    Args:
+        stopped: true if no piece is needed any more.
+    """
     taken, between, texts, characters = list[Piece](), list[str](), 0, 0
     for piece in pieces:
         if isinstance(piece, str):
@@ -292,7 +323,7 @@ def take_pieces(pieces: Iterator[Piece]) -> list[Piece]:
             between.clear()
             characters += len(piece.content)
             texts += 1
-        if texts == TEXTS_PER_MESSAGE or characters >= CHARACTERS_PER_MESSAGE:
+        if texts == TEXTS_PER_MESSAGE or characters >= CHARACTERS_PER_MESSAGE or stopped():
             break
     taken.append("".join(between))
     return [piece for piece in taken if piece]

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.files.markdown import MARKDOWN
-from jumok_serve.text.files.pieces import MAX_READ, FileFormat, Formats, Piece, Text, refuse
+from jumok_serve.text.files.pieces import MAX_READ, PARTS_PER_STEP, FileFormat, Formats, Piece, Text, refuse
 from jumok_serve.text.files.plain import PLAIN
 from jumok_serve.text.files.po import PO
 from jumok_serve.text.files.subtitles import SRT, VTT
@@ -38,7 +38,6 @@ KEPT_BYTES: Final = 512 * MAX_KEPT
 """Most bytes of their objects."""
 READ_BYTES: Final = 32 * MAX_READ
 """Most bytes of the words and marks of a text."""
-PIECES_PER_STEP: Final = 1024
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
@@ -81,23 +80,24 @@ class FileDocument:
         Raises:
             InvalidArgumentError: an unknown format, bytes that are no text, or a bad file.
         """
-        yield PIECES_PER_STEP
+        yield PARTS_PER_STEP
         chosen = _format(name, file_format)
         mark, encoding = _encoding(data)
         del data[: len(mark)]
         content = _decoded(data, encoding)
         data.clear()
-        few, number, count = list[Piece](), 0, 0
+        few, number, count, begun = list[Piece](), 0, 0, False
         for number, piece in enumerate(chosen.pieces(content), start=1):
             count += isinstance(piece, Text)
             if number < MAX_KEPT:
                 few.append(piece)
             else:
                 few.clear()
-            if number % PIECES_PER_STEP == 0:
+            begun = begun or bool(piece)
+            if number % PARTS_PER_STEP == 0 or not begun:
                 if stopped():
                     break
-                yield PIECES_PER_STEP
+                yield PARTS_PER_STEP
         if number < MAX_KEPT:
             return cls("", encoding, mark, chosen, count, few)
         return cls(content, encoding, mark, chosen, count, None)

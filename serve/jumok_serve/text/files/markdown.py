@@ -35,7 +35,7 @@ _DASHES: Final = re.compile(r"[ \t]*+:?-++:?+[ \t]*+(?:\||\s*+$)")
 """A cell of the line below a table's head."""
 _HTML: Final = re.compile(r"[ \t>]*(?:<[!?]|</?([A-Za-z][A-Za-z0-9]*)(?=[\s/>]|$))")
 _LEADING: Final = re.compile(r"(?:[#>+-]+|\d{1,9}(?=[.)]))(?=[.)]?(?:\s|$))")
-_CELL: Final = re.compile(r"(?<!\\)(\|)")
+_CELL: Final = re.compile(r"(\|)(?<!\\\|)")
 
 
 def markdown_pieces(content: str) -> Iterator[Piece]:

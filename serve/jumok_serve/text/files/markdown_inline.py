@@ -21,7 +21,9 @@ _INLINE: Final = re.compile(
     rf"|(?P<entity>&{_ENTITY_END})",
     re.DOTALL,
 )
-_NAME: Final = re.compile(r"m(\d+)")
+_BEGIN: Final = re.compile(r"[\\`<\[\]*_~&]|!(?=\[)")
+"""First character of a mark."""
+_NAME: Final = re.compile(r"m(\d{1,9})")
 _SPECIAL: Final = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])")
 _AMPERSAND: Final = re.compile(f"&amp;(?=({_ENTITY_END})?)")
 _LINK: Final = "["
@@ -47,7 +49,7 @@ class Inline:
         self._open_by_mark: dict[str, list[int]] = {}  # indices of `_open`, ascending
         end, last_comment_end = 0, written.rfind(_COMMENT_END)
         self._length = 0
-        while self._length <= MAX_MARKUP and (found := _INLINE.search(written, end)):
+        while self._length <= MAX_MARKUP and (found := _next_mark(written, end)):
             self._add(written[end : found.start()])
             end = found.end()
             if found["comment"] and end <= last_comment_end:
@@ -145,6 +147,15 @@ class Inline:
     def _number(self, opening: str, closing: str) -> int:
         self._marks.append((opening, closing))
         return len(self._marks) - 1
+
+
+def _next_mark(written: str, start: int) -> re.Match[str] | None:
+    """Find a mark; one search of all forms in a long text would stop all other threads."""
+    while begin := _BEGIN.search(written, start):
+        if found := _INLINE.match(written, begin.start()):
+            return found
+        start = begin.end()
+    return None
 
 
 def _escaped(text: str) -> str:

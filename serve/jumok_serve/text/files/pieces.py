@@ -1,14 +1,17 @@
 """Pieces of a file: texts to translate, and all between them as it was written."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NoReturn, TypeAlias
+from typing import Final, NoReturn, TypeAlias, TypeVar
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 
 MAX_READ: Final = 2**18
 """Characters of a text above which its words and marks are not read: it is far too long to be translated."""
+
+MAX_SHOWN: Final = 60
+"""Characters of a file that a message shows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +32,9 @@ class Text:
 
 
 Piece: TypeAlias = "str | Text"
+_Part = TypeVar("_Part")
+PARTS_PER_STEP: Final = 1024
+"""Parts, or pieces, that are found between two looks at whether the file is needed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,6 +81,14 @@ class FileFormat:
 Formats: TypeAlias = Mapping[str, FileFormat]
 
 
+def in_steps(parts: Iterable[_Part], found: list[_Part]) -> Iterator[str]:
+    """Find the parts of a file; yields an empty piece after some of them, where reading may stop."""
+    for number, part in enumerate(parts, start=1):
+        found.append(part)
+        if number % PARTS_PER_STEP == 0:
+            yield ""
+
+
 def refuse(line: int, problem: str) -> NoReturn:
     """Raise the error of a bad file.
 
@@ -88,7 +102,7 @@ def refuse(line: int, problem: str) -> NoReturn:
 def shown(line: str) -> str:
     """Return the beginning of a line for a message."""
     text = line.strip()
-    return repr(text if len(text) <= 60 else f"{text[:60]}...")
+    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
 
 
 def unchanged(content: str, written: str, write: Callable[[str], str]) -> Callable[[str], str]:
@@ -117,4 +131,5 @@ def with_end(lines: Sequence[str], index: int) -> str:
 
 def has_letters(text: str) -> bool:
     """True if there is something to translate."""
-    return any(map(str.isalpha, text))
+    parts = (text[start : start + 2**14] for start in range(0, len(text), 2**14))  # other threads run between them
+    return any(any(map(str.isalpha, part)) for part in parts)

@@ -7,6 +7,7 @@ from typing import Final
 
 from jumok_serve.text.files.pieces import (
     MAX_READ,
+    MAX_SHOWN,
     FileFormat,
     Piece,
     Text,
@@ -32,6 +33,8 @@ _WRITTEN: Final = str.maketrans(
 _FUZZY: Final = re.compile(r"[#,\s]fuzzy(?:[#,\s]|$)")
 _CHARSET: Final = re.compile(r"charset=([\w.:-]+)", re.IGNORECASE)
 _PLURALS: Final = re.compile(r"nplurals=\s*(\d+)")
+MAX_DIGITS: Final = 9
+"""Digits of a number of plural forms."""
 _UNICODE: Final = {"utf-8", "utf8", "us-ascii", "ascii", "charset"}
 
 
@@ -101,9 +104,16 @@ def _read_header(value: str, index: int, plurals: int) -> int:
     """Check the charset of a file, and return its number of plural forms."""
     charset = _CHARSET.search(value)
     if charset is not None and charset[1].lower() not in _UNICODE:
-        refuse(index + 1, f"the charset {charset[1]} is not UTF-8: convert the file with msgconv --to-code=UTF-8")
+        refuse(
+            index + 1,
+            f"the charset {charset[1][:MAX_SHOWN]} is not UTF-8: convert the file with msgconv --to-code=UTF-8",
+        )
     number = _PLURALS.search(value)
-    return plurals if number is None else int(number[1])
+    if number is None:
+        return plurals
+    if len(number[1]) > MAX_DIGITS:
+        refuse(index + 1, f"nplurals={number[1][:MAX_SHOWN]}... is no number of plural forms: mend it, as nplurals=2")
+    return int(number[1])
 
 
 def _translated(entry: _Entry, keyword: str, plurals: int, written: str, value: str, *, line: int) -> Piece:

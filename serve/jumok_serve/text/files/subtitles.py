@@ -30,8 +30,10 @@ _SRT_EXAMPLE: Final = "00:00:01,000 --> 00:00:02,500"
 _VTT_EXAMPLE: Final = "00:00:01.000 --> 00:00:02.500"
 _ARROW: Final = "-->"
 _COMMENT: Final = re.compile(r"(?:NOTE|STYLE|REGION)(?:\s|$)")
-_CUT: Final = re.compile(r"(\A\s*(?:\{\\[^{}]*\}\s*)+|<\d[\d:.]*>)")
-"""Override codes at the beginning of a cue, and times inside: kept, and texts between them."""
+_CODES: Final = re.compile(r"\s*(?:\{\\[^{}]*\}\s*)+")
+"""Override codes at the beginning of a cue."""
+_CUT: Final = re.compile(r"(<\d[\d:.]*>)")
+"""Times inside of a cue."""
 _DIALOGUE: Final = re.compile(r"\s*(?:<[^<>]*>)*[-\u2010-\u2015]\s*\S")
 """A line of one of several speakers."""
 _UNBROKEN: Final = re.compile(r"<[^<>]*>|[^\s<]+|<|\s+")
@@ -125,6 +127,9 @@ def _cue(
     for index in range(first, after):
         if index + 1 == after or _DIALOGUE.match(lines[index + 1]):
             whole = "".join(with_end(lines, number) for number in range(start, index + 1))
+            if codes := _CODES.match(whole):
+                yield codes[0]
+                whole = whole[codes.end() :]
             for number, part in enumerate(_CUT.split(whole)):
                 if number % 2:
                     yield part
@@ -153,15 +158,15 @@ def _wrapped(written: str, from_markup: Callable[[str], str], translation: str) 
     end = "\r\n" if "\r\n" in written else "\n"
     words = _UNBROKEN.findall(text)
     total = sum(_width(word) for word in words)
-    lines, width = [""], 0
+    lines, width = [list[str]()], 0
     for index, word in enumerate(words):
         due = len(lines) < count and (2 * width + 1) * count >= 2 * total * len(lines)
         if due and word.isspace() and not _DIALOGUE.match("".join(words[index + 1 : index + 8])):
-            lines.append("")
+            lines.append([])
         else:
-            lines[-1] += word
+            lines[-1].append(word)
         width += _width(word)
-    return end.join(line.strip() for line in lines)
+    return end.join("".join(line).strip() for line in lines)
 
 
 def _width(word: str) -> int:

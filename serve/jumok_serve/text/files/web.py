@@ -3,14 +3,15 @@
 from collections.abc import Iterator
 
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.files.pieces import TAGS, FileFormat, Piece, Text, has_letters, separate
-from jumok_serve.text.markup.scanner import Kind, scan
+from jumok_serve.text.files.pieces import TAGS, FileFormat, Piece, Text, has_letters, in_steps, separate
+from jumok_serve.text.markup.scanner import Kind, Token, scan
 from jumok_serve.text.markup.structure import find_structure
 
 
 def html_pieces(content: str) -> Iterator[Piece]:
     """Yield the pieces of a document; a tag without a partner separates texts."""
-    tokens = list(scan(content, html=True))
+    tokens = list[Token]()
+    yield from in_steps(scan(content, html=True), tokens)
     structure = find_structure(tokens, "html", MarkupRules())
     partners = bytearray(len(tokens))
     for start, end in structure.ends.items():

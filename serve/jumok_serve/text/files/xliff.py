@@ -5,9 +5,19 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.files.pieces import FileFormat, Parts, Piece, Text, has_letters, refuse, separate
-from jumok_serve.text.markup.parser import find_xml_error
-from jumok_serve.text.markup.scanner import Kind, Token, attributes, scan
+from jumok_serve.text.files.pieces import (
+    MAX_SHOWN,
+    FileFormat,
+    Parts,
+    Piece,
+    Text,
+    has_letters,
+    in_steps,
+    refuse,
+    separate,
+)
+from jumok_serve.text.markup.scanner import Kind, Token, attributes
+from jumok_serve.text.markup.xml import XmlError, read_xml
 
 UNITS: Final = frozenset({"trans-unit", "segment"})
 """Elements with a source and its target, of versions 1 and 2."""
@@ -16,7 +26,7 @@ NEW: Final = frozenset({"new", "needs-translation", "initial"})
 CODES: Final = ("ph", "bpt", "ept", "it", "sub")
 """Elements whose content is code of the original document."""
 INLINE: Final = (*CODES, "g", "x", "bx", "ex", "mrk", "pc", "sc", "ec", "cp", "sm", "em")
-_DECLARED: Final = re.compile(r"\s*<\?xml[^>]*\sencoding\s*=\s*[\"']([^\"']*)")
+_DECLARED: Final = re.compile(r"\s*<\?xml[^>]{0,1000}\sencoding\s*=\s*[\"']([^\"']*)")
 _UNICODE: Final = {"utf-8", "utf-16", "us-ascii"}
 
 
@@ -30,8 +40,18 @@ def xliff_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no well-formed XML, or no XLIFF.
     """
-    _check(content)
-    tokens = list(scan(content, html=False))
+    declared = _DECLARED.match(content)
+    if declared is not None and declared[1].lower() not in _UNICODE:
+        refuse(1, f"the encoding {declared[1][:MAX_SHOWN]} is not UTF-8: convert the file, and change its first line")
+    tokens = list[Token]()
+    try:
+        yield from in_steps(read_xml(content), tokens)
+    except XmlError as error:
+        refuse(error.line, f"it {error.problem}; {error.remedy}")
+    root = next((token for token in tokens if token.kind in {Kind.START, Kind.EMPTY}), None)
+    if root is None or _local(root) != "xliff":
+        name = "none" if root is None else root.name[:MAX_SHOWN]
+        refuse(1, f"the outermost element must be xliff, got {name}: give the format of the file")
     ends = _ends(tokens)
     translated = [True]  # of the elements around a token
     line, done = 1, 0
@@ -47,18 +67,6 @@ def xliff_pieces(content: str) -> Iterator[Piece]:
             translated.pop()
         line += token.written.count("\n")
     yield "".join(token.written for token in tokens[done:])
-
-
-def _check(content: str) -> None:
-    declared = _DECLARED.match(content)
-    if declared is not None and declared[1].lower() not in _UNICODE:
-        refuse(1, f"the encoding {declared[1]} is not UTF-8: convert the file, and change its first line")
-    if (error := find_xml_error(content)) is not None:
-        refuse(error[1], f"it is not well-formed XML: {error[0]}; mend it")
-    root = next((token for token in scan(content, html=False) if token.kind in {Kind.START, Kind.EMPTY}), None)
-    if root is None or _local(root) != "xliff":
-        name = "none" if root is None else root.name
-        refuse(1, f"the outermost element must be xliff, got {name}: give the format of the file")
 
 
 def _ends(tokens: Sequence[Token]) -> dict[int, int]:

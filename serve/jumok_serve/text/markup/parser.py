@@ -6,16 +6,18 @@ Every tag is kept as it was written; a parser that builds a tree would write att
 import html
 import re
 from collections.abc import Iterator, Sequence
-from xml.parsers import expat
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.text.markup.document import Block, Document, Span
 from jumok_serve.text.markup.scanner import Kind, Token, scan
 from jumok_serve.text.markup.structure import Structure, find_structure, mend
+from jumok_serve.text.markup.xml import XmlError, read_xml
 
 MAX_VISIBLE = 64
 """Characters of ignored content that the model reads as a part of the sentence."""
+MAX_WRITTEN = 2048
+"""Most characters that these are written with, as entities and white space."""
 
 _ENTITY = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9._-]*);")
 _XML_ENTITIES = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&apos;": "'"}
@@ -27,43 +29,15 @@ def parse(text: str, kind: MarkupKind, rules: MarkupRules = MarkupRules()) -> Do
     """Parse a document; unclosed and crossed tags of HTML are mended.
 
     Raises:
-        InvalidArgumentError: the XML is not well formed.
+        InvalidArgumentError: the XML is not well formed, or has parts that are refused.
     """
-    if kind == "xml":
-        check_xml(text)
-    tokens = list(scan(text, html=kind == "html"))
-    structure = find_structure(mend(tokens) if kind == "html" else tokens, kind, rules)
-    return Document(tuple(_pieces(structure, html_entities=kind == "html")))
-
-
-def check_xml(text: str) -> None:
-    """Check that a text is well-formed XML; no entity is expanded, and nothing is loaded.
-
-    Raises:
-        InvalidArgumentError: it is not.
-    """
-    if (error := find_xml_error(text)) is not None:
-        raise InvalidArgumentError(
-            f"the text is not well-formed XML: {error[0]} in line {error[1]}; mend it, or send it as HTML",
-            field="contents",
-        )
-
-
-def find_xml_error(text: str) -> tuple[str, int] | None:
-    """Return the first error of XML that is not well formed, and its line; no entity is expanded, nothing loaded."""
-    whole = re.match(r"\s*<(?:\?xml|!DOCTYPE)\b", text) is not None
-    parser = expat.ParserCreate(encoding="utf-8")
-    parser.UseForeignDTD(True)  # unknown entities are no errors
-    parser.ExternalEntityRefHandler = lambda *_: 1
-    parser.DefaultHandler = lambda _: None  # entities stay as they are
     try:
-        if not whole:
-            parser.Parse(b"<fragment>")
-        parser.Parse(text.strip(_SPACES).encode(), False)
-        parser.Parse(b"" if whole else b"</fragment>", True)
-    except expat.ExpatError as error:
-        return expat.ErrorString(error.code), error.lineno
-    return None
+        tokens = mend(list(scan(text, html=True))) if kind == "html" else list(read_xml(text))
+    except XmlError as error:
+        raise InvalidArgumentError(
+            f"the text {error.problem} in line {error.line}; {error.remedy}, or send it as HTML", field="contents"
+        ) from None
+    return Document(tuple(_pieces(find_structure(tokens, kind, rules), html_entities=kind == "html")))
 
 
 def _pieces(structure: Structure, *, html_entities: bool) -> Iterator[str | Block]:
@@ -160,7 +134,8 @@ class _BlockBuilder:
         """Add an element whose content is not translated; the model reads it if it is short."""
         opening, *inside, closing = (token.written for token in tokens)
         content = "".join(inside)
-        visible = content if len(inside) == 1 and tokens[1].kind is Kind.TEXT else ""
+        short = len(content) <= MAX_WRITTEN and len(inside) == 1 and tokens[1].kind is Kind.TEXT
+        visible = content if short else ""
         plain = _WHITE_SPACE.sub(" ", html.unescape(visible)).strip()
         if not plain or len(plain) > MAX_VISIBLE or not any(map(str.isalnum, plain)):
             self.mark(opening + content + closing)

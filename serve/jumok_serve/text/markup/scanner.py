@@ -1,7 +1,7 @@
 """Tags, text and all else of HTML or XML, each as it was written."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import Enum, auto
 from typing import NamedTuple
 
@@ -37,19 +37,31 @@ VOID = frozenset("area base br col embed frame hr img input link meta param sour
 LITERAL = frozenset({"script", "style", "textarea", "title", "xmp", "iframe", "noembed", "noframes", "plaintext"})
 """Elements of HTML whose content has no tags."""
 
-_VALUE = r"(?:\"[^\"]*\"|'[^']*'|[^\s\"'>][^\s>]*)"
-_START = re.compile(r"<([A-Za-z_:\x80-\U0010ffff][^\s/>]*)")
-_IN_START = re.compile(rf"[\s/]+|[^\s/>][^\s/>=]*(?:\s*=\s*{_VALUE})?")
-"""Space or an attribute of a start tag."""
-_LONG_START = re.compile(r"<([A-Za-z_:\x80-\U0010ffff][^\s/>]*)[^>]*>")
-_END = re.compile(r"</([A-Za-z_:\x80-\U0010ffff][^\s/>]*)[^>]*>")
+_QUOTED = r"(?:\"[^\"]*+\"|'[^']*+')"
+_VALUE = rf"(?:{_QUOTED}|[^\s\"'>][^\s>]*+)"
+_NAME = r"([A-Za-z_:\x80-\U0010ffff][^\s/>]*+)"
+_IN_START = re.compile(rf"[\s/]++|[^\s/>][^\s/>=]*+(?:\s*+=\s*+{_VALUE})?")
+"""Space or an attribute of a start tag of HTML."""
+_LONG_START = re.compile(rf"<{_NAME}[^>]*+>")
+_XML_START = re.compile(rf"<{_NAME}(?:[^\"'>]++|{_QUOTED})*>")
+_END = re.compile(rf"</{_NAME}[^>]*+>")
 _ATTRIBUTE = re.compile(rf"[\s/]([^\s/>=]+)(?:\s*=\s*({_VALUE}))?")
-_CLOSED = re.compile(r"(?:[\s\"']|^<[^\s/>]+)/>$")
-"""End of a tag without content; a slash at the end of an address without quotation marks is none."""
-_DOCTYPE = re.compile(r"<!DOCTYPE[^\[>]*(?:\[.*?\]\s*)?>", re.DOTALL)
-_SPECIAL = (("<!--", "-->", Kind.RAW), ("<![CDATA[", "]]>", Kind.CDATA), ("<?", "?>", Kind.RAW), ("<!", ">", Kind.RAW))
+# Each text matches in one way at most: a declaration between two comments is in none of them.
+_HARMLESS = (
+    r"(?:\s++|<!--(?:[^-]++|-(?!-))*-->|<\?(?:[^?]++|\?(?!>))*\?>"
+    rf"|<!(?:ELEMENT|NOTATION)\s(?:[^<>\"'%]++|{_QUOTED})*>)"
+)
+"""A part of a document type; entities and attributes that it declares could expand, or take quadratic time."""
+_DOCTYPE = re.compile(rf"<!DOCTYPE\s(?:[^\[\]<>\"']++|{_QUOTED})*(?:\[{_HARMLESS}*\]\s*+)?>")
+_COMMENT, _INSTRUCTION = ("<!--", "-->", Kind.RAW), ("<?", "?>", Kind.RAW)
+_SPECIAL_XML = (_COMMENT, ("<![CDATA[", "]]>", Kind.CDATA), _INSTRUCTION)
+_SPECIAL_HTML = (_COMMENT, ("<?", ">", Kind.RAW), ("<!", ">", Kind.RAW))
 MAX_TAG = 4096
 """Characters of a tag of HTML in which a ``>`` in an attribute does not end it; bounds the work for hostile text."""
+MAX_UNENDED = 256
+"""Short tags that have no end within these characters, after which each tag of HTML ends at its first ``>``."""
+MAX_XML_TAG = 2**18
+"""Characters of a tag or document type of XML."""
 _END_OF_LITERAL = {name: re.compile(rf"</{name}(?=[\s/>])", re.IGNORECASE) for name in LITERAL}
 
 
@@ -62,12 +74,17 @@ def attributes(tag: str) -> Iterator[tuple[str, str]]:
 def scan(text: str, *, html: bool) -> Iterator[Token]:
     """Yield the tokens of a document; joined, they are the document.
 
-    A ``<`` that begins nothing is text. The time is proportional to the length.
+    A ``<`` that begins nothing is text; in XML, where it is an error, with all that follows. The time is proportional
+    to the length.
     """
-    done = position = 0
+    done = position = unended = 0
     last = text.rfind(">")
     while 0 <= (position := text.find("<", position)) < last:
-        token = _at(text, position, html=html)
+        if html:
+            token, is_unended = _html_token(text, position, MAX_TAG if unended < MAX_UNENDED else 0)
+            unended += is_unended
+        elif (token := _xml_token(text, position)) is None:
+            break
         if token is None:
             position += 1
             continue
@@ -81,40 +98,56 @@ def scan(text: str, *, html: bool) -> Iterator[Token]:
             if position < end:
                 yield Token(Kind.TEXT if token.name == "title" else Kind.RAW, text[position:end])
             done = position = end
+    if not html and done < position:
+        yield Token(Kind.TEXT, text[done:position])
+        done = position
     if done < len(text):
         yield Token(Kind.TEXT, text[done:])
 
 
-def _at(text: str, position: int, *, html: bool) -> Token | None:
-    """Return the token that begins with the ``<`` at a position, if one does."""
+def _html_token(text: str, position: int, most: int) -> tuple[Token | None, bool]:
+    """Return the token that begins with a ``<`` of HTML, if one does, and True if other tags may be read again.
+
+    Args:
+        most: characters of a tag in which a ``>`` in an attribute does not end it.
+    """
     if text.startswith("</", position):
         found = _END.match(text, position)
-        return None if found is None else Token(Kind.END, found[0], _name(found[1], html=html))
-    bound = position + MAX_TAG if html else len(text)  # XML is well formed
-    found = _START.match(text, position, bound)
-    end = _end_of_start(text, found.end(), bound) if found else 0
-    if not end and (found := _LONG_START.match(text, position)):
-        end = found.end()
-    if found and end:
-        written, name = text[position:end], _name(found[1], html=html)
-        empty = (html and name in VOID) or _CLOSED.search(written) is not None
-        return Token(Kind.EMPTY if empty else Kind.START, written, name)
-    if not html and (found := _DOCTYPE.match(text, position)):
-        return Token(Kind.RAW, found[0])
-    for opening, closing, kind in _SPECIAL:
-        if text.startswith(opening, position) and not (html and kind is Kind.CDATA):
-            until = ">" if html and opening == "<?" else closing
-            end = text.find(until, position + len(opening))
-            return Token(kind, text[position:] if end < 0 else text[position : end + len(until)])
-    return None
+        return None if found is None else Token(Kind.END, found[0], found[1].lower()), False
+    if found := _LONG_START.match(text, position):
+        end = _end_of_start(text, found.end(1), position + most)
+        name, written = found[1].lower(), text[position : end or found.end()]
+        closed = written.endswith("/>") and (
+            written[-3].isspace() or written[-3] in "\"'" or name == written[1:-2].lower()
+        )
+        kind = Kind.EMPTY if closed or name in VOID else Kind.START  # a slash at the end of a bare address closes none
+        return Token(kind, written, name), not end and len(written) < most
+    return _special(text, position, _SPECIAL_HTML), False
 
 
 def _end_of_start(text: str, position: int, bound: int) -> int:
-    """Return the end of a start tag after its name; 0 if there is none before a bound."""
+    """Return the end of a start tag of HTML after its name; 0 if there is none before a bound."""
     while found := _IN_START.match(text, position, bound):
         position = found.end()
     return position + 1 if text.startswith(">", position, bound) else 0
 
 
-def _name(written: str, *, html: bool) -> str:
-    return written.lower() if html else written
+def _xml_token(text: str, position: int) -> Token | None:
+    """Return the token that begins with a ``<`` of XML, if one does."""
+    bound = position + MAX_XML_TAG
+    if text.startswith("</", position):
+        found = _END.match(text, position, bound)
+        return None if found is None else Token(Kind.END, found[0], found[1])
+    if found := _XML_START.match(text, position, bound):
+        return Token(Kind.EMPTY if found[0].endswith("/>") else Kind.START, found[0], found[1])
+    if found := _DOCTYPE.match(text, position, bound):
+        return Token(Kind.RAW, found[0])
+    return _special(text, position, _SPECIAL_XML)
+
+
+def _special(text: str, position: int, forms: Iterable[tuple[str, str, Kind]]) -> Token | None:
+    for opening, closing, kind in forms:
+        if text.startswith(opening, position):
+            end = text.find(closing, position + len(opening))
+            return Token(kind, text[position:] if end < 0 else text[position : end + len(closing)])
+    return None

@@ -1,6 +1,5 @@
 """Structure of a document's tokens: mended tags, partners, and tags that separate sentences."""
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -88,8 +87,6 @@ BLOCKS = frozenset(
 IGNORED = frozenset("code kbd math pre samp script style svg template textarea tt var".split())  # noqa: SIM905
 """Elements of HTML whose content is not translated."""
 
-_TRANSLATE = re.compile(r"\btranslate\b", re.IGNORECASE)
-
 
 def mend(tokens: Sequence[Token]) -> list[Token]:
     """Close elements of HTML that are not blocks in the order in which they were opened.
@@ -164,7 +161,7 @@ def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules
 
 
 def _not_translated(token: Token) -> bool:
-    return bool(_TRANSLATE.search(token.written)) and ("translate", "no") in (
+    return "translate" in token.written.lower() and ("translate", "no") in (
         (attribute, value.lower()) for attribute, value in attributes(token.written)
     )
 

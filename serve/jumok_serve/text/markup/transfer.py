@@ -62,9 +62,10 @@ def transfer(
         siblings, start, end, within = waiting.pop()
         placed = _place(target, [one for one in siblings if not one.is_mark], within)
         found |= placed
+        apart = sorted((first, after, one.start) for one, (first, after) in placed.items())
         for one in siblings:
             if one not in placed:
-                found[one] = _mark(target, text, one.start, (start, end), within, placed)
+                found[one] = _mark(target, text, one.start, (start, end), within, apart)
             if one.children:
                 waiting.append((one.children, one.start, one.end, found[one]))
     return found
@@ -204,13 +205,17 @@ def _mark(  # noqa: PLR0917 - what stands around it
     index: int,
     parent: tuple[int, int],
     within: Interval,
-    siblings: Mapping[Span, Interval],
+    apart: Sequence[tuple[int, int, int]],
 ) -> Interval:
-    """Place a mark by the words beside it, inside of its parent and of no sibling."""
+    """Place a mark by the words beside it, inside of its parent and of no sibling.
+
+    Args:
+        apart: interval of each sibling with text, and the first index of its text; ascending.
+    """
     place = _beside(target, text, index, parent, within)
-    for span, (first, after) in siblings.items():
-        if first < place < after:
-            place = first if index <= span.start else after
+    before = bisect_left(apart, (place,)) - 1
+    if before >= 0 and place < apart[before][1]:
+        place = apart[before][0] if index <= apart[before][2] else apart[before][1]
     return place, place
 
 

@@ -1,5 +1,6 @@
 """Translation of documents with markup: their blocks as texts, and the tags around the translations."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -178,19 +179,22 @@ def _written(
 
 def _align_copies(block: Block, target: str, places: Sequence[Place], aligned: list[Word]) -> None:
     """Align ignored content with its copy in the translation, if there is one, and with nothing else."""
-    waiting, done = list(block.spans), 0
+    waiting, done = block.spans[::-1], 0
+    by_source = sorted(range(len(aligned)), key=lambda index: aligned[index].start)
+    starts = [aligned[index].start for index in by_source]
     while waiting:
-        span = waiting.pop(0)
-        waiting = [*span.children, *waiting]
+        span = waiting.pop()
+        waiting += reversed(span.children)
         if span.content is None or (first := target.find(block.text[span.start : span.end], done)) < 0:
             continue
         done = first + span.end - span.start
-        for index, (start, end) in enumerate(places):
+        for index in by_source[bisect_left(starts, span.start) : bisect_right(starts, span.end)]:
             word = aligned[index]
-            if first <= start and end <= done:
-                aligned[index] = Word(span.start, span.end, word.sentence)
-            elif span.start <= word.start and word.end <= span.end:
+            if span.start <= word.start and word.end <= span.end:
                 aligned[index] = Word(0, 0, word.sentence)
+        for index in range(bisect_left(places, (first, first)), bisect_right(places, (done, done))):
+            if first <= places[index][0] and places[index][1] <= done:
+                aligned[index] = Word(span.start, span.end, aligned[index].sentence)
 
 
 def submit_documents(

@@ -1,11 +1,16 @@
 """Files that are made to take time or memory, or that readers of tags understand in different ways."""
 
+import itertools
+import sys
 import tracemalloc
 from collections.abc import Callable
+from types import FrameType
+from typing import Any
 
 import pytest
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.text.files.document import FileDocument
 from tests.support.files import read_file, rewritten, texts
 from tests.support.growth import assert_linear
 
@@ -71,6 +76,56 @@ def test_a_long_line_takes_little_memory(name: str, content: str) -> None:
     assert peak < 32 * len(data)
 
 
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("xliff", f"<xliff><trans-unit><source>a{'<x/>' * 20_000}</source></trans-unit></xliff>"),
+        ("html", f"<p>a{'<b></b>' * 10_000}"),
+        ("po", 'msgid "a"\nmsgstr ""\n\n' * 2_000),
+        ("markdown", "a\n\n" * 5_000),
+        ("srt", f"{CUE}\na\n\n" * 2_000),
+        ("text", "a\n" * 5_000),
+    ],
+)
+def test_reading_stops_where_the_file_is_not_needed(name: str, content: str) -> None:
+    def steps(most: int) -> int:
+        """Count the steps of reading a file that is needed in some steps only."""
+        done = itertools.count(1)
+        return sum(1 for _ in FileDocument.read(bytearray(content.encode()), "", name, lambda: next(done) > most))
+
+    assert steps(10**9) > 6
+    assert steps(3) <= 4
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("text", "1" * 2_000_000),
+        ("markdown", "1" * 2_000_000),
+        ("markdown", '[a](b "' * 40_000),
+        ("markdown", "<a:" * 60_000),
+        ("srt", f"{CUE}\n{'1' * 2_000_000}"),
+        ("xliff", "<xliff>" + "<x/>" * 20_000 + "1" * 500_000 + "</xliff>"),
+    ],
+)
+def test_other_threads_run_while_a_long_text_is_read(name: str, content: str) -> None:
+    """Count the times at which a thread may give up Python's lock: its calls and the ends of its loops."""
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> "Callable[..., Any]":
+        nonlocal count
+        count += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        read(content, name)
+    finally:
+        sys.settrace(before)
+    assert count > len(content) / 2**14
+
+
 def test_a_long_tag_with_a_bracket_in_an_attribute() -> None:
     attribute = "x" * 5000 + "/>"
     unit = f'<trans-unit note="{attribute}"><source>a dog</source></trans-unit>'
@@ -81,7 +136,7 @@ def test_a_long_tag_with_a_bracket_in_an_attribute() -> None:
 
 
 def test_tags_in_a_declaration_are_no_elements() -> None:
-    content = '<!DOCTYPE x [<!ENTITY e "]></source></trans-unit>">]><xliff><trans-unit/></xliff>'
+    content = '<!DOCTYPE x [<!NOTATION n SYSTEM "]></source></trans-unit>">]><xliff><trans-unit/></xliff>'
     assert rewritten(content, "xliff", str.upper) == content
 
 

@@ -124,6 +124,10 @@ def test_texts_without_letters_are_copied() -> None:
         (FILE.replace('msgid "done"', "done"), "line 26: a PO file has no such line: 'done'; mend it"),
         (FILE.replace('msgid "done"\n', ""), "line 26: a msgstr needs a msgid before it"),
         (FILE.replace('"fertig"', '"fertig'), "line 27: a PO file has no such line"),
+        (
+            f'msgid ""\nmsgstr "nplurals={"7" * 5_000}"\n',
+            "line 2: nplurals=7{60}... is no number of plural forms: mend",
+        ),
         (FILE.replace("UTF-8", "ISO-8859-1"), "line 2: the charset ISO-8859-1 is not UTF-8: convert .* msgconv"),
     ],
 )

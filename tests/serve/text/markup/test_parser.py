@@ -2,6 +2,7 @@
 
 import re
 import time
+from xml.parsers import expat
 
 import lxml.html
 import pytest
@@ -12,7 +13,8 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.text.markup.document import Block, Document, Span
 from jumok_serve.text.markup.parser import parse
-from jumok_serve.text.markup.scanner import scan
+from jumok_serve.text.markup.scanner import MAX_XML_TAG, scan
+from jumok_serve.text.markup.xml import MAX_DEPTH
 from tests.support.hang import HANG_S
 
 
@@ -99,16 +101,106 @@ def test_entities_are_characters_and_come_back() -> None:
     assert block.escape("a < b") == "a &lt; b"
 
 
-BOMB = '<!DOCTYPE l [<!ENTITY a "ha"><!ENTITY b "&a;&a;"><!ENTITY x SYSTEM "file:///etc/passwd">]><l>A &b; &x; z</l>'
-
-
 def test_no_entity_is_expanded_and_nothing_loaded() -> None:
-    (block,) = parse(BOMB, "xml").blocks
+    (block,) = parse('<!DOCTYPE l SYSTEM "file:///etc/passwd"><l>A &b; &x; z</l>', "xml").blocks
     assert block.text == "A z"
     assert [span.opening.strip() for span in block.spans] == ["&b;", "&x;"]
-    levels = "".join(f'<!ENTITY l{level} "{f"&l{level - 1};" * 10}">' for level in range(1, 30))
-    (block,) = parse(f'<!DOCTYPE l [<!ENTITY l0 "x">{levels}]><l>A &l29; z</l>', "xml").blocks
-    assert block.text == "A z"
+
+
+CHAIN = "".join(f"<!ENTITY a{number} '&a{number + 1};'>" for number in range(60_000))
+ATTRIBUTES = [f"a{number} CDATA #IMPLIED" for number in range(50_000)]
+
+
+@pytest.mark.parametrize(
+    ("doctype", "declared", "line"),
+    [
+        ('l [<!ENTITY a "ha"><!ENTITY b "&a;&a;">]', r"the entity 'a' \(<!ENTITY\)", 1),
+        ('l [<!ENTITY x SYSTEM "file:///etc/passwd">]', "the entity 'x'", 1),
+        ("l [\n<!ENTITY\n % p \"<!ENTITY a 'b'>\">\n %p;\n]", "the entity 'p'", 2),
+        ('l [<!-- ]> --><?p ]> ?><!ELEMENT l ANY>\n\n<!ATTLIST l a CDATA "b">]', r"attributes of 'l' \(<!ATTLIST\)", 3),
+        ('l [<!-- b --><!ENTITY a "b"><!-- c -->]', "the entity 'a'", 1),
+        ('l [<?b?><!ENTITY a "b"><?c?>]', "the entity 'a'", 1),
+        ("l [<!NOTATION n SYSTEM 'b'><!ENTITY a 'b'><!NOTATION n SYSTEM 'c'>]", "the entity 'a'", 1),
+        ('l SYSTEM "a>b[" [<!ENTITY a "b">]', "the entity 'a'", 1),
+        ("l PUBLIC '>' '\">' [<!NOTATION n PUBLIC '>'><!ENTITY a 'b'>]", "the entity 'a'", 1),
+        (f"l [{CHAIN}]", "the entity 'a0'", 1),
+        (f'l [<!ENTITY a "{"b" * 3_000_000}">]', "the entity 'a'", 1),
+        (f'l [<!--{"-" * 300_000}--><!ENTITY a "b">]', "the entity 'a'", 1),
+        (f"l [<!ATTLIST l {' '.join(ATTRIBUTES)}>]", "attributes of 'l'", 1),
+    ],
+)
+@pytest.mark.parametrize("before", ["", "<?xml version='1.0'?><!-- <!DOCTYPE a> -->"])
+def test_declared_entities_and_attributes_are_refused_by_name(
+    before: str, doctype: str, declared: str, line: int
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=rf"the text declares .*{declared}.* in line {line}; remove"):
+        parse(f"{before}<!DOCTYPE {doctype}><l a='&a0;'>A &a; z</l>", "xml")
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("<!DOCTYPE l [%p;]><l>a</l>", "no declaration as '<!DOCTYPE'"),
+        ("<!DOCTYPE l [<![INCLUDE[<!ELEMENT l ANY>]]>]><l>a</l>", "no declaration as '<!DOCTYPE'"),
+        ("<l><!ENTITY a 'b'>a</l>", "no declaration as '<!ENTITY '"),
+        ("<l><!DOCTYPE l>a</l>", "not well-formed XML"),
+        ("<l>" * (MAX_DEPTH + 1) + "a", f"has more than {MAX_DEPTH} elements within each other in line 1; nest fewer"),
+        ("\n<l a='" + "b" * MAX_XML_TAG + "'>a</l>", f"a tag of more than {MAX_XML_TAG} characters in line 2"),
+        ("<l a='" * 200_000, f"a tag of more than {MAX_XML_TAG} characters"),
+        ("<l>a<", "not well-formed XML"),
+        ("<l>a<l <l <l", "not well-formed XML"),
+        ("<l>a<!-- b", "not well-formed XML: unclosed token"),
+        ("<l>a<![CDATA[ b", "not well-formed XML"),
+    ],
+)
+def test_what_the_parser_does_not_take_is_refused(text: str, message: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=message):
+        parse(text, "xml")
+
+
+def test_the_parser_sees_no_declaration(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = bytearray()
+    make = expat.ParserCreate
+
+    class Parser:
+        def __init__(self, encoding: str) -> None:
+            self._parser = make(encoding)
+
+        def Parse(self, part: bytes, final: bool) -> None:
+            seen.extend(part)
+            self._parser.Parse(part, final)
+
+        def UseForeignDTD(self, use: bool) -> None:
+            self._parser.UseForeignDTD(use)
+
+    monkeypatch.setattr(expat, "ParserCreate", Parser)
+    for declaration in ("<!ENTITY a 'b'>", "<!ATTLIST l a CDATA 'b'>", "%a;", "<![IGNORE[]]>"):
+        with pytest.raises(InvalidArgumentError):
+            parse(f"<!DOCTYPE l [<!ELEMENT l ANY>{declaration}]><l/>", "xml")
+    assert b"<!" not in seen
+    parse("<!DOCTYPE l [<!ELEMENT l ANY>]><l>a &b;</l>", "xml")
+    assert seen.endswith(b"<!DOCTYPE l [<!ELEMENT l ANY>]><l>a &b;</l>")
+
+
+def test_deep_and_wide_elements_are_parsed() -> None:
+    deep = "<l>" * MAX_DEPTH + "a" + "</l>" * MAX_DEPTH
+    assert "a" in parse(deep, "xml").written(shown)
+    attributes = " ".join(f"a{number}='b'" for number in range(20_000))
+    wide = f"<l {attributes}>a</l>"
+    assert parse(wide, "xml").written(shown) == wide
+
+
+def test_tags_without_an_end_are_read_again_a_bounded_number_of_times() -> None:
+    text = "<a c='>' x x x x " * 10_000
+    assert "".join(token.written for token in scan(text, html=True)) == text
+    tag = "<b d='>'>"
+    assert [token.written for token in scan(tag, html=True)] == [tag]
+    assert [token.written for token in scan(text + tag, html=True)][-2:] == ["<b d='>", "'>"]
+
+
+def test_ignored_content_of_long_entities_is_kept() -> None:
+    text = f"one <code>&#{'1' * 5_000};</code> two"
+    assert blocks(parse(text, "html")) == [text]
 
 
 @pytest.mark.parametrize("text", ["<a>", "<a></b>", "<a b=c/>", "a & b", "<a b='<'/>", "</a>", "\x02"])
@@ -190,7 +282,7 @@ def test_hostile_markup_is_parsed_or_refused(name: str, kind: MarkupKind) -> Non
     [
         f'<a b="{"x" * 5000}/>">one</a>',
         f'<p a="{"x" * 5000}>"/><b>one</b>',
-        '<!DOCTYPE x [<!ENTITY e "]></a><b>">]><x>one</x>',
+        '<!DOCTYPE x SYSTEM "]></a><b>[" [<!NOTATION n SYSTEM "]></a><b>">]><x>one</x>',
     ],
 )
 def test_tags_within_quotation_marks_are_no_tags(text: str) -> None:

@@ -1,7 +1,10 @@
 """Intervals of spans over a translation, compared with all possible ones."""
 
 import itertools
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -39,6 +42,36 @@ def test_intervals_are_the_best_of_all(by_word: list[list[float]]) -> None:
     assert [place for interval in found for place in interval] == sorted(
         place for interval in found for place in interval
     )
+
+
+@pytest.mark.parametrize("between", ["<x/>", ""])
+def test_work_grows_in_proportion_to_the_sentences(between: str) -> None:
+    def lines(sentences: int) -> int:
+        """Count the lines of Python that placing a span, and a mark, in each sentence takes."""
+        spans, places = list[Span](), list[tuple[int, int]]()
+        for number in range(sentences):
+            start = 4 * number
+            spans.append(Span(start, start + 1, "<b>", "</b>"))
+            spans += [Span(start + 2, start + 2, between)] if between else []
+            places.append((start, start + 4))
+        text = "a b " * sentences
+        placed = [Word(*place, number // 2) for number, place in enumerate(words(text))]
+        count = 0
+
+        def trace(frame: FrameType, event: str, _: object) -> "Callable[..., Any]":
+            nonlocal count
+            count += event == "line"
+            return trace
+
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            transfer(spans, text, placed, places)
+        finally:
+            sys.settrace(before)
+        return count
+
+    assert lines(400) < 2.5 * lines(200)
 
 
 WORDS = ("one", "two", "three", "four", "five", "six")

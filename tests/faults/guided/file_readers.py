@@ -1,0 +1,143 @@
+"""Readers of files, one of each format: a file is read, its texts are parsed and written, and all else stays."""
+
+import random
+import time
+import tracemalloc
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.service.handlers.file_service import take_pieces
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.text.files.document import FORMATS, FileDocument, needed_memory
+from jumok_serve.text.files.pieces import Text
+from jumok_serve.text.markup.parser import parse
+
+MOST_S = 20.0
+"""Processor time of an input; it takes milliseconds otherwise."""
+MAX_CHARACTERS = ServiceLimits().max_characters
+
+SEEDS = {
+    "text": ("A dog runs.\n\n  Two men talk. \r\nend", "\ufeffA dog.\n"),
+    "markdown": (
+        "---\ntitle: a\n---\n# A *dog* #\n\n- one [link](a 'b') and `code`\n- [ ] **two** ~~three~~ _four_ <b>five</b>"
+        '\n\n> 1. quoted &amp; \\* ![picture](x "y") <a@b.c>\n\n```py\ncode\n```\n\n'
+        "a | b\n- | -\nc \\| d | e\n\n<!-- f -->\n",
+        "Title\n=====\n\na  \nb\\\n\n    code\n\n[a]: b\n***\n<div>\nA\n</div>\n",
+    ),
+    "html": (
+        "<!DOCTYPE html><html lang=en><head><title>A &amp; b</title><style>p {}</style></head><body><p class='a>b'>A "
+        "<b>dog</b> &nbsp; <code>x</code> runs<br/>fast.<p translate=no>No.<ul><li>One<li>Two</ul><script>a<b</script>"
+        "<!-- c --><img src=x alt='y'></body></html>",
+    ),
+    "po": (
+        'msgid ""\nmsgstr "Content-Type: text/plain; charset=UTF-8\\n"\n"Plural-Forms: nplurals=2; plural=(n != 1);\\n"'
+        '\n\n#: a.c:1\n#, fuzzy, c-format\n#| msgid "old"\nmsgctxt "menu"\nmsgid "A \\"dog\\"\\n"\n"runs.\\t\\x41\\101"'
+        '\nmsgstr ""\n\nmsgid "%d dog"\nmsgid_plural "%d dogs"\nmsgstr[0] ""\nmsgstr[1] "x"\n\n#~ msgid "gone"\n',
+    ),
+    "xliff": (
+        '<?xml version="1.0" encoding="UTF-8"?>\n<!DOCTYPE xliff [<!ELEMENT a (b)>]>\n<xliff version="1.2" xmlns="u">'
+        '<file><body><trans-unit id="1"><source>Two <g id="1">men</g> &amp; a <x id="2"/>dog.</source></trans-unit>'
+        '<trans-unit><source>A &own; cat</source><target state="new"/><note>n</note></trans-unit>'
+        '<group translate="no"/></body></file></xliff>',
+        '<xliff version="2.0"><file id="f"><unit id="1"><segment state="initial"><source><![CDATA[A <b>]]> <pc>dog</pc>'
+        "</source><target>Alt</target></segment></unit></file></xliff>",
+    ),
+    "srt": (
+        "1\n00:00:01,000 --> 00:00:02,500 X1:0\n{\\an8}<i>A dog</i> runs\nfast & far.\n\n"
+        "2\r\n00:00:03,000 --> 00:00:04,000\r\n- One.\r\n- Two.\r\n",
+    ),
+    "vtt": (
+        "WEBVTT - a\n\nNOTE b\nc\n\nSTYLE\n::cue {}\n\nintro\n00:01.000 --> 00:02.000 align:start\n"
+        "<v Ann>A dog <00:01.500>runs &amp; sleeps\n\n01:00:03.000 --> 01:00:04.000\n- One\n- Two\n",
+    ),
+}
+"""Files that fuzzing begins with."""
+PARTS = (
+    *("<", ">", "</", "/>", "<!--", "-->", "<![CDATA[", "]]>", "<?", "?>", "&", "&#", ";", "&#x", "'", '"', "=", "\\"),
+    *("[", "](", "]", "`", "``", "*", "**", "_", "~~", "|", "|-", "#", "- ", "> ", "1. ", "    ", "  \n", "\n", "\n\n"),
+    *("<!DOCTYPE a [", "<!ENTITY a '&b;'>", "<!ENTITY % a ''>", "<!ATTLIST a b CDATA ''>", "<!ELEMENT a (b)>", "%a;"),
+    *("]>", "<script>", "</script", "<pre>", "<title>", "<source>", "</source>", "<target/>", "<trans-unit>"),
+    *(" translate='no'", "nplurals=", "charset=", "msgid ", "msgstr[", '"\n"', "\\x", "\\777", "#, fuzzy"),
+    *("00:00:01,000 --> 00:00:02,000\n", "WEBVTT", "NOTE", "{\\", "<1:2>", "a ", "9" * 5000, "\r", "\x0b", "\xa0"),
+    *("\u2028", "\U0001f642", "\0"),
+)
+"""Parts that mean something in a format."""
+
+
+class Files:
+    """The reader of a format, from the bytes of a file to the file with translated texts."""
+
+    def __init__(self, file_format: str, bundle: Path | None = None) -> None:
+        self._format = file_format
+        self._markup = FORMATS[file_format].markup
+
+    def read(self, data: bytes) -> None:
+        """Read a file, or refuse it; all but its texts stays, within its time and memory."""
+        began = time.thread_time()
+        tracemalloc.start()
+        try:
+            most = needed_memory(data, "", self._format)
+            self._rewrite(data)
+            _, peak = tracemalloc.get_traced_memory()
+        except InvalidArgumentError as error:
+            if error.field == "file" and str(error).startswith("file: "):
+                return
+            raise AssertionError("a file is refused without its place") from error
+        finally:
+            tracemalloc.stop()
+        took_s = time.thread_time() - began
+        assert peak <= most, f"{peak} bytes, at most {most}"
+        assert took_s < MOST_S, f"{took_s:.1f} s"
+
+    def _rewrite(self, data: bytes) -> None:
+        steps = FileDocument.read(bytearray(data), "", self._format)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                document: FileDocument = end.value
+                break
+        written, pieces = bytearray(document.mark), document.pieces()
+        while taken := take_pieces(pieces):
+            for piece in taken:
+                written += document.encode(piece.written if isinstance(piece, Text) else piece)
+                if isinstance(piece, Text) and len(piece.content) <= MAX_CHARACTERS:
+                    self._translate(piece)
+        assert written == data
+
+    def _translate(self, text: Text) -> None:
+        """Parse a text as the service does, and write other texts in its place."""
+        if self._markup is not None:
+            document = parse(text.content, self._markup, FORMATS[self._format].rules)
+            document.written(lambda block: block.escape(block.text))
+        for translation in (text.content, f"{text.content} b", "", "- 1. | &lt; --> ]]> <"):
+            text.write(translation)
+
+    def seeds(self) -> Sequence[bytes]:
+        """Return files of the format, in each encoding."""
+        return [seed.encode(encoding) for seed in SEEDS[self._format] for encoding in ("utf-8", "utf-8-sig", "utf-16")]
+
+    def mutate(self, data: bytes, source: random.Random) -> bytes | None:
+        """Change parts of a text, half of the time: repeat, remove, move or add some."""
+        encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
+        text = data.decode(encoding, "ignore")
+        if not text or source.random() < 0.5:
+            return None
+        for _ in range(source.choice((1, 1, 2, 4))):
+            start, end = sorted(source.choices(range(len(text) + 1), k=2))
+            place = source.randrange(len(text) + 1)
+            part = source.choice((text[start:end], "", source.choice(PARTS)))
+            repeated = part * source.choice((1, 1, 2, 2 ** source.randrange(14)))
+            text = (text[:place] + repeated + text[min(place + end - start, len(text)) if not part else place :])[
+                :LONGEST
+            ]
+        return text.encode(encoding, "ignore")
+
+
+LONGEST = 2**13
+"""Characters of a file that is made of parts."""
+text, markdown, html, po, xliff, srt, vtt = (
+    partial(Files, name) for name in ("text", "markdown", "html", "po", "xliff", "srt", "vtt")
+)

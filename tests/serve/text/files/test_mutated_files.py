@@ -1,0 +1,34 @@
+"""Mutated files of each format: read or refused by name, within their time and memory, and only texts change."""
+
+import random
+
+import pytest
+
+from jumok_serve.text.files.document import FORMATS
+from tests.faults.guided.file_readers import Files
+from tests.support.files import THOROUGH
+
+FILES = 10_000 if THOROUGH else 150
+
+
+def changed(data: bytes, source: random.Random) -> bytes:
+    """Change bytes of a file."""
+    made = bytearray(data)
+    for _ in range(source.choice((1, 2, 8))):
+        place = source.randrange(len(made) + 1)
+        made[place : place + source.randrange(4)] = source.randbytes(source.randrange(4))
+    return bytes(made)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_mutated_files_are_read_or_refused(name: str) -> None:
+    reader, source = Files(name), random.Random(1)
+    corpus = [*reader.seeds()]
+    for data in corpus:
+        reader.read(data)
+    for _ in range(FILES):
+        data = source.choice(corpus)
+        made = reader.mutate(data, source)
+        made = changed(data, source) if made is None else made
+        reader.read(made)
+        corpus.append(made)
