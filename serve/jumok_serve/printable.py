@@ -1,13 +1,10 @@
-"""Escaping of foreign text, so that it can forge neither lines nor terminal commands."""
+"""Escaping of foreign text in logs."""
 
 import json
 
+from jumok_proto.printable import printable
 
-def printable(text: str) -> str:
-    r"""Replace line ends, control characters and lone surrogates by escapes such as ``\n``; keep other text."""
-    if text.isprintable():
-        return text
-    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)
+__all__ = ["printable", "printable_json"]
 
 
 def printable_json(value: object) -> str:
