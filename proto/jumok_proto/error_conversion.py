@@ -1,5 +1,8 @@
 """Errors as ``google.rpc.Status`` messages, and back."""
 
+from contextlib import suppress
+from typing import TypeVar
+
 import grpc
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import DecodeError, Message
@@ -7,8 +10,13 @@ from google.rpc import error_details_pb2, status_pb2
 
 from jumok_proto import errors
 from jumok_proto.errors import Details, FieldViolation, JumokError, Resource
+from jumok_proto.printable import printable
 
 DOMAIN = "jumok"
+LONGEST_RETRY_S = 86_400.0
+"""Longest wait that a client takes from a server; some waits of Python cannot take more than centuries."""
+
+Found = TypeVar("Found", bound=Message)
 
 _CLASSES = [each for each in vars(errors).values() if isinstance(each, type) and issubclass(each, JumokError)]
 
@@ -68,9 +76,9 @@ def error_from_proto(status: status_pb2.Status) -> JumokError:
 
 
 def make_error(code: grpc.StatusCode, message: str, details: Details) -> JumokError:
-    """Make the error of a status, in the class for its reason."""
+    """Make the error of a status, in the class for its reason; its message is printable."""
     kind = ERRORS.get((code, details.reason)) or _GENERAL.get(code, JumokError)
-    return kind(message, details=details, code=code)
+    return kind(printable(message), details=details, code=code)
 
 
 def read_details(packed: bytes) -> Details:
@@ -82,28 +90,36 @@ def read_details(packed: bytes) -> Details:
 
 
 def _details(status: status_pb2.Status) -> Details:
-    info = error_details_pb2.ErrorInfo()
-    bad_request = error_details_pb2.BadRequest()
-    resource = error_details_pb2.ResourceInfo()
-    retry = error_details_pb2.RetryInfo()
-    request = error_details_pb2.RequestInfo()
-    has_resource = has_retry = False
-    for detail in status.details:
-        detail.Unpack(info)
-        detail.Unpack(bad_request)
-        detail.Unpack(request)
-        has_resource |= detail.Unpack(resource)
-        has_retry |= detail.Unpack(retry)
+    info = _detail(status, error_details_pb2.ErrorInfo) or error_details_pb2.ErrorInfo()
+    bad_request = _detail(status, error_details_pb2.BadRequest) or error_details_pb2.BadRequest()
+    request = _detail(status, error_details_pb2.RequestInfo) or error_details_pb2.RequestInfo()
+    resource = _detail(status, error_details_pb2.ResourceInfo)
+    retry = _detail(status, error_details_pb2.RetryInfo)
     return Details(
-        reason=info.reason,
-        request_id=request.request_id,
+        reason=printable(info.reason),
+        request_id=printable(request.request_id),
         metadata=dict(info.metadata),
         field_violations=tuple(
-            FieldViolation(field=violation.field, description=violation.description)
+            FieldViolation(field=printable(violation.field), description=printable(violation.description))
             for violation in bad_request.field_violations
         ),
-        resource=Resource(type=resource.resource_type, name=resource.resource_name, description=resource.description)
-        if has_resource
-        else None,
-        retry_after_s=retry.retry_delay.ToNanoseconds() / 1e9 if has_retry else None,
+        resource=None
+        if resource is None
+        else Resource(
+            type=printable(resource.resource_type),
+            name=printable(resource.resource_name),
+            description=printable(resource.description),
+        ),
+        retry_after_s=None
+        if retry is None
+        else min(max(retry.retry_delay.ToNanoseconds() / 1e9, 0.0), LONGEST_RETRY_S),
     )
+
+
+def _detail(status: status_pb2.Status, kind: type[Found]) -> Found | None:
+    """Return the detail of a type; None if there is none, or a damaged one."""
+    for detail in status.details:
+        if detail.Is(kind.DESCRIPTOR):
+            with suppress(DecodeError):
+                return kind.FromString(detail.value)
+    return None

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from os import PathLike, fspath
 
 from jumok_proto.errors import InternalError, JumokError
-from jumok_serve.printable import printable
+from jumok_proto.printable import printable
 
 
 class BundleError(JumokError, ValueError):

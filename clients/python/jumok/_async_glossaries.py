@@ -4,12 +4,13 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from jumok._responses import read_entries, read_glossary
 from jumok._transport.aio import AsyncConnection
 from jumok._transport.retry import MIN_TIMEOUT_S
 from jumok._validation import check_text, invalid_field
 from jumok_proto.errors import GlossaryNotFoundError
-from jumok_proto.glossaries.stored import StoredGlossary, stored_from_proto
-from jumok_proto.glossaries.tsv import read_tsv, write_tsv
+from jumok_proto.glossaries.stored import StoredGlossary
+from jumok_proto.glossaries.tsv import write_tsv
 from jumok_proto.v1.glossary_pb2 import (
     CreateGlossaryRequest,
     DeleteGlossaryRequest,
@@ -60,7 +61,7 @@ class AsyncGlossaries:
             name=check_text("name", name), dictionaries=[_dictionary(entries, source_language, target_language)]
         )
         response = await self._connection.call(lambda stubs: stubs.glossaries.CreateGlossary, request, timeout_s)
-        return stored_from_proto(response.glossary)
+        return read_glossary(response.glossary)
 
     async def update(
         self,
@@ -86,19 +87,19 @@ class AsyncGlossaries:
             dictionaries=[_dictionary(entries, source_language, target_language)],
         )
         response = await self._connection.call(lambda stubs: stubs.glossaries.UpdateGlossary, request, timeout_s)
-        return stored_from_proto(response.glossary)
+        return read_glossary(response.glossary)
 
     async def list(self, *, timeout_s: float | None = None) -> Sequence[StoredGlossary]:
         """List all glossaries, sorted by name."""
         request = ListGlossariesRequest()
         response = await self._connection.call(lambda stubs: stubs.glossaries.ListGlossaries, request, timeout_s)
-        return [stored_from_proto(glossary) for glossary in response.glossaries]
+        return [read_glossary(glossary) for glossary in response.glossaries]
 
     async def get(self, glossary: str, *, timeout_s: float | None = None) -> StoredGlossary:
         """Describe a glossary, given by id or name; raise GlossaryNotFoundError if the server does not keep it."""
         request = GetGlossaryRequest(glossary=check_text("glossary", glossary))
         response = await self._connection.call(lambda stubs: stubs.glossaries.GetGlossary, request, timeout_s)
-        return stored_from_proto(response.glossary)
+        return read_glossary(response.glossary)
 
     async def entries(
         self, glossary: str, *, source_language: str = "", target_language: str = "", timeout_s: float | None = None
@@ -120,7 +121,7 @@ class AsyncGlossaries:
             target_language_code=check_text("target_language_code", target_language),
         )
         response = await self._connection.call(lambda stubs: stubs.glossaries.GetGlossaryEntries, request, timeout_s)
-        return {line.source: line.targets for line in read_tsv(response.entries.tsv)}
+        return read_entries(response.entries)
 
     async def delete(self, glossary: str, *, timeout_s: float | None = None) -> StoredGlossary:
         """Delete a glossary, given by id or name; raise GlossaryNotFoundError if the server does not keep it.

@@ -12,7 +12,7 @@ from uuid import uuid4
 from jumok._errors import item_error
 from jumok._requests import corpus_settings
 from jumok._validation import check_text, invalid_field
-from jumok_proto.errors import JumokError
+from jumok_proto.errors import InternalError, JumokError
 from jumok_proto.text_options import TranslateOptions
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
 
@@ -111,21 +111,23 @@ class FileReceiver:
     def __init__(self, out: IO[bytes], on_progress: Callable[[int, int], None] | None) -> None:
         self._out = out
         self._on_progress = on_progress
-        self._last = TranslateFileResponse()
+        self._last: TranslateFileResponse | None = None
         self._problems: list[FileProblem] = []
 
     def receive(self, response: TranslateFileResponse) -> None:
         """Write a part of the file."""
         self._out.write(response.file)
         self._problems += [FileProblem(line=one.line, error=item_error(one.error)) for one in response.problems]
-        if response.text_count:
+        if response.text_count and self._on_progress is not None:
+            self._on_progress(response.translated_count, response.text_count)
+        if response.text_count or self._last is None:
             self._last = response
-            if self._on_progress is not None:
-                self._on_progress(response.translated_count, response.text_count)
 
     def result(self) -> FileResult:
-        """Return the result, after the end."""
+        """Return the result, after the end; raise InternalError if texts are missing."""
         last = self._last
+        if last is None or last.translated_count != last.text_count:
+            raise InternalError("the server ended a file before the end: translate it again")
         return FileResult(
             text_count=last.text_count,
             problems=tuple(self._problems),

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeVar
 
 from google.protobuf.message import Message
 
@@ -19,8 +20,12 @@ from jumok_proto.conversion import (
     translation_from_proto,
 )
 from jumok_proto.errors import InternalError, JumokError
+from jumok_proto.glossaries.stored import StoredGlossary, stored_from_proto
+from jumok_proto.glossaries.tsv import read_tsv
 from jumok_proto.results import DetectedLanguage, Model, Route, Score, Translation
-from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
+from jumok_proto.v1 import alignment_pb2, glossary_pb2, model_pb2, translation_pb2
+
+Response = TypeVar("Response", bound=Message)
 
 
 def read_translations(response: translation_pb2.TranslateTextResponse, count: int) -> list[Translation]:
@@ -34,9 +39,16 @@ def read_translations(response: translation_pb2.TranslateTextResponse, count: in
         return response_from_proto(response)
 
 
+def readable(response: Response | None) -> Response:
+    """Return a response; gRPC gives None for one that is no message, in event loops."""
+    if response is None:
+        raise InternalError("the server's answer cannot be read: it is no message of this version")
+    return response
+
+
 def is_empty(response: Message) -> bool:
     """True if a message of a stream has no content: Ray's proxy sends one to carry the status of a failure."""
-    return not response.ByteSize()
+    return not readable(response).ByteSize()
 
 
 def read_update(response: translation_pb2.StreamTranslateTextResponse, before: str) -> TranslationUpdate:
@@ -97,6 +109,18 @@ def read_routes(response: model_pb2.ListModelsResponse) -> list[Route]:
 def read_model(response: model_pb2.GetModelResponse) -> Model:
     """Read one model."""
     return model_from_proto(response.model)
+
+
+def read_glossary(message: glossary_pb2.StoredGlossary) -> StoredGlossary:
+    """Read the description of a glossary."""
+    with _readable():
+        return stored_from_proto(message)
+
+
+def read_entries(entries: glossary_pb2.GlossaryEntries) -> dict[str, tuple[str, ...]]:
+    """Read the target terms of a glossary by source term."""
+    with _readable():
+        return {line.source: line.targets for line in read_tsv(entries.tsv)}
 
 
 def _translation(message: translation_pb2.Translation, timings: translation_pb2.Timings) -> Translation:

@@ -1,14 +1,15 @@
 """Backend of other servers, over gRPC."""
 
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from typing import Any, TypeVar, cast
 
 import grpc
 from google.protobuf import descriptor_pool
-from google.protobuf.message import Message
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
 from jumok_proto.error_conversion import make_error, read_details
@@ -20,7 +21,12 @@ from jumok_proto.v1.glossary_pb2 import (
     UpdateGlossaryRequest,
 )
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
-from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_proto.v1.translation_pb2 import (
+    DetectLanguageRequest,
+    DetectLanguageResponse,
+    TranslateTextRequest,
+    TranslateTextResponse,
+)
 from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Direction, Response, Sender
 from jumok_serve.service.address import account_of
 from jumok_serve.service.rpc.access import BEARER
@@ -32,6 +38,8 @@ KNOWN_S = 10.0
 """Seconds for which a token is known, at most; the servers check each call again."""
 GET_GLOSSARY = "/jumok.v1.GlossaryService/GetGlossary"
 DETAILS = "grpc-status-details-bin"
+_SENDABLE = re.compile(r"[ -~]{1,1024}")
+"""A token that metadata of a call can carry; no server has another one."""
 
 Result = TypeVar("Result")
 
@@ -83,15 +91,23 @@ class StubBackend:
             return await self._change(method, request, sender, kind)
         response = await self._call(method, request, sender, kind)
         if isinstance(request, TranslateTextRequest):
-            self._characters.add(sender.token, request.contents)
+            self._characters.add(self._counted(sender), request.contents)
         return response
 
-    async def _call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
-        async def call_one(channel: grpc.aio.Channel) -> Response:
-            stub = channel.unary_unary(method, request_serializer=_serialize, response_deserializer=kind.FromString)
-            return cast("Response", await stub(request, timeout=sender.timeout_s, metadata=_metadata(sender)))
+    def _counted(self, sender: Sender) -> str:
+        """Key of a sender's characters: without tokens, clients may send any text as theirs."""
+        return sender.token if self._needs_token else ""
 
-        return await self._with_next(call_one)
+    async def _call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
+        async def call_one(channel: grpc.aio.Channel, left_s: float) -> Response:
+            stub = channel.unary_unary(method, request_serializer=_serialize, response_deserializer=None)
+            data = await stub(request, timeout=left_s, metadata=_metadata(sender))
+            response = _parse(kind, data)
+            if not _is_whole(request, response):
+                raise _foreign(kind)
+            return response
+
+        return await self._with_next(call_one, sender)
 
     async def _change(
         self, method: str, request: DeleteGlossaryRequest | UpdateGlossaryRequest, sender: Sender, kind: type[Response]
@@ -117,33 +133,40 @@ class StubBackend:
         described = descriptor_pool.Default().FindServiceByName(service).FindMethodByName(name)
         begun = False
 
-        async def stream_one(channel: grpc.aio.Channel) -> None:
+        async def stream_one(channel: grpc.aio.Channel, left_s: float) -> None:
             nonlocal begun
             make_stub: Any = channel.stream_stream if described.client_streaming else channel.unary_stream
-            stub = make_stub(
-                method,
-                request_serializer=_serialize,
-                response_deserializer=GetMessageClass(described.output_type).FromString,
-            )
+            stub = make_stub(method, request_serializer=_serialize)
             sent = iter([request]) if described.client_streaming else request
-            async for response in stub(sent, timeout=sender.timeout_s, metadata=_metadata(sender)):
-                if response.ByteSize():  # an empty one only carries the status of a failure
+            async for data in stub(sent, timeout=left_s, metadata=_metadata(sender)):
+                if data:  # an empty response only carries the status of a failure
+                    response = _parse(GetMessageClass(described.output_type), data)
                     begun = True
                     await write(response)
 
-        await self._with_next(stream_one, lambda: not begun)
+        await self._with_next(stream_one, sender, lambda: not begun)
 
     async def _with_next(
-        self, work: Callable[[grpc.aio.Channel], Awaitable[Result]], again: Callable[[], bool] = lambda: True
+        self,
+        work: Callable[[grpc.aio.Channel, float], Awaitable[Result]],
+        sender: Sender,
+        again: Callable[[], bool] = lambda: True,
     ) -> Result:
-        """Work with the next server; with each other one while they are unavailable and nothing was answered."""
+        """Work with the next server; with each other one while they are unavailable and nothing was answered.
+
+        Args:
+            work: calls a server, within the given time in seconds.
+        """
+        until = time.monotonic() + sender.timeout_s
         self._channels.append(self._channels.pop(0))
         last: JumokError = UnavailableError("no server is named")
         for channel in list(self._channels):
             try:
-                return await work(channel)
+                return await work(channel, max(until - time.monotonic(), 0.001))
             except grpc.aio.AioRpcError as error:
                 last = _error_of(error)
+            except UnavailableError as error:
+                last = error
             if not isinstance(last, UnavailableError) or not again():
                 break
         raise last
@@ -160,7 +183,7 @@ class StubBackend:
     async def usage(self, sender: Sender) -> int:
         """Return the translated characters of a token."""
         await self.call(LIST_MODELS, ListModelsRequest(), sender, ListModelsResponse)
-        return self._characters.of(sender.token)
+        return self._characters.of(self._counted(sender))
 
     @property
     def serving(self) -> bool:
@@ -178,9 +201,31 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
+def _parse(kind: type[Response], data: bytes) -> Response:
+    """Make a server's response; gRPC would make None of an invalid one."""
+    with suppress(DecodeError):
+        return kind.FromString(data)
+    raise _foreign(kind)
+
+
+def _is_whole(request: Message, response: Message) -> bool:
+    """True if a response has a result of each text."""
+    if isinstance(request, TranslateTextRequest) and isinstance(response, TranslateTextResponse):
+        results = [one.hypotheses for one in response.translations]
+        return len(results) == len(request.contents) and all(results)
+    if isinstance(request, DetectLanguageRequest) and isinstance(response, DetectLanguageResponse):
+        return len(response.results) == len(request.contents)
+    return True
+
+
+def _foreign(kind: type[Message]) -> UnavailableError:
+    return UnavailableError(f"a server sent what is no {kind.DESCRIPTOR.name}; name servers of this version of jumok")
+
+
 def _metadata(sender: Sender) -> list[tuple[str, str]]:
     metadata = [(REQUEST_ID, sender.request_id)] if sender.request_id else []
-    return [*metadata, ("authorization", f"{BEARER}{sender.token}")] if sender.token else metadata
+    is_sendable = _SENDABLE.fullmatch(sender.token)
+    return [*metadata, ("authorization", f"{BEARER}{sender.token}")] if is_sendable else metadata
 
 
 def _error_of(error: grpc.aio.AioRpcError) -> JumokError:

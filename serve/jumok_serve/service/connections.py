@@ -9,7 +9,7 @@ import socket
 import stat
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -21,7 +21,9 @@ logger = logging.getLogger(__name__)
 STREAM_WINDOW = 16 * 1024
 """Bytes of a call that are received before its request is read; a read asks for the rest of the message."""
 HANDSHAKE_S = 20.0
-"""Time for TLS and the first frames of a connection."""
+"""Time for TLS and the first frames of a connection, and for the answer to the server's settings."""
+MAX_METADATA = 16 * 1024
+"""Bytes of a call's metadata. Clients that do not answer the server's settings may send 16 MiB until they do."""
 MAX_PENDING = 1024
 """Calls that wait for the event loop, as many as a connection may open. Each takes up to 50 KiB, and needs no token."""
 
@@ -29,7 +31,7 @@ INTERVAL_S = 0.5
 """Time between two looks at the number of connections."""
 OTHER_FILES = 512
 """Open files besides connections: bundles, logs, pipes of child processes."""
-_FILES = Path("/proc/self/fd")
+FILES = Path("/proc/self/fd")
 
 Argument = tuple[str, int]
 
@@ -46,6 +48,8 @@ def channel_arguments(limits: ServiceLimits) -> tuple[Argument, ...]:
         ("grpc.server.max_pending_requests_hard_limit", min(limits.max_calls, MAX_PENDING)),
         ("grpc.max_allowed_incoming_connections", limits.max_connections),
         ("grpc.server_handshake_timeout_ms", _milliseconds(HANDSHAKE_S)),
+        ("grpc.http2.settings_timeout", _milliseconds(HANDSHAKE_S)),  # else a minute
+        ("grpc.absolute_max_metadata_size", MAX_METADATA),
         ("grpc.http2.lookahead_bytes", STREAM_WINDOW),
         ("grpc.http2.bdp_probe", 0),  # else each call may send 4 MiB before its request is read
         ("grpc.http2.min_ping_interval_without_data_ms", _milliseconds(limits.min_ping_interval_s)),
@@ -90,7 +94,7 @@ async def bound_addresses(port: int, most: int) -> None:
     Sees connections in Linux' /proc; on other systems there is no bound.
     """
     known: list[str] = []
-    if not _FILES.is_dir():
+    if not FILES.is_dir():
         return
     files = OpenFiles()
     while True:
@@ -119,18 +123,18 @@ class OpenFiles:
     def numbers(self) -> Sequence[int]:
         """Return the numbers of open files, in order; new files have the first free number."""
         try:
-            return sorted(map(int, os.listdir(_FILES)))
+            return sorted(map(int, os.listdir(FILES)))
         except OSError as error:
             if error.errno != errno.EMFILE:
                 raise
             return range(resource.getrlimit(resource.RLIMIT_NOFILE)[0])  # all are in use
 
     @contextmanager
-    def connection(self, number: int, port: int) -> Iterator[tuple[socket.socket, str]]:
-        """Copy an open file that is a connection to a port of this process; yields it with its peer.
+    def connection(self, number: int, port: int | None = None) -> Iterator[tuple[socket.socket, str]]:
+        """Copy an open file that is a connection to a port, or to any; yields it with its peer.
 
         Raises:
-            OSError: the file is none.
+            OSError: the file is no such connection.
         """
         if not stat.S_ISSOCK(os.fstat(number).st_mode):
             raise OSError
@@ -138,7 +142,9 @@ class OpenFiles:
         try:
             connection = socket.socket(fileno=self._copy)
             try:
-                if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.getsockname()[1] != port:
+                if connection.family not in (socket.AF_INET, socket.AF_INET6):
+                    raise OSError
+                if port not in (None, connection.getsockname()[1]):
                     raise OSError
                 yield connection, peer_name(*connection.getpeername()[:2])
             finally:
@@ -174,3 +180,14 @@ def close_excess(files: OpenFiles, port: int, most: int, known: Sequence[str]) -
                 connection.shutdown(socket.SHUT_RDWR)
                 closed[account] += 1
     return left, closed
+
+
+def close_connections(files: OpenFiles, peers: Collection[str]) -> Counter[str]:
+    """Close the connections of peers; returns the number of closed connections by address."""
+    closed: Counter[str] = Counter()
+    for number in files.numbers():
+        with suppress(OSError), files.connection(number) as (connection, peer):
+            if peer in peers:
+                connection.shutdown(socket.SHUT_RDWR)
+                closed[account_of(peer)] += 1
+    return closed

@@ -19,6 +19,7 @@ from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES, reflect
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.loaded_model import LoadedModel
 from jumok_serve.service.rpc.call_gate import CallObserver
+from jumok_serve.service.rpc.floods import Floods
 from jumok_serve.service.rpc.interceptor import Interceptor
 from jumok_serve.service.rpc.method_names import accept_any_name
 from jumok_serve.service.services import HEALTH_SERVICE, Administration, Services
@@ -79,11 +80,13 @@ class Server(Services):
         glossaries: GlossaryStore | None = None,
         make_front: "Callable[[Server], Front] | None" = None,
     ) -> None:
+        self._floods = Floods()
+        self._ending: asyncio.Task[None] | None = None
         super().__init__(
             models,
             limits=limits,
             tokens=tokens,
-            observers=observers,
+            observers=(*observers, self._floods),
             administration=administration,
             pivot=pivot,
             glossaries=glossaries,
@@ -102,7 +105,7 @@ class Server(Services):
         """Make a server of these services, health and reflection."""
         accept_any_name()
         server = grpc.aio.server(
-            interceptors=[Interceptor(self.gate)],  # one a server, as it caches handlers by method
+            interceptors=[Interceptor(self.gate, self._floods)],  # one a server, as it caches handlers by method
             options=channel_arguments(self.limits),
         )
         names = [service.full_name for service in (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)]
@@ -135,6 +138,7 @@ class Server(Services):
         allow_connections(self.limits, len(ports) + (self.front is not None))
         for port in ports:
             await port.start(self.tls, self.limits.max_connections_of_address)
+        self._ending = asyncio.create_task(self._floods.end())
         if self.front is not None:
             await self.front.start()
 
@@ -148,6 +152,8 @@ class Server(Services):
         if self.front is not None:
             stopping.append(self.front.stop(grace_s))
         await asyncio.gather(*stopping)
+        if self._ending is not None:
+            self._ending.cancel()
         await self.finish_loads()
 
     async def wait_failed(self) -> None:

@@ -36,6 +36,8 @@ from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve
 
 CALLS = ServiceLimits().max_streams
 """Calls of each connection: as many as the server allows."""
+RESETS = 20
+"""Calls that are cancelled at once, for each other call of a connection."""
 GLOSSARIES = 8
 """Stored glossaries that calls name in turn."""
 LASTS_S, SAMPLE_S = 3.0, 0.02
@@ -136,6 +138,7 @@ def attacks(calls: int) -> dict[str, Attack]:
         "texts with stored glossaries": name_glossaries,
         **{f"corpora of {name}": repeat(CORPUS, data) for name, data in corpora.items()},
         **{f"large {name} files": repeat(FILE, data) for name, data in files.items()},
+        "calls that are cancelled at once": lambda flood: flood.cancel(TRANSLATE, RESETS * calls),
         "a mix of kinds": mix,
         "nothing": lambda _: None,
     }

@@ -24,6 +24,8 @@ from tests.faults.tools.http2 import (
 
 INITIAL_WINDOW_SIZE = 4
 """Setting of RFC 9113, section 6.5.2."""
+CANCEL = 8
+"""Error code of RFC 9113, section 7."""
 FIRST_WINDOW, FRAME = 65_535, 16_384
 
 
@@ -73,6 +75,16 @@ class Flood(asyncio.Protocol):
         self._unsent[self._next] = data, 0, end
         self._send(self._next)
         self._next += 2
+
+    def cancel(self, path: str, times: int) -> None:
+        """Begin calls, and cancel each at once (HTTP/2 rapid reset)."""
+        block = headers(**{":path": path} | dict(self._fields))
+        for _ in range(times):
+            self._transport.write(
+                frame(HEADERS, END_HEADERS, self._next, block)
+                + frame(RST_STREAM, 0, self._next, struct.pack(">I", CANCEL))
+            )
+            self._next += 2
 
     @property
     def open_calls(self) -> int:

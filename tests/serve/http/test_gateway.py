@@ -8,13 +8,17 @@ import sys
 import threading
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import pytest
 from click.testing import CliRunner
 
 import jumok
+from jumok_proto.v1.translation_pb2 import TranslateTextResponse, Translation
 from jumok_serve.cli.gateway_command import gateway
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.terms import GlossaryStore
@@ -123,6 +127,65 @@ def test_a_change_whose_answer_is_lost_is_made_once(method: str, translator: Tra
             assert client.glossaries.list() == []
             call(f"{url}/v1/glossaries")  # the servers take turns, so the other one gets the next first call
         assert lost
+
+
+@contextmanager
+def answering(data: bytes) -> Iterator[str]:
+    """Serve these bytes as the response of every method; yields the address."""
+
+    def respond(_requests: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
+        yield data
+
+    class Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic only for type checkers
+        def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
+            return grpc.stream_stream_rpc_method_handler(respond)
+
+    with ThreadPoolExecutor(4) as threads:
+        server = grpc.server(threads, handlers=[Handler()])
+        address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        server.start()
+        try:
+            yield address
+        finally:
+            server.stop(None).wait()
+
+
+EMPTY = TranslateTextResponse(translations=[Translation(), Translation()])
+FOREIGN = {"no message": b"\xff\xff\xff", "no results": b"", "empty results": EMPTY.SerializeToString()}
+
+
+@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
+def test_foreign_responses_are_passed_over(data: bytes, translator: Translator) -> None:
+    calls: list[tuple[str, Any]] = [
+        ("/translate", REQUEST),
+        ("/v2/translate", {"text": TEXTS, "target_lang": "DE"}),
+        ("/v1/text:translate", {"contents": TEXTS}),
+    ]
+    if data != FOREIGN["empty results"]:  # these are two languages of something else
+        calls.append(("/detect", {"q": TEXTS[0]}))
+    with answering(data) as foreign:
+        with gateway_to(foreign) as (_, url):
+            for path, fields in calls:
+                refused = call(f"{url}{path}", fields)
+                assert (refused.status, "name servers of this version" in str(refused.content)) == (503, True)
+        with serving(translator) as server, gateway_to(foreign, server) as (_, url):
+            assert {call(f"{url}{path}", fields).status for path, fields in calls * 2} == {200}
+
+
+def test_a_foreign_stream_ends_with_an_error() -> None:
+    with answering(FOREIGN["no message"]) as foreign, gateway_to(foreign) as (_, url):
+        refused = call(f"{url}/v1/text:streamTranslate", {"content": TEXTS[0]})
+        assert "name servers of this version" in str(refused.content)
+
+
+@pytest.mark.parametrize("key", ["a\tb", "\xe9\xff", "a\x01", "a" * 5000])
+def test_keys_that_no_call_can_carry_are_no_tokens(key: str, translator: Translator) -> None:
+    request = {"text": TEXTS, "target_lang": "DE"}
+    with serving(translator) as server, gateway_to(server) as (_, url):
+        answered = call(f"{url}/v2/translate", request, headers={"Authorization": f"DeepL-Auth-Key {key}"})
+        assert answered.status == 200
+        assert call(f"{url}/translate", {**REQUEST, "api_key": f"{key}\n"}).status == 200
+        assert call(f"{url}/v2/usage").content["character_count"] == 2 * sum(map(len, TEXTS))
 
 
 def test_without_servers_clients_are_told_to_wait() -> None:

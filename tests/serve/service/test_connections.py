@@ -12,16 +12,21 @@ import pytest
 
 import jumok
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_serve.service.connections import STREAM_WINDOW, OpenFiles, close_excess
+from jumok_serve.service import connections
+from jumok_serve.service.connections import MAX_METADATA, STREAM_WINDOW, OpenFiles, close_excess
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.floods import RESETS
 from tests.faults.tools.http2 import (
     ACK,
+    CONTINUATION,
     DATA,
     END_HEADERS,
+    END_STREAM,
     GOAWAY,
     HEADERS,
     PING,
     PREFACE,
+    RST_STREAM,
     SETTINGS,
     WINDOW_UPDATE,
     frame,
@@ -59,22 +64,26 @@ class Connection:
     def send(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
         self._writer.write(frame(kind, flags, stream, payload))
 
+    async def read(self, size: int) -> bytes | None:
+        """Bytes of the server; None at the end of the connection."""
+        try:
+            return await self._reader.readexactly(size)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+
     async def receive(self, wanted: Callable[[int, int], bool]) -> tuple[int, bytes] | None:
         """Next frame that is wanted by kind and flags, as kind and content; None at the end of the connection."""
         return await self.receive_of(lambda kind, flags, _: wanted(kind, flags))
 
     async def receive_of(self, wanted: Callable[[int, int, int], bool]) -> tuple[int, bytes] | None:
         """Next frame that is wanted by kind, flags and stream."""
-        try:
-            while True:
-                header = await self._reader.readexactly(9)
-                payload = await self._reader.readexactly(int.from_bytes(header[:3]))
-                if header[3] == SETTINGS and not header[4] & ACK:
-                    self.send(SETTINGS, ACK, 0, b"")
-                if wanted(header[3], header[4], int.from_bytes(header[5:])):
-                    return header[3], payload
-        except (asyncio.IncompleteReadError, ConnectionError):
-            return None
+        while (header := await self.read(9)) is not None:
+            payload = await self.read(int.from_bytes(header[:3]))
+            if header[3] == SETTINGS and not header[4] & ACK:
+                self.send(SETTINGS, ACK, 0, b"")
+            if payload is not None and wanted(header[3], header[4], int.from_bytes(header[5:])):
+                return header[3], payload
+        return None
 
 
 async def pinged(connection: Connection, times: int, pause_s: float) -> bytes:
@@ -282,5 +291,93 @@ def test_a_call_whose_request_is_not_read_may_send_little() -> None:
             assert await connection.receive_of(seen) == (PING, b"after it")
             assert not updates
             upload.cancel()  # now the request is read, and may be sent
+
+    asyncio.run(bounded(scenario()))
+
+
+def reset(connection: Connection, stream: int, **fields: str) -> None:
+    """Call, and cancel the call at once."""
+    connection.send(HEADERS, END_HEADERS, stream, headers(**fields))
+    connection.send(RST_STREAM, 0, stream, struct.pack(">I", 8))
+
+
+@linux
+@pytest.mark.parametrize("fields", [{}, CHECK], ids=["translation", "health"])
+def test_a_connection_whose_calls_are_all_cancelled_at_once_is_closed(fields: dict[str, str]) -> None:
+    """And every further one of the caller; connections of callers that cancel nothing stay."""
+
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (server, _), Connection.to(server.address) as bystander:
+            assert await pinged(bystander, 1, 0) == b""
+            for _ in range(3):
+                async with Connection.to(server.address) as connection:
+                    assert await connection.receive(lambda kind, _: kind == SETTINGS)
+                    closing = asyncio.ensure_future(connection.receive(lambda *_: False))
+                    stream = 1
+                    while not closing.done():
+                        reset(connection, stream, **fields)
+                        stream += 2
+                        await asyncio.sleep(0)
+                    assert closing.result() is None
+            assert await pinged(bystander, 1, 0) == b""
+
+    asyncio.run(bounded(scenario()))
+
+
+@linux
+def test_calls_that_are_cancelled_beside_as_many_that_are_answered_are_no_flood() -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (server, _), Connection.to(server.address) as connection:
+            for number in range(2 * RESETS):
+                reset(connection, 4 * number + 1)
+                connection.send(HEADERS, END_HEADERS, 4 * number + 3, headers(**CHECK))
+                connection.send(DATA, END_STREAM, 4 * number + 3, bytes(5))
+                assert await connection.receive(lambda kind, flags: kind == HEADERS and flags & END_STREAM != 0)
+            assert await pinged(connection, 1, 0) == b""
+
+    asyncio.run(bounded(scenario()))
+
+
+MANY_FIELDS = (b"\x00\x01a\x00") * (MAX_METADATA // 16)
+LARGE_FIELDS = (b"\x00\x01a\x64" + bytes([98]) * 100) * (MAX_METADATA // 80)
+
+
+@linux
+@pytest.mark.parametrize("fields", [MANY_FIELDS, LARGE_FIELDS], ids=["many", "large"])
+@pytest.mark.parametrize("path", ["/jumok.v1.TranslationService/TranslateText", CHECK[":path"], "/a/b"])
+def test_a_call_with_too_much_metadata_is_refused_and_its_connection_closed(path: str, fields: bytes) -> None:
+    """gRPC takes up to 16 MiB of a client that does not answer the server's settings."""
+
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (server, _), Connection.to(server.address) as bystander:
+            assert await pinged(bystander, 1, 0) == b""
+            closed = False
+            while not closed:  # gRPC refuses some of such calls at random
+                async with Connection.to(server.address) as connection:
+                    connection.send(HEADERS, 0, 1, headers(**{":path": path}))
+                    connection.send(CONTINUATION, END_HEADERS, 1, fields)
+                    connection.send(PING, 0, 0, b"after it")
+                    closed = await unanswered(connection)
+            assert await pinged(bystander, 1, 0) == b""
+
+    asyncio.run(bounded(scenario()))
+
+
+async def unanswered(connection: Connection) -> bool:
+    """Read without an answer to settings, to the end of a call; True if the connection ends."""
+    while (header := await connection.read(9)) is not None:
+        payload = await connection.read(int.from_bytes(header[:3]))
+        if header[3] == RST_STREAM and payload is not None:
+            return False
+    return True
+
+
+@linux
+def test_a_connection_that_does_not_answer_settings_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        monkeypatch.setattr(connections, "HANDSHAKE_S", 0.2)
+        async with serving(FakeModel()) as (server, _), Connection.to(server.address) as connection:
+            while await connection.read(1) is not None:
+                pass
 
     asyncio.run(bounded(scenario()))

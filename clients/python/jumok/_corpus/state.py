@@ -174,8 +174,11 @@ class Corpus:
             if entry is None:
                 raise InternalError(f"the server answered item {result.id}, which waits for no answer")
             entry.outcome = read_corpus_result(result)
+        self._call_answered = True
+        if not response.results:  # the settings are accepted, and no text is answered
+            return
         self._waiting_since = now
-        self._answered_any = self._call_answered = True
+        self._answered_any = True
         self._last_error = None
         self._backoff.reset()
         self._endpoints.succeeded(self.endpoint)

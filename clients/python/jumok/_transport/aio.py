@@ -10,7 +10,7 @@ from google.protobuf.message import Message
 
 from jumok._errors import call_error
 from jumok._files import FileOptions, FileReceiver, FileResult, FileSource, FileTarget, file_requests, written
-from jumok._responses import check_complete, is_empty, read_update
+from jumok._responses import check_complete, is_empty, read_update, readable
 from jumok._results import TranslationUpdate
 from jumok._transport.address import addresses
 from jumok._transport.channel import Opener, Tls
@@ -93,14 +93,14 @@ class AsyncConnection:
             remaining_s = attempts.begin(time.monotonic())
             try:
                 with self._closing.guard():
-                    response: Response = await link.watch.answer(
+                    response: Response | None = await link.watch.answer(
                         method(link.stubs[attempts.endpoint]), attempts.endpoint, request, remaining_s
                     )
             except (grpc.RpcError, UnavailableError) as error:
                 await self._wait_to_retry(attempts, error)
             else:
                 attempts.succeeded()
-                return response
+                return readable(response)
 
     def stream(
         self, request: StreamTranslateTextRequest, timeout_s: float | None
@@ -138,7 +138,7 @@ class AsyncConnection:
                 receiver = FileReceiver(out, options.get("on_progress"))
                 async for response in call:
                     watched.heard()
-                    receiver.receive(response)
+                    receiver.receive(readable(response))
                 return receiver.result()
         except (grpc.RpcError, UnavailableError) as error:
             raise self._failure(endpoint, error) from None

@@ -14,10 +14,22 @@ from typing import BinaryIO, NamedTuple, cast
 import click
 
 from jumok.commands._line_requests import InputError, Line
+from jumok_proto.errors import InternalError
+from jumok_proto.printable import printable
 from jumok_proto.results import Hypothesis, Translation
 
 CLEAR = 0.5
 """Least confidence in a detected language without a warning."""
+
+
+def warn(message: str) -> None:
+    """Write a warning to standard error."""
+    click.echo(f"Warning: {printable(message)}", err=True)
+
+
+def write_columns(*columns: str) -> None:
+    """Write fields that a server chose as one line with tabs between."""
+    click.echo("\t".join(map(printable, columns)))
 
 
 class Warnings:
@@ -30,7 +42,7 @@ class Warnings:
         """Write a warning, unless one of its kind was written."""
         if kind not in self._given:
             self._given.add(kind)
-            click.echo(f"Warning: {message}; others are not reported", err=True)
+            warn(f"{message}; others are not reported")
 
     def missing_terms(self, name: str, translation: Translation) -> None:
         """Warn of the first text with terms that its translation lacks."""
@@ -90,7 +102,15 @@ def as_json(translation: Translation, source: str) -> str:
         fields["source_tokens"] = translation.source_tokens
     if translation.pivot is not None:
         fields["pivot"] = asdict(translation.pivot)
-    return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+    return json_line(fields)
+
+
+def json_line(fields: dict[str, object]) -> str:
+    """Format an answer of a server as one JSON object on one line; raise InternalError for numbers that JSON lacks."""
+    try:
+        return json.dumps(fields, ensure_ascii=False, allow_nan=False)
+    except ValueError as error:
+        raise InternalError("the server's answer cannot be read: it has numbers that are not finite") from error
 
 
 def json_error(error: InputError, line: Line) -> str:
@@ -129,16 +149,14 @@ class LongTexts(NamedTuple):
     def warn(self, name: str) -> None:
         """Warn of them, by the name of their file."""
         if self.cut_sentences:
-            click.echo(
-                f"Warning: {name}: sentences too long for the model, cut into parts: {self.cut_sentences}; "
-                "--no-cut-long-sentences reports their texts instead",
-                err=True,
+            warn(
+                f"{name}: sentences too long for the model, cut into parts: {self.cut_sentences}; "
+                "--no-cut-long-sentences reports their texts instead"
             )
         if self.truncated:
-            click.echo(
-                f"Warning: {name}: texts too long for the model, with ends left out: {self.truncated}; "
-                "without --truncate, sentences are cut into parts",
-                err=True,
+            warn(
+                f"{name}: texts too long for the model, with ends left out: {self.truncated}; "
+                "without --truncate, sentences are cut into parts"
             )
 
 

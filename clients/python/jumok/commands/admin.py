@@ -9,6 +9,7 @@ from jumok._admin_client import AdminClient
 from jumok._transport.address import one_address
 from jumok.commands._main import Group
 from jumok.commands._options import access, await_server, server_options, timeout_option
+from jumok.commands._output import write_columns
 from jumok_proto.errors import UnimplementedError
 
 with_timeout = timeout_option(600.0, "Seconds to wait for the answer; a model that is being loaded is loaded anyway.")
@@ -33,9 +34,7 @@ def list_bundles(context: click.Context, *, server: str, timeout_s: float) -> No
     for bundle in bundles:
         described = f"{bundle.model} {bundle.version}".strip()
         problem = f": {' '.join(bundle.problem.split())}" if bundle.problem else ""
-        line = f"{bundle.bundle}\t{described}\t{bundle.state.value}{problem}"
-        # A bundle can come from anywhere: keep its escape sequences from the terminal.
-        click.echo("".join(char if char.isprintable() or char == "\t" else "\ufffd" for char in line))
+        write_columns(bundle.bundle, described, f"{bundle.state.value}{problem}")
 
 
 @admin.command("load")
@@ -53,7 +52,7 @@ def load_model(context: click.Context, *, bundle: str, server: str, timeout_s: f
         loaded = client.load_model(bundle)
     model, replaced = loaded.model, loaded.replaced_version
     instead = "" if replaced is None else f", instead of {replaced}"
-    click.echo(f"serving {model.name} {model.version} ({model.precision}, {model.device}){instead}")
+    write_columns(f"serving {model.name} {model.version} ({model.precision}, {model.device}){instead}")
 
 
 @admin.command("unload")
@@ -65,7 +64,7 @@ def unload_model(context: click.Context, *, model: str, server: str, timeout_s: 
     """Unload MODEL after its accepted requests."""
     with _client(context, server, timeout_s) as client:
         unloaded = client.unload_model(model)
-    click.echo(f"no longer serving {unloaded.name} {unloaded.version}")
+    write_columns(f"no longer serving {unloaded.name} {unloaded.version}")
 
 
 @contextmanager

@@ -8,7 +8,7 @@ import click
 
 from jumok import Alignment, AttentionKind, Client
 from jumok.commands._options import language_options, limit_options, open_target, target_options
-from jumok.commands._output import write_line
+from jumok.commands._output import warn, write_line
 from jumok_proto.attention import ATTENTION_KINDS
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -90,7 +90,7 @@ def attention(
         click.echo(f"Warning: the text: too long for the model, cut to {kept} tokens", err=True)
     unknown = sorted({token.text.removeprefix("▁") for token in alignment.source_tokens if token.unknown})
     if unknown:
-        click.echo(f"Warning: unknown to the model, which guesses there: {' '.join(unknown)} (red)", err=True)
+        warn(f"unknown to the model, which guesses there: {' '.join(unknown)} (red)")
     lacking = sum(token.unknown for token in alignment.target_tokens)
     if lacking:
         of_all = f"{lacking} of {len(alignment.target_tokens)}"

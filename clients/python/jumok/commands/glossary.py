@@ -12,6 +12,7 @@ from jumok._client import Client
 from jumok._transport.address import addresses
 from jumok.commands._main import Group
 from jumok.commands._options import access, await_server, server_options, timeout_option
+from jumok.commands._output import write_columns
 from jumok_proto.errors import GlossaryNotFoundError
 from jumok_proto.glossaries.stored import StoredGlossary
 from jumok_proto.glossaries.tsv import write_tsv
@@ -66,7 +67,7 @@ def create_glossary(
             stored = client.glossaries.update(name, entries, **languages) if replace else None
         except GlossaryNotFoundError:
             stored = None
-        click.echo(_line(stored or client.glossaries.create(name, entries, **languages)))
+        _write(stored or client.glossaries.create(name, entries, **languages))
 
 
 @glossary.command("list")
@@ -77,7 +78,7 @@ def list_glossaries(context: click.Context, *, server: str, timeout_s: float) ->
     """List the glossaries: name, id, and entries for each pair of languages."""
     with _client(context, server, timeout_s) as client:
         for stored in client.glossaries.list():
-            click.echo(_line(stored))
+            _write(stored)
 
 
 @glossary.command("show")
@@ -104,7 +105,7 @@ def show_glossary(
 def delete_glossary(context: click.Context, *, name: str, server: str, timeout_s: float) -> None:
     """Delete the glossary NAME, which may be its id."""
     with _client(context, server, timeout_s) as client:
-        click.echo(f"deleted {client.glossaries.delete(name).name}")
+        write_columns(f"deleted {client.glossaries.delete(name).name}")
 
 
 @contextmanager
@@ -115,9 +116,9 @@ def _client(context: click.Context, server: str, timeout_s: float) -> Iterator[C
         yield client
 
 
-def _line(stored: StoredGlossary) -> str:
+def _write(stored: StoredGlossary) -> None:
     pairs = ", ".join(
         f"{one.source_language or 'any'} to {one.target_language or 'any'}: {one.entry_count}"
         for one in stored.dictionaries
     )
-    return f"{stored.name}\t{stored.id}\t{pairs}"
+    write_columns(stored.name, stored.id, pairs)

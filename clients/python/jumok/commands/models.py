@@ -5,6 +5,7 @@ import click
 from jumok._client import Client
 from jumok._transport.address import addresses
 from jumok.commands._options import access, await_server, server_options, timeout_option
+from jumok.commands._output import write_columns
 
 
 @click.command()
@@ -23,6 +24,6 @@ def models(context: click.Context, *, server: str, timeout_s: float) -> None:
         for model in client.list_models():
             pairs = [(pair.source, pair.target) for pair in model.language_pairs]
             for source, target in pairs or [(",".join(model.source_languages), ",".join(model.target_languages))]:
-                click.echo(f"{source}\t{target}\t{model.name}")
+                write_columns(source, target, model.name)
         for route in client.list_routes():
-            click.echo(f"{route.source}\t{route.target}\t{' '.join(route.models)}")
+            write_columns(route.source, route.target, " ".join(route.models))

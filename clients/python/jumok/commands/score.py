@@ -1,6 +1,5 @@
 """``jumok score``: score translations, from arguments or standard input."""
 
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -17,7 +16,7 @@ from jumok.commands._options import (
     open_target,
     target_options,
 )
-from jumok.commands._output import Warnings, open_output, progress, write_line
+from jumok.commands._output import Warnings, json_line, open_output, progress, write_line
 
 
 @click.command()
@@ -126,4 +125,4 @@ def _write(
         "model": answer.model,
         "model_version": answer.model_version,
     }
-    write_line(json.dumps(fields, ensure_ascii=False, allow_nan=False), output)
+    write_line(json_line(fields), output)

@@ -28,6 +28,7 @@ from jumok.commands._output import (
     open_output,
     plain,
     progress,
+    warn,
     write_line,
     write_text,
 )
@@ -136,10 +137,10 @@ def translate(
             else:
                 if outcome.source_truncated:
                     kept = outcome.source_token_count
-                    click.echo(f"Warning: {line.name}: too long for the model, cut to {kept} tokens", err=True)
+                    warn(f"{line.name}: too long for the model, cut to {kept} tokens")
                 for sentence in outcome.cut_sentences:
                     shown = sentence if len(sentence) <= SHOWN else f"{sentence[:SHOWN]}..."
-                    click.echo(f"Warning: {line.name}: too long for the model, cut into parts: {shown}", err=True)
+                    warn(f"{line.name}: too long for the model, cut into parts: {shown}")
                 _warn(warnings, line, outcome, prefix=target_prefix, whole=not (splits or markup), several=several)
                 write_text(_written(outcome, line, number, json_lines=json_lines, several=several), out)
             out.flush()

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jumok_export.importers.marian.stored import CONFIGURATION, MarianFile, Quantized, Stored
+from jumok_proto.printable import printable
 from jumok_serve.files import RegularFile, UnusableFileError
-from jumok_serve.printable import printable
 
 VERSION = 1
 INT8, FLOAT32, INTGEMM8 = 0x0101, 0x0404, 0x4101

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from jumok_export.importers.archives import check_inflated
 from jumok_export.importers.marian.stored import CONFIGURATION, MarianFile, Stored
+from jumok_proto.printable import printable
 from jumok_serve.files import RegularFile, UnusableFileError
-from jumok_serve.printable import printable
 
 MOST_CONFIGURATION_BYTES = 2**24
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}

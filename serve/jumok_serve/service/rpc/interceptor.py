@@ -13,6 +13,7 @@ from jumok_serve.service.rpc.call import REQUEST_ID, Call, request_id_from
 from jumok_serve.service.rpc.call_gate import CallGate
 from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context, abort
 from jumok_serve.service.rpc.error_table import drop_frames, to_ending
+from jumok_serve.service.rpc.floods import Floods, too_large
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]"
@@ -24,14 +25,21 @@ _CODE_NAMES = {code.value[0]: code.name for code in grpc.StatusCode}
 
 
 class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # generic only for type checkers
-    """Passes calls of all four kinds through the gate, and finds their final status."""
+    """Passes calls of all four kinds through the gate, and finds their final status.
 
-    def __init__(self, gate: CallGate) -> None:
+    Args:
+        floods: ends connections of calls with too much metadata; None: a proxy has the connections.
+    """
+
+    def __init__(self, gate: CallGate, floods: Floods | None = None) -> None:
         self._gate = gate
+        self._floods = floods
         self._handlers: dict[str, Handler] = {}  # by method, made at its first call
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the wrapped handler of a call; None for an unknown method."""
+        if self._floods is not None and too_large(handler_call_details.invocation_metadata or ()):
+            return self._floods.refusing
         method = handler_call_details.method
         wrapped = self._handlers.get(method)
         if wrapped is None:

@@ -8,7 +8,7 @@ from types import TracebackType
 
 from google.protobuf.message import Message
 
-from jumok_serve.printable import printable, printable_json
+from jumok_proto.printable import printable
 from jumok_serve.service.rpc.call import CALL, HEALTH_METHODS, Call
 from jumok_serve.service.telemetry.log_queue import QueuedHandler, stderr_writer, writing
 
@@ -139,3 +139,11 @@ def _word(value: object) -> str:
     if isinstance(value, list) or not word or any(one.isspace() or one in '"=' for one in word):
         return printable_json(value)
     return word
+
+
+def printable_json(value: object) -> str:
+    """Return JSON in one printable line."""
+    written = json.dumps(value, ensure_ascii=False, default=str)
+    if written.isprintable():
+        return written
+    return "".join(one if one.isprintable() else json.dumps(one)[1:-1] for one in written)

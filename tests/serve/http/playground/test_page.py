@@ -217,6 +217,7 @@ RESPONSES = {
             "targetLanguageCode": BAD,
         },
     },
+    "/v1/files:translate": {"textCount": 1, "problems": [{"line": 1, "error": {"message": BAD}}]},
     "/v1/text:align": {
         "alignments": [
             {
@@ -231,8 +232,9 @@ RESPONSES = {
 
 def answer_badly(route: Route) -> None:
     """Answer as a server whose every text is markup."""
-    content = json.dumps(RESPONSES[urlsplit(route.request.url).path])
-    route.fulfill(body=f"data: {content}\n\n" if "stream" in route.request.url else content)
+    path = urlsplit(route.request.url).path
+    content = json.dumps(RESPONSES[path])
+    route.fulfill(body=f"data: {content}\n\n" if "stream" in path or "files" in path else content)
 
 
 def refusing(status: int, reason: str) -> Callable[[Route], None]:
@@ -260,6 +262,12 @@ def test_no_text_becomes_markup(opened: Opened) -> None:
         expect(page.locator(place)).to_contain_text(BAD[:60])
     page.locator("#output .word").first.hover()
     expect(page.locator("#matrix")).to_contain_text(BAD)
+    check_harmless(page)
+    page.click("#files summary")
+    page.set_input_files("#file", {"name": f"{BAD}.txt", "mimeType": "text/html", "buffer": BAD.encode()})
+    page.click("#translate-file")
+    expect(page.locator("#file-problems")).to_contain_text(BAD)
+    expect(page.locator("#file-link")).to_contain_text(BAD[:20])
     check_harmless(page)
     for status, reason in ((400, "INVALID_ARGUMENT"), (401, "UNAUTHENTICATED"), (500, BAD)):
         page.unroute("**/v1/**")

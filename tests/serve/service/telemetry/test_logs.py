@@ -13,13 +13,20 @@ from pathlib import Path
 import pytest
 
 import jumok
+from jumok_proto.printable import printable
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.printable import printable, printable_json
 from jumok_serve.service.rpc.call import REQUEST_ID
 from jumok_serve.service.telemetry import log_queue
 from jumok_serve.service.telemetry.log_queue import QueuedHandler, dropped_lines, writing
-from jumok_serve.service.telemetry.logs import TEXT_FORMAT, CallLog, JsonFormatter, TextFormatter, logging_to_stderr
+from jumok_serve.service.telemetry.logs import (
+    TEXT_FORMAT,
+    CallLog,
+    JsonFormatter,
+    TextFormatter,
+    logging_to_stderr,
+    printable_json,
+)
 from tests.support.command import serve
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, serving

@@ -1,0 +1,83 @@
+"""Ends of connections that flood the server with calls."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from urllib.parse import unquote
+
+import grpc
+
+from jumok_serve.rate_limit import RateLimiter
+from jumok_serve.service.connections import FILES, MAX_METADATA, OpenFiles, close_connections
+from jumok_serve.service.rpc.call import Call
+from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context
+from jumok_serve.service.rpc.error_table import drop_frames
+
+logger = logging.getLogger(__name__)
+
+RESET_S = 1.0
+"""Age at which a call has been of use, so that its cancellation is no part of a flood."""
+RESETS, RESETS_PER_SECOND = 512, 33.0
+"""Younger cancelled calls of a caller, at once and later on, beyond as many others; nghttp2 has such a bound too."""
+FIELD_OVERHEAD = 32
+"""Bytes that a field of metadata counts besides its own (RFC 9113, section 6.5.2)."""
+
+
+class Floods:
+    """Ends connections whose calls are cancelled at once, again and again, or have too much metadata.
+
+    gRPC does neither. Sees connections in Linux' /proc; on other systems it ends none.
+
+    Attributes:
+        refusing: handler of a call that has too much metadata.
+    """
+
+    def __init__(self) -> None:
+        self._resets = RateLimiter(RESETS_PER_SECOND, RESETS)
+        self.refusing = HANDLER_TYPES[False](self._refuse)
+        self._peers: set[str] = set()
+        self._found = asyncio.Event()
+
+    async def _refuse(self, _: object, context: Context) -> None:
+        self._add(context.peer())
+        try:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"metadata has more than {MAX_METADATA} bytes; send less"
+            )
+        except grpc.aio.AbortError as error:
+            drop_frames(error)
+
+    def ended(self, call: Call) -> None:
+        """Count a call; an observer's method."""
+        if call.code != "CANCELLED" or call.duration_s >= RESET_S:
+            self._resets.give_back(call.account, 1)
+        elif self._resets.take(call.account, time.monotonic()) > 0:
+            self._add(call.peer)
+
+    def _add(self, peer: str) -> None:
+        if FILES.is_dir():
+            self._peers.add(unquote(peer))  # gRPC quotes the brackets of IPv6
+            self._found.set()
+
+    async def end(self) -> None:
+        """End connections that flood, until cancelled."""
+        files = OpenFiles()
+        while True:
+            await self._found.wait()
+            self._found.clear()
+            peers, self._peers = self._peers, set()
+            with suppress(OSError):  # the whole system has too many open files
+                closed = await asyncio.to_thread(close_connections, files, peers)
+                for account, number in closed.items():
+                    logger.warning(
+                        "closed %d connections of %s, whose calls were cancelled at once or had too much metadata",
+                        number,
+                        account,
+                    )
+
+
+def too_large(metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+    """True if a call has too much metadata."""
+    return sum(len(key) + len(value) + FIELD_OVERHEAD for key, value in metadata) > MAX_METADATA
