@@ -1,5 +1,6 @@
 """Logging: text lines, or one JSON object per line."""
 
+import json
 import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
