@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, TypeVar, cast
 from google.rpc.status_pb2 import Status
 
 from jumok_proto.conversion import markup_to_proto, rules_to_proto
-from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
+from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
 from jumok_proto.v1.file_pb2_grpc import FileServiceServicer
 from jumok_proto.v1.translation_pb2 import (
@@ -24,11 +24,11 @@ from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.byte_budget import ByteBudget
+from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from jumok_serve.service.rpc.call import current_caller, current_request_id
 from jumok_serve.service.rpc.error_table import drop_frames, to_status
 from jumok_serve.service.rpc.open_calls import OpenCalls
-from jumok_serve.service.rpc.request_reader import RequestReader
+from jumok_serve.service.rpc.request_reader import STREAM_PATIENCE_S, RequestReader, too_slow
 from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.text.files.document import FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Piece, Text
@@ -92,7 +92,7 @@ class FileService(FileServiceServicer):
         held = self._limits.max_file_bytes  # until the size of the file is known
         await self._uploads.take(caller, held)
         try:
-            settings, data = await self._upload(requests)
+            settings, data = await self._upload(caller, requests)
             self._uploads.give_back(caller, held - len(data))
             held = len(data)
             memory = await _ended(
@@ -132,16 +132,17 @@ class FileService(FileServiceServicer):
     async def _open(self, caller: str) -> None:
         self._files.open(caller)
 
-    async def _upload(self, requests: RequestReader) -> tuple[FileSettings, bytearray]:
+    async def _upload(self, caller: str, requests: RequestReader) -> tuple[FileSettings, bytearray]:
         """Read a file in the time of the largest one, in which each message has the time of a request."""
         try:
-            async with asyncio.timeout(self._upload_s):
-                return await self._read(requests)
+            async with asyncio.timeout(self._upload_s) as timer:
+                with self._uploads.arriving(caller, Arrival(timer=timer, patience_s=STREAM_PATIENCE_S)) as arrival:
+                    return await self._read(requests, arrival)
         except TimeoutError:
-            late = DeadlineExceededError(f"the file did not arrive within {self._upload_s:g} s")
+            late = too_slow(arrival, self._upload_s, "file")
         raise late
 
-    async def _read(self, requests: RequestReader) -> tuple[FileSettings, bytearray]:
+    async def _read(self, requests: RequestReader, arrival: Arrival) -> tuple[FileSettings, bytearray]:
         """Read the settings and the bytes of a file."""
         message = cast("TranslateFileRequest | None", await requests.next())
         if message is None or not message.HasField("settings"):
@@ -161,6 +162,7 @@ class FileService(FileServiceServicer):
         while True:
             reject_unknown_fields(message)
             data += message.file
+            arrival.received = len(data)
             if len(data) > self._limits.max_file_bytes:
                 raise InvalidArgumentError(
                     f"file: has more than {self._limits.max_file_bytes} bytes: split it, or raise max_file_bytes",

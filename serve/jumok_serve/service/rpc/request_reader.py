@@ -99,11 +99,11 @@ class RequestFormat:
         raise no_message()
 
 
-def too_slow(arrival: Arrival, upload_s: float) -> JumokError:
+def too_slow(arrival: Arrival, upload_s: float, what: str = "request") -> JumokError:
     """Make the error of a request that did not arrive in time, or was given up for others."""
     if arrival.given_up:
-        return OverloadedError("the request arrived too slowly while others waited", retry_after_s=RETRY_AFTER_S)
-    return DeadlineExceededError(f"the request did not arrive within {upload_s:g} s")
+        return OverloadedError(f"the {what} arrived too slowly while others waited", retry_after_s=RETRY_AFTER_S)
+    return DeadlineExceededError(f"the {what} did not arrive within {upload_s:g} s")
 
 
 def _never() -> bool:

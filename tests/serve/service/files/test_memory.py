@@ -14,8 +14,10 @@ from jumok_proto.errors import DeadlineExceededError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.translation_pb2 import CorpusResult, TranslateCorpusResponse
+from jumok_serve.service.handlers import file_service
 from jumok_serve.service.handlers.file_service import CHARACTERS_PER_MESSAGE, MAX_UPLOADS, FileService, take_pieces
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc import byte_budget
 from jumok_serve.text.files.document import FORMATS, needed_memory
 from jumok_serve.text.files.pieces import TAGS
 from tests.support.hang import HANG_S, until
@@ -129,6 +131,28 @@ def test_files_that_do_not_arrive_make_room() -> None:
                 assert refused.code is grpc.StatusCode.DEADLINE_EXCEEDED
                 assert "the file did not arrive within 0.3 s" in refused.message
             await until(lambda: server.open_calls == 0 and server.intake.stream_budget.free == budget)
+
+    asyncio.run(scenario())
+
+
+def test_uploads_that_stand_still_make_room_long_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(file_service, "STREAM_PATIENCE_S", 0.001)
+    settings = FileSettings(format="text")
+
+    async def scenario() -> None:
+        async with serving_fake(FakeModel(), limits=ServiceLimits(upload_s=HANG_S)) as (_, channel):
+            stub: Any = FileServiceStub(channel)
+            uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
+            for upload in uploads:
+                await upload.write(TranslateFileRequest(settings=settings, file=b"A dog.\n"))
+            request = TranslateFileRequest(settings=settings, file=b"A dog.\n")
+            responses = await asyncio.wait_for(read_all(stub.TranslateFile(iter([request]))), HANG_S)
+            assert responses[-1].translated_count == 1
+            refused = await failure(read_all(uploads[0]))
+            assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "the file arrived too slowly while others waited" in refused.message
+            uploads[1].cancel()
 
     asyncio.run(scenario())
 
