@@ -2,7 +2,7 @@
 
 import json
 
-from jumok_proto.printable import printable
+from jumok_proto.errors import printable
 
 __all__ = ["printable", "printable_json"]
 
