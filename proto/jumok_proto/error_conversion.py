@@ -9,8 +9,7 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from jumok_proto import errors
-from jumok_proto.errors import Details, FieldViolation, JumokError, Resource
-from jumok_proto.printable import printable
+from jumok_proto.errors import Details, FieldViolation, JumokError, Resource, printable
 
 DOMAIN = "jumok"
 LONGEST_RETRY_S = 86_400.0

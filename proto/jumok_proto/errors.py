@@ -334,3 +334,10 @@ class InternalError(JumokError):
 
     code = grpc.StatusCode.INTERNAL
     reason = "INTERNAL"
+
+
+def printable(text: str) -> str:
+    r"""Replace line ends, control characters and lone surrogates by escapes such as ``\n``; keep other text."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode("ascii") for one in text)

@@ -15,8 +15,7 @@ JumokError
 from collections.abc import Sequence
 from os import PathLike, fspath
 
-from jumok_proto.errors import InternalError, JumokError
-from jumok_proto.printable import printable
+from jumok_proto.errors import InternalError, JumokError, printable
 
 
 class BundleError(JumokError, ValueError):

@@ -5,8 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from jumok_proto.errors import BundleNotFoundError, InvalidArgumentError
-from jumok_proto.printable import printable
+from jumok_proto.errors import BundleNotFoundError, InvalidArgumentError, printable
 from jumok_serve.bundle.bundle import read_manifest
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.fields import MANIFEST_FILE

@@ -14,8 +14,7 @@ from typing import BinaryIO, NamedTuple, cast
 import click
 
 from jumok.commands._line_requests import InputError, Line
-from jumok_proto.errors import InternalError
-from jumok_proto.printable import printable
+from jumok_proto.errors import InternalError, printable
 from jumok_proto.results import Hypothesis, Translation
 
 CLEAR = 0.5

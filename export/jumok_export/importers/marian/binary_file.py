@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jumok_export.importers.marian.stored import CONFIGURATION, MarianFile, Quantized, Stored
-from jumok_proto.printable import printable
+from jumok_proto.errors import printable
 from jumok_serve.files import RegularFile, UnusableFileError
 
 VERSION = 1

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from jumok_export.importers.archives import check_inflated
 from jumok_export.importers.marian.stored import CONFIGURATION, MarianFile, Stored
-from jumok_proto.printable import printable
+from jumok_proto.errors import printable
 from jumok_serve.files import RegularFile, UnusableFileError
 
 MOST_CONFIGURATION_BYTES = 2**24

@@ -9,7 +9,7 @@ from types import TracebackType
 
 from google.protobuf.message import Message
 
-from jumok_proto.printable import printable
+from jumok_proto.errors import printable
 from jumok_serve.service.rpc.call import CALL, HEALTH_METHODS, Call
 from jumok_serve.service.telemetry.log_queue import QueuedHandler, stderr_writer, writing
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import jumok
-from jumok_proto.printable import printable
+from jumok_proto.errors import printable
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.rpc.call import REQUEST_ID
