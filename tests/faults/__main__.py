@@ -27,6 +27,8 @@ from tests.faults.scenarios.attack import attack
 from tests.faults.scenarios.callers import killed_callers, slow_reader
 from tests.faults.scenarios.files import certificates, disks
 from tests.faults.scenarios.fuzzing import fuzz
+from tests.faults.scenarios.http_fuzzing import fuzz_http
+from tests.faults.scenarios.largest_fields import largest_fields
 from tests.faults.scenarios.mutated_bundles import mutated_bundles
 from tests.faults.scenarios.network import broken_frames
 from tests.faults.scenarios.overload import overload
@@ -55,6 +57,7 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "sharing": sharing,
     "unanswered": unanswered,
     "fuzz": fuzz,
+    "http": fuzz_http,
     "bundles": mutated_bundles,
     "guided": guided,
     "files": guided_files,
@@ -65,6 +68,7 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "disk": disks,
     "swap": swaps,
     "attack": attack,
+    "largest": largest_fields,
     "soak": soak,
 }
 
@@ -119,6 +123,13 @@ def main() -> int:
         metavar="SECONDS",
         help="after attacks, before memory is read; default: 60",
     )
+    parser.add_argument(
+        "--health-ms",
+        type=float,
+        default=100,
+        metavar="MS",
+        help="longest wait for health beside the largest requests, on a quiet machine; default: 100",
+    )
     parser.add_argument("--seed", type=int, default=1, help="of all that is random; default: 1")
     parser.add_argument(
         "--bundle",
@@ -152,6 +163,7 @@ def main() -> int:
         soak_s=arguments.soak,
         attackers=arguments.attackers,
         attack_rest_s=arguments.attack_rest,
+        health_ms=arguments.health_ms,
         seed=arguments.seed,
     )
     where = described(CORES, PACKAGES)

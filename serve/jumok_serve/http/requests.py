@@ -2,6 +2,7 @@
 
 import json
 import re
+import reprlib
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, TypeAlias
@@ -17,6 +18,8 @@ JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 MAX_FORM_FIELDS = 4096
 _UNQUOTED_AT_ONCE = 2**16
 """Bytes of a form that are unquoted at once: each escape takes some 100 bytes of memory meanwhile."""
+_SURROGATES = (rb"\ud", rb"\uD")
+"""Beginnings of escapes for surrogates; Hangul has them too."""
 _STRINGS = re.compile(rb'"[^"]*+"?')
 """Strings of JSON without escapes; the last one may lack its end."""
 
@@ -47,14 +50,21 @@ def parse_object(body: bytes, most: int) -> Fields:
     """Read a JSON object of at most ``most`` values, which are counted before objects are made of them.
 
     Raises:
-        InvalidArgumentError: another kind of value, too many values, or no JSON.
+        InvalidArgumentError: another kind of value, too many values, no JSON, or a text that is not Unicode.
     """
     if _values(body) > most and _has_more_values(body, most):
         raise InvalidArgumentError(f"the request has more than {most} values; send several requests", field="request")
     try:
-        value = json.loads(body)
+        value = json.loads(body.decode())
+        halved = any(escape in body for escape in _SURROGATES) and not _is_unicode(
+            json.dumps(value, ensure_ascii=False)
+        )
     except (ValueError, RecursionError):
-        value = None
+        value = halved = None
+    if halved:
+        raise InvalidArgumentError(
+            "the request has half of a surrogate pair, which is no character: send the pair", field="request"
+        )
     if not isinstance(value, dict):
         raise InvalidArgumentError("the request is no JSON object in UTF-8", field="request")
     return value
@@ -137,15 +147,13 @@ def number_field(fields: Mapping[str, Any], name: str, most: int) -> int:
     if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) < 10:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise InvalidArgumentError(f"{name} must be a number from 0 to {most}, got {value!r:.40}", field=name)
+        raise InvalidArgumentError(f"{name} must be a number from 0 to {most}, got {reprlib.repr(value)}", field=name)
     return value
 
 
 def _checked_text(value: object, name: str) -> str:
     if not isinstance(value, str):
         raise InvalidArgumentError(f"{name} must be a string, got {_kind(value)}", field=name)
-    if not _is_unicode(value):
-        raise InvalidArgumentError(f"{name} has half of a surrogate pair, which is no character", field=name)
     return value
 
 

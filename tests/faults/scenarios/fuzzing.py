@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import grpc
-from google.protobuf.descriptor import ServiceDescriptor
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import DecodeError
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc import error_details_pb2, status_pb2
@@ -141,7 +141,7 @@ class Answers:
 
     def _send(self, call: RandomCall) -> None:
         try:
-            code, details = self._ask(call)
+            code, details = ask(self._channel, call.method, call.data, TIMEOUT_S)
         except Exception as error:  # a fault of this program, which must not be lost in a thread
             code, details = type(error).__name__, b""
         with self._changing:
@@ -151,38 +151,46 @@ class Answers:
                 self.undocumented.append(f"{code}: {call}")
             elif code == DEADLINE and not details:
                 self.late[call.path] += 1
-            elif call.path.startswith(f"/{OURS}") and code not in ("OK", "CANCELLED") and not _has_reason(details):
+            elif call.path.startswith(f"/{OURS}") and code not in ("OK", "CANCELLED") and not has_reason(details):
                 self.without_details.append(f"{code}: {call}")
 
-    def _ask(self, call: RandomCall) -> tuple[str, bytes]:
-        """Make a call: the name of its status, and the details of an error."""
-        method = call.method
-        kinds: dict[tuple[bool, bool], Any] = {
-            (False, False): self._channel.unary_unary,
-            (False, True): self._channel.unary_stream,
-            (True, False): self._channel.stream_unary,
-            (True, True): self._channel.stream_stream,
-        }
-        make = kinds[method.client_streaming, method.server_streaming]
-        ask = make(
-            call.path, request_serializer=None, response_deserializer=GetMessageClass(method.output_type).FromString
-        )
-        try:
-            if not method.server_streaming:
-                ask(call.data[0], timeout=TIMEOUT_S)
+
+def ask(
+    channel: grpc.Channel,
+    method: MethodDescriptor,
+    data: Sequence[bytes],
+    timeout_s: float,
+    metadata: Sequence[tuple[str, str]] = (),
+) -> tuple[str, bytes]:
+    """Make a call: the name of its status, and the details of an error."""
+    kinds: dict[tuple[bool, bool], Any] = {
+        (False, False): channel.unary_unary,
+        (False, True): channel.unary_stream,
+        (True, False): channel.stream_unary,
+        (True, True): channel.stream_stream,
+    }
+    make = kinds[method.client_streaming, method.server_streaming]
+    call = make(
+        f"/{method.containing_service.full_name}/{method.name}",
+        request_serializer=None,
+        response_deserializer=GetMessageClass(method.output_type).FromString,
+    )
+    try:
+        if not method.server_streaming:
+            call(data[0], timeout=timeout_s, metadata=metadata)
+            return "OK", b""
+        answers = call(iter(data) if method.client_streaming else data[0], timeout=timeout_s, metadata=metadata)
+        for _ in answers:
+            if method.name == "Watch":  # which does not end by itself
+                answers.cancel()
                 return "OK", b""
-            answers = ask(iter(call.data) if method.client_streaming else call.data[0], timeout=TIMEOUT_S)
-            for _ in answers:
-                if method.name == "Watch":  # which does not end by itself
-                    answers.cancel()
-                    return "OK", b""
-        except grpc.RpcError as error:
-            trailing = dict(cast("Any", error).trailing_metadata() or ())
-            return cast("Any", error).code().name, trailing.get("grpc-status-details-bin", b"")
-        return "OK", b""
+    except grpc.RpcError as error:
+        trailing = dict(cast("Any", error).trailing_metadata() or ())
+        return cast("Any", error).code().name, trailing.get("grpc-status-details-bin", b"")
+    return "OK", b""
 
 
-def _has_reason(details: bytes) -> bool:
+def has_reason(details: bytes) -> bool:
     """True if an error carries a machine-readable reason."""
     info = error_details_pb2.ErrorInfo()
     try:

@@ -24,6 +24,7 @@ class Plan:
         soak_s: how long the server runs under full load.
         attackers: connections of an attack, each with as many calls as it may have.
         attack_rest_s: time after the attacks, until memory is looked at.
+        health_ms: longest wait for health beside the largest requests, in milliseconds.
         seed: of all that is random.
     """
 
@@ -40,6 +41,7 @@ class Plan:
     soak_s: float
     attackers: int
     attack_rest_s: float
+    health_ms: float
     seed: int
 
 

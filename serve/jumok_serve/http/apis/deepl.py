@@ -1,6 +1,8 @@
 """The HTTP API of DeepL, version 2: texts, languages, usage; glossaries are beside it."""
 
+import reprlib
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from starlette.responses import JSONResponse, Response
@@ -61,10 +63,14 @@ def deepl_routes(site: Site) -> list[Route]:
 
 
 async def _translate(incoming: Incoming) -> Response:
-    request = _request(incoming.fields, await incoming.site.backend.directions(incoming.sender))
-    billed = [len(text) for text in request.contents]
+    directions = await incoming.site.backend.directions(incoming.sender)
+    request = await incoming.work(partial(_request, incoming.fields, directions), incoming.size)
     with renamed_fields(FIELDS):
         response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
+    return await incoming.work(partial(_response, request, response), response.ByteSize())
+
+
+def _response(request: TranslateTextRequest, response: TranslateTextResponse) -> Response:
     return JSONResponse(
         {
             "translations": [
@@ -73,9 +79,9 @@ async def _translate(incoming: Incoming) -> Response:
                         translation.source_language_code or request.source_language_code
                     ).upper(),
                     "text": translation.hypotheses[0].text,
-                    "billed_characters": characters,
+                    "billed_characters": len(text),
                 }
-                for characters, translation in zip(billed, response.translations, strict=True)
+                for text, translation in zip(request.contents, response.translations, strict=True)
             ]
         }
     )
@@ -117,7 +123,7 @@ def _choice(fields: Mapping[str, Any], name: str, choices: Mapping[str, Any], de
     given = default if value is None else str(int(value)) if isinstance(value, bool | int) else value
     if not isinstance(given, str) or given not in choices:
         listed = " or ".join(choice for choice in choices if choice)
-        raise InvalidArgumentError(f"{name} must be {listed}, got {value!r:.40}", field=name)
+        raise InvalidArgumentError(f"{name} must be {listed}, got {reprlib.repr(value)}", field=name)
     return choices[given]
 
 
@@ -139,7 +145,7 @@ def _refuse_unknown(fields: Mapping[str, Any]) -> None:
     formality = text_field(fields, "formality", "default")
     if formality not in FORMALITIES:
         raise InvalidArgumentError(
-            f"the models have no formality {formality!r}: use {' or '.join(FORMALITIES)}", field="formality"
+            f"the models have no formality {reprlib.repr(formality)}: use {' or '.join(FORMALITIES)}", field="formality"
         )
     for name in REFUSED:
         if fields.get(name):

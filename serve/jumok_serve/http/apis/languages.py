@@ -22,6 +22,9 @@ yi Yiddish|yo Yoruba|zh Chinese|zu Zulu
 """
 _BY_CODE = dict(entry.split(" ", 1) for line in _NAMES.split("\n") if line for entry in line.split("|"))
 
+MAX_TAG = 100
+"""Characters of a tag that is compared with others."""
+
 
 def language_name(tag: str) -> str:
     """Return the name of a language, with its other subtags in brackets; of an unknown code the tag."""
@@ -37,6 +40,8 @@ def spelled_by(tags: Iterable[str], tag: str) -> str:
 
     A tag that none of ``tags`` stands for is returned as it is.
     """
+    if len(tag) > MAX_TAG:
+        return tag
     known = {_key(one): one for one in tags}
     wanted = _key(tag)
     language = wanted.partition("-")[0]

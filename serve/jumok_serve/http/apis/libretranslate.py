@@ -1,6 +1,8 @@
 """The HTTP API of LibreTranslate."""
 
+import reprlib
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from google.rpc.status_pb2 import Status
@@ -70,11 +72,14 @@ async def _directions(incoming: Incoming) -> Sequence[Direction]:
 
 
 async def _translate(incoming: Incoming) -> Response:
-    fields = incoming.fields
-    several = isinstance(fields.get("q"), list)
-    request = _request(fields)
+    several = isinstance(incoming.fields.get("q"), list)
+    request = await incoming.work(partial(_request, incoming.fields), incoming.size)
     with renamed_fields(FIELDS):
         response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
+    return await incoming.work(partial(_response, request, response, several), response.ByteSize())
+
+
+def _response(request: TranslateTextRequest, response: TranslateTextResponse, several: bool) -> Response:
     hypotheses = [[one.text for one in translation.hypotheses] for translation in response.translations]
     content: dict[str, Any] = {"translatedText": [best for best, *_ in hypotheses]}
     if request.HasField("options"):
@@ -94,7 +99,7 @@ def _request(fields: Fields) -> TranslateTextRequest:
     source, target = text_field(fields, "source"), text_field(fields, "target")
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
     if (form := text_field(fields, "format", "text")) not in FORMATS:
-        raise InvalidArgumentError(f"format must be {' or '.join(FORMATS)}, got {form!r}", field="format")
+        raise InvalidArgumentError(f"format must be {' or '.join(FORMATS)}, got {reprlib.repr(form)}", field="format")
     request = TranslateTextRequest(
         contents=texts,
         source_language_code=source,

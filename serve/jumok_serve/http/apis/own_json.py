@@ -5,11 +5,11 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from google.api.annotations_pb2 import http
 from google.protobuf import json_format
-from google.protobuf.descriptor import FileDescriptor
+from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
@@ -22,8 +22,11 @@ from jumok_proto.v1 import file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
 from jumok_serve.http.errors import describe, http_status, retry_headers
 from jumok_serve.http.requests import JSON, Fields, parse_fields, parse_object
-from jumok_serve.http.site import Answer, Dialect, EventStream, Incoming, Site, route, stopping
+from jumok_serve.http.site import MAX_INLINE_BYTES, Answer, Dialect, EventStream, Incoming, Site, route, stopping
 from jumok_serve.service.rpc.responses import written
+
+Place: TypeAlias = tuple[tuple[str, int | None], ...]
+"""Names of fields from the outermost message on; with an index, those of lists."""
 
 
 class Method(NamedTuple):
@@ -133,10 +136,50 @@ def _message_of(method: Method, incoming: Incoming) -> Message:
     """Make a request of fields; takes them out, so that texts are in memory once."""
     fields = {**incoming.fields, **incoming.path}
     incoming.fields.clear()
+    message = method.request()
+    long = list(_take_long(fields, message.DESCRIPTOR))
     try:
-        return json_format.ParseDict(fields, method.request())
+        json_format.ParseDict(fields, message)
+        for place, text in long:
+            _put(message, place, text)
     except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidArgumentError(f"the request is no {method.request.__name__}: {error}", field="request") from error
+        raise InvalidArgumentError(
+            f"the request is no {method.request.__name__}: {error!s:.500}", field="request"
+        ) from error
+    return message
+
+
+def _take_long(fields: object, kind: Descriptor, before: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Take long texts out of JSON, and yield them with their places.
+
+    Protobuf would search each for surrogates, and hold Python's lock meanwhile.
+    """
+    if not isinstance(fields, dict):
+        return
+    known = {of.json_name: of for of in kind.fields} | dict(kind.fields_by_name)
+    for name, value in fields.items():
+        of = known.get(name)
+        if of is None or of.type not in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE}:
+            continue
+        holder, keys = (value, range(len(value))) if isinstance(value, list) else (fields, (name,))
+        for key in keys:
+            place = (*before, (of.name, key if holder is value else None))
+            if of.message_type is not None:
+                yield from _take_long(holder[key], of.message_type, place)
+            elif isinstance(holder[key], str) and len(holder[key]) > MAX_INLINE_BYTES:
+                yield place, holder[key]
+                holder[key] = ""
+
+
+def _put(message: Message, place: Place, text: str) -> None:
+    """Put a text into a message."""
+    *holders, (name, index) = place
+    for holder, number in holders:
+        message = getattr(message, holder) if number is None else getattr(message, holder)[number]
+    if index is None:
+        setattr(message, name, text)
+    else:
+        getattr(message, name)[index] = text
 
 
 def _json(message: Message) -> str:

@@ -13,7 +13,7 @@ from jumok_proto.v1.admin_pb2 import (
 )
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceServicer
 from jumok_serve.bundle.model_root import FoundBundle
-from jumok_serve.service.handlers.requests import Context, reject_unknown_fields
+from jumok_serve.service.handlers.requests import Context, check_request
 from jumok_serve.service.models.lifecycle import Lifecycle
 from jumok_serve.service.models.registry import ModelRegistry
 
@@ -27,7 +27,7 @@ class AdminService(AdminServiceServicer):
 
     async def ListBundles(self, request: ListBundlesRequest, context: Context) -> ListBundlesResponse:  # noqa: N802
         """List the bundles of the root."""
-        reject_unknown_fields(request)
+        check_request(request)
         return ListBundlesResponse(
             bundles=[
                 bundle_to_proto(
@@ -53,10 +53,10 @@ class AdminService(AdminServiceServicer):
 
     async def LoadModel(self, request: LoadModelRequest, context: Context) -> LoadModelResponse:  # noqa: N802
         """Load a bundle; responds when it takes requests."""
-        reject_unknown_fields(request)
+        check_request(request)
         return loaded_to_proto(await self._lifecycle.load(request.bundle))
 
     async def UnloadModel(self, request: UnloadModelRequest, context: Context) -> UnloadModelResponse:  # noqa: N802
         """Unload a model; responds when it takes no more requests."""
-        reject_unknown_fields(request)
+        check_request(request)
         return UnloadModelResponse(model=model_to_proto(await self._lifecycle.unload(request.name)))

@@ -19,7 +19,7 @@ from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
 from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
-from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
+from jumok_serve.service.handlers.requests import Context, check_request, single_text_field_names
 from jumok_serve.service.rpc.call import CorpusRecord, current_request_id
 from jumok_serve.service.rpc.error_table import drop_frames, is_expected, to_status
 from jumok_serve.service.rpc.request_reader import RequestReader
@@ -137,7 +137,7 @@ class Corpus:
                 message = cast("TranslateCorpusRequest | None", reading.result())
                 if message is None:
                     return True
-                reject_unknown_fields(message)
+                check_request(message)
                 if message.HasField("settings"):
                     raise InvalidArgumentError("settings are allowed in the first message only", field="settings")
                 await self._add(message.items)
@@ -151,7 +151,7 @@ class Corpus:
                 f"a message takes at most {MAX_ITEMS_PER_MESSAGE} items, got {len(items)}; send several", field="items"
             )
         for number, item in enumerate(items):
-            reject_unknown_fields(item, f"items[{number}]")
+            check_request(item, f"items[{number}]")
             while len(self._open) >= self.window or (
                 self._open and self._size + len(item.content) > MAX_OPEN_CHARACTERS
             ):

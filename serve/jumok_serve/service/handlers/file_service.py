@@ -21,7 +21,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateCorpusResponse,
 )
 from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
-from jumok_serve.service.handlers.requests import Context, reject_unknown_fields, single_text_field_names
+from jumok_serve.service.handlers.requests import Context, check_request, single_text_field_names
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
@@ -160,7 +160,7 @@ class FileService(FileServiceServicer):
             )
         data = bytearray()
         while True:
-            reject_unknown_fields(message)
+            check_request(message)
             data += message.file
             arrival.received = len(data)
             if len(data) > self._limits.max_file_bytes:

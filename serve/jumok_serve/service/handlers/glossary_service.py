@@ -32,7 +32,7 @@ from jumok_proto.v1.glossary_pb2 import (
 )
 from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
 from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceServicer
-from jumok_serve.service.handlers.requests import Context, TranslationMessage, reject_unknown_fields
+from jumok_serve.service.handlers.requests import Context, TranslationMessage, check_request
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.rpc.call import current_owner
 from jumok_serve.text.terms import Glossary, GlossaryStore
@@ -55,7 +55,7 @@ class GlossaryService(GlossaryServiceServicer):
 
     async def CreateGlossary(self, request: CreateGlossaryRequest, context: Context) -> CreateGlossaryResponse:  # noqa: N802
         """Store a glossary."""
-        reject_unknown_fields(request)
+        check_request(request)
         created = await self._change(
             request.dictionaries, lambda store, owner, entries: store.create(owner, request.name, entries)
         )
@@ -63,12 +63,12 @@ class GlossaryService(GlossaryServiceServicer):
 
     async def ListGlossaries(self, request: ListGlossariesRequest, context: Context) -> ListGlossariesResponse:  # noqa: N802
         """List the caller's glossaries."""
-        reject_unknown_fields(request)
+        check_request(request)
         return ListGlossariesResponse(glossaries=map(stored_to_proto, await self._in_thread(GlossaryStore.list)))
 
     async def GetGlossary(self, request: GetGlossaryRequest, context: Context) -> GetGlossaryResponse:  # noqa: N802
         """Describe a glossary."""
-        reject_unknown_fields(request)
+        check_request(request)
         found = await self._in_thread(lambda store, owner: store.get(owner, request.glossary))
         return GetGlossaryResponse(glossary=stored_to_proto(found))
 
@@ -76,14 +76,14 @@ class GlossaryService(GlossaryServiceServicer):
         self, request: GetGlossaryEntriesRequest, context: Context
     ) -> GetGlossaryEntriesResponse:
         """Return the entries of a glossary."""
-        reject_unknown_fields(request)
+        check_request(request)
         languages = (request.source_language_code, request.target_language_code)
         entries = await self._in_thread(lambda store, owner: store.entries(owner, request.glossary, *languages))
         return GetGlossaryEntriesResponse(entries=entries_to_proto(entries))
 
     async def UpdateGlossary(self, request: UpdateGlossaryRequest, context: Context) -> UpdateGlossaryResponse:  # noqa: N802
         """Replace entries of a glossary, or its name."""
-        reject_unknown_fields(request)
+        check_request(request)
         changed = await self._change(
             request.dictionaries,
             lambda store, owner, entries: store.update(
@@ -94,7 +94,7 @@ class GlossaryService(GlossaryServiceServicer):
 
     async def DeleteGlossary(self, request: DeleteGlossaryRequest, context: Context) -> DeleteGlossaryResponse:  # noqa: N802
         """Delete a glossary."""
-        reject_unknown_fields(request)
+        check_request(request)
         deleted = await self._in_thread(lambda store, owner: store.delete(owner, request.glossary))
         return DeleteGlossaryResponse(glossary=stored_to_proto(deleted))
 

@@ -3,7 +3,7 @@
 from jumok_proto.conversion import model_to_proto, route_to_proto
 from jumok_proto.v1.model_pb2 import GetModelRequest, GetModelResponse, ListModelsRequest, ListModelsResponse
 from jumok_proto.v1.model_pb2_grpc import ModelServiceServicer
-from jumok_serve.service.handlers.requests import Context
+from jumok_serve.service.handlers.requests import Context, check_request
 from jumok_serve.service.models.description import describe
 from jumok_serve.service.models.registry import ModelRegistry
 
@@ -16,6 +16,7 @@ class ModelService(ModelServiceServicer):
 
     async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:  # noqa: N802
         """Describe all models, and list the pairs that take two."""
+        check_request(request)
         return ListModelsResponse(
             models=[model_to_proto(describe(entry)) for entry in self._models.entries()],
             routes=[route_to_proto(route) for route in self._models.routes()],
@@ -23,4 +24,5 @@ class ModelService(ModelServiceServicer):
 
     async def GetModel(self, request: GetModelRequest, context: Context) -> GetModelResponse:  # noqa: N802
         """Describe the model of a name."""
+        check_request(request)
         return GetModelResponse(model=model_to_proto(describe(self._models.find(request.name))))

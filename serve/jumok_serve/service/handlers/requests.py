@@ -26,6 +26,10 @@ from jumok_serve.tasks.terms import TermFinder
 MAX_LISTED_TOKENS = 256
 """Most tokens of a list option; every step reads the list for every row."""
 MAX_CACHED_OPTIONS = 256
+MAX_NAME_CHARACTERS = 4096
+"""Most characters of a name, or of a language: as many as a path has."""
+NAMES = frozenset({"model", "name", "source_language_code", "target_language_code", "glossary", "stored", "format"})
+"""Fields that have a name; ``glossary`` is one where it is no message."""
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 """Context of a call."""
@@ -138,10 +142,11 @@ def deadline_after(remaining_s: float | None) -> float | None:
     return None if remaining_s is None else time.monotonic() + remaining_s
 
 
-def reject_unknown_fields(message: Message, field: str = "") -> None:
-    """Refuse a request with a field of a later version, at any depth.
+def check_request(message: Message, field: str = "") -> None:
+    """Refuse a request with a field of a later version, at any depth, or with a name that is too long.
 
-    Ignoring the field would give another result than the caller wanted, silently.
+    Ignoring a field would give another result than the caller wanted, silently. Names are compared, and come back in
+    errors.
 
     Raises:
         InvalidArgumentError: an unknown field; ``field`` is the path of its message, or ``request``.
@@ -154,8 +159,13 @@ def reject_unknown_fields(message: Message, field: str = "") -> None:
             field=field or "request",
         )
     for descriptor, value in message.ListFields():
+        name = f"{field}.{descriptor.name}".lstrip(".")
         if isinstance(value, Message):
-            reject_unknown_fields(value, f"{field}.{descriptor.name}".lstrip("."))
+            check_request(value, name)
+        elif descriptor.name in NAMES and len(value) > MAX_NAME_CHARACTERS:
+            raise InvalidArgumentError(
+                f"{name} takes at most {MAX_NAME_CHARACTERS} characters, got {len(value)}", field=name
+            )
 
 
 @contextmanager

@@ -47,10 +47,10 @@ from jumok_serve.service.handlers.requests import (
     Context,
     ParsedRequest,
     TranslationMessage,
+    check_request,
     deadline_after,
     parse_attention_query,
     parse_request,
-    reject_unknown_fields,
     single_text_field_names,
 )
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, RequestWork
@@ -98,7 +98,7 @@ class TranslationService(TranslationServiceServicer):
 
     async def TranslateText(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:  # noqa: N802
         """Translate all texts, or fail; cancellation frees the rows."""
-        reject_unknown_fields(request)
+        check_request(request)
         if not detects(request):
             return await self._translate(request, context)
         self._limits.check_num_texts(len(request.contents))
@@ -134,7 +134,7 @@ class TranslationService(TranslationServiceServicer):
         context: Context,
     ) -> None:
         """Translate a text, and write its growing stable prefix, skipping old states."""
-        reject_unknown_fields(request)
+        check_request(request)
         request, detected = await self._detection.resolve(request, request.content)
         with self._use(request) as chosen:
             parsed = await self._parse(chosen, request, context)
@@ -193,7 +193,7 @@ class TranslationService(TranslationServiceServicer):
         first = cast("TranslateCorpusRequest | None", await requests.next())
         if first is None or not first.HasField("settings"):
             raise InvalidArgumentError("the first message must carry settings", field="settings")
-        reject_unknown_fields(first)
+        check_request(first)
         settings = first.settings
         if not 0 <= settings.window <= MAX_WINDOW:
             raise InvalidArgumentError(
@@ -250,14 +250,14 @@ class TranslationService(TranslationServiceServicer):
 
     async def DetectLanguage(self, request: DetectLanguageRequest, context: Context) -> DetectLanguageResponse:  # noqa: N802
         """Detect the languages of all texts."""
-        reject_unknown_fields(request)
+        check_request(request)
         self._limits.check_num_texts(len(request.contents))
         self._limits.check_lengths(contents=request.contents)
         return detected_to_proto(await self._detection.rank(request.contents))
 
     async def ScoreText(self, request: ScoreTextRequest, context: Context) -> ScoreTextResponse:  # noqa: N802
         """Score all targets, or fail; a cancelled call stops between two batches."""
-        reject_unknown_fields(request)
+        check_request(request)
         with self._use(request) as chosen:
             self._limits.check_num_texts(len(request.contents))
             contents, targets = [*request.contents], [*request.targets]
@@ -283,7 +283,7 @@ class TranslationService(TranslationServiceServicer):
 
     async def AlignText(self, request: AlignTextRequest, context: Context) -> AlignTextResponse:  # noqa: N802
         """Align all texts, or fail; cancellation frees the rows and stops."""
-        reject_unknown_fields(request)
+        check_request(request)
         with self._use(request) as chosen:
             self._limits.check_num_texts(len(request.contents))
             contents, targets = [*request.contents], [*request.targets]

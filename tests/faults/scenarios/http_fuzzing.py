@@ -1,0 +1,100 @@
+"""Random HTTP requests, made from the OpenAPI documents of all APIs: none may break a server, with tokens or without."""
+
+import asyncio
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import requests
+
+from benchmarks.common.processes import Server
+from benchmarks.common.progress import progress
+from jumok_serve.service.auth.tokens import make_token
+from tests.faults.tools.findings import Findings, Plan
+from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve
+from tests.serve.http.fuzz.documents import OPERATIONS, VARIED, each_random_request
+from tests.support.ports import free_port
+
+TIMEOUT_S = 60.0
+MORE_MIB = 48
+"""More memory at the end than after a first round: allocators keep a little, and glossaries stay."""
+FIRST = 10
+"""The first round has one of so many requests."""
+
+
+class Answered:
+    """Sends random requests, and keeps what is wrong with the answers.
+
+    Args:
+        url: of the HTTP port.
+        token: the right one; empty: the server has none. Each third request is without it.
+    """
+
+    def __init__(self, url: str, token: str = "") -> None:
+        self._url = url
+        self._headers: Mapping[str, str] = {"authorization": f"Bearer {token}"} if token else {}
+        self._session = requests.Session()
+        self._turns = itertools.cycle((True, True, False))
+        self.statuses: Counter[int] = Counter()
+        self.wrong: list[str] = []
+
+    def send_each(self, count: int, seed: int) -> None:
+        """Make requests up, some of each operation, and send them."""
+        for name, path, verb in OPERATIONS:
+            try:
+                each_random_request(name, path, verb, self._send, count=count // VARIED + 1, number=seed)
+            except Exception as error:  # of the check, or a connection that broke: the operation ends
+                self.wrong.append(f"{verb} {path}: {error}")
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._session.close()
+
+    def _send(self, case: Any) -> Any:
+        headers = self._headers if next(self._turns) else {}
+        response = case.call(base_url=self._url, session=self._session, headers=headers, timeout=TIMEOUT_S)
+        self.statuses[response.status_code] += 1
+        return response
+
+
+async def fuzz_http(plan: Plan, findings: Findings) -> None:
+    """Random requests to all HTTP endpoints, with tokens and without."""
+    with TemporaryDirectory(prefix="jumok-http-") as folder:
+        secret, made = make_token("caller", ("translate",))
+        tokens = Path(folder) / "tokens"
+        tokens.write_text(f"{made.line()}\n", encoding="utf-8")
+        for who, token, options in (
+            ("without tokens", "", ()),
+            ("with tokens", secret, ("--tokens", tokens, "--tokens-without-tls")),
+        ):
+            glossaries = Path(folder) / who
+            glossaries.mkdir()
+            port = str(free_port())
+            async with jumok_serve(plan.bundle, "--http-port", port, "--glossaries", glossaries, *options) as server:
+                answered = Answered(f"http://127.0.0.1:{port}", token)
+                try:
+                    more_mib = await asyncio.to_thread(_send_all, plan, server, answered)
+                finally:
+                    answered.close()
+                healthy, faults = await is_healthy(server.address), faults_logged(server)
+            sent = answered.statuses.total()
+            findings.expect(f"requests {who}", sent, f">= {plan.messages // 2}", sent >= plan.messages // 2)
+            findings.tell("of these answered", ", ".join(f"{code} {n}" for code, n in answered.statuses.most_common()))
+            findings.expect_none("answers that are not as documented", answered.wrong)
+            findings.expect_none("faults in the server's log", faults)
+            findings.expect("health afterwards", "serving" if healthy else "not serving", "serving", healthy)
+            findings.expect("more memory at the end, MiB", f"{more_mib:.0f}", f"<= {MORE_MIB}", more_mib <= MORE_MIB)
+
+
+def _send_all(plan: Plan, server: Server, answered: Answered) -> float:
+    """Send half of the requests of a plan; returns the memory that most of them added, in MiB."""
+    half = plan.messages // 2
+    answered.send_each(half // FIRST, plan.seed + 1)
+    before_mib = server.rss_mib()
+    progress(f"http: {answered.statuses.total()} requests, {before_mib:.0f} MiB")
+    answered.send_each(half, plan.seed)
+    progress(f"http: {answered.statuses.total()} requests, {server.rss_mib():.0f} MiB")
+    return server.rss_mib() - before_mib
