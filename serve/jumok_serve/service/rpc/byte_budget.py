@@ -21,29 +21,29 @@ class Arrival:
         timer: timeout of the reading, which expires at once if the request is given up.
         patience_s: shortest time, in seconds, over which the rate is looked at.
         busy: true while the sender waits for the server, and may be silent.
-        waits: true while the request waits for room.
         received: bytes so far.
         given_up: true if others needed the room.
+        waiting: turn and size of the bytes that the request waits for; None: it waits for none.
     """
 
     timer: asyncio.Timeout
     patience_s: float = PATIENCE_S
     busy: Callable[[], bool] = lambda: False
-    waits: bool = False
     received: int = 0
     given_up: bool = False
+    waiting: "tuple[asyncio.Future[None], int] | None" = None
     _looked: float = field(default_factory=time.monotonic)
     _seen: int = 0
 
     def has_room(self) -> None:
         """Look at the rate from now on: the request no longer waits."""
-        self.waits, self._looked, self._seen = False, time.monotonic(), self.received
+        self.waiting, self._looked, self._seen = None, time.monotonic(), self.received
 
     def give_up(self) -> bool:
         """End the reading, and return True, if the request was slow since the last look."""
         now = time.monotonic()
         passed_s = now - self._looked
-        if self.timer.expired() or self.waits or passed_s < self.patience_s or self.busy():
+        if self.timer.expired() or self.waiting is not None or passed_s < self.patience_s or self.busy():
             return False
         self.given_up = self.received - self._seen < MIN_RATE * passed_s
         self._looked, self._seen = now, self.received
@@ -52,30 +52,11 @@ class Arrival:
         return self.given_up
 
 
-class _Alarm:
-    """Calls a function every `PATIENCE_S`, until it is stopped."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-        self._set()
-
-    def _set(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(PATIENCE_S, self._ring)
-
-    def _ring(self) -> None:
-        self._set()
-        self._call()
-
-    def stop(self) -> None:
-        """Call the function no more."""
-        self._timer.cancel()
-
-
 class ByteBudget:
     """Bytes that callers hold together, and each of them at most its share; used in the event loop only.
 
     Callers that wait take turns, so a caller with many calls does not delay the others. Requests that arrive slowly
-    keep others out for `PATIENCE_S` at most.
+    keep others out for about `PATIENCE_S`.
 
     Args:
         most: bytes of all callers.
@@ -88,6 +69,7 @@ class ByteBudget:
         self._held: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[tuple[int, asyncio.Future[None]]]] = OrderedDict()
         self._arriving: dict[Arrival, str] = {}  # callers, oldest request first
+        self._alarm: asyncio.TimerHandle | None = None  # set while requests wait
 
     @property
     def free(self) -> int:
@@ -102,6 +84,7 @@ class ByteBudget:
             yield arrival
         finally:
             del self._arriving[arrival]
+            self._let_first_go_on()
 
     async def take(self, caller: str, size: int, own: Arrival | None = None) -> None:
         """Hold bytes, after a wait if too many are held; at most ``share`` at a time.
@@ -109,13 +92,15 @@ class ByteBudget:
         Args:
             own: the request, if it arrives already.
         """
-        if self.take_now(caller, size) or (own is not None and self._exceed(caller, size, own)):
+        if self.take_now(caller, size):
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append((size, turn))
-        alarm = _Alarm(lambda: self._make_room(turn, caller, size, own))
+        if self._alarm is None:
+            self._set_alarm()
         if own is not None:
-            own.waits = True
+            own.waiting = (turn, size)
+            self._let_first_go_on()
         try:
             await turn
         except asyncio.CancelledError:
@@ -124,17 +109,8 @@ class ByteBudget:
             turn.cancel()
             raise
         finally:
-            alarm.stop()
             if own is not None:
                 own.has_room()
-
-    def _make_room(self, turn: "asyncio.Future[None]", caller: str, size: int, own: Arrival | None) -> None:
-        """Let the oldest request go on, or end a slow one."""
-        if not turn.done():
-            if own is not None and self._exceed(caller, size, own):
-                turn.set_result(None)
-            else:
-                self._give_up_oldest(caller, size, own)
 
     def take_now(self, caller: str, size: int) -> bool:
         """Hold bytes and return True if there is room, without a wait."""
@@ -143,24 +119,41 @@ class ByteBudget:
             self._hold(caller, size)
         return fits
 
-    def _exceed(self, caller: str, size: int, own: Arrival) -> bool:
-        """Hold bytes of the oldest request that arrives, beyond the bounds: else requests might wait for each other.
+    def _set_alarm(self) -> None:
+        self._alarm = asyncio.get_running_loop().call_later(PATIENCE_S, self._make_room)
 
-        The oldest of a caller may exceed its share, the oldest of all the bytes of all.
-        """
-        oldest = next(iter(self._arriving), None)
-        oldest_of_caller = next((one for one, holder in self._arriving.items() if holder == caller), None)
-        may = own is oldest or (own is oldest_of_caller and size <= self._free)
-        if may:
-            self._hold(caller, size)
-        return may
-
-    def _give_up_oldest(self, caller: str, size: int, own: Arrival | None) -> None:
-        """End the oldest other request that arrives slowly: one of this caller if its share is full, else any."""
-        share_is_full = self._held[caller] + size > self._share
+    def _make_room(self) -> None:
+        """End slow arrivals for requests that wait, oldest first: of callers whose share is full, else of all."""
+        waiting = {
+            caller: sum(not turn.done() for _, turn in queue)
+            for caller, queue in self._waiting.items()
+            if any(not turn.done() for _, turn in queue)
+        }
+        self._alarm = None
+        if not waiting:
+            return
+        self._set_alarm()
+        oldest = {caller: arrival for arrival, caller in reversed(self._arriving.items())}
+        for caller, arrival in oldest.items():  # it exceeds its caller's share
+            if arrival.waiting is not None and arrival.waiting[1] <= self._free:
+                self._let_go_on(arrival, caller)
+        needed = sum(waiting.values())
+        all_are_full = any(self._held[caller] + self._waiting[caller][0][0] <= self._share for caller in waiting)
         for arrival, holder in list(self._arriving.items()):
-            if arrival is not own and (holder == caller or not share_is_full) and arrival.give_up():
-                return
+            if needed and (all_are_full or holder in waiting):
+                needed -= arrival.give_up()
+
+    def _let_first_go_on(self) -> None:
+        """Let the oldest arrival exceed the bytes of all if it waits: else arrivals might all wait for each other."""
+        for arrival, caller in self._arriving.items():
+            self._let_go_on(arrival, caller)
+            return
+
+    def _let_go_on(self, arrival: Arrival, caller: str) -> None:
+        if arrival.waiting is not None and not arrival.waiting[0].done():
+            turn, size = arrival.waiting
+            self._hold(caller, size)
+            turn.set_result(None)
 
     def give_back(self, caller: str, size: int) -> None:
         """Stop to hold bytes."""

@@ -167,8 +167,8 @@ def test_the_oldest_slow_arrival_of_a_full_share_makes_room() -> None:
 
 
 @pytest.mark.usefixtures("impatient")
-@pytest.mark.parametrize("options", [{"busy": lambda: True}, {"waits": True}, {"patience_s": HANG_S}])
-def test_arrivals_are_kept_that_wait_for_the_server_or_have_time(options: dict[str, object]) -> None:
+@pytest.mark.parametrize("options", [{"busy": lambda: True}, {"patience_s": HANG_S}])
+def test_arrivals_are_kept_whose_sender_waits_or_has_time(options: dict[str, object]) -> None:
     async def scenario() -> None:
         budget, begun = ByteBudget(10, 5), asyncio.Event()
         kept = asyncio.ensure_future(arrive(budget, "a", 5, begun, **options))
@@ -213,5 +213,41 @@ def test_requests_that_arrive_in_parts_do_not_wait_for_each_other() -> None:
 
         assert await asyncio.gather(*map(read, "aabb")) == list("aabb")
         assert budget.free == 10
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_an_arrival_that_waits_for_room_is_not_slow() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(HANG_S) as timer:
+            arrival = Arrival(timer=timer, patience_s=0, waiting=(asyncio.Event().wait, 1))  # type: ignore[arg-type]
+            assert not arrival.give_up()
+            arrival.has_room()
+            assert arrival.waiting is None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_oldest_of_a_caller_goes_on_beside_an_older_one_of_another() -> None:
+    """Two of a share of eight need six bytes each, in parts; an older one of another caller stands still."""
+
+    async def scenario() -> None:
+        budget, begun = ByteBudget(20, 8), asyncio.Event()
+        still = asyncio.ensure_future(arrive(budget, "other", 1, begun, patience_s=HANG_S))
+        await begun.wait()
+
+        async def read() -> None:
+            async with asyncio.timeout(HANG_S) as timer:
+                with budget.arriving("a", Arrival(timer=timer, patience_s=HANG_S)) as arrival:
+                    for _ in range(6):
+                        await budget.take("a", 1, arrival)
+                        await asyncio.sleep(0)
+            budget.give_back("a", 6)
+
+        await asyncio.gather(read(), read())
+        assert budget.free == 19
+        still.cancel()
 
     asyncio.run(scenario())
