@@ -56,7 +56,9 @@ def parse_object(body: bytes, most: int) -> Fields:
         raise InvalidArgumentError(f"the request has more than {most} values; send several requests", field="request")
     try:
         value = json.loads(body.decode())
-        halved = any(escape in body for escape in _SURROGATES) and not _is_unicode(json.dumps(value, ensure_ascii=False))
+        halved = any(escape in body for escape in _SURROGATES) and not _is_unicode(
+            json.dumps(value, ensure_ascii=False)
+        )
     except (ValueError, RecursionError):
         value = halved = None
     if halved:

@@ -1,4 +1,4 @@
-"""Random HTTP requests, made from the OpenAPI documents of all APIs: none may break a server, with tokens or without."""
+"""Random HTTP requests, made from OpenAPI documents: none may break a server, with tokens or without."""
 
 import asyncio
 import itertools
@@ -66,7 +66,10 @@ async def fuzz_http(plan: Plan, findings: Findings) -> None:
         secret, made = make_token("caller", ("translate",))
         tokens = Path(folder) / "tokens"
         tokens.write_text(f"{made.line()}\n", encoding="utf-8")
-        for who, token, options in (("without tokens", "", ()), ("with tokens", secret, ("--tokens", tokens, "--tokens-without-tls"))):
+        for who, token, options in (
+            ("without tokens", "", ()),
+            ("with tokens", secret, ("--tokens", tokens, "--tokens-without-tls")),
+        ):
             glossaries = Path(folder) / who
             glossaries.mkdir()
             port = str(free_port())

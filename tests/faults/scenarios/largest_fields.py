@@ -20,7 +20,7 @@ from jumok_serve.http.errors import HTTP_STATUSES
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.scenarios.fuzzing import DOCUMENTED, SERVICES, ask, has_reason
 from tests.faults.tools.findings import Findings, Plan
-from tests.faults.tools.health_waits import HealthWaits, health_waits
+from tests.faults.tools.health_waits import health_waits
 from tests.faults.tools.largest import GrpcCall, HttpRequest, Large, Sizes, largest_requests
 from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve
 from tests.support.ports import free_port
@@ -165,7 +165,10 @@ async def largest_fields(plan: Plan, findings: Findings) -> None:
         findings.tell(f"health beside {name}, ms", f"{1000 * sent.waits_s[name]:.0f}")
     longest_s = sent.waits_s[worst[0]]
     findings.expect(
-        "longest wait for health, ms", f"{1000 * longest_s:.0f}", f"<= {plan.health_ms:g}", longest_s * 1000 <= plan.health_ms
+        "longest wait for health, ms",
+        f"{1000 * longest_s:.0f}",
+        f"<= {plan.health_ms:g}",
+        longest_s * 1000 <= plan.health_ms,
     )
     name = max(sent.peaks_mib, key=lambda name: sent.peaks_mib[name])
     findings.tell(f"most memory, MiB more ({name})", f"{sent.peaks_mib[name] - before_mib:.0f}")

@@ -228,7 +228,9 @@ async def _dictionary(incoming: Incoming, fields: Mapping[str, Any]) -> messages
     pair = await _pair(incoming, fields)
     read = {"tsv": _read_tsv, "csv": _read_csv}
     if (form := text_field(fields, "entries_format", "tsv")) not in read:
-        raise InvalidArgumentError(f"entries_format must be tsv or csv, got {reprlib.repr(form)}", field="entries_format")
+        raise InvalidArgumentError(
+            f"entries_format must be tsv or csv, got {reprlib.repr(form)}", field="entries_format"
+        )
     entries = text_field(fields, "entries")
     try:
         pair.tsv = await incoming.work(lambda: _written(_unique(read[form](entries))), len(entries))
@@ -247,7 +249,8 @@ async def _pair(incoming: Incoming, fields: Mapping[str, Any]) -> messages.Gloss
     if Direction(source, target) not in directions:
         pairs = ", ".join(f"{one.source} to {one.target}" for one in directions)
         raise InvalidArgumentError(
-            f"source_lang, target_lang: no model translates from {reprlib.repr(source)} to {reprlib.repr(target)}; choose of {pairs}",
+            f"source_lang, target_lang: no model translates from {reprlib.repr(source)} to {reprlib.repr(target)}; "
+            f"choose of {pairs}",
             field="target_lang",
         )
     return messages.GlossaryEntries(source_language_code=source, target_language_code=target)

@@ -25,7 +25,6 @@ from jumok_serve.http.requests import JSON, Fields, parse_fields, parse_object
 from jumok_serve.http.site import MAX_INLINE_BYTES, Answer, Dialect, EventStream, Incoming, Site, route, stopping
 from jumok_serve.service.rpc.responses import written
 
-
 Place: TypeAlias = tuple[tuple[str, int | None], ...]
 """Names of fields from the outermost message on; with an index, those of lists."""
 
@@ -41,6 +40,7 @@ class Method(NamedTuple):
     verb: str
     path: str
     name: str
+    fields: Descriptor
     request: type[Message]
     response: type[Message]
     streams: bool
@@ -56,6 +56,7 @@ def _methods_of(*files: FileDescriptor) -> Iterator[Method]:
                     verb=verb.upper(),
                     path=getattr(rule, verb),
                     name=f"/{service.full_name}/{method.name}",
+                    fields=method.input_type,
                     request=GetMessageClass(method.input_type),
                     response=GetMessageClass(method.output_type),
                     streams=method.server_streaming,
@@ -138,13 +139,15 @@ def _message_of(method: Method, incoming: Incoming) -> Message:
     fields = {**incoming.fields, **incoming.path}
     incoming.fields.clear()
     message = method.request()
-    long = list(_take_long(fields, message.DESCRIPTOR))
+    long = list(_take_long(fields, method.fields))
     try:
         json_format.ParseDict(fields, message)
         for place, text in long:
             _put(message, place, text)
     except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise InvalidArgumentError(f"the request is no {method.request.__name__}: {error!s:.500}", field="request") from error
+        raise InvalidArgumentError(
+            f"the request is no {method.request.__name__}: {error!s:.500}", field="request"
+        ) from error
     return message
 
 

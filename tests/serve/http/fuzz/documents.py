@@ -67,7 +67,9 @@ VARIED = sum(
 CHECKS = [not_a_server_error, status_code_conformance, content_type_conformance, response_schema_conformance]
 
 
-def each_random_request(name: str, path: str, verb: str, send: Callable[[Any], Any], *, count: int, number: int) -> None:
+def each_random_request(
+    name: str, path: str, verb: str, send: Callable[[Any], Any], *, count: int, number: int
+) -> None:
     """Make requests to an operation up, send each, and check the response.
 
     Args:
