@@ -61,10 +61,14 @@ def test_requests_are_as_large_as_they_may_be(requests: list[Large]) -> None:
     assert sum(size > 0.8 * SIZES.message for size in allowed) > 1000
 
 
-@pytest.mark.parametrize("part", range(EACH))
+@pytest.mark.parametrize(
+    "part", [pytest.param(part, marks=[pytest.mark.slow] if part % 4 else []) for part in range(EACH)]
+)
 def test_all_are_answered_or_refused_as_documented(
     served: Served, translator: Translator, requests: list[Large], part: int, caplog: pytest.LogCaptureFixture
 ) -> None:
+    budgets = (served.server.intake.budget, served.server.intake.stream_budget, served.server.intake.stranger_budget)
+    before = [budget.free for budget in budgets]
     caller = Caller(served.grpc, served.url.removeprefix("http://"), HANG_S)
     try:
         sent = send_all(caller, requests[part::EACH])
@@ -74,3 +78,4 @@ def test_all_are_answered_or_refused_as_documented(
     assert not own_records(caplog)
     assert asyncio.run(is_healthy(served.grpc))
     check_idle(translator)
+    assert [budget.free for budget in budgets] == before

@@ -1,6 +1,7 @@
 """Connections of the HTTP port: their number, and the time for each step of a request."""
 
 import asyncio
+import re
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,8 +20,9 @@ HEAD_S = HANDSHAKE_S
 """Time for the head of a request, in seconds."""
 MAX_HEAD_BYTES = 64 * 1024
 """Bytes of a request's head; texts may come in the query string."""
-
-
+MAX_HEADERS = 200
+"""Header fields of a request: each takes ten microseconds of the event loop."""
+_HEAD_END = re.compile(rb"\n\r?\n")
 LINGER_S = 2.0
 """Time in which the rest of a refused request is read and thrown away, in seconds: else its client may not see why."""
 MAX_RECEIVE = 16 * 1024
@@ -117,6 +119,15 @@ class BoundedConnection(H11Protocol):
             self._head = None
         elif idle and self._head is None and self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
             self._head = self.loop.call_later(HEAD_S, self.transport.abort)
+
+    def handle_events(self) -> None:
+        """Read what has arrived, unless it is a head of too many lines."""
+        if self.conn.their_state is h11.IDLE:
+            head = _HEAD_END.split(self.conn.trailing_data[0], 1)[0]
+            if head.count(b"\n") > MAX_HEADERS:
+                self.send_400_response(f"a request takes at most {MAX_HEADERS} header fields")
+                return
+        super().handle_events()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers, and uncount the connection."""

@@ -4,6 +4,7 @@ import asyncio
 import logging
 import socket
 import time
+from asyncio.sslproto import SSLProtocol
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -13,7 +14,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from jumok_serve.http.application import Application
-from jumok_serve.http.connections import HEAD_S, MAX_HEAD_BYTES, BoundedConnection
+from jumok_serve.http.connections import HEAD_S, MAX_HEAD_BYTES, MAX_RECEIVE, BoundedConnection
 from jumok_serve.service.address import format_address, listen
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.limits import ServiceLimits
@@ -75,6 +76,9 @@ class HttpPort:
             CredentialsError: the certificates are unusable.
         """
         context = None if self._tls is None else self._tls.ssl_context()
+        if context is not None:
+            # asyncio up to Python 3.14 has no setting for it, and takes 256 KiB for a connection that sends nothing.
+            SSLProtocol.max_size = MAX_RECEIVE
         bound = await asyncio.to_thread(listen, self._host, self._number, self._setting)
         if bound.family != socket.AF_UNIX:
             self._number = bound.getsockname()[1]

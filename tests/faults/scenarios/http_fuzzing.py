@@ -1,4 +1,4 @@
-"""Random HTTP requests, made from the OpenAPI documents of all APIs: none may break a server, with tokens or without."""
+"""Random HTTP requests, made from OpenAPI documents: none may break a server, with tokens or without."""
 
 import asyncio
 import itertools

@@ -1,5 +1,6 @@
 """The largest requests: each field of each API in turn fills all that a request may have."""
 
+import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -217,12 +218,10 @@ NUMBERS: Mapping[int, Sequence[float]] = {
 def _values(of: FieldDescriptor, sizes: Sizes, encoding: Encoding) -> Iterator[tuple[str, Any]]:
     """Yield values of a field, with the names of the fillings."""
     if of.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        texts: Iterator[tuple[str, Any]]
-        texts = (_lists if of.is_repeated else _texts)(sizes, encoding, _patterns(of.name))
-        yield from (
-            (name, value) if of.type == FieldDescriptor.TYPE_STRING else (name, value.encode()) for name, value in texts
-        )
-    elif of.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE:
+        make: Callable[..., Iterator[tuple[str, Any]]] = _lists if of.is_repeated else _texts
+        for name, value in make(sizes, encoding, _patterns(of.name)):
+            yield name, value.encode() if of.type == FieldDescriptor.TYPE_BYTES else value
+    elif of.message_type is not None:
         if of.is_repeated:
             for count in (encoding.room // encoding.item, sizes.fields - 64, sizes.texts, 1000):
                 yield f"{count} empty ones", [GetMessageClass(of.message_type)() for _ in range(count)]
@@ -316,20 +315,17 @@ def _filled(method: MethodDescriptor, sizes: Sizes, encoding: Encoding) -> Itera
                     continue
                 message = kind()
                 message.CopyFrom(base)
-                _put(
-                    message,
-                    path,
-                    [text] if path[-1].is_repeated else text.encode() if path[-1].name == "file" else text,
-                )
+                of = path[-1]
+                _put(message, path, [text] if of.is_repeated else text.encode() if of.name == "file" else text)
                 _put(message, where, number)
                 yield _name(path), f"{name}, {switch} {number}", message
     if "settings.format" in map(_name, _fields(method.input_type)):
         for file_format in FORMATS:
             for name, text in _texts(sizes, encoding, PATTERNS):
-                message: Any = kind()
-                message.CopyFrom(base)
-                message.settings.format, message.file = file_format, text.encode()
-                yield "file", f"{name} as {file_format}", message
+                file: Any = kind()
+                file.CopyFrom(base)
+                file.settings.format, file.file = file_format, text.encode()
+                yield "file", f"{name} as {file_format}", file
 
 
 def _over_grpc(method: MethodDescriptor, sizes: Sizes) -> Iterator[Large]:
@@ -353,9 +349,8 @@ def _over_grpc(method: MethodDescriptor, sizes: Sizes) -> Iterator[Large]:
         for filling in ("letters", "commas"):
             value = PATTERNS[filling] * ((METADATA - 1024) // len(PATTERNS[filling]))
             if header != "content-type":
-                yield Large(
-                    "gRPC", name, header, filling, GrpcCall(method=method, data=valid, metadata=((header, value),))
-                )
+                call = GrpcCall(method=method, data=valid, metadata=((header, value),))
+                yield Large("gRPC", name, header, filling, call)
 
 
 def _varint(number: int) -> bytes:
@@ -385,7 +380,8 @@ ANY: Mapping[str, Callable[[int], str]] = {
     "4,000 names": lambda size: "{" + ",".join(f'"{n:x}":0' for n in range(min(4000, size // 8))) + "}",
 }
 """Any JSON in place of a field's value."""
-WHOLE = ANY | {
+WHOLE: Mapping[str, Callable[[int], str]] = {
+    **ANY,
     "an exponent": lambda size: "1e" + "9" * (size - 2),
     "a deep list": lambda size: "[" * (size // 2) + "]" * (size // 2),
     "a deep object": lambda size: '{"a":' * (size // 6) + "0" + "}" * (size // 6),
@@ -406,13 +402,13 @@ def _over_json(method: MethodDescriptor, verb: str, path: str, sizes: Sizes) -> 
     in_path = [of.name for of in method.input_type.fields if f"{{{of.name}}}" in path]
     for of, filling, message in _filled(method, sizes, encoding):
         if of not in in_path:
-            yield Large("JSON", name, of, filling, _json_request(verb, path, _json(message, of)))
-    for of in (of for of in _fields(method.input_type) if of[0].name not in in_path):
+            yield Large("JSON", name, of, filling, _json_request(verb, path, _json(message)))
+    for place in (place for place in _fields(method.input_type) if place[0].name not in in_path):
         for filling, raw in ANY.items():
             tree = _plausible(method.input_type)
-            _put_json(tree, of)
+            _put_json(tree, place)
             body = json.dumps(tree).replace(f'"{_MARK}"', raw(sizes.message - ROOM)).encode()
-            yield Large("JSON", name, _name(of), filling, _json_request(verb, path, body))
+            yield Large("JSON", name, _name(place), filling, _json_request(verb, path, body))
     plain = json.dumps(_plausible(method.input_type)).encode()
     yield from _in_head("own", verb, path, in_path, plain)
     for filling, raw in WHOLE.items():
@@ -421,7 +417,7 @@ def _over_json(method: MethodDescriptor, verb: str, path: str, sizes: Sizes) -> 
     yield Large("JSON", name, "the body", "too large", _json_request(verb, path, bytes(sizes.message + 1)))
 
 
-def _json(message: Message, _: str) -> bytes:
+def _json(message: Message) -> bytes:
     """Write a message without the time that protobuf takes for large ones."""
     return json.dumps(_tree(message), ensure_ascii=False, separators=(",", ":")).encode()
 
@@ -440,8 +436,6 @@ def _scalar(of: FieldDescriptor, value: Any) -> Any:
     if of.message_type is not None:
         return _tree(value)
     if of.type == FieldDescriptor.TYPE_BYTES:
-        import base64
-
         return base64.b64encode(value[: len(value) * 2 // 3]).decode()
     if of.cpp_type == FieldDescriptor.CPPTYPE_DOUBLE and not abs(value) < float("inf"):
         return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
@@ -480,9 +474,8 @@ def _in_head(api: str, verb: str, path: str, names: Iterable[str], body: bytes =
     for header in HEADERS:
         for filling in ("letters", "commas"):
             sent = {**headers, header: PATTERNS[filling] * (most // len(PATTERNS[filling]))}
-            yield Large(
-                f"{api} head", name, header, filling, HttpRequest(verb=verb, path=_at(path), headers=sent, body=body)
-            )
+            request = HttpRequest(verb=verb, path=_at(path), headers=sent, body=body)
+            yield Large(f"{api} head", name, header, filling, request)
     sent = {**headers, **{f"x-{number}": "a" for number in range(most // 12)}}
     yield Large(f"{api} head", name, "headers", "many", HttpRequest(verb=verb, path=_at(path), headers=sent, body=body))
 
@@ -508,17 +501,18 @@ def _over_other(name: str, sizes: Sizes) -> Iterator[Large]:
         for filling, raw in ANY.items():
             body = json.dumps(_with(base, of, _MARK)).replace(f'"{_MARK}"', raw(encoding.room)).encode()
             yield Large("other JSON", name, of, filling, _json_request(verb, path, body))
-        of = of.replace("dictionaries.", "dictionaries[0].")
         others = "&".join(f"{other}={quote(str(value))}" for other, value in base.items() if other != of)
+        in_form = of.replace("dictionaries.", "dictionaries[0].")
         for filling, text in _texts(sizes, form, patterns):
-            body = f"{others}&{of}={quote(text)}".encode()
+            body = f"{others}&{in_form}={quote(text)}".encode()
             yield Large("other form", name, of, filling, _form_request(verb, path, body))
-            plain = f"{others}&{of}={PATTERNS['letters'] * form.room}".encode()
         for filling, value in {"plain": "a" * form.room, "signs": "+" * form.room, "broken": "%" * form.room}.items():
-            yield Large("other form", name, of, filling, _form_request(verb, path, f"{others}&{of}={value}".encode()))
-        for count in {min(MAX_FORM_FIELDS - 16, form.room // (len(of) + 3)), form.room // (len(of) + 3)}:
-            plain = "&".join([others, *[f"{of}=a"] * count]).encode()
-            yield Large("other form", name, of, f"{count} times", _form_request(verb, path, plain))
+            body = f"{others}&{in_form}={value}".encode()
+            yield Large("other form", name, of, filling, _form_request(verb, path, body))
+        most = form.room // (len(in_form) + 3)
+        for count in sorted({min(MAX_FORM_FIELDS - 16, most), most}):
+            body = "&".join([others, *[f"{in_form}=a"] * count]).encode()
+            yield Large("other form", name, of, f"{count} times", _form_request(verb, path, body))
     body = json.dumps(base).encode()
     yield from _in_head("other", verb, path, [*(["id"] if "{id}" in path else []), *schemas], body)
 

@@ -1,9 +1,11 @@
 """Requests that are no requests: wrong bodies, endless bodies, header bombs, smuggling shapes, slow clients."""
 
+import gc
 import json
 import socket
 import ssl
 import sys
+from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -323,6 +325,17 @@ def test_tls_serves_the_current_certificate(translator: Translator, tmp_path: Pa
         authority.issue("server")
         assert shown() != first
         assert statuses(converse(served, HEALTH)) == []
+
+
+def test_a_connection_that_sends_nothing_takes_little_memory(translator: Translator, tmp_path: Path) -> None:
+    certificate, key = Authority.make(tmp_path).issue("server")
+    with serving_http(translator, tls=TlsFiles(certificate=certificate, key=key)) as served, connect(served):
+        for _ in range(1000):
+            made = [one for one in gc.get_objects() if type(one) is SSLProtocol]
+            if made:
+                break
+            converse(served, HEALTH)
+        assert [len(one._ssl_buffer) for one in made] == [connections.MAX_RECEIVE] * len(made)  # type: ignore[attr-defined]
 
 
 def test_mutual_tls_needs_a_certificate(translator: Translator, tmp_path: Path) -> None:

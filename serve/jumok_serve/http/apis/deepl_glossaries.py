@@ -249,7 +249,8 @@ async def _pair(incoming: Incoming, fields: Mapping[str, Any]) -> messages.Gloss
     if Direction(source, target) not in directions:
         pairs = ", ".join(f"{one.source} to {one.target}" for one in directions)
         raise InvalidArgumentError(
-            f"source_lang, target_lang: no model translates from {reprlib.repr(source)} to {reprlib.repr(target)}; choose of {pairs}",
+            f"source_lang, target_lang: no model translates from {reprlib.repr(source)} to {reprlib.repr(target)}; "
+            f"choose of {pairs}",
             field="target_lang",
         )
     return messages.GlossaryEntries(source_language_code=source, target_language_code=target)

@@ -40,6 +40,7 @@ class Method(NamedTuple):
     verb: str
     path: str
     name: str
+    fields: Descriptor
     request: type[Message]
     response: type[Message]
     streams: bool
@@ -55,6 +56,7 @@ def _methods_of(*files: FileDescriptor) -> Iterator[Method]:
                     verb=verb.upper(),
                     path=getattr(rule, verb),
                     name=f"/{service.full_name}/{method.name}",
+                    fields=method.input_type,
                     request=GetMessageClass(method.input_type),
                     response=GetMessageClass(method.output_type),
                     streams=method.server_streaming,
@@ -137,7 +139,7 @@ def _message_of(method: Method, incoming: Incoming) -> Message:
     fields = {**incoming.fields, **incoming.path}
     incoming.fields.clear()
     message = method.request()
-    long = list(_take_long(fields, message.DESCRIPTOR))
+    long = list(_take_long(fields, method.fields))
     try:
         json_format.ParseDict(fields, message)
         for place, text in long:

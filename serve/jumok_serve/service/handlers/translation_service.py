@@ -53,7 +53,7 @@ from jumok_serve.service.handlers.requests import (
     parse_request,
     single_text_field_names,
 )
-from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, RequestWork
+from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, RequestWork, size_of
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel, Scoring
@@ -124,7 +124,7 @@ class TranslationService(TranslationServiceServicer):
                     def make_response() -> TranslateTextResponse:
                         return response_to_proto(pending.collect(), pending.timings())
 
-                    return await self._work.run(make_response, attends, _max_tokens(chosen, parsed, pending))
+                    return await self._work.run(make_response, attends, _max_tokens(chosen, parsed, pending, contents))
                 finally:
                     pending.cancel()
 
@@ -161,7 +161,7 @@ class TranslationService(TranslationServiceServicer):
                             timings=timings_to_proto(pending.timings()),
                         )
 
-                    max_tokens = _max_tokens(chosen, parsed, pending)
+                    max_tokens = _max_tokens(chosen, parsed, pending, [request.content])
                     attends = parsed.parameters.attends
                     await write_response(context, await self._work.run(make_response, attends, max_tokens))
                 finally:
@@ -368,11 +368,11 @@ def _scored(scoring: Scoring) -> Generator[int, None, ScoreTextResponse]:
     return scores_to_proto(scores)
 
 
-def _max_tokens(chosen: ChosenModels, parsed: ParsedRequest, pending: Pending) -> int:
-    """Return the most tokens of a request's translations."""
+def _max_tokens(chosen: ChosenModels, parsed: ParsedRequest, pending: Pending, texts: Sequence[str]) -> int:
+    """Return the most tokens of a request's translations; texts that no model translates count by their size."""
     if parsed.parameters.in_parts and len(chosen.models) > 1:  # the sentences of the second model are not known
         return MAX_INLINE_TOKENS + 1
-    return len(pending.futures) * parsed.max_tokens
+    return max(len(pending.futures) * parsed.max_tokens, size_of(texts))
 
 
 def _is_quick(texts: Sequence[str], parameters: TranslationParameters) -> bool:

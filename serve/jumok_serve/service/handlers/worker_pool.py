@@ -245,7 +245,7 @@ class RequestWork:
             with interruptible(left.is_set):
                 return start()
 
-        job = self.tokenizing.submit(run, current_caller(), _size(*texts))
+        job = self.tokenizing.submit(run, current_caller(), size_of(*texts))
         try:
             return await asyncio.wrap_future(job)
         except asyncio.CancelledError:  # has cancelled a queued job, but not a running one
@@ -254,14 +254,14 @@ class RequestWork:
             raise
 
 
-def _size(*texts: Sequence[str]) -> int:
+def size_of(*texts: Sequence[str]) -> int:
     """Count the characters of texts, with the fixed cost of each."""
     return sum(CHARACTERS_PER_TEXT + len(text) for group in texts for text in group)
 
 
 def _is_short(*texts: Sequence[str]) -> bool:
     """True if tokenizing takes little more time than a thread switch."""
-    return _size(*texts) <= MAX_INLINE_CHARACTERS
+    return size_of(*texts) <= MAX_INLINE_CHARACTERS
 
 
 def _cancel_result(job: "Future[Job]") -> None:

@@ -1,0 +1,149 @@
+"""Large values of HTTP requests: read and written outside of the event loop, or refused with a short reason."""
+
+import asyncio
+import http.client
+import json
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from jumok_proto.v1 import translation_pb2
+from jumok_serve import GlossaryStore
+from jumok_serve.http import site
+from jumok_serve.http.apis import deepl, libretranslate
+from jumok_serve.http.connections import MAX_HEADERS
+from jumok_serve.service.handlers.requests import MAX_NAME_CHARACTERS, check_request
+from jumok_serve.translator import Translator
+from tests.support.logs import own_records
+from tests.support.servers.http_server import Served, call, serving_http
+
+LONG = site.MAX_INLINE_BYTES + 1
+
+
+@pytest.fixture(scope="module")
+def served(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
+    store = GlossaryStore(tmp_path_factory.mktemp("glossaries"))
+    with serving_http(translator, glossaries=store) as opened:
+        yield opened
+
+
+def send(served: Served, path: str, body: str) -> Any:
+    return call(f"{served.url}{path}", raw=body.encode(), headers={"content-type": "application/json"})
+
+
+def test_long_texts_of_own_json_arrive_whole_and_at_their_places(served: Served) -> None:
+    long = "".join(f"word{number}\tWört\n" for number in range(LONG // 10))
+    tsvs = {"en": "a\tb\n", "fr": long, "it": long.upper()}
+    dictionaries = [{"sourceLanguageCode": source, "tsv": tsv} for source, tsv in tsvs.items()]
+    assert send(served, "/v1/glossaries", json.dumps({"name": "long", "dictionaries": dictionaries})).status == 200
+    for source in tsvs:
+        found = call(f"{served.url}/v1/glossaries/long/entries?source_language_code={source}")
+        assert found.content["entries"]["tsv"] == tsvs[source]
+
+
+def test_long_texts_in_lists_of_own_json_are_named_with_their_index(served: Served) -> None:
+    contents = json.dumps({"contents": ["a", "b" * 100_001]})
+    refused = send(served, "/v1/text:translate", contents)
+    assert refused.status == 400
+    assert "100001" in refused.content["error"]["message"]
+    assert "contents[1]" in json.dumps(refused.content)
+
+
+@pytest.mark.parametrize("value", ['"{}"', "[]", "[1]", '{"a": 1}', "1", "null"])
+def test_other_json_in_place_of_texts_is_refused_or_left_out(served: Served, value: str) -> None:
+    value = value.replace("{}", "a" * LONG)
+    for field in ("model", "contents", "options", "glossary", "truncate"):
+        answer = send(served, "/v1/text:translate", f'{{"contents": ["a man"], "{field}": {value}}}')
+        assert answer.status in {200, 400, 404}
+        assert len(json.dumps(answer.content)) < 4096 or answer.status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/text:translate", r'{"contents": ["a man"], "options": {"\ud800": 1}}'),
+        ("/v1/text:translate", r'{"contents": ["a man"], "options": "\udc00"}'),
+        ("/v1/text:translate", r'{"\uD800": 1}'),
+        ("/v1/text:translate", r'{"contents": ["a \uDBFF man"]}'),
+        ("/translate", r'{"q": "a", "source": "en", "target": "de", "other": ["\ud800"]}'),
+        ("/v2/translate", r'{"text": ["a"], "target_lang": "de", "\udfff": 1}'),
+    ],
+)
+def test_halves_of_surrogate_pairs_are_refused_at_any_place(
+    served: Served, path: str, body: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    refused = send(served, path, body)
+    assert refused.status == 400
+    assert "half of a surrogate pair" in json.dumps(refused.content)
+    assert not own_records(caplog)
+
+
+def test_pairs_of_surrogates_and_hangul_are_read(served: Served) -> None:
+    content = r'{"q": "\ud83d\ude00 \ud55c", "source": "en", "target": "de"}'
+    assert send(served, "/translate", content).content == {"translatedText": "\U0001f600 한"}
+
+
+@pytest.mark.parametrize("many", [MAX_HEADERS - 20, MAX_HEADERS + 1])
+def test_the_header_fields_of_a_request_are_bounded(served: Served, many: int) -> None:
+    connection = http.client.HTTPConnection(served.url.removeprefix("http://"))
+    for _ in range(2):  # also those of the second request of a connection
+        connection.request("GET", "/health", headers={f"x-{number}": "a" for number in range(many)})
+        answer = connection.getresponse()
+        answer.read()
+        assert answer.status == (200 if many < MAX_HEADERS else 400)
+    connection.close()
+
+
+@pytest.mark.parametrize("field", ["model", "source_language_code", "glossary.stored"])
+def test_names_are_bounded_before_they_are_compared(served: Served, field: str) -> None:
+    request = translation_pb2.TranslateTextRequest(contents=["a man"])
+    holder, _, name = field.rpartition(".")
+    target = getattr(request, holder) if holder else request
+    setattr(target, name, "é" * MAX_NAME_CHARACTERS)
+    check_request(request)
+    setattr(target, name, "é" * (MAX_NAME_CHARACTERS + 1))
+    with pytest.raises(ValueError, match=f"{field} takes at most {MAX_NAME_CHARACTERS} characters"):
+        check_request(request)
+
+
+@pytest.mark.parametrize(
+    ("api", "path", "texts"), [(libretranslate, "/translate", "q"), (deepl, "/v2/translate", "text")]
+)
+def test_large_requests_and_responses_of_others_are_made_in_threads(
+    served: Served, api: Any, path: str, texts: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = list[str]()
+
+    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return work(*arguments)
+
+        return run
+
+    monkeypatch.setattr(api, "_request", noted(api._request))
+    monkeypatch.setattr(api, "_response", noted(api._response))
+    others = {"source": "en", "target": "de"} if path == "/translate" else {"source_lang": "EN", "target_lang": "DE"}
+    content = ["\U0001f600" * 1000] * 32
+    answer = call(f"{served.url}{path}", {texts: content, **others})
+    assert answer.status == 200
+    assert len(threads) == 2
+    assert all(name.startswith("parsed") for name in threads)
+
+
+def test_responses_of_many_texts_that_no_model_translates_are_made_in_threads(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inline = list[int]()
+    to_thread = asyncio.to_thread
+
+    async def noted(*arguments: Any) -> Any:
+        inline.append(1)
+        return await to_thread(*arguments)
+
+    monkeypatch.setattr("jumok_serve.service.handlers.worker_pool.asyncio.to_thread", noted)
+    answer = call(f"{served.url}/v1/text:translate", {"contents": [""] * 1000})
+    assert len(answer.content["translations"]) == 1000
+    assert inline == [1]
