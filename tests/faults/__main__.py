@@ -124,6 +124,12 @@ def main() -> int:
         help="after attacks, before memory is read; default: 60",
     )
     parser.add_argument(
+        "--largest",
+        default="",
+        metavar="PATTERN",
+        help="of the largest requests only those whose names match; default: all",
+    )
+    parser.add_argument(
         "--health-ms",
         type=float,
         default=100,
@@ -163,6 +169,7 @@ def main() -> int:
         soak_s=arguments.soak,
         attackers=arguments.attackers,
         attack_rest_s=arguments.attack_rest,
+        largest=arguments.largest,
         health_ms=arguments.health_ms,
         seed=arguments.seed,
     )

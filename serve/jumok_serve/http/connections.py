@@ -90,7 +90,9 @@ class BoundedConnection(H11Protocol):
 
     def _linger(self) -> bool:
         """Wait for the client's end if its request is refused before all of it has arrived; returns False if not."""
-        if self._lingers_for or self.conn.their_state is not h11.SEND_BODY or self.transport.is_closing():
+        begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
+        arriving = begun or self.conn.their_state is h11.SEND_BODY
+        if self._lingers_for or not arriving or self.transport.is_closing():
             return False
         self._lingers_for = 2 * self._limits.max_message_bytes
         if self.transport.can_write_eof():

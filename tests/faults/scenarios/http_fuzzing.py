@@ -46,8 +46,8 @@ class Answered:
         for name, path, verb in OPERATIONS:
             try:
                 each_random_request(name, path, verb, self._send, count=count // VARIED + 1, number=seed)
-            except Exception as error:  # of the check, or a connection that broke: the operation ends
-                self.wrong.append(f"{verb} {path}: {error}")
+            except (Exception, BaseExceptionGroup) as error:  # of a check, or a broken connection: the operation ends
+                self.wrong.append(f"{verb} {path}: {error!r}")
 
     def close(self) -> None:
         """Close the connection."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import http.client
-import os
+import re
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -176,9 +176,8 @@ async def largest_fields(plan: Plan, findings: Findings) -> None:
 
 
 def _send_all(plan: Plan, server: Server, http_address: str) -> Sent:
-    requests = largest_requests(SERVICES, Sizes.of(ServiceLimits()))
-    if part := os.environ.get("LARGEST_PART"):
-        requests = (one for one in requests if part in str(one))
+    everything = largest_requests(SERVICES, Sizes.of(ServiceLimits()))
+    requests = (one for one in everything if re.search(plan.largest, str(one)))
     caller = Caller(server.address, http_address, LEAVES_AFTER_S)
     with health_waits(server.address) as waits:
         waits.longest_s()

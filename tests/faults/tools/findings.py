@@ -24,6 +24,7 @@ class Plan:
         soak_s: how long the server runs under full load.
         attackers: connections of an attack, each with as many calls as it may have.
         attack_rest_s: time after the attacks, until memory is looked at.
+        largest: pattern of the names of those of the largest requests that are sent.
         health_ms: longest wait for health beside the largest requests, in milliseconds.
         seed: of all that is random.
     """
@@ -41,6 +42,7 @@ class Plan:
     soak_s: float
     attackers: int
     attack_rest_s: float
+    largest: str
     health_ms: float
     seed: int
 

@@ -26,8 +26,8 @@ from jumok_serve.tasks.terms import TermFinder
 MAX_LISTED_TOKENS = 256
 """Most tokens of a list option; every step reads the list for every row."""
 MAX_CACHED_OPTIONS = 256
-MAX_NAME_CHARACTERS = 4096
-"""Most characters of a name, or of a language: as many as a path has."""
+MAX_NAME_CHARACTERS = 100_000
+"""Most characters of a name, or of a language, as of a text: longer ones take a tenth of a second to compare."""
 NAMES = frozenset({"model", "name", "source_language_code", "target_language_code", "glossary", "stored", "format"})
 """Fields that have a name; ``glossary`` is one where it is no message."""
 

@@ -125,7 +125,7 @@ class Glossary:
 
 
 def _add(terms: dict[str, str], source: str, targets: object) -> None:
-    checked, key = _checked_targets(source, targets), _key(source)
+    key, checked = _key(source), _checked_targets(source, targets)
     if key in terms:
         raise _refused(f"two entries match {source!r}: put all target terms into one entry")
     terms[key] = _SEPARATOR.join(checked)
