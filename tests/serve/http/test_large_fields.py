@@ -38,9 +38,9 @@ def test_long_texts_of_own_json_arrive_whole_and_at_their_places(served: Served)
     tsvs = {"en": "a\tb\n", "fr": long, "it": long.upper()}
     dictionaries = [{"sourceLanguageCode": source, "tsv": tsv} for source, tsv in tsvs.items()]
     assert send(served, "/v1/glossaries", json.dumps({"name": "long", "dictionaries": dictionaries})).status == 200
-    for source in tsvs:
+    for source, tsv in tsvs.items():
         found = call(f"{served.url}/v1/glossaries/long/entries?source_language_code={source}")
-        assert found.content["entries"]["tsv"] == tsvs[source]
+        assert found.content["entries"]["tsv"] == tsv
 
 
 def test_long_texts_in_lists_of_own_json_are_named_with_their_index(served: Served) -> None:
