@@ -50,7 +50,7 @@ class Ending(NamedTuple):
 
 @dataclass(kw_only=True)
 class Sent:
-    """What became of the requests."""
+    """Outcomes of the requests."""
 
     endings: Counter[str] = field(default_factory=Counter)
     undocumented: list[str] = field(default_factory=list)

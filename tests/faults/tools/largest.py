@@ -45,7 +45,7 @@ PATTERNS = {
     "lines": "a\tb\n",
     "commas": "a,",
 }
-"""What texts are made of."""
+"""Fillings of texts."""
 PLAIN = ("letters", "emoji", "escapes", "commas")
 """Those of fields that are not texts."""
 TEXTS = frozenset({"content", "contents", "targets", "target_prefix", "target_prefixes", "tsv", "file", "q", "text"})
@@ -80,7 +80,7 @@ HEADERS = ("authorization", "x-request-id", "content-type", "origin", "accept", 
 
 @dataclass(frozen=True, kw_only=True)
 class Sizes:
-    """What a request may have.
+    """Bounds of a request.
 
     Attributes:
         message: bytes of a message or body.
