@@ -149,5 +149,5 @@ XLIFF = FileFormat(
     xliff_pieces,
     "xml",
     MarkupRules(ignore_tags=CODES, non_splitting_tags=INLINE),
-    Parts(name="tags, attributes and entities", marks="<=&", size=360, most=450_000),
+    Parts(name="tags, attributes and entities", marks="<=&", size=380, most=450_000),
 )

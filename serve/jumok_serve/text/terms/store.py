@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 
-from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError
+from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError, printable
 from jumok_proto.glossaries.stored import GlossaryDictionary, GlossaryEntries, StoredGlossary
 from jumok_serve.files import UnusableFileError
 from jumok_serve.text.terms.dictionaries import choose, of_pair
@@ -283,7 +283,8 @@ def _read_folder(folder: Path) -> dict[str, GlossaryFile]:
         except (OSError, UnusableFileError) as error:
             if isinstance(error, OSError) and error.errno in _PASSING:
                 raise
-            logger.warning("glossary %s is left out: %s; restore the file, or delete it", path, error)
+            shown = printable(str(path))
+            logger.warning("glossary %s is left out: %s; restore the file, or delete it", shown, error)
             continue
         files[file.glossary.id] = file
     return files
