@@ -129,14 +129,14 @@ def test_bodies_of_strangers_take_no_room_of_others(guarded: Guarded) -> None:
         for connection in held:
             connection.sendall(head("POST", "/translate", LARGEST) + b'{"q": "' + b"a" * (LARGEST // 2))
         assert call(f"{guarded.served.url}/translate", {**TEXT, "api_key": guarded.token}).status == 200
-        assert intake.budget.free == free
+        assert free - intake.budget.free < 1000  # the answered request may not have ended yet
         assert own - intake.stranger_budget.free <= own // 2
     finally:
         for connection in held:
             connection.close()
     for _ in range(1000):
         call(f"{guarded.served.url}/health")
-        if intake.stranger_budget.free == own:
+        if (intake.budget.free, intake.stranger_budget.free) == (free, own):
             break
     assert (intake.budget.free, intake.stranger_budget.free) == (free, own)
 
