@@ -23,7 +23,7 @@ LIMITS = ServiceLimits(
 )
 SIZES = Sizes.of(LIMITS)
 EACH = 16
-"""One of so many requests is sent; each part of the tests begins with another one."""
+"""Step between two requests that are sent; each part of the tests begins with another one."""
 
 
 @pytest.fixture(scope="module")

@@ -121,7 +121,7 @@ def test_libretranslate_takes_the_key_from_everywhere(guarded: Guarded) -> None:
 
 
 def test_bodies_of_strangers_take_no_room_of_others(guarded: Guarded) -> None:
-    """They hold bytes of their own, of which an address has half, and give them back."""
+    """They hold bytes of their own, an address at most half of these, and give them back."""
     intake = guarded.served.server.intake
     free, own = intake.budget.free, intake.stranger_budget.free
     held = [connect(guarded.served) for _ in range(4)]
