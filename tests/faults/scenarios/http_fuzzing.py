@@ -22,7 +22,7 @@ TIMEOUT_S = 60.0
 MORE_MIB = 48
 """More memory at the end than after a first round: allocators keep a little, and glossaries stay."""
 FIRST = 10
-"""The first round sends every request of this step."""
+"""Step between two requests of the first round."""
 
 
 class Answered:
