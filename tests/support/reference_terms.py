@@ -1,6 +1,7 @@
 """Terms by brute force: reading of complete hypotheses, and dynamic beam allocation over dense arrays."""
 
 from collections.abc import Iterator, Sequence
+from functools import reduce
 
 import numpy as np
 
@@ -34,10 +35,12 @@ def missing_terms(tokens: Sequence[int], terms: Terms) -> int:
 
 def state_after(terms: Terms, tokens: Sequence[int], eos_ids: tuple[int, ...] = ()) -> TermState:
     """The state of a row after all its tokens."""
-    state = TermAutomaton(terms, eos_ids).start
-    for token in tokens:
-        state = state.next(token)
-    return state
+    return follow(TermAutomaton(terms, eos_ids), tokens)
+
+
+def follow(automaton: TermAutomaton, tokens: Sequence[int]) -> TermState:
+    """The state that an automaton reaches by all tokens of a row."""
+    return reduce(automaton.next, tokens, automaton.start)
 
 
 def all_hypotheses(
@@ -88,8 +91,10 @@ def reference_term_search(
             log_probs = process(log_softmax(step((*prompt, *tokens))), prompt, tokens, options)
             if options.renormalize:
                 log_probs = log_softmax(log_probs)
-            state = state_of(tokens)
-            boosted, most = state.boosted, size + len(options.eos_ids) + (AFTER_TERM if state.awaits_end else 0)
+            automaton = TermAutomaton(terms, options.eos_ids)
+            state = follow(automaton, (*prefix, *tokens))
+            boosted = automaton.boosted(state)
+            most = size + len(options.eos_ids) + (AFTER_TERM if state.awaits_end else 0)
             others = [token for token in np.argsort(-log_probs, kind="stable").tolist() if token not in boosted]
             for token in (*boosted, *others[:most]):
                 added = float(log_probs[token])

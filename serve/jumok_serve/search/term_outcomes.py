@@ -18,7 +18,7 @@ class Outcomes(NamedTuple):
     """States after all tokens, by column of `OutcomeTable`.
 
     Attributes:
-        boosted: True for the tokens of `TermState.boosted`.
+        boosted: True for the tokens of `TermAutomaton.boosted`.
         left, bank, surplus: those of the states.
         known: False as long as a state has not been looked at.
     """
@@ -94,7 +94,7 @@ class OutcomeTable:
         """Find the outcomes of a state."""
         size = len(self._joined)
         boosted, surplus, known = np.zeros((3, size), np.bool_)
-        boosted[[self._columns[token] for token in state.boosted]] = True
+        boosted[[self._columns[token] for token in self._automaton.boosted(state)]] = True
         left, bank = np.zeros((2, size), np.int32)
         known[:] = True
         for joins in (False, True) if state.awaits_end else (None,):
@@ -141,6 +141,6 @@ class OutcomeTable:
 
     def _look_at(self, state: TermState, outcomes: Outcomes, column: int) -> None:
         """Find the outcome of one token by its state."""
-        after = state.next(int(self._tokens[column]))
+        after = self._automaton.next(state, int(self._tokens[column]))
         outcomes.left[column], outcomes.bank[column], outcomes.surplus[column] = after.left, after.bank, after.surplus
         outcomes.known[column] = True

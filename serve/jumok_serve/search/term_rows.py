@@ -156,9 +156,10 @@ class TermRows:
         if number is None:
             number = self._numbers[state] = len(self._states)
             self._states.append(state)
-            self._table.extend((state.left, state.bank, state.surplus, self._most_others(state), len(state.boosted)))
+            boosted = self._automaton.boosted(state)
+            self._table.extend((state.left, state.bank, state.surplus, self._most_others(state), len(boosted)))
             self._table.extend([_UNKNOWN] * (_FIELDS - _AFTER_OTHER + len(self._tokens)))
-            self._table.extend([token in state.boosted for token in self._tokens])
+            self._table.extend([token in boosted for token in self._tokens])
             self._fields.table, _ = self._table.buffer_info()
         return number
 
@@ -168,7 +169,7 @@ class TermRows:
             return
         self._ready.add(state)
         first = self._number(state) * (_FIELDS + 2 * len(self._tokens)) + _AFTER_OTHER
-        others = [self._number(state.after_other(joins)) for joins in (False, True)]
+        others = [self._number(self._automaton.after_other(state, joins=joins)) for joins in (False, True)]
         after = array("i", others)
         for token in self._tokens:
             if self._automaton.is_ambiguous:
@@ -179,8 +180,8 @@ class TermRows:
     def _after(self, state: TermState, token: int, others: Sequence[int]) -> int:
         """Return the number of the next state, given those after tokens of no term."""
         automaton = self._automaton
-        if token in state.boosted:
-            return self._number(state.next(token))
+        if token in automaton.boosted(state):
+            return self._number(automaton.next(state, token))
         # Of tokens that are not boosted, only these may change the state. Python looks at the few such steps.
         return _UNKNOWN if token in automaton.once_tokens else others[automaton.terms.continues_word(token)]
 

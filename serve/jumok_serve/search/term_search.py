@@ -73,7 +73,7 @@ class TermSearch(BeamSearch):
         self._automaton = TermAutomaton(reachable_terms(terms, options, prefix), options.eos_ids)
         state = self._automaton.start
         for token in prefix:
-            state = state.next(token)
+            state = self._automaton.next(state, token)
         self._states = [state]
         size = self._automaton.size
         last_part = options.beam_size - size * (options.beam_size // (size + 1))
@@ -143,7 +143,8 @@ class TermSearch(BeamSearch):
 
     def _most_candidates(self) -> int:
         """Return the number of candidates that the rows need."""
-        return max(_most_others(self._options, self._automaton, state) + len(state.boosted) for state in self._states)
+        automaton = self._automaton
+        return max(_most_others(self._options, automaton, one) + len(automaton.boosted(one)) for one in self._states)
 
     @property
     def steady_steps(self) -> int:
@@ -170,7 +171,8 @@ class TermSearch(BeamSearch):
         if not len(chosen) and not self._ended:
             self._ended = self._fewest_missing([] if len(ends) else self._rows_as_ended(length - 1))
         chosen_tokens, parents = found.tokens[chosen].tolist(), found.rows[chosen].tolist()
-        self._states = [self._states[row].next(token) for row, token in zip(parents, chosen_tokens, strict=True)]
+        before = [self._states[row] for row in parents]
+        self._states = [*map(self._automaton.next, before, chosen_tokens)]
         self._run_on(chosen_tokens, found.totals[chosen].tolist(), parents)
         self._merits = found.merits[chosen].tolist()
         self.scores = [0.0] * len(chosen) + [DEAD_SCORE] * (self.beam_size - len(chosen))

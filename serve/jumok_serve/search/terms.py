@@ -26,7 +26,8 @@ MAX_WORK: Final = 2**14
 """Ways to read the rows of a sentence, beyond `FEW_READINGS` a row, after which the best two of a row are followed."""
 
 _NO_TERM: Final = -1
-"""Stands for all tokens of no term."""
+_JOINED: Final = -2
+"""These stand for all tokens of no term: those that begin a word, and those that continue one."""
 
 Tokens: TypeAlias = tuple[int, ...]
 
@@ -148,65 +149,28 @@ class Reading(NamedTuple):
     pending: Tokens
 
 
+@dataclass(slots=True, eq=False)
 class TermState:
-    """The ways to read the tokens of a row.
+    """The ways to read the tokens of a row. States refer to nothing that refers to them: they are freed at once.
 
     Attributes:
         readings: the ways.
         left: tokens that the shortest way to all terms still needs.
-        complete: True if a hypothesis that ends here contains all terms.
         bank: most terms that a reading has met or begun.
         awaits_end: True if the row ends with a term, which the next token may turn into a part of a longer word.
         surplus: True if the row ends with a sequence that it may not contain again.
     """
 
-    __slots__ = (
-        *("_automaton", "_boosted", "_next", "_others", "_pending"),
-        *("awaits_end", "bank", "complete", "left", "readings", "surplus"),
-    )
-
-    def __init__(self, automaton: "TermAutomaton", readings: tuple[Reading, ...]) -> None:
-        self._automaton, self.readings = automaton, readings
-        self._pending = any(reading.pending for reading in readings)
-        self.left = min(map(automaton.left, readings))
-        self.complete = self.left == 0
-        self.bank = max(map(automaton.bank, readings))
-        self.surplus = any(map(automaton.is_surplus, readings))
-        self.awaits_end = any(map(automaton.awaits_end, readings))
-        self._boosted: frozenset[int] | None = None
-        self._next: dict[int, TermState] = {}
-        self._others: dict[bool, TermState] = {}  # after a token of no term; by whether it continues a word
+    readings: tuple[Reading, ...]
+    left: int
+    bank: int
+    awaits_end: bool
+    surplus: bool
 
     @property
-    def boosted(self) -> frozenset[int]:
-        """Tokens that go on with a term, or end the hypothesis after the last; found for the states of rows only."""
-        if self._boosted is None:
-            boosted = self._automaton.next_tokens(self.readings)
-            if self.complete and self.awaits_end:  # all likely tokens may continue the word
-                boosted.update(self._automaton.eos_ids)
-            self._boosted = frozenset(boosted)
-        return self._boosted
-
-    def next(self, token: int) -> "TermState":
-        """Return the state after a token."""
-        known = self._next.get(token)
-        if known is not None:
-            return known
-        automaton = self._automaton
-        joins = automaton.terms.continues_word(token)
-        if token not in automaton.tokens:
-            return self.after_other(joins)
-        state = self._next[token] = automaton.state_after(self.readings, token, joins=joins)
-        return state
-
-    def after_other(self, joins: bool) -> "TermState":
-        """Return the state after a token of no term, which may continue the word before it."""
-        if not self._pending:
-            return self
-        joins = joins and self.awaits_end  # else both give one state
-        if joins not in self._others:
-            self._others[joins] = self._automaton.state_after(self.readings, _NO_TERM, joins=joins)
-        return self._others[joins]
+    def complete(self) -> bool:
+        """True if a hypothesis that ends here contains all terms."""
+        return self.left == 0
 
 
 class TermAutomaton:
@@ -251,7 +215,10 @@ class TermAutomaton:
         self._once_prefixes = frozenset(one[:length] for one in self.once for length in range(1, len(one) + 1))
         self.first_reading = Reading(sum(self._shortest), ())
         self._missing: dict[int, int] = {}  # tokens of unmet terms
+        self._readings: dict[Reading, Reading] = {}
         self._states: dict[tuple[Reading, ...], TermState] = {}
+        self._after: dict[TermState, dict[int, TermState]] = {}
+        self._boosted: dict[TermState, frozenset[int]] = {}
         self._work = 0
         self.start = self._state((self.first_reading,))
 
@@ -266,9 +233,46 @@ class TermAutomaton:
         return self._work >= MAX_WORK
 
     def _state(self, readings: tuple[Reading, ...]) -> TermState:
-        if readings not in self._states:
-            self._states[readings] = TermState(self, readings)
-        return self._states[readings]
+        state = self._states.get(readings)
+        if state is None:
+            readings = tuple(self._readings.setdefault(one, one) for one in readings)
+            state = self._states[readings] = TermState(
+                readings,
+                left=min(map(self.left, readings)),
+                bank=max(map(self.bank, readings)),
+                awaits_end=any(map(self.awaits_end, readings)),
+                surplus=any(map(self.is_surplus, readings)),
+            )
+        return state
+
+    def boosted(self, state: TermState) -> frozenset[int]:
+        """Return the tokens that go on with a term, or end the hypothesis after the last."""
+        boosted = self._boosted.get(state)
+        if boosted is None:
+            tokens = self.next_tokens(state.readings)
+            if state.complete and state.awaits_end:  # all likely tokens may continue the word
+                tokens.update(self.eos_ids)
+            boosted = self._boosted[state] = frozenset(tokens)
+        return boosted
+
+    def next(self, state: TermState, token: int) -> TermState:
+        """Return the state after a token."""
+        if token in self.tokens:
+            return self._state_after(state, token, joins=self.terms.continues_word(token))
+        return self.after_other(state, joins=self.terms.continues_word(token))
+
+    def after_other(self, state: TermState, *, joins: bool) -> TermState:
+        """Return the state after a token of no term, which may continue the word before it."""
+        if not any(reading.pending for reading in state.readings):
+            return state
+        joins = joins and state.awaits_end  # else both give one state
+        return self._state_after(state, _JOINED if joins else _NO_TERM, joins=joins)
+
+    def _state_after(self, state: TermState, token: int, *, joins: bool) -> TermState:
+        after = self._after.setdefault(state, {})
+        if token not in after:
+            after[token] = self.state_after(state.readings, token, joins=joins)
+        return after[token]
 
     def state_after(self, readings: Sequence[Reading], token: int, *, joins: bool) -> TermState:
         """Return the state of a row with these readings, after a token."""

@@ -9,6 +9,7 @@ from jumok_serve.search import Terms
 from jumok_serve.search.term_outcomes import OutcomeTable
 from jumok_serve.search.terms import TermAutomaton
 from tests.serve.search.test_terms import random_terms
+from tests.support.reference_terms import follow
 
 EOS = (0, 1)
 
@@ -38,14 +39,14 @@ def test_equal_the_states_after_all_tokens(vocabulary: int, seed: int) -> None:
         table = OutcomeTable(automaton)
         states = [automaton.start]
         for _ in range(12):
-            states.append(states[-1].next(int(rng.choice(tokens[2:]))))
+            states.append(automaton.next(states[-1], int(rng.choice(tokens[2:]))))
         columns = table.columns_of(tokens)
         for state in states:
             found = table.of([state], np.zeros(len(tokens), np.int64), columns)
-            after = [state if token in EOS else state.next(token) for token in tokens.tolist()]
+            after = [state if token in EOS else automaton.next(state, token) for token in tokens.tolist()]
             expected = [(one.left, one.bank, one.surplus) for one in after]
             assert list(zip(found.left, found.bank, found.surplus, strict=True)) == expected, (terms, state.readings)
-            assert set(tokens[found.boosted].tolist()) == state.boosted
+            assert set(tokens[found.boosted].tolist()) == automaton.boosted(state)
             assert table.ends[columns].tolist() == [token in EOS for token in tokens.tolist()]
             seen += 1
             surplus += bool(found.surplus.any())
@@ -57,7 +58,7 @@ def test_equal_the_states_after_all_tokens(vocabulary: int, seed: int) -> None:
 
 def test_boosts_are_those_of_the_states_by_row_and_token() -> None:
     automaton = TermAutomaton(Terms((((7, 5),), ((6,), (3,))), joins=bytes([0] * 9 + [1])), EOS)
-    states = [automaton.start, automaton.start.next(7), automaton.start.next(6).next(2).next(7).next(5)]
+    states = [follow(automaton, tokens) for tokens in ((), (7,), (6, 2, 7, 5))]
     places = OutcomeTable(automaton).boosts(states).factors.places.tolist()
     expected = [(0, (3, 6, 7)), (1, (3, 5, 6, 7)), (2, (0, 1, 7))]
     assert places == [[row, token] for row, boosted in expected for token in boosted]

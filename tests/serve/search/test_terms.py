@@ -1,7 +1,9 @@
 """Terms: reading of hypotheses, states of rows, and terms out of reach."""
 
+import gc
 import itertools
 import math
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -13,7 +15,7 @@ from jumok_serve.search import SearchPlan, Terms, TermSpan, options_with_terms
 from jumok_serve.search.options import Sampling
 from jumok_serve.search.term_outcomes import OutcomeTable
 from jumok_serve.search.terms import TermAutomaton, reachable_terms, read_terms
-from tests.support.reference_terms import missing_terms, state_after
+from tests.support.reference_terms import follow, missing_terms, state_after
 from tests.support.search_cases import make_options
 
 VOCABULARY = 4
@@ -103,11 +105,13 @@ def test_every_state_has_a_token_that_comes_nearer() -> None:
         if any(terms.continues_word(token) for token in first):
             continue
         for tokens in itertools.chain(all_sequences(3), map(tuple, rng.integers(1, VOCABULARY, size=(20, 8)).tolist())):
-            state = state_after(terms, tokens)
+            automaton = TermAutomaton(terms)
+            state = follow(automaton, tokens)
             if not state.complete:
                 seen += 1
-                assert state.boosted
-                assert min(state.next(token).left for token in state.boosted) < state.left, (terms, tokens)
+                boosted = automaton.boosted(state)
+                assert boosted
+                assert min(automaton.next(state, token).left for token in boosted) < state.left, (terms, tokens)
     assert seen > 500
 
 
@@ -119,9 +123,7 @@ def test_terms_that_share_alternatives_have_a_state_after_any_token() -> None:
         alternatives = tuple((*longer[: index % shared + 1], (3, index)) for index in range(count))
         automaton = TermAutomaton(terms := Terms(alternatives, joins=bytes([0] * 5 + [1])))
         tokens = [2] * 20 + rng.integers(1, 7, size=30).tolist()
-        state = automaton.start
-        for token in tokens:
-            state = state.next(token)
+        state = follow(automaton, tokens)
         spans = read_terms(tokens, terms)
         assert state.bank >= count - spans.count(None)
         assert spans.count(None) < count
@@ -138,11 +140,25 @@ def test_left_is_the_length_of_the_shortest_way_to_all_terms() -> None:
 
 def test_equal_states_are_one_object() -> None:
     automaton = TermAutomaton(Terms((((5, 6),), ((7,),))))
-    assert automaton.start.next(3) is automaton.start
-    assert automaton.start.next(5).next(3).next(5) is automaton.start.next(5)
-    assert automaton.start.next(7).bank == 1
+    assert follow(automaton, [3]) is automaton.start
+    assert follow(automaton, [5, 3, 5]) is follow(automaton, [5])
+    assert follow(automaton, [7]).bank == 1
     table = OutcomeTable(automaton)
-    assert table.boosts([automaton.start]) is table.boosts([automaton.start.next(3)])
+    assert table.boosts([automaton.start]) is table.boosts([follow(automaton, [3])])
+
+
+def test_a_search_is_freed_without_the_garbage_collector() -> None:
+    """A collection that finds all states of long searches would stop the server."""
+    automaton = TermAutomaton(Terms((((5, 6), (5,)), ((7,), (8, 9))), joins=bytes([0] * 9 + [1])))
+    table = OutcomeTable(automaton)
+    table.boosts([follow(automaton, tokens) for tokens in itertools.product([3, 5, 6, 7, 8, 9], repeat=3)])
+    left = weakref.ref(automaton)
+    gc.disable()
+    try:
+        del automaton, table
+        assert left() is None
+    finally:
+        gc.enable()
 
 
 # --- reach ---
