@@ -8,8 +8,9 @@ from typing import Any
 
 import h11
 from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.utils import get_remote_addr
+from uvicorn.protocols.utils import get_remote_addr, is_ssl
 from uvicorn.server import ServerState
 
 from jumok_serve.service.address import account_of, peer_name
@@ -21,7 +22,7 @@ HEAD_S = HANDSHAKE_S
 MAX_HEAD_BYTES = 64 * 1024
 """Bytes of a request's head; texts may come in the query string."""
 MAX_HEADERS = 200
-"""Header fields of a request: each takes ten microseconds of the event loop."""
+"""Header fields of a request, or trailer fields of its body: each takes ten microseconds of the event loop."""
 _HEAD_END = re.compile(rb"\n\r?\n")
 LINGER_S = 2.0
 """Time in which the rest of a refused request is read and thrown away, in seconds: else its client may not see why."""
@@ -51,11 +52,24 @@ class LingeringTransport:
             self._transport.close()
 
 
+class _OneAhead(FlowControl):
+    """Flow control that reads nothing while a client's next request waits for the present one."""
+
+    def __init__(self, transport: Any, received: h11.Connection) -> None:
+        super().__init__(transport)
+        self._received = received
+
+    def resume_reading(self) -> None:
+        """Read again, unless a request waits."""
+        if self._received.their_state is not h11.DONE or not self._received.trailing_data[0]:
+            super().resume_reading()
+
+
 class BoundedConnection(H11Protocol):
     """Connection that is closed if its client is slow.
 
     Unlike its base class it bounds the number of connections, in all and of one address, the time for a request's
-    head, and the time in which the client reads nothing of a response.
+    head, the time in which the client reads nothing of a response, and what it holds of bodies and further requests.
 
     Args:
         open_by_account: number of open connections of each party, shared by all connections.
@@ -84,8 +98,11 @@ class BoundedConnection(H11Protocol):
         self._account = account
         self._open_by_account[account] += 1
         transport.max_size = MAX_RECEIVE
+        if is_ssl(transport):
+            transport.set_read_buffer_limits(MAX_RECEIVE)  # while reading pauses
         lingering: Any = LingeringTransport(transport, self._linger)
         super().connection_made(lingering)
+        self.flow = _OneAhead(lingering, self.conn)
         self._head = self.loop.call_later(HEAD_S, transport.abort)
 
     def _linger(self) -> bool:
@@ -115,6 +132,11 @@ class BoundedConnection(H11Protocol):
                 self.transport.abort()
             return
         super().data_received(data)
+        if self.conn.their_state is h11.SEND_BODY:
+            if self.conn.trailing_data[0].count(b"\n") > MAX_HEADERS:  # of a body's end; chunks have been taken out
+                self.transport.abort()
+            elif self.cycle.body:
+                self.flow.pause_reading()  # until the piece has been taken
         idle = self.cycle is None or self.cycle.response_complete
         if not idle and self._head is not None:
             self._head.cancel()
@@ -130,6 +152,8 @@ class BoundedConnection(H11Protocol):
                 self.send_400_response(f"a request takes at most {MAX_HEADERS} header fields")
                 return
         super().handle_events()
+        if self.conn.their_state is h11.IDLE:
+            self.flow.resume_reading()  # the rest of a head
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers, and uncount the connection."""

@@ -5,6 +5,8 @@ import json
 import socket
 import ssl
 import sys
+import threading
+import tracemalloc
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from jumok_serve.http import connections
+from jumok_serve.http.connections import MAX_RECEIVE
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
@@ -71,6 +74,12 @@ def read_until(connection: socket.socket, end: bytes) -> None:
 def send_until_cut(connection: socket.socket, piece: bytes) -> None:
     """Send a piece again and again, until the server closes the connection."""
     with pytest.raises((BrokenPipeError, ConnectionResetError)):
+        send_forever(connection, piece)
+
+
+def send_until_closed(connection: socket.socket, piece: bytes) -> None:
+    """Send until the socket is closed on this side or the other."""
+    with suppress(OSError):
         send_forever(connection, piece)
 
 
@@ -236,6 +245,45 @@ def test_pipelined_requests_are_answered_in_order(bounded: Served) -> None:
     bodies = [json.loads(part.partition(b"\r\n\r\n")[2]) for part in received.split(b"HTTP/1.1 ")[1:]]
     assert bodies[0] == bodies[2]
     assert bodies[1] == {"status": "ok"}
+
+
+def test_requests_that_wait_for_others_are_not_read(bounded: Served) -> None:
+    """Each answered one would else let a further piece of the connection in."""
+    answered = 300
+    with connect(bounded) as connection:
+        sending = threading.Thread(target=send_until_closed, args=(connection, HEALTH * 1000))
+        tracemalloc.start()
+        try:
+            sending.start()
+            received = b""
+            while received.count(b"HTTP/1.1") < answered:
+                received += connection.recv(4096)
+            kept, _ = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+            connection.shutdown(socket.SHUT_RDWR)
+            sending.join()
+    assert kept < answered * MAX_RECEIVE / 4
+
+
+@pytest.mark.parametrize("size", [MAX_RECEIVE // 3, MAX_RECEIVE, 3 * MAX_RECEIVE])
+def test_pipelined_requests_of_any_size_are_all_answered(bounded: Served, size: int) -> None:
+    """The next request may begin in the piece that ends one, and end in another."""
+    body = json.dumps({"q": "a dog", "source": "en", "target": "de", "none": "a" * size}).encode()
+    received = converse(bounded, framed(body) * 7 + HEALTH + framed(body, b"Connection: close"))
+    assert statuses(received) == [200] * 9
+
+
+def test_trailers_of_many_lines_are_cut(bounded: Served) -> None:
+    chunked = b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
+    for path in (b"/translate", b"/health", b"/nowhere"):
+        with connect(bounded) as connection:
+            connection.sendall(chunked % path)
+            send_until_cut(connection, b"a:\n" * 1000)
+    few = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(GOOD), GOOD) + b"a: b\r\n" * 100
+    assert statuses(converse(bounded, few + b"\r\n" + framed(GOOD, b"Connection: close"))) == [200, 200]
+    lines = b"\n" * 10_000
+    assert statuses(converse(bounded, HEAD + b"Content-Length: 10000\r\nConnection: close\r\n\r\n" + lines)) == [400]
 
 
 def test_connections_are_bounded_and_slow_ones_harm_no_other(translator: Translator) -> None:
