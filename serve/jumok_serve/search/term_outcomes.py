@@ -7,9 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
+from jumok_serve.search.options import MAX_BEAM_SIZE
 from jumok_serve.search.terms import BOOST, FEW_READINGS, Reading, TermAutomaton, TermState
 
 _NO_TOKEN: Final = -1
+_KEPT_BYTES: Final = 2**22
+"""Outcomes that a table keeps at least; those of the oldest states go when it has twice as many."""
 _FAR: Final = 2**30
 """More tokens than any way to all terms takes."""
 
@@ -28,6 +31,10 @@ class Outcomes(NamedTuple):
     bank: NDArray[np.int32]
     surplus: NDArray[np.bool_]
     known: NDArray[np.bool_]
+
+
+_OUTCOME_BYTES: Final = 11
+"""Bytes of a token's outcome."""
 
 
 class OutcomeTable:
@@ -60,6 +67,8 @@ class OutcomeTable:
         of_token = [{automaton.terms.alternatives[term] for term in added} for _, added in firsts]
         self._alike = np.array([len(terms) == 1 for terms in of_token], np.bool_)
         self._known: dict[TermState, Outcomes] = {}
+        self._older: dict[TermState, Outcomes] = {}
+        self._most_known = max(MAX_BEAM_SIZE, _KEPT_BYTES // (_OUTCOME_BYTES * len(self._joined)))
         self._boosts: tuple[Sequence[TermState], Constraints] = ((), NO_CONSTRAINTS)
 
     def columns_of(self, tokens: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -72,7 +81,7 @@ class OutcomeTable:
 
     def of(self, states: Sequence[TermState], rows: NDArray[np.int64], columns: NDArray[np.int64]) -> Outcomes:
         """Return the outcomes of states, [n], by row and column, [N]."""
-        outcomes = [self._known.get(state) or self._add(state) for state in states]
+        outcomes = [self._outcomes(state) for state in states]
         known = np.stack([one.known for one in outcomes])[rows, columns]
         for place in np.flatnonzero(~known).tolist():
             self._look_at(states[rows[place]], outcomes[rows[place]], columns[place])
@@ -82,7 +91,7 @@ class OutcomeTable:
         """Return the factors that raise the boosted tokens, for rows in these states; the last object if equal."""
         last, boosts = self._boosts
         if last != states:
-            boosted = np.stack([(self._known.get(state) or self._add(state)).boosted for state in states])
+            boosted = np.stack([self._outcomes(state).boosted for state in states])
             rows, columns = np.nonzero(boosted)
             places = np.stack((rows, self._tokens[columns]), axis=1)
             factors = Entries(places, np.full(len(places), BOOST, np.float32))
@@ -90,8 +99,17 @@ class OutcomeTable:
             self._boosts = [*states], boosts
         return boosts
 
-    def _add(self, state: TermState) -> Outcomes:
-        """Find the outcomes of a state."""
+    def _outcomes(self, state: TermState) -> Outcomes:
+        """Return the outcomes of a state, which are found once as long as they are kept."""
+        outcomes = self._known.get(state)
+        if outcomes is None:
+            outcomes = self._older.get(state) or self._find(state)
+            if len(self._known) >= self._most_known:
+                self._known, self._older = {}, self._known
+            self._known[state] = outcomes
+        return outcomes
+
+    def _find(self, state: TermState) -> Outcomes:
         size = len(self._joined)
         boosted, surplus, known = np.zeros((3, size), np.bool_)
         boosted[[self._columns[token] for token in self._automaton.boosted(state)]] = True
@@ -104,7 +122,7 @@ class OutcomeTable:
             )
         known[[self._columns[token] for token in self._automaton.going_on(state.readings)]] = False
         left[self._of_eos], bank[self._of_eos], surplus[self._of_eos] = state.left, state.bank, state.surplus
-        outcomes = self._known[state] = Outcomes(boosted, left, bank, surplus, known)
+        outcomes = Outcomes(boosted, left, bank, surplus, known)
         for column in np.flatnonzero(boosted & ~known).tolist():
             self._look_at(state, outcomes, column)
         return outcomes

@@ -1,5 +1,6 @@
 """Outcomes of states in arrays: equal to the states after each token."""
 
+import tracemalloc
 from dataclasses import replace
 
 import numpy as np
@@ -54,6 +55,27 @@ def test_equal_the_states_after_all_tokens(vocabulary: int, seed: int) -> None:
     assert seen == 60 * 13
     assert joined > 5
     assert surplus > 5 or vocabulary > 10
+
+
+def test_few_outcomes_are_kept_of_terms_with_many_tokens() -> None:
+    """A long search meets thousands of states, each with an outcome for each token."""
+    terms = Terms(tuple(((30_000 + one,), tuple(range(400 * one, 400 * one + 400))) for one in range(50)))
+    automaton = TermAutomaton(terms, EOS)
+    table = OutcomeTable(automaton)
+    columns = table.columns_of(np.arange(5))
+    states, sizes = [automaton.start], []
+    tracemalloc.start()
+    try:
+        for token in range(600):
+            states.append(automaton.next(states[-1], token))
+            table.of(states[-1:], np.zeros(5, np.int64), columns)
+            sizes.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert len(set(states)) > 500
+    assert max(sizes) < 1.2 * max(sizes[:300])
+    found = table.of([automaton.start], np.zeros(5, np.int64), columns)
+    assert found.left.tolist() == [automaton.next(automaton.start, token).left for token in range(5)]
 
 
 def test_boosts_are_those_of_the_states_by_row_and_token() -> None:
