@@ -1,4 +1,4 @@
-"""The scenario of guided fuzzing, for seconds; and it finds a fault that is there."""
+"""The scenario of guided fuzzing, for a few inputs; and it finds a fault that is there."""
 
 import asyncio
 import random
@@ -11,7 +11,7 @@ import pytest
 from tests.faults.guided.scenario import FILE_READERS, READERS, fuzz_reader
 from tests.faults.tools.findings import Findings
 
-SECONDS = 10
+RUNS = 300
 
 pytestmark = [
     pytest.mark.slow,
@@ -38,7 +38,7 @@ class Fragile:
 
 def fuzz(name: str, reader: str, folder: Path, bundle: Path) -> dict[str, tuple[str, bool]]:
     findings = Findings(scenario="guided")
-    asyncio.run(fuzz_reader(name, reader, folder, bundle, findings, seconds=SECONDS, seed=1))
+    asyncio.run(fuzz_reader(name, reader, folder, bundle, findings, runs=RUNS, seed=1))
     return {check.what.removeprefix(f"{name}: "): (check.found, check.passed) for check in findings.checks}
 
 
