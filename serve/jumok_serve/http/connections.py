@@ -26,7 +26,7 @@ MAX_HEADERS = 200
 _HEAD_END = re.compile(rb"\n\r?\n")
 LINGER_S = 2.0
 """Time in which the rest of a refused request is read and thrown away, in seconds: else its client may not see why."""
-MAX_RECEIVE = 16 * 1024
+MAX_RECEIVE = 8 * 1024
 """Bytes that a connection receives at once; asyncio's 256 KiB each are memory that strangers can take."""
 
 
