@@ -32,6 +32,10 @@ class Sender:
     timeout_s: float
 
 
+MAX_COUNTED = 2**16
+"""Keys whose characters are counted; those of the one that is idle for longest go first."""
+
+
 class CharacterCounts:
     """Translated characters by key; event loop only."""
 
@@ -40,7 +44,10 @@ class CharacterCounts:
 
     def add(self, key: str, texts: Iterable[str]) -> None:
         """Count the characters of texts."""
-        self._counts[key] += sum(map(len, texts))
+        count = self._counts.pop(key, 0) + sum(map(len, texts))
+        self._counts[key] = count  # as the last
+        if len(self._counts) > MAX_COUNTED:
+            del self._counts[next(iter(self._counts))]
 
     def of(self, key: str) -> int:
         """Return the characters of a key since the start."""
