@@ -84,7 +84,8 @@ class HttpPort:
             SSLProtocol.max_size = MAX_RECEIVE
         bound = await asyncio.to_thread(listen, self._host, self._number, self._setting)
         if bound.family != socket.AF_UNIX:
-            self._number = bound.getsockname()[1]
+            address, self._number = bound.getsockname()[:2]
+            self._application.bound_to(address, self._host)
         config = Config(
             self._application,
             http=BoundedConnection,
