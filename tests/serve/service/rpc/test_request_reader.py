@@ -7,13 +7,15 @@ from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.request_reader import MAX_NAME_BYTES
 from tests.support.hang import until
 from tests.support.logs import own_records
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
@@ -208,5 +210,60 @@ def test_the_largest_documented_requests_are_admitted() -> None:
             sent = TranslateCorpusRequest(settings=CorpusSettings(window=1024), items=items)
             results = [one.id async for response in stub.TranslateCorpus(iter([sent])) for one in response.results]
             assert results == list(range(1024))
+
+    asyncio.run(scenario())
+
+
+HEALTH = "/grpc.health.v1.Health"
+REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+
+
+@pytest.mark.parametrize("method", [f"{HEALTH}/Check", f"{HEALTH}/Watch", REFLECTION])
+def test_names_that_are_too_long_are_unknown_and_hold_no_room(method: str) -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (server, channel):
+            budgets = server.intake.stream_budget, server._health_intake.budget
+            before = [budget.free for budget in budgets]
+            raw: Any = channel
+            for size in (MAX_NAME_BYTES, 2**22 - 100):
+                name = b"\x0a" + len_prefix(size) + b"a" * size
+                call = raw.stream_stream(method)(iter([name]))
+                refused = await failure(call.read())
+                assert (refused.code, refused.field) == (grpc.StatusCode.NOT_FOUND, "request")
+                assert "more than 4096 bytes, got" in refused.message
+                assert len(refused.message) < 100
+            await until(lambda: server.open_calls == 0)
+            assert [budget.free for budget in budgets] == before
+
+    asyncio.run(scenario())
+
+
+def len_prefix(size: int) -> bytes:
+    """Encode a length as protobuf does."""
+    return b"" if not size else bytes([size & 127 | (128 if size > 127 else 0)]) + len_prefix(size >> 7)
+
+
+def test_calls_that_stay_open_hold_nothing_of_their_requests() -> None:
+    """Each has the largest name; together they have more than the bytes of health checks."""
+
+    async def scenario() -> None:
+        limits = ServiceLimits(max_message_bytes=MAX_NAME_BYTES)
+        async with serving(FakeModel(), limits=limits) as (server, channel):
+            budget = server._health_intake.budget
+            free, name = budget.free, "a" * (MAX_NAME_BYTES - 3)
+            watches = [HealthStub(channel).Watch(HealthCheckRequest(service=name)) for _ in range(20)]
+            for watch in watches:
+                assert (await watch.read()).status == HealthCheckResponse.SERVICE_UNKNOWN
+            assert budget.free == free
+            assert (await HealthStub(channel).Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING
+            reflections: list[Any] = []
+            raw: Any = channel
+            for _ in range(20):
+                reflections.append(raw.stream_stream(REFLECTION)())
+                await reflections[-1].write(b"\x22" + len_prefix(len(name)) + name.encode())
+                assert await reflections[-1].read()
+                await reflections[-1].done_writing()
+                assert await reflections[-1].read() is EOF
+            assert server.open_calls == 20
 
     asyncio.run(scenario())
