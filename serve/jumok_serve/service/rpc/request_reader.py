@@ -21,6 +21,7 @@ from jumok_proto.errors import (
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
+from jumok_serve.service.rpc.call import current_peer
 from jumok_serve.service.rpc.field_count import check_fields, fields_of, no_message
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -147,7 +148,7 @@ class RequestReader:
         await self._hold(self._intake.budget)
         try:
             async with asyncio.timeout(self._intake.upload_s) as timer:
-                with self._budget.arriving(self._caller, Arrival(timer=timer)) as arrival:
+                with self._budget.arriving(self._caller, Arrival(timer=timer, peer=current_peer())) as arrival:
                     data = await self._context.read()
         except TimeoutError:
             late = too_slow(arrival, self._intake.upload_s)
@@ -173,9 +174,14 @@ class RequestReader:
             async with asyncio.timeout(None) as timer:
                 self._watch(timer, busy)
                 try:
-                    with self._budget.arriving(
-                        self._caller, Arrival(timer=timer, patience_s=STREAM_PATIENCE_S, busy=busy)
-                    ) as arrival:
+                    arrival = Arrival(
+                        timer=timer,
+                        patience_s=STREAM_PATIENCE_S,
+                        fast_s=self._intake.upload_s,
+                        busy=busy,
+                        peer=current_peer(),
+                    )
+                    with self._budget.arriving(self._caller, arrival):
                         data = await self._context.read()
                 finally:
                     if self._alarm is not None:
