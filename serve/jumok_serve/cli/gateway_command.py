@@ -75,7 +75,7 @@ def gateway(
         raise click.UsageError("--tls-certificate and --tls-key need each other: give both, or neither")
     if token and tls_ca is None:
         raise click.UsageError("the token of --token or JUMOK_TOKEN is sent over TLS only: add --tls-ca")
-    from jumok_serve.http.application import Application, allowed_hosts  # noqa: PLC0415 - needs the extra `http`
+    from jumok_serve.http.application import Application  # noqa: PLC0415 - needs the extra `http`
     from jumok_serve.http.port import HttpPort  # noqa: PLC0415
     from jumok_serve.http.site import Site  # noqa: PLC0415
     from jumok_serve.http.stub_backend import StubBackend  # noqa: PLC0415
@@ -88,8 +88,7 @@ def gateway(
         channels = [_channel(address, credentials) for address in listed(servers)]
         async with StubBackend(channels, token=token, needs_token=needs_token) as backend:
             site = Site(backend=backend, limits=limits, intake=make_intake(limits), timeout_s=http_timeout)
-            hosts = allowed_hosts(listed(http_hosts), http_host, needs_token=needs_token)
-            application = Application(site, listed(http_origins), hosts=hosts, playground=http_playground)
+            application = Application(site, listed(http_origins), hosts=listed(http_hosts), playground=http_playground)
             allow_connections(limits, ports=1)
             port = HttpPort(application, host=http_host, port=http_port, limits=limits, tls=tls)
 

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from email.utils import formatdate
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
@@ -40,7 +40,7 @@ class Application:
     Args:
         origins: web pages that may call, as ``https://example.org``; a ``*`` in one stands for any characters but
             ``/``, and alone for all pages.
-        hosts: hosts that requests may name; `LOOPBACK`: this machine's; empty or ``*``: any.
+        hosts: hosts that requests may name; `LOOPBACK`: this machine's; ``*``: any; empty: see `bound_to`.
         playground: True if there is a page to translate in.
 
     Attributes:
@@ -113,6 +113,16 @@ class Application:
         else:
             await self._application(scope, received, sent)
 
+    def bound_to(self, address: str, host: str) -> None:
+        """Take requests to this machine alone if only its programs and browsers can call, and need no token.
+
+        Args:
+            address: address that the port is bound to.
+            host: its name in the settings, which requests may use too.
+        """
+        if not self._hosts and not self.site.backend.needs_token and _is_loopback(address):
+            self._hosts = frozenset({LOOPBACK, host.casefold()})
+
     def _is_own(self, host: str) -> bool:
         """True if a request may name a host; a page elsewhere can give its own name this server's address."""
         name = host.casefold().rpartition(":")[0] if _PORT.search(host) else host.casefold()
@@ -130,25 +140,16 @@ class Application:
         return host is not None and origin.casefold().partition("://")[2] == host.casefold()
 
 
-def allowed_hosts(given: Sequence[str], bound: str, *, needs_token: bool) -> Sequence[str]:
-    """Return the hosts that requests may name.
-
-    Args:
-        given: hosts of the settings.
-        bound: address of the port.
-        needs_token: True if calls need a token, which pages elsewhere do not have.
-    """
-    return given or ((LOOPBACK,) if not needs_token and _is_loopback(bound) else ())
-
-
 def _is_loopback(name: str) -> bool:
     """True if a host is this machine; browsers resolve all of ``localhost`` themselves."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
-        return ip_address(bare_host(name)).is_loopback
+        address = ip_address(bare_host(name))
     except ValueError:
         return False
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return (mapped or address).is_loopback
 
 
 def _shown(value: str) -> str:

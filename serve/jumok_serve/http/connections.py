@@ -1,8 +1,7 @@
-"""Connections of the HTTP port: their number, and the time for each step of a request."""
+"""Connections of the HTTP port: the time for each step of a request."""
 
 import asyncio
 import re
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +9,9 @@ import h11
 from uvicorn.config import Config
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.protocols.utils import get_remote_addr, is_ssl
+from uvicorn.protocols.utils import is_ssl
 from uvicorn.server import ServerState
 
-from jumok_serve.service.address import account_of, peer_name
 from jumok_serve.service.connections import HANDSHAKE_S
 from jumok_serve.service.limits import ServiceLimits
 
@@ -68,35 +66,19 @@ class _OneAhead(FlowControl):
 class BoundedConnection(H11Protocol):
     """Connection that is closed if its client is slow.
 
-    Unlike its base class it bounds the number of connections, in all and of one address, the time for a request's
-    head, the time in which the client reads nothing of a response, and what it holds of bodies and further requests.
-
-    Args:
-        open_by_account: number of open connections of each party, shared by all connections.
+    Unlike its base class it bounds the time for a request's head, the time in which the client reads nothing of a
+    response, and what it holds of bodies and further requests.
     """
 
-    def __init__(
-        self, config: Config, state: ServerState, limits: ServiceLimits, open_by_account: Counter[str]
-    ) -> None:
+    def __init__(self, config: Config, state: ServerState, limits: ServiceLimits) -> None:
         super().__init__(config, state, {})
         self._limits = limits
-        self._open_by_account = open_by_account
-        self._account = ""
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._lingers_for = 0  # bytes that are still thrown away
 
     def connection_made(self, transport: Any) -> None:
-        """Start to wait for a request; one connection too many is closed."""
-        address = get_remote_addr(transport)
-        account = account_of(peer_name(*address)) if address else ""
-        too_many = bool(account) and self._open_by_account[account] >= self._limits.max_connections_of_address
-        if too_many or len(self.connections) >= self._limits.max_connections:
-            self.transport = transport
-            transport.abort()
-            return
-        self._account = account
-        self._open_by_account[account] += 1
+        """Start to wait for a request."""
         transport.max_size = MAX_RECEIVE
         if is_ssl(transport):
             transport.set_read_buffer_limits(MAX_RECEIVE)  # while reading pauses
@@ -156,9 +138,7 @@ class BoundedConnection(H11Protocol):
             self.flow.resume_reading()  # the rest of a head
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers, and uncount the connection."""
-        if self in self.connections:
-            self._open_by_account -= Counter([self._account])
+        """Stop the timers."""
         self._unset_timers()
         self._unset_keepalive_if_required()
         super().connection_lost(exc)

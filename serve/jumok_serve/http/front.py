@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from jumok_serve.http.application import Application, allowed_hosts
+from jumok_serve.http.application import Application
 from jumok_serve.http.engine_backend import EngineBackend
 from jumok_serve.http.port import HttpPort
 from jumok_serve.http.site import Site
@@ -30,13 +30,7 @@ def make_http_front(
             token takes loopback names alone, so that no page elsewhere reaches it by a name of its own.
         playground: True if there is a page to translate in.
     """
-    application = make_application(
-        server,
-        timeout_s=timeout_s,
-        origins=origins,
-        hosts=allowed_hosts(hosts, host, needs_token=server.gate.needs_token),
-        playground=playground,
-    )
+    application = make_application(server, timeout_s=timeout_s, origins=origins, hosts=hosts, playground=playground)
     return HttpPort(application, host=host, port=port, limits=server.limits, tls=server.tls)
 
 

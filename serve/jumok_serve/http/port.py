@@ -5,7 +5,6 @@ import logging
 import socket
 import time
 from asyncio.sslproto import SSLProtocol
-from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 
@@ -14,12 +13,15 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from jumok_serve.http.application import Application
-from jumok_serve.http.connections import HEAD_S, MAX_HEAD_BYTES, MAX_RECEIVE, BoundedConnection
+from jumok_serve.http.connections import MAX_HEAD_BYTES, MAX_RECEIVE, BoundedConnection
+from jumok_serve.http.listener import BoundedListener
 from jumok_serve.service.address import format_address, listen
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.limits import ServiceLimits
 
 BACKLOG = 2048
+TLS_S = 5.0
+"""Time for the TLS handshake of a connection, in seconds."""
 ACCEPTS = 1
 """Connections accepted at once. asyncio tries each of them, and logs each failure, when no more files can be opened."""
 LAST_REQUESTS_S = 1.0
@@ -51,7 +53,8 @@ class HttpPort:
         self._tls = tls
         self._setting = setting
         self._state = ServerState()
-        self._listener: asyncio.Server | None = None
+        self._server: asyncio.Server | None = None
+        self._listener: BoundedListener | None = None
 
     @property
     def address(self) -> str:
@@ -61,7 +64,7 @@ class HttpPort:
     @property
     def open_connections(self) -> int:
         """Number of open connections."""
-        return len(self._state.connections)
+        return 0 if self._listener is None else self._listener.open_connections
 
     @property
     def responses(self) -> Mapping[int, int]:
@@ -81,7 +84,8 @@ class HttpPort:
             SSLProtocol.max_size = MAX_RECEIVE
         bound = await asyncio.to_thread(listen, self._host, self._number, self._setting)
         if bound.family != socket.AF_UNIX:
-            self._number = bound.getsockname()[1]
+            address, self._number = bound.getsockname()[:2]
+            self._application.bound_to(address, self._host)
         config = Config(
             self._application,
             http=BoundedConnection,
@@ -96,15 +100,15 @@ class HttpPort:
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         )
         config.load()
-        open_by_account: Counter[str] = Counter()
-        self._listener = await asyncio.get_running_loop().create_server(
-            lambda: BoundedConnection(config, self._state, self._limits, open_by_account),
-            sock=bound,
+        self._listener = BoundedListener(bound, self._limits)
+        self._server = await asyncio.get_running_loop().create_server(
+            lambda: BoundedConnection(config, self._state, self._limits),
+            sock=self._listener,
             ssl=context,
             backlog=ACCEPTS,
-            ssl_handshake_timeout=None if context is None else HEAD_S,
+            ssl_handshake_timeout=None if context is None else TLS_S,
         )
-        bound.listen(BACKLOG)
+        self._listener.listen(BACKLOG)
 
     async def stop(self, grace_s: float) -> None:
         """Accept no connections, finish requests for ``grace_s`` seconds, then cancel them.
@@ -112,9 +116,9 @@ class HttpPort:
         Responses close their connections. Idle connections are closed after `LAST_REQUESTS_S`, as a request may be on
         its way; may be called again with less time.
         """
-        if self._listener is None:
+        if self._server is None:
             return
-        self._listener.close()
+        self._server.close()
         self._application.stopping = True
         end = time.monotonic() + grace_s
         await self._wait_for_connections(min(LAST_REQUESTS_S, grace_s))

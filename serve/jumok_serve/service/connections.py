@@ -7,6 +7,7 @@ import os
 import resource
 import socket
 import stat
+import struct
 import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -32,6 +33,8 @@ INTERVAL_S = 0.5
 OTHER_FILES = 512
 """Open files besides connections: bundles, logs, pipes of child processes."""
 FILES = Path("/proc/self/fd")
+RECEIVED = struct.Struct("128xQ")
+"""Received bytes in Linux' ``tcp_info``."""
 
 Argument = tuple[str, int]
 
@@ -191,3 +194,16 @@ def close_connections(files: OpenFiles, peers: Collection[str]) -> Counter[str]:
                 connection.shutdown(socket.SHUT_RDWR)
                 closed[account_of(peer)] += 1
     return closed
+
+
+def received_bytes(peers: Collection[str]) -> dict[str, int]:
+    """Return the bytes that connections of peers have received; without those that the system does not show."""
+    received: dict[str, int] = {}
+    with suppress(OSError):  # no Linux, or too many open files
+        files = OpenFiles()
+        for number in files.numbers():
+            with suppress(OSError, struct.error), files.connection(number) as (connection, peer):
+                if peer in peers:
+                    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, RECEIVED.size)
+                    (received[peer],) = RECEIVED.unpack(info)
+    return received

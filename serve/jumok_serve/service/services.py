@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from jumok_serve.service.handlers.file_service import FileService
 from jumok_serve.service.handlers.glossary_service import GlossaryService
 from jumok_serve.service.handlers.health import Health
 from jumok_serve.service.handlers.model_service import ModelService
+from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES
 from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.lifecycle import Lifecycle
@@ -143,8 +144,10 @@ class Services:
         self, services: Mapping[ServiceDescriptor, object]
     ) -> "tuple[grpc.GenericRpcHandler[Message, Message], ...]":
         """Make gRPC handlers of servicers and of health, each within an error boundary."""
+        named = replace(self.intake, names=True)
+        intakes = {HEALTH_SERVICE: self._health_intake, **dict.fromkeys(REFLECTION_SERVICES, named)}
         return tuple(
-            guarded_handlers(service, servicer, self._health_intake if servicer is self._health else self.intake)
+            guarded_handlers(service, servicer, intakes.get(service, self.intake))
             for service, servicer in {**services, HEALTH_SERVICE: self._health}.items()
         )
 

@@ -2,10 +2,12 @@
 
 import gc
 import json
+import select
 import socket
 import ssl
 import sys
 import threading
+import time
 import tracemalloc
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator
@@ -14,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from jumok_serve.http import connections
+from jumok_serve.http import connections, port
 from jumok_serve.http.connections import MAX_RECEIVE
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.limits import ServiceLimits
@@ -39,8 +41,8 @@ def bounded(translator: Translator) -> Iterator[Served]:
 
 def connect(served: Served, of: str | None = None) -> socket.socket:
     """Connect, from an address of this machine."""
-    host, port = served.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(port)), timeout=HANG_S, source_address=None if of is None else (of, 0))
+    host, number = served.url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(number)), timeout=HANG_S, source_address=None if of is None else (of, 0))
 
 
 def converse(served: Served, sent: bytes) -> bytes:
@@ -326,8 +328,8 @@ def test_a_client_that_reads_nothing_is_disconnected(translator: Translator) -> 
     with serving_http(translator, limits=ServiceLimits(upload_s=0.5)) as served, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(HANG_S)
-        host, port = served.url.removeprefix("http://").split(":")
-        connection.connect((host, int(port)))
+        host, number = served.url.removeprefix("http://").split(":")
+        connection.connect((host, int(number)))
         send_until_cut(connection, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
         assert call(f"{served.url}/health").status == 200
 
@@ -384,6 +386,67 @@ def test_a_connection_that_sends_nothing_takes_little_memory(translator: Transla
                 break
             converse(served, HEALTH)
         assert [len(one._ssl_buffer) for one in made] == [connections.MAX_RECEIVE] * len(made)  # type: ignore[attr-defined]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x40\x00\x01"], ids=["silent", "begun"])
+def test_connections_before_their_handshake_are_bounded(
+    translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(port, "TLS_S", HANG_S)
+    authority = Authority.make(tmp_path)
+    certificate, key = authority.issue("server")
+    client = ssl.create_default_context(cafile=str(authority.root))
+    limits = ServiceLimits(max_connections=7, max_connections_of_address=3)
+    with (
+        serving_http(translator, tls=TlsFiles(certificate=certificate, key=key), limits=limits) as served,
+        ExitStack() as opened,
+    ):
+
+        def silent(of: str) -> list[socket.socket]:
+            """Connect ten times; returns those that stay open."""
+            made = [opened.enter_context(connect(served, of=of)) for _ in range(10)]
+            for connection in made:
+                with suppress(ConnectionError):
+                    connection.sendall(sent)
+            closed: list[socket.socket] = []
+            while len(closed) < 7:
+                closed += select.select([one for one in made if one not in closed], [], [], HANG_S)[0]
+            return [one for one in made if one not in closed]
+
+        def is_served(of: str) -> bool:
+            try:
+                with connect(served, of=of) as raw, client.wrap_socket(raw, server_hostname="localhost") as connection:
+                    connection.sendall(HEALTH.replace(b"Host", b"Connection: close\r\nHost"))
+                    return b'"ok"' in read_all(connection)
+            except (ssl.SSLError, ConnectionError):
+                return False
+
+        kept = silent("127.0.0.1") + silent("127.0.0.2")
+        assert len(kept) == 6
+        assert not is_served("127.0.0.1")
+        assert is_served("127.0.0.3")
+        front = served.server.front
+        assert front is not None
+        while front.open_connections > len(kept):  # until the server has seen the end of that one
+            time.sleep(0.001)
+        last = opened.enter_context(connect(served, of="127.0.0.4"))
+        assert not is_served("127.0.0.3")
+        assert front.open_connections == 7
+        for connection in (*kept, last):
+            connection.close()
+        while not is_served("127.0.0.1"):  # until the server has seen their end
+            pass
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x40\x00\x01"], ids=["silent", "begun"])
+def test_a_handshake_that_stays_away_is_not_waited_for(
+    translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+) -> None:
+    monkeypatch.setattr(port, "TLS_S", 0.2)
+    certificate, key = Authority.make(tmp_path).issue("server")
+    with serving_http(translator, tls=TlsFiles(certificate=certificate, key=key)) as served:
+        assert converse(served, sent) == b""
 
 
 def test_mutual_tls_needs_a_certificate(translator: Translator, tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ class Connection:
     async def to(cls, address: str, of: str | None = None) -> "AsyncIterator[Connection]":
         """Connect, from an address of this machine, and exchange settings."""
         host, _, port = address.rpartition(":")
-        reader, writer = await asyncio.open_connection(host, int(port), local_addr=None if of is None else (of, 0))
+        reader, writer = await asyncio.open_connection(
+            host.strip("[]"), int(port), local_addr=None if of is None else (of, 0)
+        )
         try:
             writer.write(PREFACE + frame(SETTINGS, 0, 0, b""))
             yield cls(reader, writer)

@@ -25,7 +25,7 @@ from jumok_serve.service.handlers.requests import Context, check_request, single
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
-from jumok_serve.service.rpc.call import current_caller, current_request_id
+from jumok_serve.service.rpc.call import current_caller, current_peer, current_request_id
 from jumok_serve.service.rpc.error_table import drop_frames, to_status
 from jumok_serve.service.rpc.open_calls import OpenCalls
 from jumok_serve.service.rpc.request_reader import STREAM_PATIENCE_S, RequestReader, too_slow
@@ -136,13 +136,14 @@ class FileService(FileServiceServicer):
         """Read a file in the time of the largest one, in which each message has the time of a request."""
         try:
             async with asyncio.timeout(self._upload_s) as timer:
-                with self._uploads.arriving(caller, Arrival(timer=timer, patience_s=STREAM_PATIENCE_S)) as arrival:
-                    return await self._read(requests, arrival)
+                arrival = Arrival(timer=timer, patience_s=STREAM_PATIENCE_S, peer=current_peer())
+                with self._uploads.arriving(caller, arrival):
+                    return await self._read(requests)
         except TimeoutError:
             late = too_slow(arrival, self._upload_s, "file")
         raise late
 
-    async def _read(self, requests: RequestReader, arrival: Arrival) -> tuple[FileSettings, bytearray]:
+    async def _read(self, requests: RequestReader) -> tuple[FileSettings, bytearray]:
         """Read the settings and the bytes of a file."""
         message = cast("TranslateFileRequest | None", await requests.next())
         if message is None or not message.HasField("settings"):
@@ -162,7 +163,6 @@ class FileService(FileServiceServicer):
         while True:
             check_request(message)
             data += message.file
-            arrival.received = len(data)
             if len(data) > self._limits.max_file_bytes:
                 raise InvalidArgumentError(
                     f"file: has more than {self._limits.max_file_bytes} bytes: split it, or raise max_file_bytes",

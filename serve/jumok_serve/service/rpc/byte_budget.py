@@ -1,11 +1,14 @@
 """Budget of the bytes of requests in flight, over all connections."""
 
 import asyncio
+import math
 import time
 from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+
+from jumok_serve.service.connections import received_bytes
 
 PATIENCE_S = 1.0
 """Wait of a request for room, in seconds, after which the oldest slow arrival is given up for it."""
@@ -20,8 +23,11 @@ class Arrival:
     Attributes:
         timer: timeout of the reading, which expires at once if the request is given up.
         patience_s: shortest time, in seconds, over which the rate is looked at.
+        fast_s: time, in seconds, after which the request is slow at any rate.
+        peer: address of a connection whose bytes count as received, as gRPC shows no others; empty: the reader counts.
         busy: true while the sender waits for the server, and may be silent.
         received: bytes so far.
+        shown: true if these bytes are known; else the request is not slow until ``fast_s``.
         given_up: true if others needed the room.
         waiting: turn and size of the bytes that the request waits for; None: it waits for none.
     """
@@ -29,9 +35,13 @@ class Arrival:
     timer: asyncio.Timeout
     patience_s: float = PATIENCE_S
     busy: Callable[[], bool] = lambda: False
+    fast_s: float = math.inf
+    peer: str = ""
     received: int = 0
+    shown: bool = True
     given_up: bool = False
     waiting: "tuple[asyncio.Future[None], int] | None" = None
+    _begun: float = field(default_factory=time.monotonic)
     _looked: float = field(default_factory=time.monotonic)
     _seen: int = 0
 
@@ -45,7 +55,8 @@ class Arrival:
         passed_s = now - self._looked
         if self.timer.expired() or self.waiting is not None or passed_s < self.patience_s or self.busy():
             return False
-        self.given_up = self.received - self._seen < MIN_RATE * passed_s
+        slow = self.shown and self.received - self._seen < MIN_RATE * passed_s
+        self.given_up = slow or now - self._begun > self.fast_s
         self._looked, self._seen = now, self.received
         if self.given_up:
             self.timer.reschedule(asyncio.get_running_loop().time())
@@ -69,7 +80,7 @@ class ByteBudget:
         self._held: Counter[str] = Counter()
         self._waiting: OrderedDict[str, deque[tuple[int, asyncio.Future[None]]]] = OrderedDict()
         self._arriving: dict[Arrival, str] = {}  # callers, oldest request first
-        self._alarm: asyncio.TimerHandle | None = None  # set while requests wait
+        self._making_room: asyncio.Task[None] | None = None  # runs while requests wait
 
     @property
     def free(self) -> int:
@@ -96,8 +107,8 @@ class ByteBudget:
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(caller, deque()).append((size, turn))
-        if self._alarm is None:
-            self._set_alarm()
+        if self._making_room is None:
+            self._making_room = asyncio.create_task(self._make_room())
         if own is not None:
             own.waiting = (turn, size)
             self._let_first_go_on()
@@ -119,20 +130,37 @@ class ByteBudget:
             self._hold(caller, size)
         return fits
 
-    def _set_alarm(self) -> None:
-        self._alarm = asyncio.get_running_loop().call_later(PATIENCE_S, self._make_room)
+    async def _make_room(self) -> None:
+        """End slow arrivals again and again, until no request waits."""
+        try:
+            while True:
+                await asyncio.sleep(PATIENCE_S)
+                await self._count_received()
+                waiting = {
+                    caller: sum(not turn.done() for _, turn in queue)
+                    for caller, queue in self._waiting.items()
+                    if any(not turn.done() for _, turn in queue)
+                }
+                if not waiting:
+                    return
+                self._end_slow(waiting)
+        finally:
+            self._making_room = None
 
-    def _make_room(self) -> None:
-        """End slow arrivals for requests that wait, oldest first: of callers whose share is full, else of all."""
-        waiting = {
-            caller: sum(not turn.done() for _, turn in queue)
-            for caller, queue in self._waiting.items()
-            if any(not turn.done() for _, turn in queue)
-        }
-        self._alarm = None
-        if not waiting:
-            return
-        self._set_alarm()
+    async def _count_received(self) -> None:
+        counted = [arrival for arrival in self._arriving if arrival.peer]
+        if counted:
+            received = await asyncio.to_thread(received_bytes, {arrival.peer for arrival in counted})
+            for arrival in counted:
+                arrival.shown = arrival.peer in received
+                arrival.received = received.get(arrival.peer, arrival.received)
+
+    def _end_slow(self, waiting: Mapping[str, int]) -> None:
+        """End slow arrivals for requests that wait, oldest first: of callers whose share is full, else of all.
+
+        Args:
+            waiting: number of requests by caller.
+        """
         oldest = {caller: arrival for arrival, caller in reversed(self._arriving.items())}
         for caller, arrival in oldest.items():  # it exceeds its caller's share
             if arrival.waiting is not None and arrival.waiting[1] <= self._free:

@@ -7,6 +7,7 @@ import time
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import NamedTuple
+from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
@@ -121,6 +122,12 @@ def current_caller() -> str:
     """Key of the current call's caller: name of its token, else its address; empty outside of calls."""
     call = CALL.get(None)
     return "" if call is None else call.account
+
+
+def current_peer() -> str:
+    """Address of the current call's connection in gRPC's notation; empty outside of calls."""
+    call = CALL.get(None)
+    return "" if call is None else unquote(call.peer)  # gRPC quotes the brackets of IPv6
 
 
 def current_owner() -> str:

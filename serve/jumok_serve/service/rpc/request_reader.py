@@ -21,6 +21,7 @@ from jumok_proto.errors import (
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
+from jumok_serve.service.rpc.call import current_peer
 from jumok_serve.service.rpc.field_count import check_fields, fields_of, no_message
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
@@ -36,6 +37,8 @@ MIN_TEXTS = 1024
 """Items that a message of a corpus may have."""
 STREAM_PATIENCE_S = 5.0
 """Silence of a stream, in seconds, after which others may have its room."""
+MAX_NAME_BYTES = 4096
+"""Bytes of a request that is a name: of a service, a model, a type or a file."""
 HEALTH_UPLOAD_S = 5.0
 """Time for a health check to arrive: its callers have no token."""
 
@@ -52,6 +55,7 @@ class Intake:
         max_fields: fields of a message, and packed numbers, at all depths.
         upload_s: time for a request to arrive, in seconds.
         silence_s: time between two requests of a stream, in seconds.
+        names: true if requests are names. Their calls may stay open, so the requests are short, and hold no bytes.
     """
 
     budget: ByteBudget
@@ -61,10 +65,15 @@ class Intake:
     max_fields: int
     upload_s: float
     silence_s: float
+    names: bool = False
 
 
 def make_intake(limits: ServiceLimits, reads: int | None = None) -> Intake:
-    """Make the bounds of a service; ``reads``: most reads of single requests at once, else as ``max_open_bytes``."""
+    """Make the bounds of a service.
+
+    Args:
+        reads: most reads of names at once; None: requests are others, of ``max_open_bytes`` in all.
+    """
     largest = limits.max_message_bytes
     most = max(limits.max_open_bytes, 2 * largest) if reads is None else reads * largest
     return Intake(
@@ -75,6 +84,7 @@ def make_intake(limits: ServiceLimits, reads: int | None = None) -> Intake:
         max_fields=FIELDS_PER_TEXT * max(limits.max_texts, MIN_TEXTS) + OPTIONS,
         upload_s=limits.upload_s if reads is None else min(limits.upload_s, HEALTH_UPLOAD_S),
         silence_s=limits.silence_s,
+        names=reads is not None,
     )
 
 
@@ -131,14 +141,14 @@ class RequestReader:
         """Read the request of a call that has one.
 
         Raises:
-            InvalidArgumentError: no request, or an invalid one.
+            InvalidArgumentError: no request, an invalid one, or a name that is too long.
             DeadlineExceededError: the request does not arrive in time.
             OverloadedError: it arrives so slowly that others had to wait for its room.
         """
         await self._hold(self._intake.budget)
         try:
             async with asyncio.timeout(self._intake.upload_s) as timer:
-                with self._budget.arriving(self._caller, Arrival(timer=timer)) as arrival:
+                with self._budget.arriving(self._caller, Arrival(timer=timer, peer=current_peer())) as arrival:
                     data = await self._context.read()
         except TimeoutError:
             late = too_slow(arrival, self._intake.upload_s)
@@ -155,7 +165,7 @@ class RequestReader:
             busy: true while the caller waits for the server, and may be silent.
 
         Raises:
-            InvalidArgumentError: an invalid request.
+            InvalidArgumentError: an invalid request, or a name that is too long.
             UnavailableError: the caller is silent for too long.
         """
         self._release()
@@ -164,9 +174,14 @@ class RequestReader:
             async with asyncio.timeout(None) as timer:
                 self._watch(timer, busy)
                 try:
-                    with self._budget.arriving(
-                        self._caller, Arrival(timer=timer, patience_s=STREAM_PATIENCE_S, busy=busy)
-                    ) as arrival:
+                    arrival = Arrival(
+                        timer=timer,
+                        patience_s=STREAM_PATIENCE_S,
+                        fast_s=self._intake.upload_s,
+                        busy=busy,
+                        peer=current_peer(),
+                    )
+                    with self._budget.arriving(self._caller, arrival):
                         data = await self._context.read()
                 finally:
                     if self._alarm is not None:
@@ -209,6 +224,14 @@ class RequestReader:
     def _parse(self, data: bytes) -> Message:
         self._budget.give_back(self._caller, self._held - len(data))
         self._held = len(data)
+        if self._intake.names:
+            self._release()
+            if len(data) > MAX_NAME_BYTES:
+                raise InvalidArgumentError(
+                    f"no name here has more than {MAX_NAME_BYTES} bytes, got {len(data)}: send a shorter one",
+                    field="request",
+                    code=grpc.StatusCode.NOT_FOUND,
+                )
         return self._format.parse(data, self._intake.max_fields)
 
     def close(self) -> None:

@@ -196,6 +196,20 @@ def test_a_quick_arrival_is_kept() -> None:
     asyncio.run(scenario())
 
 
+def test_a_quick_arrival_is_slow_after_its_time_and_one_whose_bytes_are_unknown_too() -> None:
+    async def scenario() -> None:
+        async with asyncio.timeout(HANG_S) as timer:
+            quick = Arrival(timer=timer, patience_s=0, fast_s=0, received=10 * byte_budget.MIN_RATE * int(HANG_S))
+            assert quick.give_up()
+            timer.reschedule(None)
+        async with asyncio.timeout(HANG_S) as timer:
+            assert not Arrival(timer=timer, patience_s=0, shown=False).give_up()
+            assert Arrival(timer=timer, patience_s=0, shown=False, fast_s=0).give_up()
+            timer.reschedule(None)
+
+    asyncio.run(scenario())
+
+
 def test_requests_that_arrive_in_parts_do_not_wait_for_each_other() -> None:
     """Four that need eight bytes each share ten, in parts of one byte: the oldest always goes on."""
 

@@ -2,19 +2,28 @@
 
 import asyncio
 import gzip
+import struct
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
-from grpc_health.v1.health_pb2 import HealthCheckRequest
+from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
-from tests.support.hang import until
+from jumok_serve.service.rpc import byte_budget
+from jumok_serve.service.rpc.request_reader import MAX_NAME_BYTES
+from tests.faults.tools.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, headers
+from tests.serve.service.test_connections import Connection
+from tests.support.hang import HANG_S, bounded, until
 from tests.support.logs import own_records
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
@@ -208,5 +217,131 @@ def test_the_largest_documented_requests_are_admitted() -> None:
             sent = TranslateCorpusRequest(settings=CorpusSettings(window=1024), items=items)
             results = [one.id async for response in stub.TranslateCorpus(iter([sent])) for one in response.results]
             assert results == list(range(1024))
+
+    asyncio.run(scenario())
+
+
+HEALTH = "/grpc.health.v1.Health"
+REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+
+
+@pytest.mark.parametrize("method", [f"{HEALTH}/Check", f"{HEALTH}/Watch", REFLECTION])
+def test_names_that_are_too_long_are_unknown_and_hold_no_room(method: str) -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel()) as (server, channel):
+            budgets = server.intake.stream_budget, server._health_intake.budget
+            before = [budget.free for budget in budgets]
+            raw: Any = channel
+            for size in (MAX_NAME_BYTES, 2**22 - 100):
+                name = b"\x0a" + len_prefix(size) + b"a" * size
+                call = raw.stream_stream(method)(iter([name]))
+                refused = await failure(call.read())
+                assert (refused.code, refused.field) == (grpc.StatusCode.NOT_FOUND, "request")
+                assert "more than 4096 bytes, got" in refused.message
+                assert len(refused.message) < 100
+            await until(lambda: server.open_calls == 0)
+            assert [budget.free for budget in budgets] == before
+
+    asyncio.run(scenario())
+
+
+def len_prefix(size: int) -> bytes:
+    """Encode a length as protobuf does."""
+    return b"" if not size else bytes([size & 127 | (128 if size > 127 else 0)]) + len_prefix(size >> 7)
+
+
+def test_calls_that_stay_open_hold_nothing_of_their_requests() -> None:
+    """Each has the largest name; together they have more than the bytes of health checks."""
+
+    async def scenario() -> None:
+        limits = ServiceLimits(max_message_bytes=MAX_NAME_BYTES)
+        async with serving(FakeModel(), limits=limits) as (server, channel):
+            budget = server._health_intake.budget
+            free, name = budget.free, "a" * (MAX_NAME_BYTES - 3)
+            watches = [HealthStub(channel).Watch(HealthCheckRequest(service=name)) for _ in range(20)]
+            for watch in watches:
+                assert (await watch.read()).status == HealthCheckResponse.SERVICE_UNKNOWN
+            assert budget.free == free
+            assert (await HealthStub(channel).Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING
+            reflections: list[Any] = []
+            raw: Any = channel
+            for _ in range(20):
+                reflections.append(raw.stream_stream(REFLECTION)())
+                await reflections[-1].write(b"\x22" + len_prefix(len(name)) + name.encode())
+                assert await reflections[-1].read()
+                await reflections[-1].done_writing()
+                assert await reflections[-1].read() is EOF
+            assert server.open_calls == 20
+
+    asyncio.run(scenario())
+
+
+SMALL = ServiceLimits(max_message_bytes=10_000, max_open_bytes=40_000)
+"""A caller may have two requests whose size is not known yet."""
+
+
+async def upload(connection: Connection, pieces: int, pause_s: float) -> bool:
+    """Send a request in pieces with pauses; returns true if it succeeded."""
+    message = TranslateTextRequest(contents=["a" * 8000]).SerializeToString()
+    data = b"\0" + struct.pack(">I", len(message)) + message
+    size = -(-len(data) // pieces)
+    connection.send(HEADERS, END_HEADERS, 1, headers())
+    for start in range(0, len(data), size):
+        last = start + size >= len(data)
+        connection.send(DATA, END_STREAM if last else 0, 1, data[start : start + size])
+        await asyncio.sleep(0 if last else pause_s)  # as slow clients do
+    answer = await connection.receive(lambda kind, flags: kind == DATA or (kind == HEADERS and flags & END_STREAM != 0))
+    return answer is not None and answer[0] == DATA
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the bytes of a connection")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_parallel_uploads_of_a_caller_end_none_of_each_other(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes several times as long as requests wait before slow ones are given up for them."""
+    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(byte_budget, "MIN_RATE", 256)
+
+    async def scenario() -> None:
+        async with serving(FakeModel(), host=host, limits=SMALL) as (server, _), AsyncExitStack() as opened:
+            connections = [await opened.enter_async_context(Connection.to(server.address)) for _ in range(6)]
+            assert all(await asyncio.gather(*(upload(each, 50, 0.02) for each in connections)))
+
+    asyncio.run(bounded(scenario()))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the bytes of a connection")
+@pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
+def test_slow_uploads_make_room_for_others_of_their_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.05)
+
+    async def scenario() -> None:
+        async with serving(FakeModel(), host=host, limits=SMALL) as (server, channel), AsyncExitStack() as opened:
+            slow = []
+            for _ in range(4):
+                connection = await opened.enter_async_context(Connection.to(server.address))
+                slow.append(asyncio.ensure_future(upload(connection, 8000, HANG_S)))
+            await until(lambda: server.open_calls == 4)
+            for _ in range(2):
+                assert await TranslationServiceStub(channel).TranslateText(ONE)
+            await until(lambda: server.open_calls < 4)
+            for each in slow:
+                each.cancel()
+
+    asyncio.run(bounded(scenario()))
+
+
+def test_an_upload_is_ended_in_time_if_its_bytes_are_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As those over a Unix socket."""
+    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
+
+    async def scenario() -> None:
+        limits = replace(SMALL, upload_s=0.5)
+        async with serving(FakeModel(), host=f"unix:{tmp_path / 'socket'}", limits=limits) as (server, channel):
+            slow = [begun(channel) for _ in range(2)]
+            await until(lambda: server.open_calls == 2)
+            assert await TranslationServiceStub(channel).TranslateText(ONE)
+            for call in slow:
+                refused = await failure(call)
+                assert (refused.code, refused.info.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
 
     asyncio.run(scenario())
