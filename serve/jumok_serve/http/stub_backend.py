@@ -133,16 +133,27 @@ class StubBackend:
         described = descriptor_pool.Default().FindServiceByName(service).FindMethodByName(name)
         begun = False
 
-        async def stream_one(channel: grpc.aio.Channel, left_s: float) -> None:
+        async def pass_on(data: bytes) -> None:
             nonlocal begun
+            response = _parse(GetMessageClass(described.output_type), data)
+            begun = True
+            await write(response)
+
+        async def stream_one(channel: grpc.aio.Channel, left_s: float) -> None:
             make_stub: Any = channel.stream_stream if described.client_streaming else channel.unary_stream
             stub = make_stub(method, request_serializer=_serialize)
             sent = iter([request]) if described.client_streaming else request
+            empty = False  # the last response; before a failure it only carries the status
             async for data in stub(sent, timeout=left_s, metadata=_metadata(sender)):
-                if data:  # an empty response only carries the status of a failure
-                    response = _parse(GetMessageClass(described.output_type), data)
-                    begun = True
-                    await write(response)
+                if empty:
+                    await pass_on(b"")
+                empty = not data
+                if data:
+                    await pass_on(data)
+            if empty:
+                await pass_on(b"")
+            if not begun:
+                raise _foreign(GetMessageClass(described.output_type))
 
         await self._with_next(stream_one, sender, lambda: not begun)
 
