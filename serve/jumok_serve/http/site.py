@@ -46,7 +46,7 @@ class Site:
 
     Attributes:
         intake: bounds on the reading of bodies.
-        timeout_s: time from a request's body to its response, in seconds.
+        timeout_s: time for a response once its request is read, in seconds.
         answering: tasks that make responses, or their events; a server that stops cancels those left.
         parsing: threads that read large requests and write large responses.
     """
