@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from google.rpc.status_pb2 import Status
 from starlette.datastructures import Headers
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -108,6 +108,10 @@ class Incoming:
     async def work(self, work: Callable[[], Result], size: int) -> Result:
         """Read or write bytes for the caller, as `Site.work` does."""
         return await self.site.work(work, size, self.caller)
+
+    async def json(self, make: Callable[[], object], size: int, status: int = 200) -> Response:
+        """Make a response of JSON, a large one in a thread."""
+        return await self.work(lambda: JSONResponse(make(), status), size)
 
 
 Answer = Callable[[Incoming], Coroutine[Any, Any, Response]]

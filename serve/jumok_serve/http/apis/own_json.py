@@ -27,6 +27,8 @@ from jumok_serve.http.requests import JSON, Fields, parse_fields, parse_object
 from jumok_serve.http.site import MAX_INLINE_BYTES, Answer, Dialect, EventStream, Incoming, Site, route, stopping
 from jumok_serve.service.rpc.responses import written
 
+FIELD_WORK = 16
+"""Work of writing a byte of a message, which can be a number, in bytes of JSON."""
 Place: TypeAlias = tuple[tuple[str, int | None], ...]
 """Names of fields from the outermost message on; with an index, those of lists."""
 
@@ -72,10 +74,10 @@ METHODS = tuple(
 
 def own_routes(site: Site) -> list[Route]:
     """Make the endpoints, and that of their description."""
-    document = describe_api(METHODS)
+    document = bytes(JSONResponse(describe_api(METHODS)).body)
 
     async def openapi(_: Incoming) -> Response:
-        return JSONResponse(document)
+        return Response(document, media_type=JSON)
 
     return [
         *(
@@ -130,8 +132,7 @@ def _answer_of(method: Method) -> Answer:
             events = _events(method, incoming, request)
             return EventStream(incoming.site, _beginning_with(await anext(events), events))
         response = await incoming.site.backend.call(method.name, request, incoming.sender, method.response)
-        content = await incoming.work(partial(_json, response), response.ByteSize())
-        return Response(content, media_type=JSON)
+        return await incoming.json(partial(json_format.MessageToDict, response), _work_of(response))
 
     return answer
 
@@ -208,8 +209,9 @@ def _put(message: Message, place: Place, text: str) -> None:
         getattr(message, name)[index] = text
 
 
-def _json(message: Message) -> str:
-    return json_format.MessageToJson(message, indent=None)
+def _work_of(message: Message) -> int:
+    """Return the work of writing a message, in bytes of JSON."""
+    return FIELD_WORK * message.ByteSize()
 
 
 async def _events(method: Method, incoming: Incoming, request: Message) -> AsyncIterator[bytes]:
@@ -221,7 +223,7 @@ async def _events(method: Method, incoming: Incoming, request: Message) -> Async
             written(lambda write: incoming.site.backend.stream(method.name, request, sender, write))
         ) as messages:
             async for message in messages:
-                yield _event(await incoming.work(partial(_json, message), message.ByteSize()))
+                yield await incoming.work(partial(_event_of, message), _work_of(message))
                 begun = True
     except (JumokError, asyncio.CancelledError) as ended:
         if not begun:
@@ -229,6 +231,10 @@ async def _events(method: Method, incoming: Incoming, request: Message) -> Async
         error = ended if isinstance(ended, JumokError) else stopping()
         described = error_object(error, describe(error, sender.request_id))
         yield _event(json.dumps(described), "error")
+
+
+def _event_of(message: Message) -> bytes:
+    return _event(json_format.MessageToJson(message, indent=None))
 
 
 def _event(data: str, name: str = "") -> bytes:
