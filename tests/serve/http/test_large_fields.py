@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from google.protobuf.message import Message
+from starlette.responses import JSONResponse
 
 from jumok_proto.v1 import glossary_pb2, translation_pb2
 from jumok_serve import GlossaryStore
@@ -166,13 +167,13 @@ def test_large_requests_and_responses_of_others_are_made_in_threads(
 
 def test_large_responses_of_own_json_are_made_in_threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     threads = list[str]()
-    render = site.JSONResponse.render
+    render = JSONResponse.render
 
-    def noted(response: site.JSONResponse, content: Any) -> bytes:
+    def noted(response: JSONResponse, content: Any) -> bytes:
         threads.append(threading.current_thread().name)
         return render(response, content)
 
-    monkeypatch.setattr(site.JSONResponse, "render", noted)
+    monkeypatch.setattr(JSONResponse, "render", noted)
     request = {"contents": ["a man in a blue shirt"] * 200, "sourceLanguageCode": "en"}
     for path in ("/v1/text:align", "/v1/text:translate"):
         assert call(f"{served.url}{path}", request).status == 200
@@ -197,17 +198,15 @@ def test_languages_are_described_once_for_a_set_of_models(served: Served, monkey
 
 
 def test_directions_are_new_after_a_change_of_the_models_alone() -> None:
-    pairs = [("en", "de"), ("EN", "fr"), ("fr", "en_GB"), ("fr", "en-gb")]
-    models = SimpleNamespace(pairs=lambda: known)
-    services: Any = SimpleNamespace(services={}, models=models)
+    known: tuple[tuple[str, str], ...] = (("en", "de"), ("EN", "fr"), ("fr", "en_GB"), ("fr", "en-gb"))
+    services: Any = SimpleNamespace(services={}, models=SimpleNamespace(pairs=lambda: known))
     backend = EngineBackend(services)
     sender = Sender(peer="", request_id="", token="", timeout_s=1)
-    known = tuple(pairs)
     found = asyncio.run(backend.directions(sender))
     assert {source: list(targets) for source, targets in found.targets.items()} == {"en": ["de", "fr"], "fr": ["en_GB"]}
     assert found.all_targets == ["de", "en_GB", "fr"]
     assert asyncio.run(backend.directions(sender)) is found
-    known = tuple(pairs[:1])
+    known = known[:1]
     assert asyncio.run(backend.directions(sender)).pairs == known
 
 
