@@ -219,7 +219,7 @@ class Configuration(BaseModel):
         description="Port of the HTTP APIs, which need the extra 'http'; 0: any free port.  [default: no HTTP]",
     )
     http_host: str = Field("127.0.0.1", description="Address of the HTTP port; spelled as host.")
-    http_timeout_s: Seconds = Field(300.0, description="Seconds from the arrival of an HTTP request to its response.")
+    http_timeout_s: Seconds = Field(300.0, description="Seconds for the response to an HTTP request once it is read.")
     http_origins: str | None = Field(
         None,
         description="Web pages that may call over HTTP: origins such as https://example.org, separated by commas; "

@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from itertools import chain
+from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
+
+from jumok_serve.manifest.language_codes import tag_key
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 DETECT = "/jumok.v1.TranslationService/DetectLanguage"
@@ -54,11 +57,25 @@ class CharacterCounts:
         return self._counts[key]
 
 
-class Direction(NamedTuple):
-    """A direction of translation, in the models' spelling."""
+class Directions:
+    """Directions of translation, in the models' spelling, of each language the first.
 
-    source: str
-    target: str
+    Args:
+        pairs: source and target language of each direction, sorted.
+
+    Attributes:
+        targets: target languages of each source language.
+        all_targets: target languages of all of them.
+    """
+
+    def __init__(self, pairs: tuple[tuple[str, str], ...] = ()) -> None:
+        self.pairs = pairs
+        first: dict[str, str] = {}
+        spelled = {tag: first.setdefault(tag_key(tag), tag) for tag in dict.fromkeys(chain.from_iterable(pairs))}
+        self.targets: dict[str, dict[str, None]] = {}
+        for source, target in pairs:
+            self.targets.setdefault(spelled[source], {})[spelled[target]] = None
+        self.all_targets = sorted(set(chain.from_iterable(self.targets.values())))
 
 
 class Backend(Protocol):
@@ -85,8 +102,8 @@ class Backend(Protocol):
         A method that reads a stream of requests gets one.
         """
 
-    async def directions(self, sender: Sender) -> tuple[Direction, ...]:
-        """Return the directions of all models and routes, sorted; the sender needs no token."""
+    async def directions(self, sender: Sender) -> Directions:
+        """Return the directions of all models and routes, the same until they change; the sender needs no token."""
 
     async def usage(self, sender: Sender) -> int:
         """Return the characters that a token has had translated over HTTP since the start; without tokens, of all."""

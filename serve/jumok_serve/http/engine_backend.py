@@ -12,7 +12,7 @@ from google.protobuf.message import Message
 from jumok_proto.errors import DeadlineExceededError, InternalError, JumokError
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Direction, Response, Sender
+from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Directions, Response, Sender
 from jumok_serve.service.rpc.access import BEARER
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.error_table import drop_frames, is_expected
@@ -74,6 +74,7 @@ class EngineBackend:
         }
         self._reading_streams = {name for name, (method, _) in methods.items() if method.client_streaming}
         self._characters = CharacterCounts()
+        self._directions = Directions()
 
     async def identify(self, method: str, sender: Sender) -> str:
         """Find the caller of a method by its token."""
@@ -120,9 +121,12 @@ class EngineBackend:
                 return
         raise public
 
-    async def directions(self, sender: Sender) -> tuple[Direction, ...]:
+    async def directions(self, sender: Sender) -> Directions:
         """Return the directions of all models and routes."""
-        return tuple(Direction(*pair) for pair in self._services.models.pairs())
+        pairs = self._services.models.pairs()
+        if pairs is not self._directions.pairs:  # they are made once for a set of models
+            self._directions = Directions(pairs)
+        return self._directions
 
     async def usage(self, sender: Sender) -> int:
         """Return the translated characters of a token."""

@@ -24,7 +24,7 @@ def make_http_front(
 
     Args:
         port: port; 0: any free one.
-        timeout_s: time from a request's arrival to its response, in seconds.
+        timeout_s: time for a response once its request is read, in seconds.
         origins: web pages that may call; ``*``: all.
         hosts: hosts that requests may name; ``*``: any. Without them a server on a loopback address that needs no
             token takes loopback names alone, so that no page elsewhere reaches it by a name of its own.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from google.rpc.status_pb2 import Status
 from starlette.datastructures import Headers
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
@@ -46,7 +46,7 @@ class Site:
 
     Attributes:
         intake: bounds on the reading of bodies.
-        timeout_s: time from a request's body to its response, in seconds.
+        timeout_s: time for a response once its request is read, in seconds.
         answering: tasks that make responses, or their events; a server that stops cancels those left.
         parsing: threads that read large requests and write large responses.
     """
@@ -108,6 +108,10 @@ class Incoming:
     async def work(self, work: Callable[[], Result], size: int) -> Result:
         """Read or write bytes for the caller, as `Site.work` does."""
         return await self.site.work(work, size, self.caller)
+
+    async def json(self, make: Callable[[], object], size: int, status: int = 200) -> Response:
+        """Make a response of JSON, a large one in a thread."""
+        return await self.work(lambda: JSONResponse(make(), status), size)
 
 
 Answer = Callable[[Incoming], Coroutine[Any, Any, Response]]

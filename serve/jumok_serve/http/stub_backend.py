@@ -27,7 +27,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Direction, Response, Sender
+from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Directions, Response, Sender
 from jumok_serve.service.address import account_of
 from jumok_serve.service.rpc.access import BEARER
 from jumok_serve.service.rpc.call import REQUEST_ID
@@ -60,7 +60,8 @@ class StubBackend:
         self._token = token
         self._needs_token = needs_token
         self._characters = CharacterCounts()
-        self._directions: tuple[Direction, ...] = ()
+        self._listed = ListModelsResponse()
+        self._directions = Directions()
         self._directions_end = 0.0
         self._known = set[str]()  # tokens that a server took lately
         self._known_end = 0.0
@@ -133,16 +134,27 @@ class StubBackend:
         described = descriptor_pool.Default().FindServiceByName(service).FindMethodByName(name)
         begun = False
 
-        async def stream_one(channel: grpc.aio.Channel, left_s: float) -> None:
+        async def pass_on(data: bytes) -> None:
             nonlocal begun
+            response = _parse(GetMessageClass(described.output_type), data)
+            begun = True
+            await write(response)
+
+        async def stream_one(channel: grpc.aio.Channel, left_s: float) -> None:
             make_stub: Any = channel.stream_stream if described.client_streaming else channel.unary_stream
             stub = make_stub(method, request_serializer=_serialize)
             sent = iter([request]) if described.client_streaming else request
+            empty = False  # the last response; before a failure it only carries the status
             async for data in stub(sent, timeout=left_s, metadata=_metadata(sender)):
-                if data:  # an empty response only carries the status of a failure
-                    response = _parse(GetMessageClass(described.output_type), data)
-                    begun = True
-                    await write(response)
+                if empty:
+                    await pass_on(b"")
+                empty = not data
+                if data:
+                    await pass_on(data)
+            if empty:
+                await pass_on(b"")
+            if not begun:
+                raise _foreign(GetMessageClass(described.output_type))
 
         await self._with_next(stream_one, sender, lambda: not begun)
 
@@ -171,12 +183,13 @@ class StubBackend:
                 break
         raise last
 
-    async def directions(self, sender: Sender) -> tuple[Direction, ...]:
+    async def directions(self, sender: Sender) -> Directions:
         """Return the directions of a server's models and routes."""
         if time.monotonic() >= self._directions_end:
             asking = sender if sender.token else replace(sender, token=self._token)
             models = await self.call(LIST_MODELS, ListModelsRequest(), asking, ListModelsResponse)
-            self._directions = _directions_of(models)
+            if models != self._listed:
+                self._listed, self._directions = models, Directions(_pairs_of(models))
             self._directions_end = time.monotonic() + DIRECTIONS_S
         return self._directions
 
@@ -236,17 +249,15 @@ def _error_of(error: grpc.aio.AioRpcError) -> JumokError:
     return make_error(error.code(), error.details() or "", details)
 
 
-def _directions_of(models: ListModelsResponse) -> tuple[Direction, ...]:
-    pairs = {Direction(one.source_language_code, one.target_language_code) for one in models.routes}
+def _pairs_of(models: ListModelsResponse) -> tuple[tuple[str, str], ...]:
+    pairs = {(one.source_language_code, one.target_language_code) for one in models.routes}
     for model in models.models:
         listed = model.language_pairs or (
             [model.default_language_pair] if model.HasField("default_language_pair") else []
         )
-        pairs |= {Direction(pair.source_language_code, pair.target_language_code) for pair in listed}
+        pairs |= {(pair.source_language_code, pair.target_language_code) for pair in listed}
         if not model.language_pairs:
             pairs |= {
-                Direction(source, target)
-                for source in model.source_language_codes
-                for target in model.target_language_codes
+                (source, target) for source in model.source_language_codes for target in model.target_language_codes
             }
     return tuple(sorted(pairs))

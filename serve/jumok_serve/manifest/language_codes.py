@@ -25,6 +25,11 @@ WITHOUT_SPACES = frozenset({"zh", "yue", "wuu", "ja", "th", "lo", "km", "my", "b
 """Languages that write no space between words or sentences."""
 
 
+def tag_key(tag: str) -> str:
+    """Return a tag in one spelling: without case, and with hyphens."""
+    return tag.replace("_", "-").casefold()
+
+
 def primary_language(tag: str) -> str:
     """Return the language of a tag, in two letters if it has such a code: ``de`` for ``deu_Latn`` and ``de-AT``."""
     language = re.split("[-_]", tag, maxsplit=1)[0].lower()

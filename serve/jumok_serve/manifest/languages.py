@@ -8,6 +8,7 @@ from pydantic import model_validator
 
 from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError
 from jumok_serve.manifest.fields import LanguageTag, Part, TokenId
+from jumok_serve.manifest.language_codes import tag_key
 
 MAX_LISTED = 24
 """Most languages or pairs in an error message."""
@@ -72,7 +73,7 @@ class Languages(Part):
         for known, role in ((self.sources, "source"), (self.targets, "target")):
             if not known:
                 raise ValueError(f"name at least one {role} language")
-            if len({_key(tag) for tag in known}) < len(known):
+            if len({tag_key(tag) for tag in known}) < len(known):
                 raise ValueError(f"two {role} languages differ only in case or hyphens: {', '.join(known)}")
         for pair in (*self.pairs, *([self.default] if self.default else [])):
             for tag, known, role in ((pair.source, self.sources, "source"), (pair.target, self.targets, "target")):
@@ -145,7 +146,7 @@ class Direction:
 
 
 def _find(role: str, tag: str | None, known: Iterable[str], default: str | None) -> str:
-    tags = {_key(known_tag): known_tag for known_tag in known}
+    tags = {tag_key(known_tag): known_tag for known_tag in known}
     if tag is None:
         if default is not None:
             return default
@@ -155,16 +156,12 @@ def _find(role: str, tag: str | None, known: Iterable[str], default: str | None)
             f"the model has several {role} languages and no default: name one of {_join(tags.values())}",
             field=f"{role}_language_code",
         )
-    if _key(tag) not in tags:
+    if tag_key(tag) not in tags:
         raise LanguageNotFoundError(
             f"the model has no {role} language {tag!r}; it has {_join(tags.values())}",
             field=f"{role}_language_code",
         )
-    return tags[_key(tag)]
-
-
-def _key(tag: str) -> str:
-    return tag.replace("_", "-").casefold()
+    return tags[tag_key(tag)]
 
 
 def _join(names: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from deepl.api_data import MultilingualGlossaryDictionaryEntries as Entries
 
 from jumok_serve import GlossaryEntries, GlossaryStore
+from jumok_serve.http.apis import deepl_glossaries
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.translator import Translator
 from tests.support.servers.http_server import Served, call, serving_http
@@ -128,6 +130,48 @@ def test_life_of_a_glossary_of_several_pairs(client: deepl.DeepLClient) -> None:
     client.delete_multilingual_glossary(made)
     with pytest.raises(deepl.GlossaryNotFoundException):
         client.get_multilingual_glossary(made.glossary_id)
+
+
+@pytest.mark.parametrize(("source", "target"), [("EN", "DE"), ("En", "dE"), ("en", "de")])
+def test_dictionaries_of_other_spellings_are_the_same(
+    source: str, target: str, client: deepl.DeepLClient, store: GlossaryStore
+) -> None:
+    tsv = "dog\tHund\ncat\tKatze\tKater\n"
+    store.create("", "pets", [GlossaryEntries(tsv=tsv, source_language=source, target_language=target)])
+    (made,) = client.list_multilingual_glossaries()
+    client.update_multilingual_glossary_dictionary(made, Entries("en", "DE", {"man": "Mann"}))
+    (entries,) = client.get_multilingual_glossary_entries(made, "EN", "de").dictionaries
+    assert str(entries.entries) == "dog\tHund\ncat\tKatze\nman\tMann\n"
+    assert "cat\tKatze\tKater\n" in store.entries("", "pets", "en", "de").tsv
+    replaced = client.replace_multilingual_glossary_dictionary(made, Entries("EN", "DE", TERMS))
+    assert replaced.entry_count == 2
+    client.update_multilingual_glossary_dictionary(made, Entries("EN", "FR", TERMS))
+    client.delete_multilingual_glossary_dictionary(made, source_lang="en", target_lang="de")
+    assert [one.target_lang for one in client.get_multilingual_glossary(made.glossary_id).dictionaries] == ["FR"]
+
+
+def test_many_small_dictionaries_are_read_together_in_a_thread(
+    client: deepl.DeepLClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = list[str]()
+    written = deepl_glossaries._written
+
+    def noted(entries: Any) -> str:
+        threads.append(threading.current_thread().name)
+        return written(entries)
+
+    monkeypatch.setattr(deepl_glossaries, "_written", noted)
+    lines = "".join(f"w{number}\tv{number}\n" for number in range(100))
+    given = [{"source_lang": "en", "target_lang": "de", "entries": lines} for _ in range(50)]
+    refused = call(f"{client.server_url}/v3/glossaries", {"name": "many", "dictionaries": given})
+    assert refused.status == 400  # the store takes a pair once
+    assert (len(threads), len(set(threads))) == (50, 1)
+    made = client.create_glossary("large", "EN", "DE", {f"word {number}": f"Wort {number}" for number in range(2000)})
+    threads.clear()
+    assert client.get_glossary_entries(made)["word 7"] == "Wort 7"
+    assert client.get_multilingual_glossary_entries(made.glossary_id, "EN", "DE").dictionaries[0]
+    assert len(threads) == 2
+    assert all(name.startswith("parsed") for name in threads)
 
 
 @pytest.mark.parametrize(

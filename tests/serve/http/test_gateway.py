@@ -25,7 +25,7 @@ from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S
-from tests.support.servers.http_server import call
+from tests.support.servers.http_server import call, serving_http
 from tests.support.servers.in_process_server import serving
 from tests.support.servers.losing_proxy import losing_proxy
 
@@ -79,6 +79,18 @@ def test_files_are_translated(translator: Translator) -> None:
     assert b"".join(base64.b64decode(event.get("file", "")) for event in events).decode() == expected
 
 
+@pytest.mark.parametrize("data", [b"", b"a dog", b"\n\n"])
+def test_files_without_texts_are_answered_as_by_the_server(data: bytes, translator: Translator) -> None:
+    request = {"settings": {"name": "a.txt"}, "file": base64.b64encode(data).decode()}
+    with serving_http(translator) as served, gateway_to(served.grpc) as (_, url):
+        answers = []
+        for of in (served.url, url):
+            asking = urllib.request.Request(f"{of}/v1/files:translate", json.dumps(request).encode(), JSON)
+            with urllib.request.urlopen(asking, timeout=HANG_S) as response:
+                answers.append([json.loads(line[6:]) for line in response if line.startswith(b"data: ")])
+    assert answers[0] == answers[1] != []
+
+
 def test_errors_are_those_of_the_servers(translator: Translator) -> None:
     limits = ServiceLimits(requests_per_second=0.001, request_burst=3)
     with serving(translator, limits=limits) as server, gateway_to(server) as (_, url):
@@ -130,11 +142,11 @@ def test_a_change_whose_answer_is_lost_is_made_once(method: str, translator: Tra
 
 
 @contextmanager
-def answering(data: bytes) -> Iterator[str]:
-    """Serve these bytes as the response of every method; yields the address."""
+def answering(*data: bytes) -> Iterator[str]:
+    """Serve these bytes as the responses of every method; yields the address."""
 
     def respond(_requests: Iterator[bytes], _context: grpc.ServicerContext) -> Iterator[bytes]:
-        yield data
+        yield from data
 
     class Handler(grpc.GenericRpcHandler):  # type: ignore[type-arg]  # generic only for type checkers
         def service(self, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -172,10 +184,11 @@ def test_foreign_responses_are_passed_over(data: bytes, translator: Translator) 
             assert {call(f"{url}{path}", fields).status for path, fields in calls * 2} == {200}
 
 
-def test_a_foreign_stream_ends_with_an_error() -> None:
-    with answering(FOREIGN["no message"]) as foreign, gateway_to(foreign) as (_, url):
+@pytest.mark.parametrize("data", [(FOREIGN["no message"],), ()], ids=["no message", "nothing"])
+def test_a_foreign_stream_ends_with_an_error(data: tuple[bytes, ...]) -> None:
+    with answering(*data) as foreign, gateway_to(foreign) as (_, url):
         refused = call(f"{url}/v1/text:streamTranslate", {"content": TEXTS[0]})
-        assert "name servers of this version" in str(refused.content)
+        assert (refused.status, "name servers of this version" in str(refused.content)) == (503, True)
 
 
 @pytest.mark.parametrize("key", ["a\tb", "\xe9\xff", "a\x01", "a" * 5000])

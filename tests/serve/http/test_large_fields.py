@@ -5,15 +5,21 @@ import http.client
 import json
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from google.protobuf.message import Message
+from starlette.responses import JSONResponse
 
-from jumok_proto.v1 import translation_pb2
+from jumok_proto.v1 import glossary_pb2, translation_pb2
 from jumok_serve import GlossaryStore
 from jumok_serve.http import site
 from jumok_serve.http.apis import deepl, libretranslate
+from jumok_serve.http.backend import Sender
 from jumok_serve.http.connections import MAX_HEADERS
+from jumok_serve.http.engine_backend import EngineBackend
+from jumok_serve.service.handlers import model_service
 from jumok_serve.service.handlers.requests import MAX_NAME_CHARACTERS, check_request
 from jumok_serve.translator import Translator
 from tests.support.logs import own_records
@@ -109,6 +115,32 @@ def test_names_are_bounded_before_they_are_compared(served: Served, field: str) 
 
 
 @pytest.mark.parametrize(
+    ("holder", "path"),
+    [
+        (glossary_pb2.CreateGlossaryRequest(), "dictionaries"),
+        (translation_pb2.TranslateTextRequest(), "glossary.entries"),
+        (translation_pb2.TranslateCorpusRequest(), "items"),
+    ],
+)
+def test_messages_in_lists_are_checked_too(holder: Message, path: str) -> None:
+    parts: Any = holder
+    for name in path.split("."):
+        parts = getattr(parts, name)
+    parts.add()
+    check_request(holder)
+    parts.add().MergeFromString(b"\xf8\x3f\x01")  # the field 1023
+    with pytest.raises(ValueError, match=rf"{path}\[1\] holds the field number 1023 .*: leave it out"):
+        check_request(holder)
+
+
+def test_names_in_lists_are_bounded_too() -> None:
+    request = glossary_pb2.CreateGlossaryRequest(name="a")
+    request.dictionaries.add(source_language_code="a" * (MAX_NAME_CHARACTERS + 1))
+    with pytest.raises(ValueError, match=r"dictionaries\[0\].source_language_code takes at most .*: shorten it"):
+        check_request(request)
+
+
+@pytest.mark.parametrize(
     ("api", "path", "texts"), [(libretranslate, "/translate", "q"), (deepl, "/v2/translate", "text")]
 )
 def test_large_requests_and_responses_of_others_are_made_in_threads(
@@ -131,6 +163,51 @@ def test_large_requests_and_responses_of_others_are_made_in_threads(
     assert answer.status == 200
     assert len(threads) == 2
     assert all(name.startswith("parsed") for name in threads)
+
+
+def test_large_responses_of_own_json_are_made_in_threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = list[str]()
+    render = JSONResponse.render
+
+    def noted(response: JSONResponse, content: Any) -> bytes:
+        threads.append(threading.current_thread().name)
+        return render(response, content)
+
+    monkeypatch.setattr(JSONResponse, "render", noted)
+    request = {"contents": ["a man in a blue shirt"] * 200, "sourceLanguageCode": "en"}
+    for path in ("/v1/text:align", "/v1/text:translate"):
+        assert call(f"{served.url}{path}", request).status == 200
+    assert len(threads) == 2
+    assert all(name.startswith("parsed") for name in threads)
+
+
+def test_languages_are_described_once_for_a_set_of_models(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    described = list[object]()
+    for module, name in ((libretranslate, "language_name"), (model_service, "describe")):
+        work = getattr(module, name)
+
+        def noted(of: Any, work: Callable[[Any], Any] = work) -> Any:
+            described.append(of)
+            return work(of)
+
+        monkeypatch.setattr(module, name, noted)
+    first = [call(f"{served.url}{path}").content for path in ("/languages", "/v1/models")]
+    described.clear()
+    assert [call(f"{served.url}{path}").content for path in ("/languages", "/v1/models")] == first
+    assert described == []
+
+
+def test_directions_are_new_after_a_change_of_the_models_alone() -> None:
+    known: tuple[tuple[str, str], ...] = (("en", "de"), ("EN", "fr"), ("fr", "en_GB"), ("fr", "en-gb"))
+    services: Any = SimpleNamespace(services={}, models=SimpleNamespace(pairs=lambda: known))
+    backend = EngineBackend(services)
+    sender = Sender(peer="", request_id="", token="", timeout_s=1)
+    found = asyncio.run(backend.directions(sender))
+    assert {source: list(targets) for source, targets in found.targets.items()} == {"en": ["de", "fr"], "fr": ["en_GB"]}
+    assert found.all_targets == ["de", "en_GB", "fr"]
+    assert asyncio.run(backend.directions(sender)) is found
+    known = known[:1]
+    assert asyncio.run(backend.directions(sender)).pairs == known
 
 
 def test_responses_of_many_texts_that_no_model_translates_are_made_in_threads(

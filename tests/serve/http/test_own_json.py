@@ -15,6 +15,7 @@ from google.protobuf import json_format
 
 from jumok_proto.errors import EngineFailedError
 from jumok_proto.v1 import model_pb2, model_pb2_grpc, translation_pb2, translation_pb2_grpc
+from jumok_serve.http.apis.own_json import METHODS
 from jumok_serve.http.front import make_http_front
 from jumok_serve.http.port import HttpPort
 from jumok_serve.service import Server
@@ -26,6 +27,7 @@ from tests.support.servers.fake_model import serving as fake_serving
 from tests.support.servers.http_server import Served, call, serving_http
 
 REQUEST = {"contents": ["a dog", "a man in a blue shirt"], "options": {"beamSize": 3, "numHypotheses": 2}}
+JSON_CONTENT = {"Content-Type": "application/json"}
 STREAM = {"content": "a man in a blue shirt"}
 
 
@@ -191,6 +193,57 @@ def test_errors_have_status_reason_and_field(served: Served) -> None:
 def test_wrong_json_is_refused(served: Served, content: object) -> None:
     answer = call(f"{served.url}/v1/text:translate", content)
     assert (answer.status, answer.content["error"]["status"]) == (400, "INVALID_ARGUMENT")
+
+
+HUGE = "1" + "0" * 400
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ('"markup": 1e400', "markup must be the name or number of a value, got inf"),
+        ('"markup": HUGE', "markup must be the name or number of a value, got 1"),
+        ('"markup": 1.5', "markup must be the name or number of a value, got 1.5"),
+        ('"markup": true', "markup must be the name or number of a value, got True"),
+        ('"markup": NaN', "markup must be the name or number of a value, got nan"),
+        ('"options": {"lengthPenalty": HUGE}', "options.length_penalty must be a finite number, got 1"),
+        ('"options": {"length_penalty": -1e400}', "options.length_penalty must be a finite number, got -inf"),
+        ('"options": {"lengthPenalty": "1e400"}', "length_penalty must be a finite number"),
+        ('"options": {"lengthPenalty": "NaN"}', "length_penalty must be a finite number"),
+        ('"options": {"lengthPenalty": false}', "options.length_penalty must be a finite number, got False"),
+        ('"options": {"beamSize": Infinity}', "options.beam_size must be a whole number of at most 64 bits, got inf"),
+        ('"options": {"beamSize": -HUGE}', "options.beam_size must be a whole number of at most 64 bits, got -1"),
+        ('"options": {"suppressTokens": {"ids": [1, 1e400]}}', "options.suppress_tokens.ids[1] must be a whole number"),
+        ('"truncate": 1', "truncate must be true or false, got 1"),
+        ('"glossary": {"entries": [{"source": HUGE}]}', "which /openapi.json describes"),
+    ],
+)
+def test_numbers_that_a_field_cannot_have_are_refused_by_field(served: Served, fields: str, words: str) -> None:
+    body = f'{{"contents": ["a"], {fields.replace("HUGE", HUGE)}}}'
+    answer = call(f"{served.url}/v1/text:translate", raw=body.encode(), headers=JSON_CONTENT)
+    assert (answer.status, answer.content["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    assert words in answer.content["error"]["message"]
+
+
+def test_random_numbers_are_no_faults_in_any_field_of_any_api(served: Served) -> None:
+    generator = random.Random(2)
+    numbers = ["1e400", "-1e400", "NaN", "-Infinity", HUGE, f"-{HUGE}", "1.5", "[1e400]", "1e39"]
+    own = {
+        method.path: [field.name for field in method.fields.fields] for method in METHODS if method.path.count("{") == 0
+    }
+    own |= {
+        "/translate": ["q", "source", "target", "format", "alternatives", "api_key"],
+        "/detect": ["q"],
+        "/v2/translate": ["text", "source_lang", "target_lang", "split_sentences", "tag_handling", "glossary_id"],
+        "/v3/glossaries": ["name", "dictionaries"],
+    }
+    for path, names in own.items():
+        for name in names:
+            for number in generator.sample(numbers, 4):
+                for value in (number, f"[{number}]", f'{{"beam_size": {number}}}', f'{{"translation": {number}}}'):
+                    body = f'{{"{name}": {value}}}'
+                    answer = call(served.url + path, raw=body.encode(), headers=JSON_CONTENT)
+                    assert answer.status in {400, 404, 405}, (path, body, answer)
 
 
 def test_tokens_are_bearer_tokens(translator: Translator, tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from jumok_proto.v1.translation_pb2 import (
 from jumok_serve.http.apis.deepl_calls import DEEPL
 from jumok_serve.http.apis.deepl_glossaries import glossary_routes
 from jumok_serve.http.apis.languages import language_name, spelled_by
-from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Direction
+from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Directions
 from jumok_serve.http.errors import renamed_fields
 from jumok_serve.http.requests import Fields, text_field, texts_field
 from jumok_serve.http.site import Incoming, Site, route
@@ -67,27 +67,23 @@ async def _translate(incoming: Incoming) -> Response:
     request = await incoming.work(partial(_request, incoming.fields, directions), incoming.size)
     with renamed_fields(FIELDS):
         response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
-    return await incoming.work(partial(_response, request, response), response.ByteSize())
+    return await incoming.json(partial(_response, request, response), response.ByteSize())
 
 
-def _response(request: TranslateTextRequest, response: TranslateTextResponse) -> Response:
-    return JSONResponse(
-        {
-            "translations": [
-                {
-                    "detected_source_language": (
-                        translation.source_language_code or request.source_language_code
-                    ).upper(),
-                    "text": translation.hypotheses[0].text,
-                    "billed_characters": len(text),
-                }
-                for text, translation in zip(request.contents, response.translations, strict=True)
-            ]
-        }
-    )
+def _response(request: TranslateTextRequest, response: TranslateTextResponse) -> dict[str, object]:
+    return {
+        "translations": [
+            {
+                "detected_source_language": (translation.source_language_code or request.source_language_code).upper(),
+                "text": translation.hypotheses[0].text,
+                "billed_characters": len(text),
+            }
+            for text, translation in zip(request.contents, response.translations, strict=True)
+        ]
+    }
 
 
-def _request(fields: Fields, directions: tuple[Direction, ...]) -> TranslateTextRequest:
+def _request(fields: Fields, directions: Directions) -> TranslateTextRequest:
     """Make a request of fields; takes the texts out of them, so that they are in memory once."""
     texts = texts_field(fields, "text")
     fields.pop("text")
@@ -110,11 +106,11 @@ def _request(fields: Fields, directions: tuple[Direction, ...]) -> TranslateText
     )
 
 
-def _pair(fields: Mapping[str, Any], directions: tuple[Direction, ...]) -> tuple[str, str]:
+def _pair(fields: Mapping[str, Any], directions: Directions) -> tuple[str, str]:
     """Return source and target language in the models' spelling."""
-    target = spelled_by([one.target for one in directions], text_field(fields, "target_lang"))
+    target = spelled_by(directions.all_targets, text_field(fields, "target_lang"))
     source = text_field(fields, "source_lang", "") or AUTO
-    return spelled_by([one.source for one in directions], source), target
+    return spelled_by(directions.targets, source), target
 
 
 def _choice(fields: Mapping[str, Any], name: str, choices: Mapping[str, Any], default: str) -> Any:
@@ -164,7 +160,8 @@ def _tag_lists(fields: Mapping[str, Any]) -> dict[str, list[str]]:
 async def _languages(incoming: Incoming) -> Response:
     kind = _choice(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
     await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), incoming.sender, ListModelsResponse)
-    tags = sorted({getattr(one, kind) for one in await incoming.site.backend.directions(incoming.sender)})
+    directions = await incoming.site.backend.directions(incoming.sender)
+    tags = list(directions.targets) if kind == "source" else directions.all_targets
     if kind == "source":
         return JSONResponse([{"language": tag.upper(), "name": language_name(tag)} for tag in tags])
     spelled = {variant: tag for tag in tags for variant in VARIANTS.get(tag.lower(), (tag.upper(),))}

@@ -4,10 +4,10 @@ import csv
 import io
 import re
 import reprlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import UTC
-from functools import partial
-from typing import Any
+from functools import lru_cache, partial
+from typing import Any, TypeVar
 
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -16,20 +16,25 @@ from jumok_proto.errors import GlossariesUnavailableError, InvalidArgumentError
 from jumok_proto.glossaries.tsv import read_tsv, write_tsv
 from jumok_proto.v1 import glossary_pb2 as messages
 from jumok_serve.http.apis.deepl_calls import DEEPL
-from jumok_serve.http.apis.languages import spelled_by
-from jumok_serve.http.backend import Direction
+from jumok_serve.http.apis.languages import MAX_LISTS, PAIR_BYTES, spelled_by
+from jumok_serve.http.backend import Directions
 from jumok_serve.http.backend import Response as Message
 from jumok_serve.http.errors import renamed_fields
-from jumok_serve.http.requests import text_field
+from jumok_serve.http.requests import JSON, Fields, text_field
 from jumok_serve.http.site import Answer, Incoming, Site, route
+from jumok_serve.manifest.language_codes import tag_key
+from jumok_serve.manifest.languages import MAX_LISTED
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
 
 SERVICE = "/jumok.v1.GlossaryService"
 TSV = "text/tab-separated-values; charset=utf-8"
 MAX_DICTIONARIES = 100
 """Dictionaries of a request."""
+ENTRIES_WORK = 32
+"""Work with a byte of entries, in bytes of JSON."""
 _FORM_FIELD = re.compile(r"dictionaries\[(\d{1,3})\]\.(\w+)")
 Entry = tuple[str, str]
+Made = TypeVar("Made")
 
 
 def glossary_routes(site: Site) -> list[Route]:
@@ -67,15 +72,23 @@ async def _call(incoming: Incoming, request: Any, kind: type[Message]) -> Messag
 
 async def _pairs(incoming: Incoming) -> Response:
     listed = await _stored(incoming)
-    directions = [] if listed is None else await incoming.site.backend.directions(incoming.sender)
-    return JSONResponse(
-        {"supported_languages": [{"source_lang": one, "target_lang": other} for one, other in directions]}
-    )
+    directions = Directions() if listed is None else await incoming.site.backend.directions(incoming.sender)
+    content = await incoming.work(partial(_listed, directions), PAIR_BYTES * len(directions.pairs))
+    return Response(content, media_type=JSON)
+
+
+@lru_cache(MAX_LISTS)
+def _listed(directions: Directions) -> bytes:
+    """List all pairs in JSON."""
+    pairs = [
+        {"source_lang": one, "target_lang": other} for one, others in directions.targets.items() for other in others
+    ]
+    return bytes(JSONResponse({"supported_languages": pairs}).body)
 
 
 async def _create_one(incoming: Incoming) -> Response:
     request = messages.CreateGlossaryRequest(
-        name=text_field(incoming.fields, "name"), dictionaries=[await _dictionary(incoming, incoming.fields)]
+        name=text_field(incoming.fields, "name"), dictionaries=[await _read(incoming, _dictionary)]
     )
     created = await _call(incoming, request, messages.CreateGlossaryResponse)
     return JSONResponse(_single(created.glossary), 201)
@@ -83,7 +96,7 @@ async def _create_one(incoming: Incoming) -> Response:
 
 async def _list_single(incoming: Incoming) -> Response:
     stored = await _stored(incoming) or []
-    return JSONResponse({"glossaries": [_single(one) for one in stored if len(one.dictionaries) == 1]})
+    return await _list_of(incoming, _single, [one for one in stored if len(one.dictionaries) == 1])
 
 
 async def _get_single(incoming: Incoming) -> Response:
@@ -98,7 +111,7 @@ async def _get_single(incoming: Incoming) -> Response:
 async def _entries_as_tsv(incoming: Incoming) -> Response:
     request = messages.GetGlossaryEntriesRequest(glossary=incoming.path["id"])
     found = await _call(incoming, request, messages.GetGlossaryEntriesResponse)
-    return Response(await _stored_entries(incoming, found), media_type=TSV)
+    return await incoming.work(lambda: Response(_entries_of(found), media_type=TSV), _work_of(found.entries.tsv))
 
 
 async def _delete(incoming: Incoming) -> Response:
@@ -112,63 +125,56 @@ async def _delete(incoming: Incoming) -> Response:
 
 async def _create(incoming: Incoming) -> Response:
     request = messages.CreateGlossaryRequest(
-        name=text_field(incoming.fields, "name"), dictionaries=await _dictionaries(incoming)
+        name=text_field(incoming.fields, "name"), dictionaries=await _read(incoming, _dictionaries)
     )
     created = await _call(incoming, request, messages.CreateGlossaryResponse)
-    return JSONResponse(_described(created.glossary), 201)
+    return await _answer(incoming, created.glossary, 201)
 
 
 async def _list(incoming: Incoming) -> Response:
-    return JSONResponse({"glossaries": [_described(one) for one in await _stored(incoming) or []]})
+    return await _list_of(incoming, _described, await _stored(incoming) or [])
 
 
 async def _get(incoming: Incoming) -> Response:
-    return JSONResponse(_described(await _find(incoming)))
+    return await _answer(incoming, await _find(incoming))
 
 
 async def _update(incoming: Incoming) -> Response:
     """Rename a glossary, or add entries to its dictionaries."""
     known = await _find(incoming)
-    dictionaries = await _dictionaries(incoming)
+    dictionaries = await _read(incoming, _dictionaries)
+    stored = _by_languages(known)
     for dictionary in dictionaries:
-        if _dictionary_of(known, dictionary) is not None:
+        if _languages_of(dictionary) in stored:
             request = _entries_request(known.id, dictionary)
             found = await _call(incoming, request, messages.GetGlossaryEntriesResponse)
             old, new = found.entries.tsv, dictionary.tsv
-            dictionary.tsv = await incoming.work(partial(_merged, old, new), len(old) + len(new))
+            dictionary.tsv = await incoming.work(partial(_merged, old, new), _work_of(old, new))
     update = messages.UpdateGlossaryRequest(
         glossary=known.id, name=text_field(incoming.fields, "name", ""), dictionaries=dictionaries
     )
     changed = await _call(incoming, update, messages.UpdateGlossaryResponse)
-    return JSONResponse(_described(changed.glossary))
+    return await _answer(incoming, changed.glossary)
 
 
 async def _entries(incoming: Incoming) -> Response:
     known = await _find(incoming)
-    request = _entries_request(known.id, await _pair(incoming, incoming.fields))
+    request = _entries_request(known.id, await _read(incoming, _pair))
     found = await _call(incoming, request, messages.GetGlossaryEntriesResponse)
-    content = {
-        "source_lang": found.entries.source_language_code,
-        "target_lang": found.entries.target_language_code,
-        "entries": await _stored_entries(incoming, found),
-        "entries_format": "tsv",
-    }
-    return JSONResponse({"dictionaries": [content]})
+    return await incoming.json(lambda: {"dictionaries": [_described_entries(found)]}, _work_of(found.entries.tsv))
 
 
 async def _replace_dictionary(incoming: Incoming) -> Response:
-    dictionary = await _dictionary(incoming, incoming.fields)
+    dictionary = await _read(incoming, _dictionary)
     request = messages.UpdateGlossaryRequest(glossary=incoming.path["id"], dictionaries=[dictionary])
     changed = await _call(incoming, request, messages.UpdateGlossaryResponse)
-    replaced = _dictionary_of(changed.glossary, dictionary)
-    assert replaced is not None
-    return JSONResponse(_described_dictionary(replaced))
+    return JSONResponse(_described_dictionary(_by_languages(changed.glossary)[_languages_of(dictionary)]))
 
 
 async def _delete_dictionary(incoming: Incoming) -> Response:
     known = await _find(incoming)
-    pair = await _pair(incoming, incoming.fields)
-    if _dictionary_of(known, pair) is None:
+    pair = await _read(incoming, _pair)
+    if _languages_of(pair) not in _by_languages(known):
         raise InvalidArgumentError(f"the glossary {known.name!r} has no such dictionary", field="source_lang")
     request = messages.UpdateGlossaryRequest(glossary=known.id, dictionaries=[pair])
     await _call(incoming, request, messages.UpdateGlossaryResponse)
@@ -192,11 +198,6 @@ async def _find(incoming: Incoming) -> messages.StoredGlossary:
     return (await _call(incoming, request, messages.GetGlossaryResponse)).glossary
 
 
-async def _stored_entries(incoming: Incoming, found: messages.GetGlossaryEntriesResponse) -> str:
-    tsv = found.entries.tsv
-    return await incoming.work(lambda: _written(_read_stored(tsv)), len(tsv))
-
-
 def _entries_request(glossary: str, pair: messages.GlossaryEntries) -> messages.GetGlossaryEntriesRequest:
     return messages.GetGlossaryEntriesRequest(
         glossary=glossary,
@@ -205,12 +206,22 @@ def _entries_request(glossary: str, pair: messages.GlossaryEntries) -> messages.
     )
 
 
-async def _dictionaries(incoming: Incoming) -> list[messages.GlossaryEntries]:
+async def _read(incoming: Incoming, read: Callable[[Fields, Directions], Made]) -> Made:
+    """Read fields at once: many dictionaries may each be small."""
+    directions = await incoming.site.backend.directions(incoming.sender)
+    return await incoming.work(partial(read, incoming.fields, directions), ENTRIES_WORK * incoming.size)
+
+
+def _work_of(*tsvs: str) -> int:
+    return ENTRIES_WORK * sum(map(len, tsvs))
+
+
+def _dictionaries(fields: Fields, directions: Directions) -> list[messages.GlossaryEntries]:
     """Read all dictionaries; forms have fields such as ``dictionaries[0].entries``."""
-    given = incoming.fields.get("dictionaries", [])
+    given = fields.get("dictionaries", [])
     if not given:
         forms: dict[int, dict[str, Any]] = {}
-        for name, value in incoming.fields.items():
+        for name, value in fields.items():
             if found := _FORM_FIELD.fullmatch(name):
                 forms.setdefault(int(found[1]), {})[found[2]] = value
         given = [forms[number] for number in sorted(forms)]
@@ -220,12 +231,12 @@ async def _dictionaries(incoming: Incoming) -> list[messages.GlossaryEntries]:
         raise InvalidArgumentError(
             f"a request takes at most {MAX_DICTIONARIES} dictionaries, got {len(given)}", field="dictionaries"
         )
-    return [await _dictionary(incoming, one) for one in given]
+    return [_dictionary(one, directions) for one in given]
 
 
-async def _dictionary(incoming: Incoming, fields: Mapping[str, Any]) -> messages.GlossaryEntries:
+def _dictionary(fields: Fields, directions: Directions) -> messages.GlossaryEntries:
     """Read a pair of languages and entries."""
-    pair = await _pair(incoming, fields)
+    pair = _pair(fields, directions)
     read = {"tsv": _read_tsv, "csv": _read_csv}
     if (form := text_field(fields, "entries_format", "tsv")) not in read:
         raise InvalidArgumentError(
@@ -233,7 +244,7 @@ async def _dictionary(incoming: Incoming, fields: Mapping[str, Any]) -> messages
         )
     entries = text_field(fields, "entries")
     try:
-        pair.tsv = await incoming.work(lambda: _written(_unique(read[form](entries))), len(entries))
+        pair.tsv = _written(_unique(read[form](entries)))
     except (ValueError, csv.Error) as error:
         raise InvalidArgumentError(f"entries: {error}", field="entries") from error
     if not pair.tsv:
@@ -241,16 +252,16 @@ async def _dictionary(incoming: Incoming, fields: Mapping[str, Any]) -> messages
     return pair
 
 
-async def _pair(incoming: Incoming, fields: Mapping[str, Any]) -> messages.GlossaryEntries:
+def _pair(fields: Fields, directions: Directions) -> messages.GlossaryEntries:
     """Read a pair of languages that the models translate, in their spelling."""
-    directions = await incoming.site.backend.directions(incoming.sender)
-    source = spelled_by([one.source for one in directions], text_field(fields, "source_lang"))
-    target = spelled_by([one.target for one in directions], text_field(fields, "target_lang"))
-    if Direction(source, target) not in directions:
-        pairs = ", ".join(f"{one.source} to {one.target}" for one in directions)
+    source = spelled_by(directions.targets, text_field(fields, "source_lang"))
+    target = spelled_by(directions.all_targets, text_field(fields, "target_lang"))
+    if target not in directions.targets.get(source, ()):
+        pairs = ", ".join(f"{one} to {other}" for one, other in directions.pairs[:MAX_LISTED])
+        more = ", ..." if len(directions.pairs) > MAX_LISTED else ""
         raise InvalidArgumentError(
             f"source_lang, target_lang: no model translates from {reprlib.repr(source)} to {reprlib.repr(target)}; "
-            f"choose of {pairs}",
+            f"choose of {pairs}{more}",
             field="target_lang",
         )
     return messages.GlossaryEntries(source_language_code=source, target_language_code=target)
@@ -298,30 +309,54 @@ def _key(term: str) -> str:
     return " ".join(term.split()).casefold()
 
 
-def _read_stored(tsv: str) -> list[Entry]:
-    """Read stored entries; this API knows one target term, so others are left out."""
-    return [(line.source, line.targets[0]) for line in read_tsv(tsv)]
-
-
 def _merged(old: str, new: str) -> str:
     """Add entries, and replace those with the same source terms."""
-    merged = {_key(one): (one, other) for tsv in (old, new) for one, other in _read_stored(tsv)}
+    merged = {_key(line.source): (line.source, line.targets) for tsv in (old, new) for line in read_tsv(tsv)}
     return _written(merged.values())
 
 
-def _written(entries: Iterable[Entry]) -> str:
+def _written(entries: Iterable[tuple[str, str | Sequence[str]]]) -> str:
     return "".join(write_tsv({source: target}) for source, target in entries)
 
 
 # Responses
 
 
-def _dictionary_of(
-    glossary: messages.StoredGlossary, pair: messages.GlossaryEntries
-) -> messages.GlossaryDictionary | None:
-    wanted = (pair.source_language_code, pair.target_language_code)
-    found = (one for one in glossary.dictionaries if (one.source_language_code, one.target_language_code) == wanted)
-    return next(found, None)
+def _by_languages(glossary: messages.StoredGlossary) -> dict[tuple[str, str], messages.GlossaryDictionary]:
+    return {_languages_of(one): one for one in glossary.dictionaries}
+
+
+def _languages_of(one: messages.GlossaryDictionary | messages.GlossaryEntries) -> tuple[str, str]:
+    """Return two languages in one spelling, as the store does."""
+    return tag_key(one.source_language_code), tag_key(one.target_language_code)
+
+
+def _list_of(
+    incoming: Incoming,
+    describe: Callable[[messages.StoredGlossary], dict[str, object]],
+    stored: Sequence[messages.StoredGlossary],
+) -> Coroutine[Any, Any, Response]:
+    return incoming.json(
+        lambda: {"glossaries": [describe(one) for one in stored]}, sum(one.ByteSize() for one in stored)
+    )
+
+
+def _answer(incoming: Incoming, glossary: messages.StoredGlossary, status: int = 200) -> Coroutine[Any, Any, Response]:
+    return incoming.json(lambda: _described(glossary), glossary.ByteSize(), status)
+
+
+def _described_entries(found: messages.GetGlossaryEntriesResponse) -> dict[str, object]:
+    return {
+        "source_lang": found.entries.source_language_code,
+        "target_lang": found.entries.target_language_code,
+        "entries": _entries_of(found),
+        "entries_format": "tsv",
+    }
+
+
+def _entries_of(found: messages.GetGlossaryEntriesResponse) -> str:
+    """Write stored entries; this API knows one target term, so others are left out."""
+    return _written((line.source, line.targets[0]) for line in read_tsv(found.entries.tsv))
 
 
 def _described(glossary: messages.StoredGlossary) -> dict[str, object]:

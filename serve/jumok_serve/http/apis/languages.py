@@ -2,6 +2,8 @@
 
 from collections.abc import Iterable
 
+from jumok_serve.manifest.language_codes import tag_key
+
 # ISO 639-1, and some codes of three letters.
 _NAMES = """
 af Afrikaans|am Amharic|ar Arabic|as Assamese|ast Asturian|az Azerbaijani|ba Bashkir|be Belarusian|bg Bulgarian
@@ -22,6 +24,10 @@ yi Yiddish|yo Yoruba|zh Chinese|zu Zulu
 """
 _BY_CODE = dict(entry.split(" ", 1) for line in _NAMES.split("\n") if line for entry in line.split("|"))
 
+PAIR_BYTES = 8
+"""Bytes of a pair of languages in a list of all, at least."""
+MAX_LISTS = 4
+"""Lists of all languages that are kept, each of other models."""
 MAX_TAG = 100
 """Characters of a tag that is compared with others."""
 
@@ -42,15 +48,11 @@ def spelled_by(tags: Iterable[str], tag: str) -> str:
     """
     if len(tag) > MAX_TAG:
         return tag
-    known = {_key(one): one for one in tags}
-    wanted = _key(tag)
+    known = {tag_key(one): one for one in tags}
+    wanted = tag_key(tag)
     language = wanted.partition("-")[0]
     for key in (wanted, language):
         if key in known:
             return known[key]
     variants = [one for key, one in known.items() if key.partition("-")[0] == language]
     return variants[0] if len(variants) == 1 else tag
-
-
-def _key(tag: str) -> str:
-    return tag.replace("_", "-").casefold()

@@ -1,8 +1,7 @@
 """The HTTP API of LibreTranslate."""
 
 import reprlib
-from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 from google.rpc.status_pb2 import Status
@@ -19,10 +18,10 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.http.apis.languages import language_name
-from jumok_serve.http.backend import DETECT, TRANSLATE, Direction
+from jumok_serve.http.apis.languages import MAX_LISTS, PAIR_BYTES, language_name
+from jumok_serve.http.backend import DETECT, TRANSLATE, Directions
 from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
-from jumok_serve.http.requests import Fields, number_field, parse_form, text_field, texts_field
+from jumok_serve.http.requests import JSON, Fields, number_field, parse_form, text_field, texts_field
 from jumok_serve.http.site import Dialect, Incoming, Site, bearer, route
 from jumok_serve.text.detection import is_auto
 
@@ -67,19 +66,15 @@ def _key(headers: Headers, query: bytes) -> str:
 LIBRETRANSLATE = Dialect(refuse=_refuse, key=_key, key_field=KEY)
 
 
-async def _directions(incoming: Incoming) -> Sequence[Direction]:
-    return await incoming.site.backend.directions(incoming.sender)
-
-
 async def _translate(incoming: Incoming) -> Response:
     several = isinstance(incoming.fields.get("q"), list)
     request = await incoming.work(partial(_request, incoming.fields), incoming.size)
     with renamed_fields(FIELDS):
         response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
-    return await incoming.work(partial(_response, request, response, several), response.ByteSize())
+    return await incoming.json(partial(_response, request, response, several), response.ByteSize())
 
 
-def _response(request: TranslateTextRequest, response: TranslateTextResponse, several: bool) -> Response:
+def _response(request: TranslateTextRequest, response: TranslateTextResponse, several: bool) -> dict[str, Any]:
     hypotheses = [[one.text for one in translation.hypotheses] for translation in response.translations]
     content: dict[str, Any] = {"translatedText": [best for best, *_ in hypotheses]}
     if request.HasField("options"):
@@ -89,7 +84,7 @@ def _response(request: TranslateTextRequest, response: TranslateTextResponse, se
             _detected(translation.source_language_code, translation.source_language_confidence)
             for translation in response.translations
         ]
-    return JSONResponse(content if several else {name: values[0] for name, values in content.items()})
+    return content if several else {name: values[0] for name, values in content.items()}
 
 
 def _request(fields: Fields) -> TranslateTextRequest:
@@ -127,16 +122,26 @@ async def _detect(incoming: Incoming) -> Response:
 
 
 async def _languages(incoming: Incoming) -> Response:
-    targets: dict[str, list[str]] = {}
-    for direction in await _directions(incoming):
-        targets.setdefault(direction.source, []).append(direction.target)
-        targets.setdefault(direction.target, [])  # clients check target languages against this list
-    languages = sorted(targets.items())
-    return JSONResponse([{"code": code, "name": language_name(code), "targets": codes} for code, codes in languages])
+    directions = await incoming.site.backend.directions(incoming.sender)
+    listed = await incoming.work(partial(_listed, directions), PAIR_BYTES * len(directions.pairs))
+    return Response(listed, media_type=JSON)
+
+
+@lru_cache(MAX_LISTS)
+def _listed(directions: Directions) -> bytes:
+    """List all languages in JSON; clients check target languages against this list too."""
+    return bytes(
+        JSONResponse(
+            [
+                {"code": code, "name": language_name(code), "targets": list(directions.targets.get(code, ()))}
+                for code in sorted({*directions.targets, *directions.all_targets})
+            ]
+        ).body
+    )
 
 
 async def _settings(incoming: Incoming) -> Response:
-    directions = await _directions(incoming)
+    directions = await incoming.site.backend.directions(incoming.sender)
     needs_key = incoming.site.backend.needs_token
     return JSONResponse(
         {
@@ -152,11 +157,11 @@ async def _settings(incoming: Incoming) -> Response:
     )
 
 
-def _default_pair(directions: Sequence[Direction]) -> dict[str, object]:
-    first = directions[0] if directions else Direction("", "")
+def _default_pair(directions: Directions) -> dict[str, object]:
+    first = directions.pairs[0] if directions.pairs else ("", "")
     return {
         role: {"code": code, "name": language_name(code)}
-        for role, code in (("source", first.source), ("target", first.target))
+        for role, code in zip(("source", "target"), first, strict=True)
     }
 
 

@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import reprlib
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from functools import partial
@@ -25,6 +27,8 @@ from jumok_serve.http.requests import JSON, Fields, parse_fields, parse_object
 from jumok_serve.http.site import MAX_INLINE_BYTES, Answer, Dialect, EventStream, Incoming, Site, route, stopping
 from jumok_serve.service.rpc.responses import written
 
+FIELD_WORK = 16
+"""Work of writing a byte of a message, which can be a number, in bytes of JSON."""
 Place: TypeAlias = tuple[tuple[str, int | None], ...]
 """Names of fields from the outermost message on; with an index, those of lists."""
 
@@ -70,10 +74,10 @@ METHODS = tuple(
 
 def own_routes(site: Site) -> list[Route]:
     """Make the endpoints, and that of their description."""
-    document = describe_api(METHODS)
+    document = bytes(JSONResponse(describe_api(METHODS)).body)
 
     async def openapi(_: Incoming) -> Response:
-        return JSONResponse(document)
+        return Response(document, media_type=JSON)
 
     return [
         *(
@@ -128,8 +132,7 @@ def _answer_of(method: Method) -> Answer:
             events = _events(method, incoming, request)
             return EventStream(incoming.site, _beginning_with(await anext(events), events))
         response = await incoming.site.backend.call(method.name, request, incoming.sender, method.response)
-        content = await incoming.work(partial(_json, response), response.ByteSize())
-        return Response(content, media_type=JSON)
+        return await incoming.json(partial(json_format.MessageToDict, response), _work_of(response))
 
     return answer
 
@@ -144,33 +147,55 @@ def _message_of(method: Method, incoming: Incoming) -> Message:
         json_format.ParseDict(fields, message)
         for place, text in long:
             _put(message, place, text)
-    except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (json_format.ParseError, ArithmeticError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise InvalidArgumentError(
-            f"the request is no {method.request.__name__}: {error!s:.500}", field="request"
+            f"the request is no {method.request.__name__}, which /openapi.json describes: {error!s:.500}",
+            field="request",
         ) from error
     return message
 
 
 def _take_long(fields: object, kind: Descriptor, before: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Take long texts out of JSON, and yield them with their places.
+    """Take long texts out of JSON, and yield them with their places; refuse wrong numbers.
 
-    Protobuf would search each for surrogates, and hold Python's lock meanwhile.
+    Protobuf would search each text for surrogates, and hold Python's lock meanwhile. It fails on some numbers, and
+    changes others.
     """
     if not isinstance(fields, dict):
         return
     known = {of.json_name: of for of in kind.fields} | dict(kind.fields_by_name)
     for name, value in fields.items():
         of = known.get(name)
-        if of is None or of.type not in {FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_MESSAGE}:
+        if of is None:
             continue
         holder, keys = (value, range(len(value))) if isinstance(value, list) else (fields, (name,))
         for key in keys:
             place = (*before, (of.name, key if holder is value else None))
             if of.message_type is not None:
                 yield from _take_long(holder[key], of.message_type, place)
-            elif isinstance(holder[key], str) and len(holder[key]) > MAX_INLINE_BYTES:
+            elif isinstance(holder[key], int | float):
+                _check_number(holder[key], of, place)
+            elif of.type != FieldDescriptor.TYPE_STRING or not isinstance(holder[key], str):
+                continue
+            elif len(holder[key]) > MAX_INLINE_BYTES:
                 yield place, holder[key]
                 holder[key] = ""
+
+
+def _check_number(value: float, of: FieldDescriptor, place: Place) -> None:
+    """Refuse a number, or a truth value, that a field cannot have."""
+    if of.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return
+    is_whole = value % 1 == 0 and -(2**63) <= value < 2**64
+    kind, fits = {
+        FieldDescriptor.CPPTYPE_BOOL: ("true or false", isinstance(value, bool)),
+        FieldDescriptor.CPPTYPE_DOUBLE: ("a finite number", abs(value) <= sys.float_info.max),
+        FieldDescriptor.CPPTYPE_FLOAT: ("a finite number", abs(value) <= sys.float_info.max),
+        FieldDescriptor.CPPTYPE_ENUM: ("the name or number of a value", is_whole),
+    }.get(of.cpp_type, ("a whole number of at most 64 bits", is_whole))
+    if not fits or (isinstance(value, bool) and of.cpp_type != FieldDescriptor.CPPTYPE_BOOL):
+        name = ".".join(part if index is None else f"{part}[{index}]" for part, index in place)
+        raise InvalidArgumentError(f"{name} must be {kind}, got {reprlib.repr(value)}", field=name)
 
 
 def _put(message: Message, place: Place, text: str) -> None:
@@ -184,8 +209,9 @@ def _put(message: Message, place: Place, text: str) -> None:
         getattr(message, name)[index] = text
 
 
-def _json(message: Message) -> str:
-    return json_format.MessageToJson(message, indent=None)
+def _work_of(message: Message) -> int:
+    """Return the work of writing a message, in bytes of JSON."""
+    return FIELD_WORK * message.ByteSize()
 
 
 async def _events(method: Method, incoming: Incoming, request: Message) -> AsyncIterator[bytes]:
@@ -197,7 +223,7 @@ async def _events(method: Method, incoming: Incoming, request: Message) -> Async
             written(lambda write: incoming.site.backend.stream(method.name, request, sender, write))
         ) as messages:
             async for message in messages:
-                yield _event(await incoming.work(partial(_json, message), message.ByteSize()))
+                yield await incoming.work(partial(_event_of, message), _work_of(message))
                 begun = True
     except (JumokError, asyncio.CancelledError) as ended:
         if not begun:
@@ -205,6 +231,10 @@ async def _events(method: Method, incoming: Incoming, request: Message) -> Async
         error = ended if isinstance(ended, JumokError) else stopping()
         described = error_object(error, describe(error, sender.request_id))
         yield _event(json.dumps(described), "error")
+
+
+def _event_of(message: Message) -> bytes:
+    return _event(json_format.MessageToJson(message, indent=None))
 
 
 def _event(data: str, name: str = "") -> bytes:

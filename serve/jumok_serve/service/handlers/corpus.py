@@ -151,7 +151,6 @@ class Corpus:
                 f"a message takes at most {MAX_ITEMS_PER_MESSAGE} items, got {len(items)}; send several", field="items"
             )
         for number, item in enumerate(items):
-            check_request(item, f"items[{number}]")
             while len(self._open) >= self.window or (
                 self._open and self._size + len(item.content) > MAX_OPEN_CHARACTERS
             ):

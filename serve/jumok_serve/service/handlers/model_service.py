@@ -13,14 +13,19 @@ class ModelService(ModelServiceServicer):
 
     def __init__(self, models: ModelRegistry) -> None:
         self._models = models
+        self._listed: tuple[object, ListModelsResponse] | None = None
 
     async def ListModels(self, request: ListModelsRequest, context: Context) -> ListModelsResponse:  # noqa: N802
         """Describe all models, and list the pairs that take two."""
         check_request(request)
-        return ListModelsResponse(
-            models=[model_to_proto(describe(entry)) for entry in self._models.entries()],
-            routes=[route_to_proto(route) for route in self._models.routes()],
-        )
+        state = (self._models.routes(), [(entry, entry.state) for entry in self._models.entries()])
+        if self._listed is None or self._listed[0] != state:  # many languages have tens of thousands of pairs
+            response = ListModelsResponse(
+                models=[model_to_proto(describe(entry)) for entry, _ in state[1]],
+                routes=map(route_to_proto, state[0]),
+            )
+            self._listed = state, response
+        return self._listed[1]
 
     async def GetModel(self, request: GetModelRequest, context: Context) -> GetModelResponse:  # noqa: N802
         """Describe the model of a name."""

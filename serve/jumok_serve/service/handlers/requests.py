@@ -155,16 +155,17 @@ def check_request(message: Message, field: str = "") -> None:
     if len(unknown) > 0:
         raise InvalidArgumentError(
             f"{field or 'the request'} holds the field number {unknown[0].field_number} with a value that this server "
-            "does not know",
+            "does not know: leave it out, or call a newer server",
             field=field or "request",
         )
     for descriptor, value in message.ListFields():
         name = f"{field}.{descriptor.name}".lstrip(".")
-        if isinstance(value, Message):
-            check_request(value, name)
+        if descriptor.message_type is not None:
+            for number, part in enumerate(value if descriptor.is_repeated else (value,)):
+                check_request(part, f"{name}[{number}]" if descriptor.is_repeated else name)
         elif descriptor.name in NAMES and len(value) > MAX_NAME_CHARACTERS:
             raise InvalidArgumentError(
-                f"{name} takes at most {MAX_NAME_CHARACTERS} characters, got {len(value)}", field=name
+                f"{name} takes at most {MAX_NAME_CHARACTERS} characters, got {len(value)}: shorten it", field=name
             )
 
 

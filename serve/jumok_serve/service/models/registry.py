@@ -11,9 +11,10 @@ from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError, Mode
 from jumok_proto.results import ModelState, Route
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import DuplicateModelError
+from jumok_serve.manifest.language_codes import tag_key
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel
-from jumok_serve.service.models.routes import Routes, same_language
+from jumok_serve.service.models.routes import Routes
 from jumok_serve.text.detection import sources_into
 
 logger = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class ModelRegistry:
         """
         over_pivot = {(route.source, route.target) for route in self.routes()}
         pairs = sorted(self.pairs(), key=over_pivot.__contains__)  # those of one model first
-        sources = [one for one, other in pairs if target and same_language(other, target)]
+        sources = [one for one, other in pairs if target and tag_key(other) == tag_key(target)]
         if not name and sources:
             return list(dict.fromkeys(sources))
         if not name and len(self._models.serving) > 1:

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from jumok_proto.errors import LanguageNotFoundError
 from jumok_proto.results import Route
+from jumok_serve.manifest.language_codes import tag_key
 from jumok_serve.manifest.languages import MAX_LISTED, Languages
 
 
@@ -28,7 +29,7 @@ class Routes:
         for name, languages in models.items():
             default = () if languages.default is None else ((languages.default.source, languages.default.target),)
             for source, target in (*languages.all_pairs, *default):
-                pair = _key(source), _key(target)
+                pair = tag_key(source), tag_key(target)
                 spelled.setdefault(pair, (source, target))
                 if self._direct.setdefault(pair, name) == name:
                     self._pairs[source, target] = name
@@ -44,7 +45,7 @@ class Routes:
         Raises:
             LanguageNotFoundError: neither a model nor a route has the pair.
         """
-        first, middle, last = _key(source), _key(self.pivot), _key(target)
+        first, middle, last = tag_key(source), tag_key(self.pivot), tag_key(target)
         if (first, last) in self._direct:
             return (self._direct[first, last],)
         if first != last and (first, middle) in self._direct and (middle, last) in self._direct:
@@ -66,21 +67,12 @@ class Routes:
     @cached_property
     def over_pivot(self) -> tuple[Route, ...]:
         """Pairs that no model has and two models have together, sorted by languages."""
-        pivot = _key(self.pivot)
-        sources = {source: name for (source, target), name in self._pairs.items() if _key(target) == pivot}
-        targets = {target: name for (source, target), name in self._pairs.items() if _key(source) == pivot}
+        pivot = tag_key(self.pivot)
+        sources = {source: name for (source, target), name in self._pairs.items() if tag_key(target) == pivot}
+        targets = {target: name for (source, target), name in self._pairs.items() if tag_key(source) == pivot}
         return tuple(
             Route(source=source, target=target, models=(first, last))
             for source, first in sorted(sources.items())
             for target, last in sorted(targets.items())
-            if _key(source) != _key(target) and (_key(source), _key(target)) not in self._direct
+            if tag_key(source) != tag_key(target) and (tag_key(source), tag_key(target)) not in self._direct
         )
-
-
-def same_language(tag: str, other: str) -> bool:
-    """True if two tags differ in case, hyphens and underscores at most."""
-    return _key(tag) == _key(other)
-
-
-def _key(tag: str) -> str:
-    return tag.replace("_", "-").casefold()

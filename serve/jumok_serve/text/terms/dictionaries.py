@@ -2,12 +2,12 @@
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.glossaries.stored import GlossaryDictionary, StoredGlossary
-from jumok_serve.manifest.language_codes import primary_language
+from jumok_serve.manifest.language_codes import primary_language, tag_key
 
 
 def of_pair(dictionary: GlossaryDictionary) -> tuple[str, str]:
     """Return the languages of a dictionary in one spelling."""
-    return _key(dictionary.source_language), _key(dictionary.target_language)
+    return tag_key(dictionary.source_language), tag_key(dictionary.target_language)
 
 
 def choose(glossary: StoredGlossary, source_language: str, target_language: str) -> int:
@@ -40,12 +40,8 @@ _NONE = 100
 
 
 def _distance(own: str, wanted: str) -> int:
-    if own == _key(wanted) or not wanted:
+    if own == tag_key(wanted) or not wanted:
         return 0
     if not own:
         return 3
     return 1 if primary_language(own) == primary_language(wanted) else _NONE
-
-
-def _key(tag: str) -> str:
-    return tag.replace("_", "-").casefold()
