@@ -20,7 +20,7 @@ _INITIALS = re.compile(r"\w\.-\w")
 _ERA = "j.-c"
 """French for Christ; it often ends a sentence, unlike initials of names."""
 _NUMBER = re.compile(r"(?<!\S)\d{1,2}\Z")
-_AFTER_NUMBER = re.compile(r"\.\s+(?=\S)")
+_AFTER_NUMBER = re.compile(r"\.\s++(?=\S)")
 """Begins with a literal character, which makes the search ten times as fast as one for numbers."""
 _BEFORE_ITEM = re.compile(r"[.!?\u2026:;)\"\u201c\u201d\u00bb]\s+\Z")
 _MARKER = re.compile(

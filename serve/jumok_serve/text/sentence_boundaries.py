@@ -41,11 +41,13 @@ _TERMINATORS = (
     "\U00016b38\U00016b44\U00016e98\U0001bc9f\U0001da88\u2026"
 )
 """Characters with the Unicode property Sentence_Terminal, as the library knows them, and the ellipsis."""
+_ALL_TERMINATORS = "." + _WIDE_TERMINATORS + _TERMINATORS
 _MARKED = {**dict.fromkeys(map(ord, _TERMINATORS), "."), **dict.fromkeys(map(ord, _WIDE_TERMINATORS), "\u3002")}
-_STOP = re.compile("[.\u3002][.\u3002 \t]*")
+_COUNTED = str.maketrans({**dict.fromkeys(_ALL_TERMINATORS, "\u3002"), **dict.fromkeys(".!?", "."), "\u2026": "\u2026"})
+_STOP = re.compile("[.][. \t]*|\u2026+|\u3002")
+"""A run of punctuation, as the library takes it at once; other full stops than these are runs of one."""
 _PLAIN_END = re.compile("(?<![.\u3002])[.\u3002]+[\"'\u201d\u2019\u00bb)\\]]*(?:\\s+(?![\\da-z])|(?<=\u3002))")
 _LAST_SPACE = re.compile(r"(?s).*\s")
-_ALL_TERMINATORS = "." + _WIDE_TERMINATORS + _TERMINATORS
 _ASTRAL_TERMINATORS = [one for one in _ALL_TERMINATORS if one > "\uffff"]
 _MAYBE_STOP = re.compile(
     f"[{re.escape(''.join(set(_ALL_TERMINATORS).difference(_ASTRAL_TERMINATORS)))}"
@@ -143,7 +145,7 @@ def _piece(line: str, begin: int) -> str:
     With an odd number the library takes pairs of them for marks that do not belong together.
     """
     piece = line[begin : begin + MAX_PIECE]
-    stop = next(islice(_STOP.finditer(piece.translate(_MARKED)), MAX_STOPS, None), None)
+    stop = next(islice(_STOP.finditer(piece.translate(_COUNTED)), MAX_STOPS, None), None)
     if stop is not None:
         piece = piece[: max(1, stop.start())]
     if begin + len(piece) < len(line) and piece.count('"') % 2:

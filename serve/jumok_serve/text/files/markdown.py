@@ -22,19 +22,21 @@ from jumok_serve.text.markup.structure import BLOCKS
 
 MAX_WORDS: Final = MAX_READ // 2
 """Words of a text above which its marks are not read: it is far too long to be translated."""
-_FENCE: Final = re.compile(r"[ \t>]*(`{3,}(?=[^`]*$)|~{3,})")
+MAX_PREFIX: Final = 1024
+"""Marks at the beginning of a line, as of quotations within each other."""
+_FENCE: Final = re.compile(r"[ \t>]*+(`{3,}+(?=[^`]*+$)|~{3,}+)")
 _PREFIX: Final = re.compile(r"[ \t]*+(?:>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|#{1,6}(?=[ \t])|\[[ xX]\](?=[ \t]))")
 """Mark of a quotation, list, heading or task at the beginning of a line, after others."""
 _SPACE: Final = re.compile(r"[ \t]*+")
-_MARKED: Final = re.compile(r"[ \t]*(?:>|[-+*][ \t]|\d{1,9}[.)][ \t]|#{1,6}[ \t])")
-_ITEM: Final = re.compile(r"[ \t>]*(?:[-+*]|\d{1,9}[.)])[ \t]")
+_MARKED: Final = re.compile(r"[ \t]*+(?:>|[-+*][ \t]|\d{1,9}[.)][ \t]|#{1,6}[ \t])")
+_ITEM: Final = re.compile(r"[ \t>]*+(?:[-+*]|\d{1,9}[.)])[ \t]")
 _KEPT: Final = re.compile(r"[ \t>]*+(?:\[[^\]]++\]:|-[ \t]*+-[- \t]*+\s*+$|(?:[*_][ \t]*+){3}[*_ \t]*+\s*+$|=++\s*+$)")
 """Definitions of links, lines, and the lines below titles."""
 _TABLE: Final = re.compile(r"[ \t>]*+\|?+")
 _DASHES: Final = re.compile(r"[ \t]*+:?-++:?+[ \t]*+(?:\||\s*+$)")
 """A cell of the line below a table's head."""
-_HTML: Final = re.compile(r"[ \t>]*(?:<[!?]|</?([A-Za-z][A-Za-z0-9]*)(?=[\s/>]|$))")
-_LEADING: Final = re.compile(r"(?:[#>+-]+|\d{1,9}(?=[.)]))(?=[.)]?(?:\s|$))")
+_HTML: Final = re.compile(r"[ \t>]*+(?:<[!?]|</?([A-Za-z][A-Za-z0-9]*+)(?=[\s/>]|$))")
+_LEADING: Final = re.compile(r"(?:[#>+-]++|\d{1,9}(?=[.)]))(?=[.)]?(?:\s|$))")
 _CELL: Final = re.compile(r"(\|)(?<!\\\|)")
 
 
@@ -89,7 +91,7 @@ def _front_matter(lines: Sequence[str]) -> int:
 
 
 def _fence_end(lines: Sequence[str], index: int, fence: str) -> int:
-    closing = re.compile(rf"[ \t>]*{re.escape(fence[0])}{{{len(fence)},}}\s*$")
+    closing = re.compile(rf"[ \t>]*+{re.escape(fence[0])}{{{len(fence)},}}+\s*+$")
     index += 1
     while index < len(lines) and not closing.match(lines[index]):
         index += 1
@@ -110,10 +112,10 @@ def _is_below_head(line: str) -> bool:
 
 
 def _prefix_end(text: str) -> int:
-    """Return the end of the marks at the beginning of a text."""
-    end = 0
-    while found := _PREFIX.match(text, end):
-        end = found.end()
+    """Return the end of the marks at the beginning of a text, of `MAX_PREFIX` at most; others are text."""
+    end = number = 0
+    while number < MAX_PREFIX and (found := _PREFIX.match(text, end)):
+        end, number = found.end(), number + 1
     return _end(_SPACE, text, end)
 
 

@@ -7,22 +7,22 @@ from typing import Final
 from jumok_serve.text.files.pieces import MAX_READ
 from jumok_serve.text.markup.scanner import Kind, scan
 
-_TARGET: Final = r"(?:\([^()\s]*(?:[ \t]+\"[^\"]*\")?\)|\[[^\[\]]*\])"
+_TARGET: Final = r"(?:\([^()\s]*+(?:[ \t]++\"[^\"]*+\")?\)|\[[^\[\]]*+\])"
 _ENTITY_END: Final = r"(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
 _INLINE: Final = re.compile(
     r"(?P<escape>\\[!-/:-@\[-`{-~])"
-    r"|(?P<code>(?<!`)(?P<ticks>`{1,9})(?!`)[^`]+(?P=ticks)(?!`))"
-    rf"|(?P<whole>!\[[^\[\]]*\]{_TARGET}?|<[A-Za-z][A-Za-z0-9+.-]*:[^<>\s]*>|<[^<>\s@]+@[^<>\s@]+>"
-    r"|</?[A-Za-z][^<>]*>)"
+    r"|(?P<code>(?<!`)(?P<ticks>`{1,9})(?!`)[^`]++(?P=ticks)(?!`))"
+    rf"|(?P<whole>!\[[^\[\]]*+\]{_TARGET}?|<[^<>\s@]{{1,999}}+@[^<>\s@]{{1,999}}+>"
+    r"|</?[A-Za-z][^<>]*+>)"
     r"|(?P<comment><!--)"
-    rf"|(?P<link>\[(?=[^\[\]]+\]{_TARGET}))"
+    rf"|(?P<link>\[(?=[^\[\]]++\]{_TARGET}))"
     rf"|(?P<linkend>\]{_TARGET})"
     r"|(?P<mark>\*\*|__|~~|\*|_)"
     rf"|(?P<entity>&{_ENTITY_END})",
     re.DOTALL,
 )
-_BEGIN: Final = re.compile(r"[\\`<\[\]*_~&]|!(?=\[)")
-"""First character of a mark."""
+_BEGIN: Final = re.compile(r"[\\`<\[\]*_~&]")
+"""First character of a mark, or the second one of a picture."""
 _NAME: Final = re.compile(r"m(\d{1,9})")
 _SPECIAL: Final = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])")
 _AMPERSAND: Final = re.compile(f"&amp;(?=({_ENTITY_END})?)")
@@ -91,7 +91,7 @@ class Inline:
 
     def _add(self, text: str) -> None:
         self._plain.append(text)
-        self._put(html.escape(text, quote=False))
+        self._put(html.escape(text[: MAX_MARKUP + 1], quote=False))  # of more, nothing is translated
 
     def _add_mark(self, found: re.Match[str], written: str) -> None:
         kind, mark = found.lastgroup, found[0]
@@ -152,8 +152,9 @@ class Inline:
 def _next_mark(written: str, start: int) -> re.Match[str] | None:
     """Find a mark; one search of all forms in a long text would stop all other threads."""
     while begin := _BEGIN.search(written, start):
-        if found := _INLINE.match(written, begin.start()):
-            return found
+        for place in range(max(start, begin.start() - 1), begin.end()):
+            if found := _INLINE.match(written, place):
+                return found
         start = begin.end()
     return None
 

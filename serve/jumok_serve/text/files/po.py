@@ -1,7 +1,7 @@
 """PO files of gettext: empty and fuzzy translations are made; all else stays."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,10 +19,8 @@ from jumok_serve.text.files.pieces import (
     with_end,
 )
 
-_LINE: Final = re.compile(
-    r'[ \t]*(?P<keyword>msgctxt|msgid_plural|msgid|msgstr(?:\[\d+\])?)[ \t]*"(?P<string>.*)"[ \t]*\r?'
-)
-_MORE: Final = re.compile(r'[ \t]*"(?P<string>.*)"[ \t]*\r?')
+_LINE: Final = re.compile(r'[ \t]*+(msgctxt|msgid_plural|msgid|msgstr(?:\[\d++\])?)[ \t]*+"')
+_MORE: Final = re.compile(r'[ \t]*+"')
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
 _SOME: Final = re.compile(rf"(?:[^\\]{{1,64}}|{_ESCAPE.pattern}){{1,1024}}", re.DOTALL)
 """A part of a string; escapes of a whole file would take much memory at once."""
@@ -30,32 +28,61 @@ _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "
 _WRITTEN: Final = str.maketrans(
     {"\\": "\\\\", '"': '\\"', **{character: f"\\{name}" for name, character in _ESCAPED.items()}}
 )
-_FUZZY: Final = re.compile(r"[#,\s]fuzzy(?:[#,\s]|$)")
+_FUZZY: Final = re.compile(r"fuzzy(?<=[#,\s]fuzzy)(?=[#,\s]|$)")
+"""Begins with a literal text, which makes the search fast."""
 _CHARSET: Final = re.compile(r"charset=([\w.:-]+)", re.IGNORECASE)
-_PLURALS: Final = re.compile(r"nplurals=\s*(\d+)")
+_PLURALS: Final = re.compile(r"nplurals=\s*+(\d++)")
+MAX_FORMS: Final = 16
+"""Plural forms of an entry; no language has more than six."""
 MAX_DIGITS: Final = 9
 """Digits of a number of plural forms."""
 _UNICODE: Final = {"utf-8", "utf8", "us-ascii", "ascii", "charset"}
 
 
+class _Source:
+    """Source text of an entry, read once for all of its plural forms."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.before, self.content, self.after = separate(text)
+        self.has_letters = has_letters(self.content)
+        self._copies: dict[str, str] = {}
+
+    def copied(self, end: str) -> str:
+        """Return the text as strings."""
+        if end not in self._copies:
+            self._copies[end] = _strings(self.text, end)
+        return self._copies[end]
+
+
 @dataclass(slots=True)
 class _Entry:
-    """Strings of an entry before its translations.
+    """An entry up to a line.
 
     Attributes:
-        done: True after a translation.
+        strings: by keyword, those before its translations.
+        done: keywords of its translations.
+        sources: texts that were translated, by keyword.
     """
 
     fuzzy: bool = False
-    done: bool = False
     strings: dict[str, str] = field(default_factory=dict)
+    done: set[str] = field(default_factory=set)
+    sources: dict[str, _Source] = field(default_factory=dict)
+
+    def source(self, keyword: str) -> _Source:
+        """Return the text of a keyword."""
+        if keyword not in self.sources:
+            self.sources[keyword] = _Source(self.strings[keyword])
+        return self.sources[keyword]
 
 
 def po_pieces(content: str) -> Iterator[Piece]:
     """Yield the pieces of a PO file.
 
     Raises:
-        InvalidArgumentError: a line is none of a PO file, a translation has no text, or a charset is not Unicode.
+        InvalidArgumentError: a line is none of a PO file, a keyword comes too often, a translation has no text, or a
+            charset is not Unicode.
     """
     lines = content.split("\n")
     entry, plurals, index = _Entry(), 2, 0
@@ -72,43 +99,54 @@ def po_pieces(content: str) -> Iterator[Piece]:
         found = _match(_LINE, line)
         if found is None:
             refuse(first + 1, f"a PO file has no such line: {shown(line)}; mend it, as msgfmt --check shows")
-        keyword, strings = found["keyword"], [found["string"]]
+        start, string = found
+        keyword, strings = start[1], [string]
         while index < len(lines) and (more := _match(_MORE, lines[index])):
-            strings.append(more["string"])
+            strings.append(more[1])
             index += 1
         value = _characters(strings)
         whole = "".join(with_end(lines, number) for number in range(first, index))
         if not keyword.startswith("msgstr"):
             if entry.done:
                 entry = _Entry()
+            _check_new(keyword, entry.strings, first)
             entry.strings[keyword] = value
             yield whole
             continue
         if "msgid" not in entry.strings:
             refuse(first + 1, "a msgstr needs a msgid before it: add the msgid, or remove the line")
-        entry.done = True
+        _check_new(keyword, entry.done, first)
+        entry.done.add(keyword)
         if not entry.strings["msgid"] and "msgctxt" not in entry.strings:
             plurals = _read_header(value, first, plurals)
             yield whole
         elif value and not entry.fuzzy:
             yield whole
         else:
-            start = found.start("string") - 1
+            begin = start.end() - 1
             after = len(whole.removesuffix("\n").removesuffix("\r").rstrip(" \t"))
-            yield whole[:start]
-            yield _translated(entry, keyword, plurals, whole[start:after], value, line=first + 1)
+            yield whole[:begin]
+            yield _translated(entry, keyword, plurals, whole[begin:after], value, line=first + 1)
             yield whole[after:]
+
+
+def _check_new(keyword: str, before: Collection[str], index: int) -> None:
+    """Refuse a keyword that its entry has, and too many plural forms."""
+    if keyword in before:
+        refuse(index + 1, f"the entry has {keyword[:MAX_SHOWN]} twice: mend it, as msgfmt --check shows")
+    if len(before) == MAX_FORMS:
+        refuse(index + 1, f"an entry has at most {MAX_FORMS} plural forms: remove {keyword[:MAX_SHOWN]}")
 
 
 def _read_header(value: str, index: int, plurals: int) -> int:
     """Check the charset of a file, and return its number of plural forms."""
-    charset = _CHARSET.search(value)
+    charset = _CHARSET.search(value, 0, MAX_READ)
     if charset is not None and charset[1].lower() not in _UNICODE:
         refuse(
             index + 1,
             f"the charset {charset[1][:MAX_SHOWN]} is not UTF-8: convert the file with msgconv --to-code=UTF-8",
         )
-    number = _PLURALS.search(value)
+    number = _PLURALS.search(value, 0, MAX_READ)
     if number is None:
         return plurals
     if len(number[1]) > MAX_DIGITS:
@@ -119,25 +157,29 @@ def _read_header(value: str, index: int, plurals: int) -> int:
 def _translated(entry: _Entry, keyword: str, plurals: int, written: str, value: str, *, line: int) -> Piece:
     """Make the text of a translation; without letters it is the source text."""
     singular = keyword in {"msgstr", "msgstr[0]"} and (keyword == "msgstr" or plurals > 1)
-    source = entry.strings["msgid"] if singular else entry.strings.get("msgid_plural", entry.strings["msgid"])
-    if len(source) > MAX_READ:
-        return unread(source, written, line)
-    before, content, after = separate(source)
+    named = "msgid" if singular or "msgid_plural" not in entry.strings else "msgid_plural"
+    if len(entry.strings[named]) > MAX_READ:
+        return unread(entry.strings[named], written, line)
+    source = entry.source(named)
+    end = "\r\n" if "\r\n" in written else "\n"
+    if not source.has_letters:
+        return written if source.text == value else source.copied(end)
 
     def write(translation: str) -> str:
-        text = f"{before}{translation}{after}"
-        return written if text == value else _strings(text, "\r\n" if "\r\n" in written else "\n")
+        text = f"{source.before}{translation}{source.after}"
+        return written if text == value else _strings(text, end)
 
-    return Text(content, written, line, write) if has_letters(content) else write(content)
+    return Text(source.content, written, line, write)
 
 
-def _match(pattern: re.Pattern[str], line: str) -> re.Match[str] | None:
-    """Match a line whose string has an escape before each quotation mark, and ends in none."""
-    found = pattern.fullmatch(line)
+def _match(pattern: re.Pattern[str], line: str) -> tuple[re.Match[str], str] | None:
+    """Match a line's beginning, and the string that ends it, with an escape before each quotation mark inside."""
+    found = pattern.match(line)
     if found is None:
         return None
-    bare = found["string"].replace(r"\\", "").replace(r"\"", "")
-    return None if '"' in bare or bare.endswith("\\") else found
+    string = line.removesuffix("\r").rstrip(" \t")[found.end() :]
+    bare = string.replace(r"\\", "").replace(r"\"", "")
+    return (found, string[:-1]) if bare and bare.find('"') == len(bare) - 1 else None
 
 
 def _characters(strings: list[str]) -> str:

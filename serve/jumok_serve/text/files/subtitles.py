@@ -23,20 +23,20 @@ from jumok_serve.text.files.pieces import (
 from jumok_serve.text.markup.scanner import Kind, scan
 
 _SRT_TIME: Final = r"\d{1,3}:[0-5]\d:[0-5]\d[,.]\d{1,3}"
-_VTT_TIME: Final = r"(?:\d{2,}:)?[0-5]\d:[0-5]\d\.\d{3}"
-_SRT_TIMES: Final = re.compile(rf"\s*{_SRT_TIME}\s*-->\s*{_SRT_TIME}(?:\s+\S.*)?\s*")
-_VTT_TIMES: Final = re.compile(rf"\s*{_VTT_TIME}[ \t]+-->[ \t]+{_VTT_TIME}(?:[ \t]+\S.*)?\s*")
+_VTT_TIME: Final = r"(?:\d{2,}+:)?[0-5]\d:[0-5]\d\.\d{3}"
+_SRT_TIMES: Final = re.compile(rf"\s*+{_SRT_TIME}\s*+-->\s*+{_SRT_TIME}(?:\s++\S.*+)?\s*+")
+_VTT_TIMES: Final = re.compile(rf"\s*+{_VTT_TIME}[ \t]++-->[ \t]++{_VTT_TIME}(?:[ \t]++\S.*+)?\s*+")
 _SRT_EXAMPLE: Final = "00:00:01,000 --> 00:00:02,500"
 _VTT_EXAMPLE: Final = "00:00:01.000 --> 00:00:02.500"
 _ARROW: Final = "-->"
 _COMMENT: Final = re.compile(r"(?:NOTE|STYLE|REGION)(?:\s|$)")
-_CODES: Final = re.compile(r"\s*(?:\{\\[^{}]*\}\s*)+")
+_CODES: Final = re.compile(r"\s*+(?:\{\\[^{}]*+\}\s*+)++")
 """Override codes at the beginning of a cue."""
-_CUT: Final = re.compile(r"(<\d[\d:.]*>)")
+_CUT: Final = re.compile(r"(<\d[\d:.]*+>)")
 """Times inside of a cue."""
-_DIALOGUE: Final = re.compile(r"\s*(?:<[^<>]*>)*[-\u2010-\u2015]\s*\S")
+_DIALOGUE: Final = re.compile(r"\s*+(?:<[^<>]*+>)*+[-\u2010-\u2015]\s*+\S")
 """A line of one of several speakers."""
-_UNBROKEN: Final = re.compile(r"<[^<>]*>|[^\s<]+|<|\s+")
+_UNBROKEN: Final = re.compile(r"<[^<>]*+>|[^\s<]++|<|\s++")
 
 _Lines = Sequence[str]
 

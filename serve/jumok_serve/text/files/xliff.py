@@ -26,7 +26,7 @@ NEW: Final = frozenset({"new", "needs-translation", "initial"})
 CODES: Final = ("ph", "bpt", "ept", "it", "sub")
 """Elements whose content is code of the original document."""
 INLINE: Final = (*CODES, "g", "x", "bx", "ex", "mrk", "pc", "sc", "ec", "cp", "sm", "em")
-_DECLARED: Final = re.compile(r"\s*<\?xml[^>]{0,1000}\sencoding\s*=\s*[\"']([^\"']*)")
+_DECLARED: Final = re.compile(r"\s*+<\?xml[^>]{0,1000}\sencoding\s*+=\s*+[\"']([^\"']*+)")
 _UNICODE: Final = {"utf-8", "utf-16", "us-ascii"}
 
 

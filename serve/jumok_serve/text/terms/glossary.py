@@ -10,6 +10,7 @@ from typing import Final, Self
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.glossaries.tsv import read_tsv
+from jumok_serve.interrupts import check
 from jumok_serve.tasks.terms import TermMatch
 from jumok_serve.text.terms.words import words
 
@@ -19,6 +20,8 @@ MAX_CHARACTERS: Final = 256
 """Most characters of a term."""
 MAX_TARGETS: Final = 8
 """Most target terms of an entry."""
+WORDS_PER_LOOK: Final = 1024
+"""Words of a text between two looks at whether its caller has left."""
 PREFIX: Final = "glossary: "
 """Beginning of the messages of errors."""
 _SEPARATOR: Final = "\t"
@@ -95,12 +98,19 @@ class Glossary:
         return len(self._sources)
 
     def find(self, text: str) -> Iterator[TermMatch]:
-        """Yield the terms that occur in a text, the longest at each place; they share no character."""
+        """Yield the terms that occur in a text, the longest at each place; they share no character.
+
+        Raises:
+            CancelledError: of ``concurrent.futures``, the caller has left.
+        """
         found = list(words(text))
         folded = "".join(word.text for word in found)
         positions = {end: number for number, end in enumerate(accumulate(len(word.text) for word in found), start=1)}
-        position = begin = 0
+        position = begin = looked = 0
         while position < len(found):
+            if position >= looked:
+                check(None, "terms were looked for")
+                looked = position + WORDS_PER_LOOK
             match = self._match(folded, begin + found[position].text.startswith(" "), positions)
             if match is None:
                 begin += len(found[position].text)

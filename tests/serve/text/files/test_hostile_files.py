@@ -11,8 +11,9 @@ import pytest
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.files.document import FileDocument
+from jumok_serve.text.files.markdown_inline import Inline
 from tests.support.files import read_file, rewritten, texts
-from tests.support.growth import assert_linear
+from tests.support.growth import assert_linear, lines_run
 
 CUE = "00:00:01,000 --> 00:00:02,000"
 
@@ -62,6 +63,9 @@ def test_time_grows_in_proportion_to_a_file(name: str, content: Callable[[int], 
         ("po", 'msgid "' + "\\n" * 100_000 + '"\nmsgstr ""\n'),
         ("markdown", ">" * 200_000 + " a\n"),
         ("markdown", "a|b\n" + "|-" * 100_000 + "\n"),
+        ("markdown", "a" + ">" * 200_000 + "*"),
+        ("srt", f"{CUE}\n" + "{\\}" * 100_000),
+        ("srt", f"{CUE}\n" + "<>" * 100_000 + " -"),
     ],
 )
 def test_a_long_line_takes_little_memory(name: str, content: str) -> None:
@@ -124,6 +128,24 @@ def test_other_threads_run_while_a_long_text_is_read(name: str, content: str) ->
     finally:
         sys.settrace(before)
     assert count > len(content) / 2**14
+
+
+@pytest.mark.parametrize("mark", [">", "> ", "- ", "1. ", "> # "])
+def test_marks_before_a_text_take_bounded_work(mark: str) -> None:
+    def lines(count: int) -> int:
+        return lines_run(lambda: read(f"{mark * count}a *dog*\n", "markdown"))
+
+    assert lines(20_000) < 2 * lines(1_000)
+    text = f"{mark * 100} dog"
+    assert [one.content for one in texts(text, "markdown")] == ["dog"]
+
+
+@pytest.mark.parametrize("mark", ["!", "a", ">", "'"])
+def test_characters_that_are_no_marks_take_no_steps(mark: str) -> None:
+    def lines(count: int) -> int:
+        return lines_run(lambda: Inline(f"{mark * count}![a](b)"))
+
+    assert lines(20_000) == lines(10)
 
 
 def test_a_long_tag_with_a_bracket_in_an_attribute() -> None:

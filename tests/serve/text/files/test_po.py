@@ -1,6 +1,7 @@
 """PO files: empty and fuzzy translations are made, plural forms too; all else stays."""
 
 import re
+import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,9 @@ from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.files.pieces import MAX_READ
+from jumok_serve.text.files.po import po_pieces
 from tests.support.files import made, rewritten, texts
+from tests.support.growth import calls_made
 
 HEADER = (
     'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
@@ -128,6 +131,16 @@ def test_texts_without_letters_are_copied() -> None:
             f'msgid ""\nmsgstr "nplurals={"7" * 5_000}"\n',
             "line 2: nplurals=7{60}... is no number of plural forms: mend",
         ),
+        ('msgid "a"\n\nmsgid "b"\nmsgstr ""\n', "line 3: the entry has msgid twice: mend it, as msgfmt"),
+        ('msgctxt "a"\nmsgctxt "b"\nmsgid "a"\n', "line 2: the entry has msgctxt twice"),
+        ('msgid "a"\nmsgid_plural "a"\n# b\nmsgid_plural "a"\n', "line 4: the entry has msgid_plural twice"),
+        ('msgid "a"\nmsgstr ""\nmsgstr "b"\n', "line 3: the entry has msgstr twice"),
+        (f'{HEADER}msgstr ""\n', "line 5: the entry has msgstr twice"),
+        ('msgid "a"\nmsgstr[0] "a"\nmsgstr[1] ""\nmsgstr[1] ""\n', r"line 4: the entry has msgstr\[1\] twice"),
+        (
+            'msgid "a"\nmsgid_plural "b"\n' + "".join(f'msgstr[{number}] "c"\n' for number in range(17)),
+            r"line 19: an entry has at most 16 plural forms: remove msgstr\[16\]",
+        ),
         (FILE.replace("UTF-8", "ISO-8859-1"), "line 2: the charset ISO-8859-1 is not UTF-8: convert .* msgconv"),
     ],
 )
@@ -178,3 +191,30 @@ def test_a_text_far_too_long_stays_as_it_is(string: str, fuzzy: str, value: str)
     (text,) = texts(file, "po")
     assert len(text.content) > MAX_READ
     assert rewritten(file, "po", lambda text: f"{text}!") == file
+
+
+@pytest.mark.parametrize("letter", ["a", "\\n", "1"])
+def test_all_plural_forms_share_the_work_and_the_memory_of_their_source(letter: str) -> None:
+    def file(forms: int) -> str:
+        sources = f'msgid "{letter * 50_000}1"\nmsgid_plural "{letter * 60_000}"\n'
+        return sources + "".join(f'msgstr[{number}] ""\n' for number in range(forms))
+
+    def peak(forms: int) -> int:
+        content = file(forms)
+        tracemalloc.start()
+        try:
+            kept = list(po_pieces(content))
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert len(kept) == 3 * forms + 3
+        return most
+
+    texts(file(2), "po")  # caches
+    assert peak(16) < peak(2) + 20_000
+    assert calls_made(lambda: texts(file(16), "po")) < calls_made(lambda: texts(file(2), "po")) + 1_000
+
+
+def test_forms_of_different_line_ends_are_copied_as_they_are() -> None:
+    content = '#, fuzzy\r\nmsgid "1\\n"\r\n"2"\r\nmsgid_plural "3"\r\nmsgstr[0] ""\r\n"4"\r\nmsgstr[1] "3"\r\n'
+    assert rewritten(content, "po") == content.replace('""\r\n"4"', '""\r\n"1\\n"\r\n"2"')

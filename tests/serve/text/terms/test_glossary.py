@@ -1,14 +1,17 @@
 """Glossaries: matches in texts, entries that are refused, and TSV."""
 
+import itertools
 import random
 import tracemalloc
 from collections.abc import Sequence
+from concurrent.futures import CancelledError
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_serve.interrupts import interruptible
 from jumok_serve.text.terms import Glossary
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
 from jumok_serve.text.terms.words import words as split
@@ -52,6 +55,20 @@ GLOSSARY = Glossary(
 )
 def test_whole_words_in_any_case_longest_first(text: str, found: list[str]) -> None:
     assert [text[match.first : match.after] for match in GLOSSARY.find(text)] == found
+
+
+@pytest.mark.parametrize("text", ["ice ", "!ab", "ice cream "])
+def test_a_search_ends_where_its_caller_leaves(text: str) -> None:
+    """All beginnings of a term are entries too, so that each word is compared with many."""
+    glossary = Glossary({"!ab" * number + "!a": "x" for number in range(84)} | {"ice": "Eis", "ice cream": "Eis"})
+    content, looks = text * 10_000, itertools.count()
+    with interruptible(lambda: next(looks) < 0):
+        list(glossary.find(content))
+    assert next(looks) >= sum(1 for _ in split(content)) // 1100
+    looks = itertools.count()
+    with interruptible(lambda: next(looks) == 3), pytest.raises(CancelledError):
+        list(glossary.find(content))
+    assert next(looks) == 4
 
 
 def longest_of_all(entries: Sequence[Sequence[str]], words: Sequence[str]) -> list[tuple[int, int]]:
