@@ -13,6 +13,7 @@ from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
 from jumok_serve.tasks.best_attention import Attended
+from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
@@ -77,15 +78,17 @@ class PendingDocuments:
         blocks: list[Block | None] = []
         for document in self._documents:
             blocks += document.blocks or [None]
+        deadline = self._pending.deadline
         attention = self._pending.attention(
             [block is not None and _needs_alignment(block) for block in blocks], self._aligner
         )
-        aligned = iter(_aligned_words(blocks, self._pending.texts, parts, attention))
+        aligned = iter(_aligned_words(blocks, self._pending.texts, parts, attention, deadline))
         written: dict[Block, str] = {}
         joined: list[Translation] = []
         for block, text, of_text, of_block in zip(blocks, self._pending.texts, parts, attention, strict=True):
             joined.append(self._pending.join(text, of_text))
             if block is not None:
+                deadline.check("tags were placed")
                 of_parts = [None if one is None else next(aligned) for one in of_block or [None] * len(of_text)]
                 written[block] = _written(block, text, of_text, of_parts)
         return [
@@ -121,6 +124,7 @@ def _aligned_words(
     texts: Sequence[TextParts],
     parts: Sequence[Sequence[Translation]],
     attention: Sequence[Sequence[Attended | None] | None],
+    deadline: Deadline,
 ) -> list[list[Pair]]:
     """Align the words of all parts with attention, in their order."""
     sentences = []
@@ -130,6 +134,7 @@ def _aligned_words(
         for (start, end), translation, attended in zip(text.places, of_text, of_block, strict=True):
             if attended is None:
                 continue
+            deadline.check("words were aligned")
             source, target = block.text[start:end], translation.hypotheses[0].text
             sentences.append(
                 TokenAlignment(
@@ -140,7 +145,7 @@ def _aligned_words(
                     token_places(attended.target_tokens, target),
                 )
             )
-    return align_words(sentences)
+    return align_words(sentences, deadline.check)
 
 
 def _written(
