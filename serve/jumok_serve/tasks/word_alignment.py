@@ -5,7 +5,7 @@ import unicodedata
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -31,6 +31,8 @@ SURE = 4
 """Equal characters after which two texts go on together, as single ones are equal by chance."""
 AHEAD = 256
 """Characters that are looked through for them; bounds the work for each character."""
+MAX_WORDS = 2**11
+"""Words of a text that are aligned each by itself; a token can be many signs."""
 
 # Scripts without spaces between words: Thai, Lao, Myanmar, Khmer, kana and Chinese characters.
 _WORD = re.compile(
@@ -146,7 +148,10 @@ def align_words(
     Args:
         check: called for each sentence, may raise; see `Deadline.check`.
     """
-    sides = [(_Words(one.source), _Words(one.target)) for one in sentences]
+    sides = []
+    for one in sentences:
+        read = max((after for _, after in one.source_tokens), default=0)  # of a source that was truncated
+        sides.append((_Words(one.source, read), _Words(one.target, len(one.target))))
     aligned: list[list[tuple[Place, Place]]] = [[] for _ in sentences]
     batch: list[int] = []
     most = 0
@@ -166,16 +171,21 @@ def align_words(
 
 
 class _Words:
-    """The words and signs of a text.
+    """The words and signs that begin before an index of a text.
 
     Attributes:
-        places: part of the text that each is.
+        places: part of the text that each is; neighbours are one if they are more than MAX_WORDS.
         signs: True for signs, False for words.
         once: index of each word that the text has once, -1 for others.
     """
 
-    def __init__(self, text: str) -> None:
-        self.places = words(text)
+    def __init__(self, text: str, before: int) -> None:
+        places = list(takewhile(lambda place: place[0] < before, (found.span() for found in _WORD.finditer(text))))
+        together = -(-len(places) // MAX_WORDS)
+        if together > 1:
+            starts = range(0, len(places), together)
+            places = [(places[at][0], places[min(at + together, len(places)) - 1][1]) for at in starts]
+        self.places = places
         written = [text[start:end] for start, end in self.places]
         self.signs = [not word.isalnum() for word in written]
         self.once: dict[str, int] = {}

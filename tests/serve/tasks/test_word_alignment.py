@@ -1,11 +1,13 @@
 """Alignment of words by attention, and the text that tokens spell."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
 from jumok_proto.errors import DeadlineExceededError
 from jumok_serve.tasks.deadline import Deadline
-from jumok_serve.tasks.word_alignment import Place, TokenAlignment, align_words, token_places, words
+from jumok_serve.tasks.word_alignment import MAX_WORDS, Place, TokenAlignment, align_words, token_places, words
 from tests.support.growth import calls_made, lines_run
 
 
@@ -73,6 +75,36 @@ def test_a_batch_is_not_aligned_after_the_deadline() -> None:
     sentence = TokenAlignment(np.ones((1, 1)), "cat", [(0, 3)], "Katze", [(0, 5)])
     with pytest.raises(DeadlineExceededError, match="while words were aligned"):
         align_words([sentence], Deadline(0).check)
+
+
+def peak_bytes(source: str, target: str, places: list[Place]) -> int:
+    """Return the most memory that aligning two texts takes; both have the same tokens."""
+    sentence = TokenAlignment(np.full((len(places),) * 2, 1 / len(places), np.float32), source, places, target, places)
+    tracemalloc.start()
+    try:
+        align_words([sentence])
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_truncated_text_takes_the_memory_of_what_is_read() -> None:
+    places = words("ab " * 64)
+    assert peak_bytes("ab " * 6400, "ab " * 64, places) < 2 * peak_bytes("ab " * 64, "ab " * 64, places)
+
+
+def test_words_that_a_token_covers_in_part_are_whole() -> None:
+    rows, target = np.array([[0.1, 0.9], [0.9, 0.1]]), "Katzen rote"
+    found = align_words([TokenAlignment(rows, "red cats sleep", [(0, 3), (4, 6)], target, words(target))])
+    assert found == [[((0, 6), (4, 8)), ((7, 11), (0, 3))]]
+
+
+def test_tokens_of_many_signs_take_bounded_memory() -> None:
+    def dashes(tokens: int) -> int:
+        text = "-" * 16 * tokens
+        return peak_bytes(text, text, [(start, start + 16) for start in range(0, len(text), 16)])
+
+    assert dashes(MAX_WORDS // 4) < 1.5 * dashes(MAX_WORDS // 8)
 
 
 def test_a_word_goes_with_the_word_that_it_attends_to_most() -> None:
