@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import Hypothesis
@@ -13,7 +14,7 @@ from jumok_serve.tasks.coverage import log_coverage, ranked
 from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.job import Job
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
-from jumok_serve.tasks.unknown_words import aligned_words, replace_unknown
+from jumok_serve.tasks.unknown_words import aligned_words, replace_unknown, source_words
 from jumok_serve.tokenizers.input_processor import InputProcessor, Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
@@ -69,15 +70,18 @@ class HypothesisAttention:
         weights = dict(zip(given, self.aligner.alignments(list(given.values()), self.deadline), strict=True))
         spaced = writes_spaces(self.direction.target)
 
+        @cache
+        def words_of(text: int) -> list[str]:
+            source = jobs[text].source
+            return source_words(source.given, self.inputs.spelled_text(source, self.direction))
+
         def replaced(text: int, rank: int, one: Hypothesis) -> Hypothesis:
             if (text, rank) not in given:
                 return one
-            job = jobs[text]
+            self.deadline.check("unknown words were replaced")
             written = given[text, rank].target_ids
             rows = [row for row, token in enumerate(written) if token == unknown]
-            spelled = self.inputs.spelled_text(job.source, self.direction)
-            found = aligned_words(weights[text, rank], rows, job.source.given, spelled)
-            pairs = list(zip(rows, found, strict=True))
+            pairs = list(zip(rows, aligned_words(weights[text, rank], rows, words_of(text)), strict=True))
             changed = replace_unknown(self.tokenizer, written, one.text, pairs, spaced=spaced)
             return replace(one, text=changed.text, terms=changed.moved(one.terms))
 

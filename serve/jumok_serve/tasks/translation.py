@@ -210,7 +210,11 @@ class PendingTranslations:
         texts = iter(
             self.tokenizer.decode_all([(*job.prompt[1:], *one.token_ids) for job, of_text in found for one in of_text])
         )
-        return {job: tuple(self._hypothesis(next(texts), one, job) for one in of_text) for job, of_text in found}
+        hypotheses = {}
+        for job, of_text in found:
+            check(None, "hypotheses were written")
+            hypotheses[job] = tuple(self._hypothesis(next(texts), one, job) for one in of_text)
+        return hypotheses
 
     def _results(self) -> list[Decoded]:
         if self._decoded is None:

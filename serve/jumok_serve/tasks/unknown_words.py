@@ -1,6 +1,7 @@
 """Unknown tokens of translations, replaced by the source words that they are aligned to."""
 
 import unicodedata
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,20 +37,29 @@ class Replaced:
         return sum(longer for start, longer in self.changes if start < place)
 
 
-def aligned_words(attention: Floats, rows: Sequence[int], text: str, source_tokens: Sequence[str]) -> list[str]:
+def source_words(text: str, source_tokens: Sequence[str]) -> list[str]:
+    """Return the word of a text that each of its tokens begins in; empty for tokens without one.
+
+    Args:
+        source_tokens: spelling of the source tokens, empty for special ones, [S].
+    """
+    of_text = words(text)
+    ends = [end for _, end in of_text]
+    found = []
+    for first, after in token_places(source_tokens, text):
+        start, end = of_text[index] if (index := bisect_right(ends, first)) < len(of_text) else (after, after)
+        found.append(text[start:end] if start < after else "")
+    return found
+
+
+def aligned_words(attention: Floats, rows: Sequence[int], word_of: Sequence[str]) -> list[str]:
     """Return the source word that each of some target tokens attends to most; empty if the source has no word.
 
     Args:
         attention: cross-attention, [T, S].
         rows: places of the target tokens.
-        source_tokens: spelling of the source tokens, empty for special ones, [S].
+        word_of: word of each source token, [S].
     """
-    places = token_places(source_tokens, text)
-    of_text = words(text)
-    word_of = [
-        next((text[slice(*word)] for word in of_text if first < word[1] and word[0] < after), "")
-        for first, after in places
-    ]
     spelled = np.array([bool(word) for word in word_of])
     if not spelled.any():
         return [""] * len(rows)

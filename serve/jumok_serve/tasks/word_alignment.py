@@ -3,10 +3,9 @@
 import re
 import unicodedata
 from bisect import bisect_right
-from collections.abc import Sequence
-from difflib import SequenceMatcher
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, pairwise, takewhile
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -28,6 +27,12 @@ DIGITS = 9
 """Decimal digits of weights that are compared."""
 MAX_BATCH = 2**16
 """Weights of sentences that are aligned at once, padding included; a longer sentence is aligned alone."""
+SURE = 4
+"""Equal characters after which two texts go on together, as single ones are equal by chance."""
+AHEAD = 256
+"""Characters that are looked through for them; bounds the work for each character."""
+MAX_WORDS = 2**11
+"""Words of a text that are aligned each by itself; a token can be many signs."""
 
 # Scripts without spaces between words: Thai, Lao, Myanmar, Khmer, kana and Chinese characters.
 _WORD = re.compile(
@@ -44,30 +49,79 @@ def words(text: str) -> list[Place]:
 
 
 def token_places(tokens: Sequence[str], text: str) -> list[Place]:
-    """Return the part of a text that each token spells, by its characters; empty for tokens without text."""
-    of_tokens, of_text = list(map(_letters, tokens)), list(map(_letters, text))
+    """Return the part of a text that each token spells, by its characters; empty for tokens without text.
+
+    The time is proportional to the characters, whatever a tokenizer leaves out of the text or adds to it.
+    """
+    of_tokens, of_text = ["".join(map(_letters, token)) for token in tokens], list(map(_letters, text))
     mine, others = "".join(of_tokens), "".join(of_text)
     if len(others) == len(of_text) - of_text.count(""):
         written = [index for index, letters in enumerate(of_text) if letters]
     else:
         written = [index for index, letters in enumerate(of_text) for _ in letters]
-    if mine == others:
+    if others.startswith(mine):
         ends = [0, *accumulate(map(len, of_tokens))]
         return [(written[first], written[end - 1] + 1) if first < end else (0, 0) for first, end in pairwise(ends)]
     spelled = [token for token, letters in enumerate(of_tokens) for _ in letters]
+    common = set(mine) & set(others)  # most differences are characters that one side has nowhere
+    mine_kept = [index for index, letter in enumerate(mine) if letter in common]
+    others_kept = [index for index, letter in enumerate(others) if letter in common]
+    mine, others = "".join(map(mine.__getitem__, mine_kept)), "".join(map(others.__getitem__, others_kept))
     places = [(0, 0)] * len(tokens)
-    for block in SequenceMatcher(None, mine, others, autojunk=False).get_matching_blocks():
-        for step in range(block.size):
-            token, index = spelled[block.a + step], written[block.b + step]
+    for first_mine, first_others, size in _equal_parts(mine, others, SURE):
+        for step in range(size):
+            token, index = spelled[mine_kept[first_mine + step]], written[others_kept[first_others + step]]
             first, after = places[token]
             places[token] = (first, index + 1) if after else (index, index + 1)
     return places
 
 
+def _equal_parts(mine: str, others: str, sure: int) -> Iterator[tuple[int, int, int]]:
+    """Yield the first characters of equal parts of two texts, and their length; parts are in order.
+
+    Args:
+        sure: characters that are equal after others that are not; shorter parts are sought between such ones alone.
+    """
+    first = other = 0
+    while first < len(mine) and other < len(others):
+        skipped, skipped_others = _next_equal(mine, others, first, other, sure)
+        if skipped + skipped_others > AHEAD:  # of the side that has more left
+            if len(others) - other > len(mine) - first:
+                other += AHEAD
+            else:
+                first += AHEAD
+            continue
+        if skipped and skipped_others and sure > 1:
+            between = mine[first : first + skipped], others[other : other + skipped_others]
+            for start, start_others, size in _equal_parts(*between, 1):
+                yield first + start, other + start_others, size
+        first, other, start = first + skipped, other + skipped_others, first + skipped
+        most = min(len(mine), first + len(others) - other)
+        shift = other - first
+        while first < most and mine[first] == others[first + shift]:
+            first += 1
+        yield start, other, first - start
+        other = first + shift
+
+
+def _next_equal(mine: str, others: str, first: int, other: int, sure: int) -> tuple[int, int]:
+    """Return the fewest characters to skip on both sides until some are equal; more than AHEAD without any."""
+    best = 0, AHEAD + 1
+    for skipped in range(min(AHEAD, len(mine) - first - 1) + 1):
+        if skipped >= sum(best):
+            break
+        start = first + skipped
+        most = sum(best) - skipped - 1
+        found = others.find(sought := mine[start : start + sure], other, other + most + len(sought))
+        if found >= 0:
+            best = skipped, found - other
+    return best
+
+
 @lru_cache(maxsize=2**14)
-def _letters(text: str) -> str:
-    """Return characters to compare by, without spaces and in one form."""
-    return unicodedata.normalize("NFKC", text.strip(_MARKS)).casefold().replace(" ", "")
+def _letters(character: str) -> str:
+    """Return what to compare a character by, in one form; nothing for spaces."""
+    return "" if character in _MARKS else unicodedata.normalize("NFKD", character).casefold().replace(" ", "")
 
 
 class TokenAlignment(NamedTuple):
@@ -86,14 +140,24 @@ class TokenAlignment(NamedTuple):
     target_tokens: Sequence[Place]
 
 
-def align_words(sentences: Sequence[TokenAlignment]) -> list[list[tuple[Place, Place]]]:
-    """Return each word of the targets, with the source word that it is aligned to, or an empty place."""
-    sides = [(_Words(one.source), _Words(one.target)) for one in sentences]
+def align_words(
+    sentences: Sequence[TokenAlignment], check: Callable[[str], None] = lambda _: None
+) -> list[list[tuple[Place, Place]]]:
+    """Return each word of the targets, with the source word that it is aligned to, or an empty place.
+
+    Args:
+        check: called for each sentence, may raise; see `Deadline.check`.
+    """
+    sides = []
+    for one in sentences:
+        read = max((after for _, after in one.source_tokens), default=0)  # of a source that was truncated
+        sides.append((_Words(one.source, read), _Words(one.target, len(one.target))))
     aligned: list[list[tuple[Place, Place]]] = [[] for _ in sentences]
     batch: list[int] = []
     most = 0
     # Arrays of many sentences at once: each operator takes far longer to call than to work on one sentence.
     for index in sorted(range(len(sentences)), key=lambda index: sentences[index].attention.size):
+        check("words were aligned")
         sizes = zip(sides[index], sentences[index].attention.shape[::-1], strict=True)
         size = max(max(len(side.places), tokens) for side, tokens in sizes)
         if batch and (len(batch) + 1) * max(most, size) ** 2 > MAX_BATCH:
@@ -107,16 +171,21 @@ def align_words(sentences: Sequence[TokenAlignment]) -> list[list[tuple[Place, P
 
 
 class _Words:
-    """The words and signs of a text.
+    """The words and signs that begin before an index of a text.
 
     Attributes:
-        places: part of the text that each is.
+        places: part of the text that each is; neighbours are one if they are more than MAX_WORDS.
         signs: True for signs, False for words.
         once: index of each word that the text has once, -1 for others.
     """
 
-    def __init__(self, text: str) -> None:
-        self.places = words(text)
+    def __init__(self, text: str, before: int) -> None:
+        places = list(takewhile(lambda place: place[0] < before, (found.span() for found in _WORD.finditer(text))))
+        together = -(-len(places) // MAX_WORDS)
+        if together > 1:
+            starts = range(0, len(places), together)
+            places = [(places[at][0], places[min(at + together, len(places)) - 1][1]) for at in starts]
+        self.places = places
         written = [text[start:end] for start, end in self.places]
         self.signs = [not word.isalnum() for word in written]
         self.once: dict[str, int] = {}

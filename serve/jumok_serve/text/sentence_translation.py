@@ -17,6 +17,7 @@ from jumok_serve.manifest.languages import Direction
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.best_attention import Attended, best_attention
+from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
@@ -62,6 +63,11 @@ class PendingParts:
     def futures(self) -> tuple[Future[Decoded], ...]:
         """One future per part in the engine."""
         return self._pending.futures
+
+    @property
+    def deadline(self) -> Deadline:
+        """Deadline of the work after decoding."""
+        return self._pending.deadline
 
     def cancel(self) -> None:
         """Cancel all parts that are not done."""

@@ -215,7 +215,9 @@ class InputProcessor:
 
     def spelled_text(self, source: Source, direction: Direction) -> list[str]:
         """Spell the tokens of a source; those around the text are empty."""
-        first, after = len(direction.source_prefix), len(source.token_ids) - len(direction.source_suffix)
+        task = self._tokenizer.encode(direction.task_prefix.rstrip()) if direction.task_prefix else ()
+        first = len(direction.source_prefix) + len(task)
+        after = len(source.token_ids) - len(direction.source_suffix)
         spelled = self.spelled(source, direction)
         return [text if first <= place < after else "" for place, (text, _) in enumerate(spelled)]
 

@@ -9,10 +9,11 @@ import pytest
 
 from jumok_export.training.vocabulary import UNKNOWN, Vocabulary
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, Translator
-from jumok_serve.tasks.unknown_words import aligned_words, replace_unknown
+from jumok_serve.tasks.unknown_words import aligned_words, replace_unknown, source_words
 from jumok_serve.tasks.word_alignment import token_places, words
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
 from jumok_serve.tokenizers.word_list import WordListTokenizer
+from tests.support.growth import lines_run
 from tests.support.models.variants import edited, without
 
 TEXT = "The old woman reads a book in the park."
@@ -72,8 +73,29 @@ def test_words_of_a_list(unit: Any, ids: list[int], text: str) -> None:
 def test_word_of_the_token_with_most_attention() -> None:
     tokens = ["", "▁Zo", "ë", "▁s", "ings", ".", ""]
     attention = np.array([[0.9, 0, 0.05, 0.02, 0.03, 0, 0], [0, 0.1, 0.1, 0.2, 0.25, 0.2, 0.15]], np.float32)
-    assert aligned_words(attention, [1, 0], "Zoë sings.", tokens) == ["sings", "Zoë"]
-    assert aligned_words(attention[:, :2], [0], "  ", ["", "▁"]) == [""]
+    assert aligned_words(attention, [1, 0], source_words("Zoë sings.", tokens)) == ["sings", "Zoë"]
+    assert aligned_words(attention[:, :2], [0], source_words("  ", ["", "▁"])) == [""]
+
+
+@pytest.mark.parametrize("token", ["▁a", ""])
+def test_words_of_tokens_take_work_in_proportion_to_the_text(token: str) -> None:
+    def work(size: int) -> int:
+        return lines_run(lambda: source_words("a b " * size, [token, "▁b"] * (size // 4)))
+
+    assert work(1600) < 5 * work(400)
+
+
+def test_hypotheses_of_a_text_read_it_once(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+
+    def counted(text: str, tokens: Sequence[str]) -> list[str]:
+        read.append(text)
+        return source_words(text, tokens)
+
+    monkeypatch.setattr("jumok_serve.tasks.hypothesis_attention.source_words", counted)
+    found = translator.translate([TEXT, "A dog runs."], beam_size=4, num_hypotheses=4, split_sentences=False, **WRITES)
+    assert [len(one.hypotheses) for one in found] == [4, 4]
+    assert read == [TEXT, "A dog runs."]
 
 
 def test_source_words_are_in_texts(translator: Translator) -> None:

@@ -1,9 +1,14 @@
 """Alignment of words by attention, and the text that tokens spell."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
-from jumok_serve.tasks.word_alignment import Place, TokenAlignment, align_words, token_places, words
+from jumok_proto.errors import DeadlineExceededError
+from jumok_serve.tasks.deadline import Deadline
+from jumok_serve.tasks.word_alignment import MAX_WORDS, Place, TokenAlignment, align_words, token_places, words
+from tests.support.growth import calls_made, lines_run
 
 
 def aligned(rows: list[list[float]], source: str, target: str) -> list[str]:
@@ -29,10 +34,77 @@ def test_words_and_signs_are_apart() -> None:
         (["\u2581the", "\u2581CAT"], "The cat", ["The", "cat"]),
         # Tokens that are not in the text, and text without tokens.
         (["<2de>", "\u2581The", "\u2581?", "\u2581cat"], "The 😀 cat", ["", "The", "", "cat"]),
+        (["\u2581a", "b", "\u2581a"], "a\u200bb\x07 a", ["a", "b", "a"]),
+        (["\u2581red", "\u2581", "rest" * 20, "\u2581cats"], "red cats", ["red", "", "", "cats"]),
+        # Composed characters, and several for one.
+        (["\u2581caf", "é", "\u2581½", "\u2581ガス"], "cafe\u0301 1\u20442 ｶﾞｽ", ["caf", "e\u0301", "1\u20442", "ｶﾞｽ"]),
+        (["\u2581e", "\u2581\u1112\u1161"], "e\u0301 하", ["e", "하"]),
+        # Tokens of a part of the text.
+        (["\u2581The", "\u2581c"], "The cats sleep. The cats sleep.", ["The", "c"]),
+        (["\u2581The", "\u2581c"], "The\u200b cats sleep. The cats sleep.", ["The", "c"]),
     ],
 )
 def test_tokens_have_their_part_of_a_text(tokens: list[str], text: str, spelled: list[str]) -> None:
     assert [text[slice(*place)] for place in token_places(tokens, text)] == spelled
+
+
+@pytest.mark.parametrize(
+    ("of_tokens", "of_text"),
+    [("a", "a\u200b"), ("b", "ab"), ("ab", "ba"), ("aaab", "aaac"), ("aab", "abba"), ("abcd", "dcba")],
+)
+@pytest.mark.parametrize("rest", ["", "abcd"])
+def test_work_grows_in_proportion_to_the_characters(of_tokens: str, of_text: str, rest: str) -> None:
+    def work(size: int) -> int:
+        tokens, text = [*of_tokens * size, rest], of_text * size + rest
+        return lines_run(lambda: token_places(tokens, text)) + calls_made(lambda: token_places(tokens, text))
+
+    assert work(1600) < 2.5 * work(800)
+
+
+def test_random_letters_take_work_in_proportion() -> None:
+    chosen = np.random.default_rng(11)
+
+    def work(size: int) -> int:
+        tokens, text = ("".join(chosen.choice([*"abc"], size)) for _ in range(2))
+        return lines_run(lambda: token_places([*tokens], text))
+
+    assert work(4000) < 2.5 * work(2000)
+
+
+def test_a_batch_is_not_aligned_after_the_deadline() -> None:
+    sentence = TokenAlignment(np.ones((1, 1)), "cat", [(0, 3)], "Katze", [(0, 5)])
+    with pytest.raises(DeadlineExceededError, match="while words were aligned"):
+        align_words([sentence], Deadline(0).check)
+
+
+def peak_bytes(source: str, target: str, places: list[Place]) -> int:
+    """Return the most memory that aligning two texts takes; both have the same tokens."""
+    sentence = TokenAlignment(np.full((len(places),) * 2, 1 / len(places), np.float32), source, places, target, places)
+    tracemalloc.start()
+    try:
+        align_words([sentence])
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_truncated_text_takes_the_memory_of_what_is_read() -> None:
+    places = words("ab " * 64)
+    assert peak_bytes("ab " * 6400, "ab " * 64, places) < 2 * peak_bytes("ab " * 64, "ab " * 64, places)
+
+
+def test_words_that_a_token_covers_in_part_are_whole() -> None:
+    rows, target = np.array([[0.1, 0.9], [0.9, 0.1]]), "Katzen rote"
+    found = align_words([TokenAlignment(rows, "red cats sleep", [(0, 3), (4, 6)], target, words(target))])
+    assert found == [[((0, 6), (4, 8)), ((7, 11), (0, 3))]]
+
+
+def test_tokens_of_many_signs_take_bounded_memory() -> None:
+    def dashes(tokens: int) -> int:
+        text = "-" * 16 * tokens
+        return peak_bytes(text, text, [(start, start + 16) for start in range(0, len(text), 16)])
+
+    assert dashes(MAX_WORDS // 4) < 1.5 * dashes(MAX_WORDS // 8)
 
 
 def test_a_word_goes_with_the_word_that_it_attends_to_most() -> None:

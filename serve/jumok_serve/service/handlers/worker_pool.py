@@ -220,14 +220,24 @@ class RequestWork:
             self._attention_requests.close(caller)
 
     async def run(self, work: Callable[[], Result], attention: bool, max_tokens: int = MAX_INLINE_TOKENS + 1) -> Result:
-        """Make a response with at most ``max_tokens`` tokens, long ones in a thread."""
-        if attention:
-            return await asyncio.wrap_future(
-                self._attention.submit(partial(copy_context().run, work), current_caller())
-            )
-        if max_tokens <= MAX_INLINE_TOKENS:
+        """Make a response with at most ``max_tokens`` tokens, long ones in a thread until the caller leaves."""
+        if not attention and max_tokens <= MAX_INLINE_TOKENS:
             return work()
-        return await asyncio.to_thread(work)
+        left = threading.Event()
+
+        def run() -> Result:
+            with interruptible(left.is_set):
+                return work()
+
+        try:
+            if attention:
+                return await asyncio.wrap_future(
+                    self._attention.submit(partial(copy_context().run, run), current_caller())
+                )
+            return await asyncio.to_thread(run)
+        except asyncio.CancelledError:
+            left.set()
+            raise
 
     async def score(self, pieces: Generator[int, None, Result]) -> Result:
         """Score in a thread, one piece after the other."""

@@ -52,6 +52,10 @@ class Block:
     spans: list[Span]
     entities: dict[str, str] = field(default_factory=dict)
     literal: bool = False
+    _table: dict[int, str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._table = str.maketrans({**_NEEDED, **self.entities})
 
     def escape(self, text: str) -> str:
         """Write plain text as markup, with the entities of the source where it had them."""
@@ -59,8 +63,7 @@ class Block:
             return text.replace("]]>", "]]]]><![CDATA[>")
         if not self.entities:
             return text.replace("&", "&amp;").replace("<", "&lt;")
-        written: dict[str, str | int | None] = {**_NEEDED, **self.entities}
-        return text.translate(str.maketrans(written))
+        return text.translate(self._table)
 
 
 _NEEDED = {"&": "&amp;", "<": "&lt;"}

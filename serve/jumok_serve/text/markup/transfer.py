@@ -8,6 +8,8 @@ a word gains its share of source characters inside of the span, less `THRESHOLD`
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
 from jumok_serve.text.markup.document import Span
@@ -20,6 +22,11 @@ OUTSIDE = -64.0
 """Gain of words of sentences that the span is not in."""
 EMPTY = -1e6
 """Gain of a span without words: only if there are more spans than words."""
+
+MAX_CELLS = 2**19
+"""Spans times words of a block whose gains are compared; further spans are placed by the order of the source."""
+MAX_STEPS = 256
+"""Words of the source that are looked at for the neighbour of a mark."""
 
 
 class Word(NamedTuple):
@@ -55,7 +62,7 @@ def transfer(
         words: words of the target, sentence by sentence.
         sentences: first index of each source sentence, and the index after it.
     """
-    target = _Target(words, sentences)
+    target = _Target(text, words, sentences)
     found: dict[Span, Interval] = {}
     waiting = [(list(spans), 0, len(text), (0, len(words)))]
     while waiting:
@@ -65,7 +72,7 @@ def transfer(
         apart = sorted((first, after, one.start) for one, (first, after) in placed.items())
         for one in siblings:
             if one not in placed:
-                found[one] = _mark(target, text, one.start, (start, end), within, apart)
+                found[one] = _mark(target, one.start, (start, end), within, apart)
             if one.children:
                 waiting.append((one.children, one.start, one.end, found[one]))
     return found
@@ -74,10 +81,52 @@ def transfer(
 class _Target:
     """The target's words, with the part of the source and the sentence of each."""
 
-    def __init__(self, words: Sequence[Word], sentences: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, text: str, words: Sequence[Word], sentences: Sequence[tuple[int, int]]) -> None:
+        self.text = text
         self.words = words
+        self.cells = MAX_CELLS  # that are left
         self._starts = [start for start, _ in sentences]
         self._sentences = [word.sentence for word in words]
+        # Words with a source word, by its end and by its start.
+        self._by_end = sorted((word.end, place) for place, word in enumerate(words) if word.start < word.end)
+        self._by_start = sorted((word.start, place) for place, word in enumerate(words) if word.start < word.end)
+
+    @cached_property
+    def _solid(self) -> list[int]:
+        """Indices of the characters that are not white space."""
+        return [index for index, character in enumerate(self.text) if not character.isspace()]
+
+    @cached_property
+    def _reached(self) -> list[int]:
+        """Return how far in the source each word or one before it is."""
+        return list(accumulate((word.start for word in self.words), max))
+
+    def in_order(self, spans: Sequence[Span], window: Interval) -> dict[Span, Interval]:
+        """Place siblings with text where the source first gets to them."""
+        placed = {one: (self._place_of(one.start, window), self._place_of(one.end, window)) for one in spans}
+        return {
+            one: place
+            for one, place in placed.items()
+            if one.content is None or (place[0] < place[1] and min(self.gains(one, place)) > 0)
+        }
+
+    def _place_of(self, index: int, window: Interval) -> int:
+        return bisect_left(self._reached, index, *window)
+
+    def around(self, index: int) -> tuple[int, int]:
+        """Return the end of the last character before a place that is not white space, and the start of the next."""
+        place = bisect_left(self._solid, index)
+        before = self._solid[place - 1] + 1 if place else 0
+        return before, self._solid[place] if place < len(self._solid) else len(self.text)
+
+    def neighbours(self, index: int, window: Interval) -> tuple[int | None, int | None]:
+        """Return the words of a window whose source words are nearest before a place, and after it."""
+        lo, hi = window
+        end, start = bisect_left(self._by_end, (index + 1,)), bisect_left(self._by_start, (index,))
+        before = reversed(self._by_end[max(0, end - MAX_STEPS) : end])
+        after = self._by_start[start : start + MAX_STEPS]
+        left, right = (next((place for _, place in some if lo <= place < hi), None) for some in (before, after))
+        return left, right
 
     def sentences(self, start: int, end: int) -> tuple[int, int]:
         """Return the first sentence of a part of the text, and the last."""
@@ -116,19 +165,16 @@ class _Candidate(NamedTuple):
 def _place(target: _Target, spans: Sequence[Span], within: Interval) -> dict[Span, Interval]:
     """Place siblings with text, those with common words together."""
     found: dict[Span, Interval] = {}
-    group: list[_Candidate] = []
+    group: list[tuple[Span, Interval]] = []
     end = within[0]
     for span in spans:
         window = target.window(span.start, span.end, within)
-        gains = target.gains(span, window)
-        if span.content is not None and max(gains, default=OUTSIDE) <= 0:
-            continue
         if group and window[0] >= end:
-            found |= _place_group(group)
+            found |= _place_group(target, group)
             group = []
-        group.append(_Candidate(span, window, gains))
+        group.append((span, window))
         end = max(end, window[1])
-    return found | (_place_group(group) if group else {})
+    return found | (_place_group(target, group) if group else {})
 
 
 def _middle(one: _Candidate) -> float:
@@ -140,8 +186,16 @@ def _middle(one: _Candidate) -> float:
     return one.window[0] + float(gains.index(max(gains)) if gains else 0)
 
 
-def _place_group(group: Sequence[_Candidate]) -> dict[Span, Interval]:
+def _place_group(target: _Target, spans: Sequence[tuple[Span, Interval]]) -> dict[Span, Interval]:
     """Place siblings in the order of the source or of the target, whichever gains more."""
+    words = min(window[0] for _, window in spans), max(window[1] for _, window in spans)
+    target.cells -= len(spans) * (words[1] - words[0])
+    if target.cells < 0:
+        return target.in_order([span for span, _ in spans], words)
+    group = [_Candidate(span, window, target.gains(span, window)) for span, window in spans]
+    group = [one for one in group if one.span.content is None or max(one.gains, default=OUTSIDE) > 0]
+    if not group:
+        return {}
     lo, hi = min(one.window[0] for one in group), max(one.window[1] for one in group)
     by_target = sorted(group, key=_middle) if len(group) > 1 else group
     total, intervals = best_intervals([_widened(one, lo, hi) for one in by_target])
@@ -199,48 +253,34 @@ def best_intervals(gains: Sequence[Sequence[float]]) -> tuple[float, list[Interv
     return best[-1], intervals[::-1]
 
 
-def _mark(  # noqa: PLR0917 - what stands around it
-    target: _Target,
-    text: str,
-    index: int,
-    parent: tuple[int, int],
-    within: Interval,
-    apart: Sequence[tuple[int, int, int]],
+def _mark(
+    target: _Target, index: int, parent: tuple[int, int], within: Interval, apart: Sequence[tuple[int, int, int]]
 ) -> Interval:
     """Place a mark by the words beside it, inside of its parent and of no sibling.
 
     Args:
         apart: interval of each sibling with text, and the first index of its text; ascending.
     """
-    place = _beside(target, text, index, parent, within)
+    place = _beside(target, index, parent, within)
     before = bisect_left(apart, (place,)) - 1
     if before >= 0 and place < apart[before][1]:
         place = apart[before][0] if index <= apart[before][2] else apart[before][1]
     return place, place
 
 
-def _beside(target: _Target, text: str, index: int, parent: tuple[int, int], within: Interval) -> int:
-    start, end = parent
-    if not text[start:index].strip():
+def _beside(target: _Target, index: int, parent: tuple[int, int], within: Interval) -> int:
+    left_end, right_start = target.around(index)
+    if left_end <= parent[0]:
         return within[0]
-    if not text[index:end].strip():
+    if right_start >= parent[1]:
         return within[1]
-    spaced = text[index - 1 : index].isspace()
-    left = text[:index].rstrip()
-    lo, hi = target.window(len(left) - 1, len(left), within)
-    after_space = len(text) - len(text[index:].lstrip())
-    if target.sentences(len(left) - 1, len(left)) != target.sentences(after_space, after_space + 1):
-        return hi  # between two sentences
-    left_place = right_place = None
-    left_end, right_start = 0, len(text) + 1
-    for place, (word_start, word_end, _) in enumerate(target.words[lo:hi], lo):
-        if word_start < word_end <= index and word_end >= left_end:
-            left_place, left_end = place + 1, word_end
-        if index <= word_start < word_end and word_start < right_start:
-            right_place, right_start = place, word_start
-    if right_place is not None and (spaced or left_place is None):
-        return right_place
-    return hi if left_place is None else left_place
+    window = target.window(left_end - 1, left_end, within)
+    if target.sentences(left_end - 1, left_end) != target.sentences(right_start, right_start + 1):
+        return window[1]  # between two sentences
+    left, right = target.neighbours(index, window)
+    if right is not None and (left_end < index or left is None):
+        return right
+    return window[1] if left is None else left + 1
 
 
 def write_spans(  # noqa: PLR0917 - the texts with their places
@@ -299,11 +339,11 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
             continue
         inside = text[span.start : span.end]
         if empty and inside:
-            parts.append(_space(last, inside[0], text[: span.start][-1:]))
+            parts.append(_space(last, inside[0], text[max(0, span.start - 1) : span.start]))
         parts += (span.opening, span.content, span.closing)
         done, last = max(done, end), inside[-1:]
         if empty and inside:
-            parts.append(space := _space(inside[-1], target[done : done + 1], text[span.end :][:1]))
+            parts.append(space := _space(inside[-1], target[done : done + 1], text[span.end : span.end + 1]))
             last = space or last
     text_until(len(target))
     return "".join(parts)

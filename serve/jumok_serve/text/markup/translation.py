@@ -12,7 +12,9 @@ from jumok_proto.results import AppliedTerm, Timings, Translation
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
+from jumok_serve.interrupts import check
 from jumok_serve.tasks.best_attention import Attended
+from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
@@ -32,6 +34,8 @@ from jumok_serve.tokenizers.input_processor import check_text
 
 Pair: TypeAlias = tuple[Place, Place]
 """A word of a translation, and the source word that it is aligned to."""
+MAX_SEARCHED = 2**26
+"""Characters of a block's translation that are searched for copies of ignored content, each as often as it is."""
 
 
 class PendingDocuments:
@@ -77,15 +81,17 @@ class PendingDocuments:
         blocks: list[Block | None] = []
         for document in self._documents:
             blocks += document.blocks or [None]
+        deadline = self._pending.deadline
         attention = self._pending.attention(
             [block is not None and _needs_alignment(block) for block in blocks], self._aligner
         )
-        aligned = iter(_aligned_words(blocks, self._pending.texts, parts, attention))
+        aligned = iter(_aligned_words(blocks, self._pending.texts, parts, attention, deadline))
         written: dict[Block, str] = {}
         joined: list[Translation] = []
         for block, text, of_text, of_block in zip(blocks, self._pending.texts, parts, attention, strict=True):
             joined.append(self._pending.join(text, of_text))
             if block is not None:
+                deadline.check("tags were placed")
                 of_parts = [None if one is None else next(aligned) for one in of_block or [None] * len(of_text)]
                 written[block] = _written(block, text, of_text, of_parts)
         return [
@@ -121,6 +127,7 @@ def _aligned_words(
     texts: Sequence[TextParts],
     parts: Sequence[Sequence[Translation]],
     attention: Sequence[Sequence[Attended | None] | None],
+    deadline: Deadline,
 ) -> list[list[Pair]]:
     """Align the words of all parts with attention, in their order."""
     sentences = []
@@ -130,6 +137,7 @@ def _aligned_words(
         for (start, end), translation, attended in zip(text.places, of_text, of_block, strict=True):
             if attended is None:
                 continue
+            deadline.check("words were aligned")
             source, target = block.text[start:end], translation.hypotheses[0].text
             sentences.append(
                 TokenAlignment(
@@ -140,7 +148,7 @@ def _aligned_words(
                     token_places(attended.target_tokens, target),
                 )
             )
-    return align_words(sentences)
+    return align_words(sentences, deadline.check)
 
 
 def _written(
@@ -172,20 +180,24 @@ def _written(
                 pairs = [(word, everything) for word in words(written)]
             add(written, place, pairs)
         end = place[1]
-    _align_copies(block, target, places, aligned)
+    align_copies(block, target, places, aligned)
     intervals = transfer(block.spans, block.text, aligned, sentences)
     return write_spans(block.spans, block.text, intervals, target, places, block.escape)
 
 
-def _align_copies(block: Block, target: str, places: Sequence[Place], aligned: list[Word]) -> None:
+def align_copies(block: Block, target: str, places: Sequence[Place], aligned: list[Word]) -> None:
     """Align ignored content with its copy in the translation, if there is one, and with nothing else."""
-    waiting, done = block.spans[::-1], 0
+    waiting, done, searched = block.spans[::-1], 0, 0
     by_source = sorted(range(len(aligned)), key=lambda index: aligned[index].start)
     starts = [aligned[index].start for index in by_source]
     while waiting:
         span = waiting.pop()
         waiting += reversed(span.children)
-        if span.content is None or (first := target.find(block.text[span.start : span.end], done)) < 0:
+        if span.content is None or searched > MAX_SEARCHED:
+            continue
+        first = target.find(block.text[span.start : span.end], done)
+        searched += (len(target) if first < 0 else first) - done
+        if first < 0:
             continue
         done = first + span.end - span.start
         for index in by_source[bisect_left(starts, span.start) : bisect_right(starts, span.end)]:
@@ -218,7 +230,10 @@ def submit_documents(
             f"num_hypotheses must be 1 with markup, got {hypotheses}: tags are put into the best translation",
             field="options.num_hypotheses",
         )
-    documents = [_parsed(text, index, parameters) for index, text in enumerate(texts)]
+    documents = []
+    for index, text in enumerate(texts):
+        check(parameters.deadline, "markup was read")
+        documents.append(_parsed(text, index, parameters))
     if not model.teacher_forcing.can_align and any(
         _needs_alignment(block) for document in documents for block in document.blocks
     ):

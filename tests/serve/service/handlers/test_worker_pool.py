@@ -4,7 +4,7 @@ import asyncio
 import gc
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
 
 import pytest
@@ -241,7 +241,17 @@ def test_no_piece_begins_after_the_caller_has_left() -> None:
     assert pool.submit(Work()).result(HANG_S) == 1
 
 
-def test_tokenizing_ends_at_its_next_check_after_the_caller_has_left() -> None:
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda work: RequestWork().tokenize(work, ["a" * (MAX_INLINE_CHARACTERS + 1)]),
+        lambda work: RequestWork().run(work, attention=True),
+        lambda work: RequestWork().run(work, attention=False),
+    ],
+)
+def test_work_ends_at_its_next_check_after_the_caller_has_left(
+    run: Callable[[Callable[[], "FakeJob"]], Coroutine[None, None, "FakeJob"]],
+) -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
 
     def start() -> FakeJob:
@@ -256,14 +266,14 @@ def test_tokenizing_ends_at_its_next_check_after_the_caller_has_left() -> None:
             raise
 
     async def leave() -> None:
-        task = asyncio.ensure_future(RequestWork().tokenize(start, ["a" * (MAX_INLINE_CHARACTERS + 1)]))
+        task = asyncio.ensure_future(run(start))
         await asyncio.to_thread(begun.wait, HANG_S)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
+        go_on.set()  # before the loop waits for its threads
 
     asyncio.run(leave())
-    go_on.set()
     assert ended.wait(HANG_S)
     check(None, "this was tested")  # the work of others goes on
 

@@ -2,7 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import CancelledError
 from pathlib import Path
 
 import lxml.html
@@ -11,6 +12,11 @@ import pytest
 import jumok
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupRules
+from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.word_alignment import token_places
+from jumok_serve.text.markup.document import Block, Span
+from jumok_serve.text.markup.transfer import Word
+from jumok_serve.text.markup.translation import MAX_SEARCHED, align_copies
 from jumok_serve.translator import Translator
 from tests.support.servers.in_process_server import serving
 
@@ -116,6 +122,46 @@ def test_what_has_no_tags_is_refused_for_the_markup(
 ) -> None:
     with pytest.raises(InvalidArgumentError, match="with markup"):
         translator.translate("<b>a</b>", markup="html", split_sentences=split, **settings)  # type: ignore[call-overload]
+
+
+def test_words_are_aligned_no_further_after_the_work_was_cancelled(
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = translator.submit(
+        ["A <b>brown</b> dog runs. The <b>cat</b> sleeps. Two <b>women</b> talk."] * 3,
+        TranslationParameters(markup="html", split_sentences=True),
+    )
+    spelled = []
+
+    def places(tokens: Sequence[str], text: str) -> list[tuple[int, int]]:
+        spelled.append(text)
+        pending.cancel()
+        return token_places(tokens, text)
+
+    monkeypatch.setattr("jumok_serve.text.markup.translation.token_places", places)
+    with pytest.raises(CancelledError):
+        pending.collect()
+    assert spelled[0] == "A brown dog runs."
+    assert len(spelled) == 2  # both sides of one sentence
+
+
+@pytest.mark.parametrize("content", ["ab", "ab" * 30])
+def test_copies_of_ignored_content_are_sought_in_bounded_time(content: str) -> None:
+    searched = 0
+
+    class Counted(str):
+        __slots__ = ()
+
+        def find(self, sought: str, start: int) -> int:  # type: ignore[override]  # as it is called
+            nonlocal searched
+            searched += len(self) - start
+            return super().find(sought, start)
+
+    number, size = 2000, len(content) + 1
+    spans = [Span(size * at, size * at + len(content), "<code>", "</code>", content) for at in range(number)]
+    target = Counted("a" * 100_000)
+    align_copies(Block(f"{content} " * number, spans), target, [(0, len(target))], [Word(0, 0, 0)])
+    assert searched <= MAX_SEARCHED + len(target)
 
 
 def test_every_call_of_a_server_translates_documents(translator: Translator) -> None:

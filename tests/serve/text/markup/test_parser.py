@@ -15,6 +15,7 @@ from jumok_serve.text.markup.document import Block, Document, Span
 from jumok_serve.text.markup.parser import parse
 from jumok_serve.text.markup.scanner import MAX_XML_TAG, scan
 from jumok_serve.text.markup.xml import MAX_DEPTH
+from tests.support.growth import calls_made, lines_run
 from tests.support.hang import HANG_S
 
 
@@ -40,6 +41,14 @@ def shown(block: Block) -> str:
 
 def blocks(document: Document) -> list[str]:
     return [shown(block) for block in document.blocks]
+
+
+def test_a_piece_is_escaped_in_one_call() -> None:
+    def calls(entities: int) -> int:
+        (block,) = parse("word " + "".join(f"&#{500 + number};" for number in range(entities)), "html").blocks
+        return calls_made(lambda: block.escape("a & \u01f4")) + lines_run(lambda: block.escape("a & \u01f4"))
+
+    assert calls(2000) == calls(2)
 
 
 @pytest.mark.parametrize(

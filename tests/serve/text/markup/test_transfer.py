@@ -1,10 +1,8 @@
 """Intervals of spans over a translation, compared with all possible ones."""
 
 import itertools
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
-from typing import Any
+import tracemalloc
+from collections.abc import Iterator, Sequence
 
 import pytest
 from hypothesis import given, settings
@@ -12,7 +10,8 @@ from hypothesis import strategies as st
 
 from jumok_serve.tasks.word_alignment import words
 from jumok_serve.text.markup.document import Span
-from jumok_serve.text.markup.transfer import Word, best_intervals, transfer, write_spans
+from jumok_serve.text.markup.transfer import MAX_CELLS, Word, best_intervals, transfer, write_spans
+from tests.support.growth import lines_run
 
 GAINS = st.floats(-1, 1, width=16)
 
@@ -56,22 +55,67 @@ def test_work_grows_in_proportion_to_the_sentences(between: str) -> None:
             places.append((start, start + 4))
         text = "a b " * sentences
         placed = [Word(*place, number // 2) for number, place in enumerate(words(text))]
-        count = 0
-
-        def trace(frame: FrameType, event: str, _: object) -> "Callable[..., Any]":
-            nonlocal count
-            count += event == "line"
-            return trace
-
-        before = sys.gettrace()
-        sys.settrace(trace)
-        try:
-            transfer(spans, text, placed, places)
-        finally:
-            sys.settrace(before)
-        return count
+        return lines_run(lambda: transfer(spans, text, placed, places))
 
     assert lines(400) < 2.5 * lines(200)
+
+
+def one_sentence(shape: str, size: int) -> tuple[list[Span], str]:
+    """Return spans over a text of one sentence."""
+    text = "a b " * size
+    starts = range(0, len(text), 4)
+    if shape == "side by side":
+        return [Span(start, start + 1, "<b>", "</b>") for start in starts], text
+    if shape == "marks":
+        return [Span(start + 2, start + 2, "<i/>") for start in starts], text
+    if shape == "content":
+        return [Span(start, start + 1, "<code>", "</code>", "a") for start in starts], text
+    spans: list[Span] = []
+    for start in reversed(starts):
+        marks = [Span(start + 2, start + 2, "<i/>")] if shape == "nested marks" else []
+        spans = [Span(start, len(text) - 1, "<b>", "</b>", None, [*marks, *spans])]
+    return spans, text
+
+
+@pytest.mark.parametrize("shape", ["side by side", "marks", "content", "nested", "nested marks"])
+@pytest.mark.parametrize("kept", [1.0, 0.1])
+def test_work_for_one_sentence_is_bounded(monkeypatch: pytest.MonkeyPatch, shape: str, kept: float) -> None:
+    assert MAX_CELLS <= 2**20
+    monkeypatch.setattr("jumok_serve.text.markup.transfer.MAX_CELLS", 2**10)
+
+    def most(size: int) -> tuple[int, int]:
+        """Return the lines of Python that placing spans takes, and the memory."""
+        spans, text = one_sentence(shape, size)
+        of_source = words(text)
+        placed = [Word(*place, 0) for place in of_source[: int(kept * len(of_source))]]
+        tracemalloc.start()
+        try:
+            transfer(spans, text, placed, [(0, len(text))])
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+        return lines_run(lambda: transfer(spans, text, placed, [(0, len(text))])), peak
+
+    (lines, peak), (most_lines, most_peak) = most(2000), most(8000)
+    assert most_lines < 6 * lines
+    assert most_peak < 6 * peak
+
+
+@pytest.mark.parametrize("content", [None, "X"])
+@pytest.mark.parametrize("number", [10, 1000])
+def test_spans_of_a_copy_keep_their_words(number: int, content: str | None) -> None:
+    text = "X y " * number
+    placed = [Word(*place, 0) for place in words(text)]
+    spans = [Span(start, start + 1, "<b>", "</b>", content) for start in range(0, len(text), 4)]
+    found = transfer(spans, text, placed, [(0, len(text))])
+    assert [found[one] for one in spans] == [(2 * place, 2 * place + 1) for place in range(number)]
+
+
+def test_content_takes_no_words_of_others_in_a_text_of_too_many_spans() -> None:
+    text = "X y " * 1000
+    spans = [Span(start, start + 1, "<code>", "</code>", "X") for start in range(0, len(text), 4)]
+    found = transfer(spans, text, [Word(0, 0, 0)] * 2000, [(0, len(text))])
+    assert all(first == after for first, after in found.values())
 
 
 WORDS = ("one", "two", "three", "four", "five", "six")
