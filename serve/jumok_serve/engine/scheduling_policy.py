@@ -27,7 +27,7 @@ MAX_JOINING_TOKENS = 512
 MAX_SHARED_STEP_WORK = 128
 """Most work of a step while callers contend (`Callers.contended`), in row steps, or one sentence."""
 
-MAX_TERM_STEP_WORK = 512
+MAX_TERM_STEP_WORK = 256
 """Most work of a step with terms besides that of its rows, in row steps, or one sentence.
 
 Terms cost a sentence as much in a batch as alone, and a caller who comes later waits for the step: 1 s with 32

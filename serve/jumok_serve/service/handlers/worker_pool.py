@@ -27,6 +27,8 @@ CHARACTERS_PER_TEXT = 64
 """Fixed cost of a text in characters: making its search and future takes as long as tokenizing these."""
 MAX_INLINE_TOKENS = 2048
 """Most tokens of the translations of a request whose response is made on the event loop: 1 ms."""
+LARGE = 2**16
+"""Work of a job that holds Python's lock for tens of milliseconds: for tokenizing, characters."""
 MAX_TOKENIZING = 256
 """Requests of a caller that are tokenized or wait for it."""
 TOKENIZING_THREADS = 2
@@ -41,10 +43,16 @@ MAX_FULL_CALLERS = 4
 
 
 class _Rest(NamedTuple):
-    """The rest of a job, and the work of its next piece; 0 before it has begun."""
+    """The rest of a job.
+
+    Attributes:
+        cost: work of the next piece; 0 before the job has begun.
+        is_large: true for a job that holds Python's lock for long.
+    """
 
     pieces: Pieces[Any]
     cost: int = 0
+    is_large: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -54,13 +62,18 @@ class _Line:
     jobs: "OrderedDict[Future[Any], _Rest]" = field(default_factory=OrderedDict)
     taken: int = 0
 
+    @property
+    def begins_large(self) -> bool:
+        """True if the next job is large."""
+        return next(iter(self.jobs.values())).is_large
+
 
 class WorkerPool:
     """Threads that run jobs; cancelled jobs leave the queue.
 
     Jobs of one caller run in order. Among several callers, the one with the least work so far is next; a caller that
     comes back begins where the others are (start-time fair queueing, Goyal, Vin and Cheng, 1996). A thread does one
-    piece of a job at a time.
+    piece of a job at a time, and one thread at most a job of `LARGE`: two would leave Python's lock to each other.
 
     Args:
         action: past participle of the action, for errors and names of threads.
@@ -76,6 +89,7 @@ class WorkerPool:
         self._lock = threading.Lock()
         self._lines: dict[str, _Line] = {}  # of callers with unfinished jobs
         self._running = 0
+        self._large_runs = False
         self._unfinished: dict[str, int] = {}
 
     def submit(self, work: Callable[[], Result], caller: str = "", cost: int = 1) -> "Future[Result]":
@@ -88,9 +102,9 @@ class WorkerPool:
         Raises:
             OverloadedError: too many jobs, of this caller or of all.
         """
-        return self.submit_pieces(_whole(work, cost), caller)
+        return self.submit_pieces(_whole(work, cost), caller, is_large=cost > LARGE)
 
-    def submit_pieces(self, pieces: Pieces[Result], caller: str = "") -> "Future[Result]":
+    def submit_pieces(self, pieces: Pieces[Result], caller: str = "", *, is_large: bool = False) -> "Future[Result]":
         """Start or queue a job; raises as `submit`."""
         job: Future[Result] = Future()
         with self._lock:
@@ -105,7 +119,7 @@ class WorkerPool:
             self._unfinished[caller] = mine + 1
             if caller not in self._lines:
                 self._lines[caller] = _Line(taken=min((line.taken for line in self._lines.values()), default=0))
-            self._lines[caller].jobs[job] = _Rest(pieces)
+            self._lines[caller].jobs[job] = _Rest(pieces, is_large=is_large)
             if self._running < self._max_running:
                 self._running += 1
                 self._threads.submit(self._run)
@@ -125,31 +139,36 @@ class WorkerPool:
     def _run(self) -> None:
         while True:
             with self._lock:
-                waiting = [line for line in self._lines.values() if line.jobs]
+                waiting = [
+                    line for line in self._lines.values() if line.jobs and not (self._large_runs and line.begins_large)
+                ]
                 if not waiting:
                     self._running -= 1
                     return
                 line = min(waiting, key=lambda line: line.taken)
                 job, rest = line.jobs.popitem(last=False)
                 line.taken += rest.cost
+                self._large_runs |= rest.is_large
             if job.running() or job.set_running_or_notify_cancel():
-                self._do_piece(line, job, rest.pieces)
+                self._do_piece(line, job, rest)
+            with self._lock:
+                self._large_runs &= not rest.is_large
             del job, rest  # free them while the thread waits
 
-    def _do_piece(self, line: _Line, job: "Future[Any]", pieces: Pieces[Any]) -> None:
+    def _do_piece(self, line: _Line, job: "Future[Any]", rest: _Rest) -> None:
         """Do a piece, and put the rest of the job before the caller's others."""
         try:
-            cost = next(pieces)
+            cost = next(rest.pieces)
         except StopIteration as end:
             job.set_result(end.value)
         except BaseException as error:
             job.set_exception(error)
         else:
             with self._lock:
-                line.jobs[job] = _Rest(pieces, cost)
+                line.jobs[job] = rest._replace(cost=cost)
                 line.jobs.move_to_end(job, last=False)
         finally:
-            del job, pieces  # an error's traceback holds this frame
+            del job, rest  # an error's traceback holds this frame
 
     def _forget(self, job: "Future[Any]", caller: str) -> None:
         with self._lock:

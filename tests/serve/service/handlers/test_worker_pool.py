@@ -12,6 +12,7 @@ import pytest
 from jumok_proto.errors import OverloadedError
 from jumok_serve.interrupts import check
 from jumok_serve.service.handlers.worker_pool import (
+    LARGE,
     MAX_FULL_CALLERS,
     MAX_INLINE_CHARACTERS,
     Pieces,
@@ -105,6 +106,32 @@ def test_all_threads_work() -> None:
     other_released.set()
     assert one.result(HANG_S)
     assert other.result(HANG_S)
+
+
+def test_one_large_job_runs_at_a_time_and_small_ones_beside_it() -> None:
+    """Two of them would leave Python's lock to each other, and to no one else."""
+    pool = WorkerPool("done", threads=2, max_jobs=100)
+    begun, go_on, running, most = threading.Event(), threading.Event(), 0, 0
+
+    def large() -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        begun.set()
+        assert go_on.wait(HANG_S)
+        running -= 1
+
+    jobs = [pool.submit(large, caller, LARGE + 1) for caller in ("a", "b", "b")]
+    assert begun.wait(HANG_S)
+    after_large = pool.submit(Work(), "b", LARGE)  # jobs of one caller run in order
+    assert pool.submit(Work(), "c", LARGE).result(HANG_S) == 1
+    assert not after_large.done()
+    assert not any(job.done() for job in jobs)
+    go_on.set()
+    for job in jobs:
+        job.result(HANG_S)
+    assert after_large.result(HANG_S) == 1
+    assert most == 1
 
 
 def test_callers_take_turns_by_work() -> None:

@@ -1,0 +1,66 @@
+"""Long work in threads: rests if it had to wait for others, and only then."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from jumok_proto.errors import DeadlineExceededError
+from jumok_serve import interrupts
+from jumok_serve.interrupts import PART_S, REST, WAITED, check, interruptible
+
+
+class Clock:
+    """Time that passes as a thread works, waits or rests."""
+
+    def __init__(self) -> None:
+        self.worked = self.waited = 0.0
+        self.rests: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.worked + self.waited + sum(self.rests)
+
+    def thread_time(self) -> float:
+        return self.worked
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    times = SimpleNamespace(monotonic=clock.monotonic, thread_time=clock.thread_time, sleep=clock.rests.append)
+    monkeypatch.setattr(interrupts, "time", times)
+    return clock
+
+
+def test_work_that_waited_for_others_rests(clock: Clock) -> None:
+    with interruptible(lambda: False):
+        for _ in range(3):
+            clock.worked += 2 * PART_S
+            clock.waited += 2 * PART_S * WAITED * 1.1
+            check(None, "work was done")
+    assert clock.rests == pytest.approx([REST * 2 * PART_S] * 3)
+
+
+def test_work_that_others_do_not_hold_up_goes_on(clock: Clock) -> None:
+    with interruptible(lambda: False):
+        for _ in range(100):
+            clock.worked += 2 * PART_S
+            clock.waited += 2 * PART_S * WAITED * 0.9
+            check(None, "work was done")
+    assert clock.rests == []
+
+
+def test_a_rest_follows_parts_that_are_large_enough_together(clock: Clock) -> None:
+    with interruptible(lambda: False):
+        for _ in range(4):
+            clock.worked += PART_S / 4
+            clock.waited += PART_S
+            check(None, "work was done")
+    assert clock.rests == pytest.approx([REST * PART_S])
+
+
+def test_work_of_no_thread_never_rests(clock: Clock) -> None:
+    clock.worked, clock.waited = 1.0, 1.0
+    check(2.5, "work was done")
+    assert clock.rests == []
+    with pytest.raises(DeadlineExceededError, match="the deadline passed while work was done"):
+        check(1.5, "work was done")
