@@ -40,6 +40,10 @@ class Deadline:
         """Cancel the work; may be called from another thread."""
         self._cancelled = True
 
+    def of_part(self) -> "Deadline":
+        """Return the deadline of a part of the work, which is cancelled by itself."""
+        return Deadline(self._at)
+
     def check(self, doing: str) -> None:
         """Raise if the work was cancelled or is late.
 

@@ -120,7 +120,7 @@ class PendingTranslations:
 
     def part(self, first: int, after: int) -> "PendingTranslations":
         """Return the translations of some texts alone."""
-        return replace(self, jobs=self.jobs[first:after])
+        return replace(self, jobs=self.jobs[first:after], deadline=self.deadline.of_part())
 
     def stable_texts(self) -> list[str]:
         """Return the stable text of each translation."""

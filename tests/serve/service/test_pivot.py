@@ -245,6 +245,9 @@ def test_terms_go_over_the_pivot(models: tuple[Translator, Translator], client: 
         assert [[one.satisfied for one in each.terms][:7] for each in several.hypotheses] == [[True] * 7] * len(
             several.hypotheses
         )
+    tagged = "Ein <b>alte Frau</b> und <i/>ein Mann."
+    written = [one.text for one in client.translate([tagged, text, tagged], **terms, markup="html", **PAIR)]
+    assert written == [client.translate(one, **terms, markup="html", **PAIR).text for one in (tagged, text, tagged)]
     assert client.translate("Eine Frau", **terms, **PAIR) == client.translate("Eine Frau", **PAIR)
     for model in models:
         check_idle(model)

@@ -71,6 +71,11 @@ class _Text:
     second: Pending | None = None
     future: Future[None] = field(default_factory=Future)
 
+    @property
+    def translated(self) -> bool:
+        """True if both models are done."""
+        return self.future.done() and not self.future.cancelled() and self.future.exception() is None
+
     def cancel(self) -> None:
         """Free the rows of both models."""
         self.future.cancel()
@@ -179,7 +184,8 @@ class PivotPending:
                 drop_frames(error)  # which hold the future, and so the error itself
             text.future.set_exception(error)
         finally:
-            text.cancel()
+            if not text.translated:  # else `collect` has work left
+                text.cancel()
 
     def cancel(self) -> None:
         """Cancel all texts that are not done."""

@@ -30,12 +30,13 @@ _SRT_EXAMPLE: Final = "00:00:01,000 --> 00:00:02,500"
 _VTT_EXAMPLE: Final = "00:00:01.000 --> 00:00:02.500"
 _ARROW: Final = "-->"
 _COMMENT: Final = re.compile(r"(?:NOTE|STYLE|REGION)(?:\s|$)")
-_CODES: Final = re.compile(r"\s*+(?:\{\\[^{}]*+\}\s*+)++")
-"""Override codes at the beginning of a cue."""
+_CODE: Final = re.compile(r"\{\\[^{}]*+\}\s*+")
+"""Override code at the beginning of a cue."""
 _CUT: Final = re.compile(r"(<\d[\d:.]*+>)")
 """Times inside of a cue."""
-_DIALOGUE: Final = re.compile(r"\s*+(?:<[^<>]*+>)*+[-\u2010-\u2015]\s*+\S")
-"""A line of one of several speakers."""
+_TAG: Final = re.compile(r"<[^<>]*+>")
+_DASH: Final = re.compile(r"[-\u2010-\u2015]\s*+\S")
+"""Beginning of a line of one of several speakers."""
 _UNBROKEN: Final = re.compile(r"<[^<>]*+>|[^\s<]++|<|\s++")
 
 _Lines = Sequence[str]
@@ -125,17 +126,30 @@ def _cue(
     """Yield the pieces of a cue's text; lines of several speakers are texts of their own."""
     start = first
     for index in range(first, after):
-        if index + 1 == after or _DIALOGUE.match(lines[index + 1]):
+        if index + 1 == after or _is_dialogue(lines[index + 1]):
             whole = "".join(with_end(lines, number) for number in range(start, index + 1))
-            if codes := _CODES.match(whole):
-                yield codes[0]
-                whole = whole[codes.end() :]
+            before = len(whole) - len(whole.lstrip())
+            if (end := _after_all(_CODE, whole, before)) > before:
+                yield whole[:end]
+                whole = whole[end:]
             for number, part in enumerate(_CUT.split(whole)):
                 if number % 2:
                     yield part
                 else:
                     yield from _text(part, start + 1, to_markup, from_markup)
             start = index + 1
+
+
+def _is_dialogue(line: str) -> bool:
+    """True if a line is that of one of several speakers."""
+    return _DASH.match(line, _after_all(_TAG, line, len(line) - len(line.lstrip()))) is not None
+
+
+def _after_all(pattern: re.Pattern[str], text: str, position: int) -> int:
+    """Return the place after all matches that follow each other from a place on."""
+    while found := pattern.match(text, position):
+        position = found.end()
+    return position
 
 
 def _text(part: str, line: int, to_markup: Callable[[str], str], from_markup: Callable[[str], str]) -> Iterator[Piece]:
@@ -161,7 +175,7 @@ def _wrapped(written: str, from_markup: Callable[[str], str], translation: str) 
     lines, width = [list[str]()], 0
     for index, word in enumerate(words):
         due = len(lines) < count and (2 * width + 1) * count >= 2 * total * len(lines)
-        if due and word.isspace() and not _DIALOGUE.match("".join(words[index + 1 : index + 8])):
+        if due and word.isspace() and not _is_dialogue("".join(words[index + 1 : index + 8])):
             lines.append([])
         else:
             lines[-1].append(word)
