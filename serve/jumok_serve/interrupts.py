@@ -18,6 +18,8 @@ Others of this process take Python's lock after each call of long work at best, 
 callers with 3,500 attributes a text, p99 of a short text fell from 200 to 53 ms, with one such job at a time too (two
 cores, November 2026).
 """
+MAX_REST_S: Final = 0.02
+"""Longest rest, in seconds: parts of some work are long, and its deadline and caller are asked for after the rest."""
 WAITED: Final = 0.25
 """Wait for a core or Python's lock, as a part of the processor time, from which on long work rests."""
 
@@ -35,7 +37,7 @@ class _LongWork:
         if worked_s < PART_S:
             return
         if time.monotonic() - self._began > (1 + WAITED) * worked_s:
-            time.sleep(REST * worked_s)
+            time.sleep(min(REST * worked_s, MAX_REST_S))
         self._begin()
 
     def _begin(self) -> None:

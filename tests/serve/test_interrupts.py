@@ -6,7 +6,7 @@ import pytest
 
 from jumok_proto.errors import DeadlineExceededError
 from jumok_serve import interrupts
-from jumok_serve.interrupts import PART_S, REST, WAITED, check, interruptible
+from jumok_serve.interrupts import MAX_REST_S, PART_S, REST, WAITED, check, interruptible
 
 
 class Clock:
@@ -38,6 +38,13 @@ def test_work_that_waited_for_others_rests(clock: Clock) -> None:
             clock.waited += 2 * PART_S * WAITED * 1.1
             check(None, "work was done")
     assert clock.rests == pytest.approx([REST * 2 * PART_S] * 3)
+
+
+def test_no_rest_is_long_however_long_the_part_was(clock: Clock) -> None:
+    with interruptible(lambda: False):
+        clock.worked, clock.waited = 5.0, 5.0
+        check(None, "work was done")
+    assert clock.rests == [MAX_REST_S]
 
 
 def test_work_that_others_do_not_hold_up_goes_on(clock: Clock) -> None:
