@@ -16,6 +16,7 @@ from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.connections import allow_connections
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.request_reader import make_intake
+from jumok_serve.service.rpc.unread_responses import UnreadResponses
 from jumok_serve.service.stop_signals import end_after, received_signals, serve_until_stopped, stop_before_serving
 from jumok_serve.service.telemetry.logs import logging_to_stderr
 
@@ -87,7 +88,13 @@ def gateway(
     async def run() -> None:
         channels = [_channel(address, credentials) for address in listed(servers)]
         async with StubBackend(channels, token=token, needs_token=needs_token) as backend:
-            site = Site(backend=backend, limits=limits, intake=make_intake(limits), timeout_s=http_timeout)
+            site = Site(
+                backend=backend,
+                limits=limits,
+                intake=make_intake(limits),
+                unread=UnreadResponses(limits),
+                timeout_s=http_timeout,
+            )
             application = Application(site, listed(http_origins), hosts=listed(http_hosts), playground=http_playground)
             allow_connections(limits, ports=1)
             port = HttpPort(application, host=http_host, port=http_port, limits=limits, tls=tls)

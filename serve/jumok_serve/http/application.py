@@ -30,6 +30,8 @@ LOOPBACK = "localhost"
 _PORT = re.compile(r":\d*\Z")
 
 
+PIECE = 64 * 1024
+"""Bytes of a response that are given to the connection at once."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
 """Methods that change and translate nothing; pages elsewhere cannot read their responses."""
 
@@ -99,6 +101,11 @@ class Application:
                 added["x-content-type-options"] = "nosniff"
                 if arriving or self.stopping:  # the rest of a body is not read
                     added["connection"] = "close"
+            elif message["type"] == "http.response.body":
+                body = memoryview(message.get("body", b""))
+                for start in range(0, len(body) - PIECE, PIECE):  # uvicorn waits between pieces until they are read
+                    await send({**message, "body": bytes(body[start : start + PIECE]), "more_body": True})
+                message["body"] = bytes(body[max(0, (len(body) - 1) // PIECE * PIECE) :])
             await send(message)
 
         if framings > 1:  # proxies may disagree about the end of such a request

@@ -86,10 +86,11 @@ class EngineBackend:
         """Call a method with one response."""
         with self._opened(method, request, sender) as call:
             async with asyncio.timeout(sender.timeout_s):
-                call.response = await self._methods[method](request, CallContext(sender.timeout_s))
+                response = await self._methods[method](request, CallContext(sender.timeout_s))
+            call.response = response
             if isinstance(request, TranslateTextRequest):
                 self._characters.add(call.caller, request.contents)
-        return cast("Response", call.response)
+        return cast("Response", response)
 
     async def stream(
         self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]

@@ -38,5 +38,11 @@ def make_application(
     services: Services, *, timeout_s: float, origins: Sequence[str], hosts: Sequence[str] = (), playground: bool
 ) -> Application:
     """Make the HTTP application of services; arguments are those of `make_http_front`."""
-    site = Site(backend=EngineBackend(services), limits=services.limits, intake=services.intake, timeout_s=timeout_s)
+    site = Site(
+        backend=EngineBackend(services),
+        limits=services.limits,
+        intake=services.intake,
+        unread=services.unread,
+        timeout_s=timeout_s,
+    )
     return Application(site, origins, hosts=hosts, playground=playground)

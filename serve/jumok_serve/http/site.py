@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -26,10 +27,12 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.access import BEARER
 from jumok_serve.service.rpc.error_table import drop_frames
 from jumok_serve.service.rpc.request_reader import Intake
+from jumok_serve.service.rpc.unread_responses import UnreadResponse, UnreadResponses
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
+Called = TypeVar("Called", bound=Message)
 
 REQUEST_ID = "jumok.request_id"
 """Key of the request id in ASGI scopes."""
@@ -46,6 +49,7 @@ class Site:
 
     Attributes:
         intake: bounds on the reading of bodies.
+        unread: bounds on responses that are not read.
         timeout_s: time for a response once its request is read, in seconds.
         answering: tasks that make responses, or their events; a server that stops cancels those left.
         parsing: threads that read large requests and write large responses.
@@ -54,6 +58,7 @@ class Site:
     backend: Backend
     limits: ServiceLimits
     intake: Intake
+    unread: UnreadResponses
     timeout_s: float
     answering: set["asyncio.Task[Any]"] = field(default_factory=set)
     parsing: WorkerPool = field(
@@ -89,6 +94,7 @@ class Incoming:
     Attributes:
         size: bytes of the body.
         caller: key of the sender's shares.
+        unread: the response, once it is made.
     """
 
     site: Site
@@ -98,12 +104,24 @@ class Incoming:
     fields: Fields
     sender: Sender
     caller: str
+    unread: UnreadResponse
 
     @property
     def path(self) -> Mapping[str, str]:
         """Parameters of the path."""
         parameters: Mapping[str, str] = self.scope["path_params"]
         return parameters
+
+    async def call(self, method: str, request: Message, kind: type[Called]) -> Called:
+        """Call a method with one response, which is counted until the client has read what is made of it.
+
+        Raises:
+            OverloadedError: other responses that the caller has not read leave no room.
+            JumokError: the errors of the method.
+        """
+        response = await self.site.backend.call(method, request, self.sender, kind)
+        self.unread.hold(response.ByteSize())
+        return response
 
     async def work(self, work: Callable[[], Result], size: int) -> Result:
         """Read or write bytes for the caller, as `Site.work` does."""
@@ -165,15 +183,19 @@ class Endpoint:
         """Read a request and answer it."""
         headers = Headers(scope=scope)
         body = Body(receive, self._site.intake)
+        unread = UnreadResponse(self._site.unread, account_of(_peer_of(scope)))
         try:
-            response = await self._respond(scope, headers, receive, body)
+            response = await self._respond(scope, headers, receive, body, unread)
             await response(scope, receive, send)
         except ClientDisconnectedError:
             return
         finally:
+            unread.close()
             body.close()
 
-    async def _respond(self, scope: Scope, headers: Headers, receive: Receive, body: Body) -> Response:
+    async def _respond(
+        self, scope: Scope, headers: Headers, receive: Receive, body: Body, unread: UnreadResponse
+    ) -> Response:
         try:
             sender = Sender(
                 peer=_peer_of(scope),
@@ -182,8 +204,11 @@ class Endpoint:
                 timeout_s=self._site.timeout_s,
             )
             caller = await self._read(sender, headers, body)
-            making = self._make_response(scope, headers, body, sender, caller)
-            return await unless_left(self._site.begin(making), receive)
+            making = self._make_response(scope, headers, body, sender, caller, unread=unread)
+            response = await unless_left(self._site.begin(making), receive)
+            if not unread.counted:
+                unread.hold(len(getattr(response, "body", b"")))  # a stream has none, and waits for its reader
+            return response
         except asyncio.CancelledError:
             refusal: JumokError = stopping()
         except JumokError as error:
@@ -209,7 +234,9 @@ class Endpoint:
         await body.read(headers, intake.stranger_budget, address)
         return ""
 
-    async def _make_response(self, scope: Scope, headers: Headers, body: Body, sender: Sender, caller: str) -> Response:
+    async def _make_response(
+        self, scope: Scope, headers: Headers, body: Body, sender: Sender, caller: str, *, unread: UnreadResponse
+    ) -> Response:
         content = body.take()
         parse = partial(self._dialect.parse, headers, scope["query_string"], content, self._site.intake.max_fields)
         size = len(content)
@@ -221,8 +248,16 @@ class Endpoint:
             sender = replace(sender, token=key)
             caller = await self._site.backend.identify(self._method, sender)
             body.move(self._site.intake.budget, caller)
+        unread.caller = caller or unread.caller
         incoming = Incoming(
-            site=self._site, scope=scope, headers=headers, size=size, fields=fields, sender=sender, caller=caller
+            site=self._site,
+            scope=scope,
+            headers=headers,
+            size=size,
+            fields=fields,
+            sender=sender,
+            caller=caller,
+            unread=unread,
         )
         del fields
         return await self._answer(incoming)

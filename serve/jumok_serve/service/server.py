@@ -90,6 +90,7 @@ class Server(Services):
             administration=administration,
             pivot=pivot,
             glossaries=glossaries,
+            close_connection=self._floods.close,
         )
         self.tls = tls
         self._admin_port: _Port | None = None
@@ -104,8 +105,10 @@ class Server(Services):
     def _make_server(self, services: Mapping[ServiceDescriptor, object]) -> grpc.aio.Server:
         """Make a server of these services, health and reflection."""
         accept_any_name()
+        # One a server, as it caches handlers by method.
+        interceptor = Interceptor(self.gate, self._floods, self.unread, self.unread_checks)
         server = grpc.aio.server(
-            interceptors=[Interceptor(self.gate, self._floods)],  # one a server, as it caches handlers by method
+            interceptors=[interceptor],
             options=channel_arguments(self.limits),
         )
         names = [service.full_name for service in (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)]

@@ -32,6 +32,7 @@ from jumok_serve.service.rpc.call_counts import CallCounts
 from jumok_serve.service.rpc.call_gate import CallGate, CallObserver
 from jumok_serve.service.rpc.error_boundary import guarded_handlers
 from jumok_serve.service.rpc.request_reader import make_intake
+from jumok_serve.service.rpc.unread_responses import UnreadResponses
 from jumok_serve.text.terms import GlossaryStore
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
@@ -80,6 +81,7 @@ class Services:
         administration: configuration of AdminService; None: no AdminService.
         pivot: language over which two models translate a pair that no model has; empty: none.
         glossaries: glossaries of callers; None: none are kept.
+        close_connection: closes the connection of a peer in gRPC's notation.
 
     Attributes:
         models: registry of the models; the caller closes those loaded later too.
@@ -88,6 +90,8 @@ class Services:
         counts: counts of ended calls.
         gate: gate of all calls.
         intake: bounds on the reading of requests.
+        unread: bounds on responses that are not read.
+        unread_checks: the same for health checks.
         services: servicers by service, without health and administration.
         administration: servicer of AdminService by service; empty: none.
 
@@ -105,6 +109,7 @@ class Services:
         administration: Administration | None = None,
         pivot: str = "en",
         glossaries: GlossaryStore | None = None,
+        close_connection: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.models = ModelRegistry(models, pivot)
         self.counts = CallCounts()
@@ -114,6 +119,8 @@ class Services:
             self._access, (self.counts, *observers), dict.fromkeys(QUEUED_METHODS, self.models.are_full)
         )
         self.intake, self._health_intake = make_intake(limits), make_intake(limits, HEALTH_READS)
+        self.unread = UnreadResponses(limits, close_connection=close_connection)
+        self.unread_checks = UnreadResponses(limits, limits.max_watches, close_connection, evicts=True)
         self._health = Health()
         self._keeps_glossaries = glossaries is not None
         self._translation = TranslationService(self.models, limits, glossaries)

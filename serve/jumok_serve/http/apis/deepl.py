@@ -66,7 +66,7 @@ async def _translate(incoming: Incoming) -> Response:
     directions = await incoming.site.backend.directions(incoming.sender)
     request = await incoming.work(partial(_request, incoming.fields, directions), incoming.size)
     with renamed_fields(FIELDS):
-        response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
+        response = await incoming.call(TRANSLATE, request, TranslateTextResponse)
     return await incoming.json(partial(_response, request, response), response.ByteSize())
 
 
@@ -159,7 +159,7 @@ def _tag_lists(fields: Mapping[str, Any]) -> dict[str, list[str]]:
 
 async def _languages(incoming: Incoming) -> Response:
     kind = _choice(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
-    await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), incoming.sender, ListModelsResponse)
+    await incoming.call(LIST_MODELS, ListModelsRequest(), ListModelsResponse)
     directions = await incoming.site.backend.directions(incoming.sender)
     tags = list(directions.targets) if kind == "source" else directions.all_targets
     if kind == "source":

@@ -64,7 +64,7 @@ async def _call(incoming: Incoming, request: Any, kind: type[Message]) -> Messag
     name = type(request).__name__.removesuffix("Request")
     fields = {"dictionaries[0]": "entries", "dictionaries[0].tsv": "entries", "glossary": "glossary_id"}
     with renamed_fields(fields):
-        return await incoming.site.backend.call(f"{SERVICE}/{name}", request, incoming.sender, kind)
+        return await incoming.call(f"{SERVICE}/{name}", request, kind)
 
 
 # Version 2: a glossary has one dictionary.

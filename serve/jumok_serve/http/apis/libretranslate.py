@@ -70,7 +70,7 @@ async def _translate(incoming: Incoming) -> Response:
     several = isinstance(incoming.fields.get("q"), list)
     request = await incoming.work(partial(_request, incoming.fields), incoming.size)
     with renamed_fields(FIELDS):
-        response = await incoming.site.backend.call(TRANSLATE, request, incoming.sender, TranslateTextResponse)
+        response = await incoming.call(TRANSLATE, request, TranslateTextResponse)
     return await incoming.json(partial(_response, request, response, several), response.ByteSize())
 
 
@@ -116,7 +116,7 @@ def _detected(language: str, confidence: float) -> dict[str, object]:
 async def _detect(incoming: Incoming) -> Response:
     request = DetectLanguageRequest(contents=[text_field(incoming.fields, "q")])
     with renamed_fields(FIELDS):
-        response = await incoming.site.backend.call(DETECT, request, incoming.sender, DetectLanguageResponse)
+        response = await incoming.call(DETECT, request, DetectLanguageResponse)
     (result,) = response.results
     return JSONResponse([_detected(one.language_code, one.confidence) for one in result.languages])
 

@@ -131,7 +131,7 @@ def _answer_of(method: Method) -> Answer:
         if method.streams:
             events = _events(method, incoming, request)
             return EventStream(incoming.site, _beginning_with(await anext(events), events))
-        response = await incoming.site.backend.call(method.name, request, incoming.sender, method.response)
+        response = await incoming.call(method.name, request, method.response)
         return await incoming.json(partial(json_format.MessageToDict, response), _work_of(response))
 
     return answer

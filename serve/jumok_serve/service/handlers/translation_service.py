@@ -163,7 +163,8 @@ class TranslationService(TranslationServiceServicer):
 
                     max_tokens = _max_tokens(chosen, parsed, pending, [request.content])
                     attends = parsed.parameters.attends
-                    await write_response(context, await self._work.run(make_response, attends, max_tokens))
+                    response = await self._work.run(make_response, attends, max_tokens)
+                    await write_response(context, response, counted=True)
                 finally:
                     pending.cancel()
 
@@ -178,7 +179,7 @@ class TranslationService(TranslationServiceServicer):
             (stable,) = pending.stable_texts()
             if len(stable) > len(sent):
                 sent = stable
-                await write_response(context, StreamTranslateTextResponse(stable_text=stable))
+                await write_response(context, StreamTranslateTextResponse(stable_text=stable), counted=True)
 
     async def TranslateCorpus(  # type: ignore[override]  # noqa: N802 - writes its responses itself
         self,

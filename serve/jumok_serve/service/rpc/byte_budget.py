@@ -130,6 +130,17 @@ class ByteBudget:
             self._hold(caller, size)
         return fits
 
+    def take_or_exceed(self, caller: str, size: int) -> bool:
+        """Hold bytes and return True if there is room, or if the caller holds no others."""
+        fits = self._fits(caller, size) or not self.held_by(caller)
+        if fits:
+            self._hold(caller, size)
+        return fits
+
+    def held_by(self, caller: str) -> int:
+        """Return the bytes that a caller holds."""
+        return self._held[caller]
+
     async def _make_room(self) -> None:
         """End slow arrivals again and again, until no request waits."""
         try:

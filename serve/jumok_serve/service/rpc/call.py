@@ -15,6 +15,7 @@ from jumok_proto.results import Timings
 from jumok_proto.v1.translation_pb2 import Translation
 from jumok_serve.service.address import account_of
 from jumok_serve.service.rpc.open_calls import OpenCalls
+from jumok_serve.service.rpc.unread_responses import UnreadResponses
 
 REQUEST_ID = "x-request-id"
 """Metadata key of the request id, in requests and in responses."""
@@ -79,6 +80,7 @@ class Call:
         metadata: the caller's metadata; the last value of a repeated key.
         caller: name of the caller's token; empty without tokens.
         request: the request, if it is a single message that was read.
+        unread: bounds responses until they are read; None: others do.
         counted_by: count of open calls that holds the call; None before it is admitted.
         response: last message of the response.
         corpus: results of a corpus; None for other calls.
@@ -94,6 +96,7 @@ class Call:
     metadata: dict[str, str | bytes] = field(default_factory=dict)
     caller: str = ""
     request: Message | None = None
+    unread: UnreadResponses | None = None
     counted_by: OpenCalls | None = None
     response: Message | None = None
     corpus: CorpusRecord | None = None

@@ -58,6 +58,7 @@ class CallGate:
         call.duration_s = time.monotonic() - call.started
         for observer in self._observers:
             observer.ended(call)
+        call.request = call.response = None  # a call is kept until its status was sent, and nothing reads them
 
     def identify(self, call: Call) -> None:
         """Find the caller of a call that is opened later; one that is refused now counts as an ended call.

@@ -1,9 +1,10 @@
 """Error boundary of every method: reads its requests, and turns exceptions into statuses."""
 
+import asyncio
 import inspect
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any, cast
 
 import grpc
@@ -11,10 +12,11 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from jumok_serve.service.rpc.call import CALL, REQUEST_ID, current_request_id
+from jumok_proto.errors import InternalError
+from jumok_serve.service.rpc.call import CALL, current_request_id
 from jumok_serve.service.rpc.error_table import Ending, drop_frames, is_expected, to_ending
 from jumok_serve.service.rpc.request_reader import Intake, RequestFormat, RequestReader
-from jumok_serve.service.rpc.responses import write_response
+from jumok_serve.service.rpc.responses import CallerLeftError, write_response
 
 logger = logging.getLogger(__name__)
 
@@ -38,7 +40,8 @@ def guarded_handlers(
     """Make gRPC handlers of a servicer, each within an error boundary.
 
     The boundaries are made once; an interceptor would make them at every call. A method that streams responses writes
-    them itself or is an asynchronous generator. A method that streams requests gets a `RequestReader`.
+    them itself or is an asynchronous generator. A method that streams requests gets a `RequestReader`. A handler
+    returns the `Ending` of a call that fails, which `Interceptor` sends once nothing holds the request.
     """
     handlers = {
         method.name: HANDLER_TYPES[method.server_streaming](
@@ -66,12 +69,12 @@ def _as_writer(method: Method | Generator) -> Method:
 
 def _with_error_boundary(
     method: Method, descriptor: MethodDescriptor, intake: Intake
-) -> Callable[[Any, Context], Awaitable[Message | None]]:
+) -> Callable[[Any, Context], Awaitable[Message | Ending | None]]:
     name = f"/{descriptor.containing_service.full_name}/{descriptor.name}"
     requests_stream = descriptor.client_streaming
     request_format = RequestFormat(descriptor.input_type)
 
-    async def respond(_: object, context: Context) -> Message | None:
+    async def respond(_: object, context: Context) -> Message | Ending | None:
         call = CALL.get()
         reader = RequestReader(context, call.account, intake, request_format)
         try:
@@ -81,24 +84,25 @@ def _with_error_boundary(
             return await method(call.request, context)
         except grpc.aio.AbortError:  # its status is set
             raise
+        except asyncio.CancelledError as error:
+            if _is_cancelled() or isinstance(error, CallerLeftError) or context.done():
+                raise
+            logger.exception("request %s: %s was cancelled from within", current_request_id(), name)
+            failure: Exception = InternalError()
+            drop_frames(error)
         except Exception as error:
             if not is_expected(error):
                 logger.exception("request %s: %s failed", current_request_id(), name)
-            ending = to_ending(error, call.request_id)
-            drop_frames(error)
+            failure = error
         finally:
             reader.close()
-        await abort(context, ending)
-        return None
+        drop_frames(failure)
+        return to_ending(failure, call.request_id)
 
     return respond
 
 
-async def abort(context: Context, ending: Ending) -> None:
-    """End a call with a status and its details."""
-    call = CALL.get()
-    call.reason = ending.reason
-    details = ((REQUEST_ID, call.request_id), ("grpc-status-details-bin", ending.status))
-    # The call may have ended: the caller left, or gRPC refused its message.
-    with suppress(grpc.aio.InternalError):
-        await context.abort(ending.code, ending.message, details)
+def _is_cancelled() -> bool:
+    """True if the current task was cancelled, and not a part of its work alone."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

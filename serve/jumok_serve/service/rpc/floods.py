@@ -1,4 +1,4 @@
-"""Ends of connections that flood the server with calls."""
+"""Ends of connections that flood the server with calls, or do not read their responses."""
 
 import asyncio
 import logging
@@ -26,9 +26,9 @@ FIELD_OVERHEAD = 32
 
 
 class Floods:
-    """Ends connections whose calls are cancelled at once, again and again, or have too much metadata.
+    """Ends connections whose calls are cancelled at once, again and again, have too much metadata, or are not read.
 
-    gRPC does neither. Sees connections in Linux' /proc; on other systems it ends none.
+    gRPC does none of it. Sees connections in Linux' /proc; on other systems it ends none.
 
     Attributes:
         refusing: handler of a call that has too much metadata.
@@ -41,7 +41,7 @@ class Floods:
         self._found = asyncio.Event()
 
     async def _refuse(self, _: object, context: Context) -> None:
-        self._add(context.peer())
+        self.close(context.peer())
         try:
             await context.abort(
                 grpc.StatusCode.RESOURCE_EXHAUSTED, f"metadata has more than {MAX_METADATA} bytes; send less"
@@ -54,9 +54,10 @@ class Floods:
         if call.code != "CANCELLED" or call.duration_s >= RESET_S:
             self._resets.give_back(call.account, 1)
         elif self._resets.take(call.account, time.monotonic()) > 0:
-            self._add(call.peer)
+            self.close(call.peer)
 
-    def _add(self, peer: str) -> None:
+    def close(self, peer: str) -> None:
+        """End the connection of a peer in gRPC's notation, soon."""
         if FILES.is_dir():
             self._peers.add(unquote(peer))  # gRPC quotes the brackets of IPv6
             self._found.set()
@@ -72,7 +73,7 @@ class Floods:
                 closed = await asyncio.to_thread(close_connections, files, peers)
                 for account, number in closed.items():
                     logger.warning(
-                        "closed %d connections of %s, whose calls were cancelled at once or had too much metadata",
+                        "closed %d connections of %s: calls cancelled at once, too much metadata, or unread responses",
                         number,
                         account,
                     )

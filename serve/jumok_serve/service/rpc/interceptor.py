@@ -3,17 +3,19 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
 import grpc
 from google.protobuf.message import Message
 
-from jumok_proto.errors import JumokError
-from jumok_serve.service.rpc.call import REQUEST_ID, Call, request_id_from
+from jumok_proto.errors import JumokError, OverloadedError
+from jumok_serve.service.rpc.call import HEALTH_METHODS, REQUEST_ID, Call, request_id_from
 from jumok_serve.service.rpc.call_gate import CallGate
-from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context, abort
-from jumok_serve.service.rpc.error_table import drop_frames, to_ending
+from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context
+from jumok_serve.service.rpc.error_table import Ending, drop_frames, to_ending
 from jumok_serve.service.rpc.floods import Floods, too_large
+from jumok_serve.service.rpc.unread_responses import UnreadResponse, UnreadResponses
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]"
@@ -29,11 +31,20 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
     Args:
         floods: ends connections of calls with too much metadata; None: a proxy has the connections.
+        unread: bounds responses that are not read; None: a proxy reads them.
+        unread_checks: the same for health checks.
     """
 
-    def __init__(self, gate: CallGate, floods: Floods | None = None) -> None:
+    def __init__(
+        self,
+        gate: CallGate,
+        floods: Floods | None = None,
+        unread: UnreadResponses | None = None,
+        unread_checks: UnreadResponses | None = None,
+    ) -> None:
         self._gate = gate
         self._floods = floods
+        self._unread, self._unread_checks = unread, unread_checks
         self._handlers: dict[str, Handler] = {}  # by method, made at its first call
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
@@ -54,13 +65,12 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         inner: Any = handler.stream_unary or handler.stream_stream  # it has one of them
 
         async def respond(request: Any, context: Context) -> Message | None:
-            call = _new_call(method, context)
+            call = self._new_call(method, context)
             with self._gate.opened(call):
                 try:
-                    await self._admit(call, context)
-                    response = await inner(request, context)
-                    if not handler.response_streaming:  # those write their messages themselves
-                        call.response = response
+                    ended = self._admit(call, context) or await inner(request, context)
+                    if not handler.response_streaming and not isinstance(ended, Ending):
+                        ended = self._hold(call, context, ended)
                 except grpc.aio.AbortError as error:
                     call.code = _code(error, context, call)
                     # gRPC keeps the error with the call, and raises it again after the handler.
@@ -69,26 +79,62 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
                 except BaseException as error:
                     call.code = _code(error, context, call)
                     raise
-                call.code = _CODE_NAMES[_number(context)]
-            return call.response if not handler.response_streaming else None
+                if isinstance(ended, Ending):
+                    call.code, call.reason = ended.code.name, ended.reason
+                else:
+                    call.code = _CODE_NAMES[_number(context)]
+                    if not handler.response_streaming:  # those write their messages themselves
+                        call.response = ended
+            if not isinstance(ended, Ending):
+                return cast("Message | None", ended)
+            await _abort(context, ended, call.request_id)
+            return None
 
         return cast("Handler", make(respond, handler.request_deserializer, handler.response_serializer))
 
-    async def _admit(self, call: Call, context: Context) -> None:
+    def _new_call(self, method: str, context: Context) -> Call:
+        metadata = dict(cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ()))
+        return Call(
+            method=method,
+            request_id=request_id_from(metadata),
+            peer=context.peer(),
+            metadata=metadata,
+            unread=self._unread_checks if method.startswith(HEALTH_METHODS) else self._unread,
+        )
+
+    def _admit(self, call: Call, context: Context) -> Ending | None:
         try:
             self._gate.admit(call)
         except JumokError as error:
-            ending = to_ending(error, call.request_id)
             drop_frames(error)
-        else:
-            context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
-            return
-        await abort(context, ending)
+            return to_ending(error, call.request_id)
+        context.set_trailing_metadata(((REQUEST_ID, call.request_id),))
+        return None
+
+    @staticmethod
+    def _hold(call: Call, context: Context, response: Message) -> Message | Ending:
+        """Count a response until it is read; returns the end of the call instead if there is no room."""
+        if call.unread is None:
+            return response
+        unread = UnreadResponse(call.unread, call.account, call.peer)
+        try:
+            unread.hold(response.ByteSize())
+        except OverloadedError as error:
+            drop_frames(error)
+            return to_ending(error, call.request_id)
+        context.add_done_callback(lambda _: unread.close())  # type: ignore[arg-type]  # it gets the context alone
+        return response
 
 
-def _new_call(method: str, context: Context) -> Call:
-    metadata = dict(cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ()))
-    return Call(method=method, request_id=request_id_from(metadata), peer=context.peer(), metadata=metadata)
+async def _abort(context: Context, ending: Ending, request_id: str) -> None:
+    """End a call with a status and its details."""
+    details = ((REQUEST_ID, request_id), ("grpc-status-details-bin", ending.status))
+    # The call may have ended: the caller left, or gRPC refused its message.
+    with suppress(grpc.aio.InternalError):
+        try:
+            await context.abort(ending.code, ending.message, details)
+        except grpc.aio.AbortError as error:
+            drop_frames(error)  # gRPC keeps it with the call, and raises it again after the handler
 
 
 def _number(context: Context) -> int:

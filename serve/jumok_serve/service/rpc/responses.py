@@ -8,23 +8,41 @@ import grpc
 from google.protobuf.message import Message
 
 from jumok_serve.service.rpc.call import CALL
+from jumok_serve.service.rpc.unread_responses import UnreadResponse
 
 
-async def write_response(context: "grpc.aio.ServicerContext[Any, Any]", message: Message) -> None:
+class CallerLeftError(asyncio.CancelledError):
+    """The caller has left while a response was written."""
+
+
+async def write_response(
+    context: "grpc.aio.ServicerContext[Any, Any]", message: Message, *, counted: bool = False
+) -> None:
     """Write a response of a stream.
 
+    Args:
+        counted: True to count it until it is read; False for a stream of which few are open, at any pace of its client.
+
     Raises:
-        CancelledError: of `asyncio`: the caller has left. gRPC cancels a call then, but a response that is being
-            written fails first.
+        CallerLeftError: gRPC cancels a call then, but a response that is being written fails first.
+        OverloadedError: other counted responses that the caller has not read leave no room.
     """
+    call = CALL.get(None)
+    unread = None if call is None or call.unread is None else UnreadResponse(call.unread, call.account, call.peer)
     try:
+        if unread is not None and counted:
+            unread.hold(message.ByteSize())
+        elif unread is not None:
+            unread.be_patient()
         await context.write(message)
     except (grpc.aio.InternalError, grpc.aio.UsageError) as error:
         # `UsageError` of a call that has ended; a misuse of ours would come before its end.
         if isinstance(error, grpc.aio.UsageError) and not context.done():
             raise
-        raise asyncio.CancelledError("the caller has left") from error
-    call = CALL.get(None)
+        raise CallerLeftError from error
+    finally:
+        if unread is not None:
+            unread.close()
     if call is not None:
         call.response = message
 
