@@ -119,8 +119,8 @@ class Services:
             self._access, (self.counts, *observers), dict.fromkeys(QUEUED_METHODS, self.models.are_full)
         )
         self.intake, self._health_intake = make_intake(limits), make_intake(limits, HEALTH_READS)
-        self.unread = UnreadResponses(limits, close_connection=close_connection)
-        self.unread_checks = UnreadResponses(limits, limits.max_watches, close_connection, evicts=True)
+        self.unread = UnreadResponses(limits, close_connection)
+        self.unread_checks = UnreadResponses(limits, close_connection, checks=True)
         self._health = Health()
         self._keeps_glossaries = glossaries is not None
         self._translation = TranslationService(self.models, limits, glossaries)

@@ -17,7 +17,7 @@ from benchmarks.common.progress import progress
 from jumok_proto.glossaries.stored import GlossaryEntries as GlossaryLines
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
-from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, GlossaryEntries
+from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, GetGlossaryEntriesRequest, GlossaryEntries
 from jumok_proto.v1.translation_pb2 import (
     MARKUP_HTML,
     CorpusItem,
@@ -50,11 +50,14 @@ CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
 FILE = "/jumok.v1.FileService/TranslateFile"
 SCORE = "/jumok.v1.TranslationService/ScoreText"
 CREATE_GLOSSARY = "/jumok.v1.GlossaryService/CreateGlossary"
+GET_ENTRIES = "/jumok.v1.GlossaryService/GetGlossaryEntries"
 CHECK, WATCH = "/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch"
 LARGEST = ServiceLimits().max_message_bytes
 
 Attack = Callable[[Flood], None]
-UNREAD = "health checks whose responses are not read"
+UNREAD = frozenset(
+    {"health checks that are not read", "large answers that are not read", "glossaries that are not read"}
+)
 
 
 def attacks(calls: int) -> dict[str, Attack]:
@@ -65,6 +68,9 @@ def attacks(calls: int) -> dict[str, Attack]:
     silent = message(TranslateCorpusRequest(settings=settings).SerializeToString())
     unfinished = message(bytes(LARGEST - 100), declared=LARGEST)
     tags = message(TranslateTextRequest(contents=[TAGS * 100] * 900, markup=MARKUP_HTML).SerializeToString())
+    answered = TranslateTextRequest(contents=["<!--" + "x" * 99_000 + "-->"] * 40, markup=MARKUP_HTML)
+    comments = message(answered.SerializeToString())
+    entries = message(GetGlossaryEntriesRequest(glossary="0").SerializeToString())
     pairs = TranslateTextRequest(contents=["word " * 19_000] * 20)
     score = message(
         ScoreTextRequest(contents=pairs.contents, targets=pairs.contents, truncate=True).SerializeToString()
@@ -129,7 +135,9 @@ def attacks(calls: int) -> dict[str, Attack]:
         "unfinished health checks": repeat(CHECK, unfinished, end=False),
         "messages that say they are 4 GiB": repeat(TRANSLATE, message(bytes(2**20), declared=2**32 - 1), end=False),
         "watches": repeat(WATCH, message(b"")),
-        UNREAD: repeat(CHECK, message(b"")),
+        "health checks that are not read": repeat(CHECK, message(b"")),
+        "large answers that are not read": repeat(TRANSLATE, comments),
+        "glossaries that are not read": repeat(GET_ENTRIES, entries),
         "silent corpora": repeat(CORPUS, silent, end=False),
         "texts of many pages": repeat(TRANSLATE, large),
         "texts of tags": repeat(TRANSLATE, tags),
@@ -207,7 +215,7 @@ async def _all_attacks(
     before = server.rss_mib()
     peaks = {}
     for name, send in attacks(CALLS).items():
-        peaks[name] = await _peak(server, plan.attackers, send, fields, reads=name != UNREAD) - before
+        peaks[name] = await _peak(server, plan.attackers, send, fields, reads=name not in UNREAD) - before
         progress(f"attack: {name} of {who}, {peaks[name]:.0f} MiB more")
     await asyncio.sleep(plan.attack_rest_s)
     later = server.rss_mib() - before

@@ -20,28 +20,28 @@ class UnreadResponses:
     A client of gRPC need not read what it asked for: HTTP/2 lets it refuse the bytes of each call for ever.
 
     Args:
-        max_calls: calls, if responses are small; one caller may have half.
         close_connection: closes the connection of a peer, ``ipv4:127.0.0.1:50051``, which does not read.
-        evicts: True to close the connection of a caller's oldest response once there is no room.
+        checks: True for those of health checks: once there is no room, the connection of the oldest is closed at once.
     """
 
     def __init__(
         self,
         limits: ServiceLimits,
-        max_calls: int | None = None,
         close_connection: Callable[[str], None] = lambda _: None,
         *,
-        evicts: bool = False,
+        checks: bool = False,
     ) -> None:
         self.limits = limits
         self.in_time = COPIES * limits.max_message_bytes
         """Bytes that a caller has ``upload_s`` for."""
-        most = max(limits.max_open_bytes, 2 * self.in_time) if max_calls is None else max_calls * CALL_BYTES
+        most = limits.max_watches * CALL_BYTES
+        if not checks:
+            most = max(most, limits.max_open_bytes, 2 * self.in_time)
         self.budget = ByteBudget(most, most // 2)
         self.held: dict[UnreadResponse, None] = {}
         """Responses that are not read, oldest first."""
         self.close_connection = close_connection
-        self.evicts = evicts
+        self.checks = checks
 
 
 class UnreadResponse:
@@ -69,7 +69,7 @@ class UnreadResponse:
         self.close()
         counted = CALL_BYTES + COPIES * size
         if not bounds.budget.take_or_exceed(self.caller, counted):
-            if bounds.evicts:
+            if bounds.checks:
                 bounds.close_connection(next(other.peer for other in bounds.held if other.caller == self.caller))
             raise OverloadedError(
                 "too many bytes of responses to this caller are not read yet: read them, or make fewer calls at once",

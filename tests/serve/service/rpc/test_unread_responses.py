@@ -1,0 +1,254 @@
+"""Responses that their callers do not read: bounded in bytes and time, over gRPC."""
+
+import asyncio
+from typing import Any, NoReturn
+
+import grpc
+import pytest
+from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
+from grpc_health.v1.health_pb2_grpc import HealthStub
+
+from jumok_proto.errors import OverloadedError
+from jumok_proto.v1.decoding_pb2 import DecodingOptions
+from jumok_proto.v1.translation_pb2 import (
+    CorpusItem,
+    CorpusSettings,
+    StreamTranslateTextRequest,
+    TranslateCorpusRequest,
+    TranslateTextRequest,
+)
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from jumok_serve.service import Server
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.call import CALL, Call
+from jumok_serve.service.rpc.call_gate import CallObserver
+from jumok_serve.service.rpc.interceptor import Interceptor
+from jumok_serve.service.rpc.unread_responses import CALL_BYTES, COPIES, UnreadResponse, UnreadResponses
+from jumok_serve.service.services import TRANSLATION_SERVICE
+from tests.faults.tools.flood import Flood, message
+from tests.support.hang import HANG_S, bounded, until
+from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, serving
+
+TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
+STREAM = "/jumok.v1.TranslationService/StreamTranslateText"
+CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
+LIMITS = ServiceLimits(max_message_bytes=100_000, max_open_bytes=2_000_000, max_watches=8)
+"""A caller may leave a million bytes unread, of which those of a response count three times."""
+ANSWER = message(TranslateTextRequest(contents=["a" * 50_000]).SerializeToString())
+
+
+def bounds(**limits: Any) -> UnreadResponses:
+    return UnreadResponses(ServiceLimits(max_message_bytes=100_000, max_open_bytes=0, max_watches=8, **limits))
+
+
+def test_a_caller_may_leave_its_share_unread_and_no_caller_that_of_others() -> None:
+    async def scenario() -> None:
+        one = bounds()
+        free = one.budget.free
+        held: list[UnreadResponse] = []
+        with pytest.raises(OverloadedError, match="read them"):  # noqa: PT012 - one of many fails
+            while True:
+                response = UnreadResponse(one, "a")
+                response.hold(20_000)
+                held.append(response)
+        assert len(held) == free // 2 // (CALL_BYTES + COPIES * 20_000)
+        other = UnreadResponse(one, "b")
+        other.hold(20_000)
+        other.hold(10)  # in place of the first
+        assert free - one.budget.free == (len(held) + 1) * CALL_BYTES + COPIES * (20_000 * len(held) + 10)
+        for response in (*held, other, other):
+            response.close()
+        assert (one.budget.free, one.held) == (free, {})
+
+    asyncio.run(scenario())
+
+
+def test_a_response_of_any_size_may_be_sent_alone() -> None:
+    async def scenario() -> None:
+        one = bounds()
+        response, second = UnreadResponse(one, "a"), UnreadResponse(one, "a")
+        response.hold(10**9)
+        with pytest.raises(OverloadedError):
+            second.hold(0)
+        UnreadResponse(one, "b").hold(0)
+        response.close()
+        second.hold(10**9)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(("method", "data"), [(TRANSLATE, ANSWER), (STREAM, None)])
+def test_unread_answers_are_refused_and_end_with_their_connection(method: str, data: bytes | None) -> None:
+    data = data or message(StreamTranslateTextRequest(content="a" * 50_000).SerializeToString())
+
+    async def scenario() -> None:
+        async with serving(FakeModel(), limits=LIMITS) as (server, _):
+            free = server.unread.budget.free
+            flood = await Flood.connect(server.address, reads=False)
+            for _ in range(8):
+                flood.call(method, data)
+            await until(lambda: flood.ended["call"] + len(server.unread.held) == 8)
+            assert server.counts.ended_with[method, "RESOURCE_EXHAUSTED"] == flood.ended["call"] > 0
+            assert COPIES * 50_000 < free - server.unread.budget.free <= 1_000_000
+            flood.close()
+            await until(lambda: server.unread.budget.free == free)
+
+    asyncio.run(bounded(scenario()))
+
+
+def test_a_caller_is_told_the_reason_and_answered_later() -> None:
+    async def scenario() -> None:
+        async with serving(FakeModel(), limits=LIMITS) as (server, channel):
+            flood = await Flood.connect(server.address, reads=False)
+            for _ in range(8):
+                flood.call(TRANSLATE, ANSWER)
+            await until(lambda: flood.ended["call"] + len(server.unread.held) == 8)
+            stub = TranslationServiceStub(channel)
+            refused = await failure(stub.TranslateText(TranslateTextRequest(contents=["a" * 50_000])))
+            assert (refused.info.reason, refused.code) == ("OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED)
+            assert "not read yet" in refused.message
+            assert refused.retry.retry_delay.ToMilliseconds() > 0
+            flood.close()
+            await until(lambda: not server.unread.held)
+            await stub.TranslateText(TranslateTextRequest(contents=["a" * 50_000]))
+
+    asyncio.run(bounded(scenario()))
+
+
+@pytest.mark.parametrize("kind", ["one response", "stream", "corpus"])
+def test_the_connection_of_a_client_that_does_not_read_is_closed(kind: str) -> None:
+    """After ``upload_s``; a corpus, which is read at its client's pace, after ``silence_s``."""
+    limits = ServiceLimits(upload_s=HANG_S, silence_s=0.1) if kind == "corpus" else ServiceLimits(upload_s=0.1)
+    settings = CorpusSettings(options=DecodingOptions(beam_size=1, max_length=2))
+    first = message(TranslateCorpusRequest(settings=settings).SerializeToString())
+    item = message(TranslateCorpusRequest(items=[CorpusItem(id=1, content="a")]).SerializeToString())
+    path, data = {
+        "one response": (TRANSLATE, message(TranslateTextRequest(contents=["a"]).SerializeToString())),
+        "stream": (STREAM, message(StreamTranslateTextRequest(content="a").SerializeToString())),
+        "corpus": (CORPUS, first + item),
+    }[kind]
+
+    async def scenario() -> None:
+        async with serving(FakeModel(), limits=limits) as (server, channel):
+            flood = await Flood.connect(server.address, reads=False)
+            flood.call(path, data, end=kind != "corpus")
+            await until(lambda: flood.ended["connection"] == 1)
+            await until(lambda: server.open_calls == 0 and not server.unread.held)
+            assert await TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a"]))
+
+    asyncio.run(bounded(scenario()))
+
+
+def test_health_is_answered_beside_checks_that_are_not_read() -> None:
+    """The connection of the oldest is closed as soon as there is no room."""
+
+    async def scenario() -> None:
+        async with serving(FakeModel(), limits=LIMITS) as (server, channel):
+            floods = [await Flood.connect(server.address, reads=False) for _ in range(3)]
+            for flood in floods:
+                for _ in range(4):
+                    flood.call("/grpc.health.v1.Health/Check", message(b""))
+            await until(lambda: sum(flood.ended["connection"] for flood in floods) > 0)
+            status = None
+            while status != HealthCheckResponse.SERVING:
+                try:
+                    status = (await HealthStub(channel).Check(HealthCheckRequest())).status
+                except grpc.aio.AioRpcError as error:
+                    assert error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    asyncio.run(bounded(scenario()))
+
+
+class Seen(CallObserver):
+    def __init__(self) -> None:
+        self.calls: list[tuple[Call, bool, bool]] = []
+
+    def ended(self, call: Call) -> None:
+        self.calls.append((call, call.request is not None, call.response is not None))
+
+
+def test_no_message_stays_with_its_call() -> None:
+    """A call is kept until its status is sent: observers see its messages, and nothing later does."""
+    seen = Seen()
+
+    async def scenario() -> None:
+        async with serving(FakeModel(), observers=[seen]) as (_, channel):
+            stub = TranslationServiceStub(channel)
+            await stub.TranslateText(TranslateTextRequest(contents=["a"]))
+            await failure(stub.TranslateText(TranslateTextRequest(contents=["a"] * 1025)))
+
+    asyncio.run(bounded(scenario()))
+    assert [messages for _, *messages in seen.calls] == [[True, True], [True, False]]
+    assert all(call.request is None and call.response is None for call, *_ in seen.calls)
+
+
+def test_a_request_is_dropped_before_its_status_is_sent() -> None:
+    class Context:
+        """Part of gRPC's context; the peer takes no status."""
+
+        aborted = 0
+
+        def invocation_metadata(self) -> None: ...
+
+        def peer(self) -> str:
+            return "ipv4:127.0.0.1:1"
+
+        def set_trailing_metadata(self, _: object) -> None: ...
+
+        def time_remaining(self) -> None: ...
+
+        async def read(self) -> bytes:
+            return TranslateTextRequest(contents=["a"] * 1025).SerializeToString()
+
+        async def abort(self, code: grpc.StatusCode, *_: object) -> NoReturn:
+            assert code is grpc.StatusCode.INVALID_ARGUMENT
+            assert CALL.get().request is None
+            self.aborted += 1
+            raise grpc.aio.AbortError
+
+    async def scenario() -> None:
+        server = Server([FakeModel()])  # type: ignore[list-item]
+        (services, *_) = server.handlers({TRANSLATION_SERVICE: server.services[TRANSLATION_SERVICE]})
+
+        async def found(details: Any) -> Any:
+            return services.service(details)
+
+        class Details:
+            method, invocation_metadata = TRANSLATE, ()
+
+        handler = await Interceptor(server.gate).intercept_service(found, Details())  # type: ignore[arg-type]
+        context = Context()
+        assert await handler.stream_unary(None, context) is None
+        assert context.aborted == 1
+
+    asyncio.run(scenario())
+
+
+def test_work_that_is_cancelled_from_within_is_a_fault(caplog: pytest.LogCaptureFixture) -> None:
+    """The caller has not left, and must not wait for ever."""
+
+    def cancelled(answer: Answer) -> None:
+        raise asyncio.CancelledError
+
+    async def scenario() -> None:
+        async with serving(FakeModel(on_submit=cancelled)) as (_, channel):
+            stub = TranslationServiceStub(channel)
+            failed = await failure(stub.TranslateText(TranslateTextRequest(contents=["a"])))
+            assert failed.code is grpc.StatusCode.INTERNAL
+            assert "was cancelled from within" in caplog.text
+
+    asyncio.run(bounded(scenario()))
+
+
+def test_an_error_stays_as_it_was() -> None:
+    """The order of status and observers changes nothing that callers see."""
+
+    async def scenario() -> None:
+        async with serving(FakeModel(on_submit=fail(OverloadedError("full", retry_after_s=2.0)))) as (server, channel):
+            failed = await failure(TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a"])))
+            assert (failed.message, failed.info.reason) == ("full", "OVERLOADED")
+            assert failed.trailing["x-request-id"] == failed.request.request_id
+            assert server.counts.ended_with[TRANSLATE, "RESOURCE_EXHAUSTED"] == 1
+            assert set(server.counts.refused_s) == {"OVERLOADED"}
+
+    asyncio.run(bounded(scenario()))
