@@ -154,7 +154,8 @@ class Configuration(BaseModel):
         description="Most connections of a client address to a port; further ones are closed.",
     )
     upload_s: Seconds = Field(
-        _SERVICE.upload_s, description="Seconds for a request to arrive; files have it several times."
+        _SERVICE.upload_s,
+        description="Seconds for a request to arrive, and to read a response; files have it several times.",
     )
     silence_s: Seconds = Field(_SERVICE.silence_s, description="Most seconds between two messages of a corpus.")
     wrong_tokens_per_second: Annotated[Number, Field(gt=0)] = Field(

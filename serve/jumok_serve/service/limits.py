@@ -33,7 +33,8 @@ class ServiceLimits:
 
     Attributes:
         max_message_bytes: size of a request.
-        max_open_bytes: requests of all calls that are read or answered, in bytes; one caller may have half.
+        max_open_bytes: requests of all calls that are read or answered, in bytes; one caller may have half. As many of
+            responses that are not read.
         max_file_bytes: size of a file; at most 16 files are open, and take a bounded memory together.
         max_texts: texts of a request.
         max_characters: characters of a text before truncation, of a target prefix, and of a target.
@@ -46,8 +47,9 @@ class ServiceLimits:
         max_watches: open health watches and reflections; as many health checks; one caller may have half.
         max_connections: connections of a port.
         max_connections_of_address: connections of a client address to a port; new ones are closed.
-        upload_s: time for a request to arrive, in seconds; the largest file has it for each message of largest size.
-        silence_s: time between two messages of a corpus, in seconds.
+        upload_s: time for a request to arrive, and for a client to read a response, in seconds; the largest file has it
+            for each message of largest size.
+        silence_s: time between two messages of a corpus, in seconds, and for its client to read one.
         wrong_tokens_per_second: calls of an address without a right token, before they are told to wait.
         min_ping_interval_s: shortest time between a client's pings; a client that pings more often is disconnected.
         keepalive_s: silence of a connection, in seconds, after which the server pings the client.
