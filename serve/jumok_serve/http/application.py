@@ -102,10 +102,11 @@ class Application:
                 if arriving or self.stopping:  # the rest of a body is not read
                     added["connection"] = "close"
             elif message["type"] == "http.response.body":
-                body = memoryview(message.get("body", b""))
-                for start in range(0, len(body) - PIECE, PIECE):  # uvicorn waits between pieces until they are read
-                    await send({**message, "body": bytes(body[start : start + PIECE]), "more_body": True})
-                message["body"] = bytes(body[max(0, (len(body) - 1) // PIECE * PIECE) :])
+                rest = memoryview(message.get("body", b""))
+                while len(rest) > PIECE:  # uvicorn waits between pieces until they are read
+                    await send({**message, "body": bytes(rest[:PIECE]), "more_body": True})
+                    rest = rest[PIECE:]
+                message["body"] = bytes(rest)
             await send(message)
 
         if framings > 1:  # proxies may disagree about the end of such a request

@@ -5,13 +5,11 @@ import json
 import logging
 import random
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import Any, cast
 
-import grpc
 from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
 from jumok_proto.v1 import model_pb2, translation_pb2
@@ -30,6 +28,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import CALL, Call
 from jumok_serve.service.rpc.error_boundary import guarded_handlers
+from jumok_serve.service.rpc.error_table import Ending
 from jumok_serve.service.rpc.request_reader import make_intake
 from jumok_serve.tasks.alignment import prepare_alignment
 from jumok_serve.tasks.model import TaskModel
@@ -128,7 +127,6 @@ class _Context:
 
     def __init__(self, messages: Sequence[bytes]) -> None:
         self._messages = iter(messages)
-        self.status = "OK"
 
     async def read(self) -> Any:
         """Return the next message, or EOF."""
@@ -137,13 +135,6 @@ class _Context:
     async def write(self, message: Any) -> None:
         """Send a message."""
         message.SerializeToString()
-
-    async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()) -> None:
-        """End the call."""
-        self.status = code.name
-        details.encode("utf-8")
-        dict(trailing_metadata)
-        raise grpc.aio.AbortError
 
     def time_remaining(self) -> float:
         """Return the time to the call's deadline."""
@@ -190,10 +181,11 @@ class Requests:
         method, handler = self._handlers[data[0] % len(METHODS)]
         context = _Context(_split(data[1:]))
         CALL.set(Call(method=method, request_id="fuzz", peer="ipv4:127.0.0.1:1"))
-        with suppress(grpc.aio.AbortError):
-            await handler(None, context)
-        if context.status not in DOCUMENTED:
-            raise UndocumentedStatusError(f"{context.status}: {method}") from self._fault.error
+        ended = await handler(None, context)
+        if isinstance(ended, Ending):
+            ended.message.encode("utf-8")
+            if ended.code.name not in DOCUMENTED:
+                raise UndocumentedStatusError(f"{ended.code.name}: {method}") from self._fault.error
 
     def seeds(self) -> Sequence[bytes]:
         """Return random calls as the other fuzzer makes them."""

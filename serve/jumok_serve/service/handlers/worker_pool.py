@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from jumok_proto.errors import OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.interrupts import interruptible
+from jumok_serve.interrupts import TURN_S, interruptible
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.service.rpc.open_calls import OpenCalls
 
@@ -164,6 +165,7 @@ class WorkerPool:
         except BaseException as error:
             job.set_exception(error)
         else:
+            time.sleep(TURN_S)
             with self._lock:
                 line.jobs[job] = rest._replace(cost=cost)
                 line.jobs.move_to_end(job, last=False)

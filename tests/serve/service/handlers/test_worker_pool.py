@@ -6,11 +6,13 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from types import SimpleNamespace
 
 import pytest
 
 from jumok_proto.errors import OverloadedError
-from jumok_serve.interrupts import check
+from jumok_serve.interrupts import TURN_S, check
+from jumok_serve.service.handlers import worker_pool
 from jumok_serve.service.handlers.worker_pool import (
     LARGE,
     MAX_FULL_CALLERS,
@@ -310,3 +312,17 @@ class FakeJob:
 
     def cancel(self) -> None:
         """Cancel the work."""
+
+
+def test_a_thread_pauses_between_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else pieces that release Python's lock for moments, as NumPy does, keep it from all others."""
+    pauses: list[float] = []
+    monkeypatch.setattr(worker_pool, "time", SimpleNamespace(sleep=pauses.append))
+
+    def pieces() -> Pieces[int]:
+        for _ in range(3):
+            yield 1
+        return 1
+
+    assert WorkerPool("done", threads=1, max_jobs=1).submit_pieces(pieces(), "one").result(HANG_S)
+    assert pauses == [TURN_S] * 3
