@@ -21,7 +21,7 @@ async def write_response(
     """Write a response of a stream.
 
     Args:
-        counted: True to count it until it is read; False for a stream of which few are open, at any pace of its client.
+        counted: True to count it until it is read; False for a stream that its client reads at its own pace.
 
     Raises:
         CallerLeftError: gRPC cancels a call then, but a response that is being written fails first.
