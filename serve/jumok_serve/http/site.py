@@ -186,9 +186,11 @@ class Endpoint:
         unread = UnreadResponse(self._site.unread, account_of(_peer_of(scope)))
         try:
             response = await self._respond(scope, headers, receive, body, unread)
-            await response(scope, receive, send)
-        except ClientDisconnectedError:
-            return
+            # A stream waits for its reader.
+            async with asyncio.timeout(None if isinstance(response, StreamingResponse) else self._site.unread.read_s):
+                await response(scope, receive, send)
+        except (ClientDisconnectedError, TimeoutError):
+            return  # uvicorn closes the connection
         finally:
             unread.close()
             body.close()
@@ -206,8 +208,7 @@ class Endpoint:
             caller = await self._read(sender, headers, body)
             making = self._make_response(scope, headers, body, sender, caller, unread=unread)
             response = await unless_left(self._site.begin(making), receive)
-            if not unread.counted:
-                unread.hold(len(getattr(response, "body", b"")))  # a stream has none, and waits for its reader
+            unread.hold(len(getattr(response, "body", b"")))
             return response
         except asyncio.CancelledError:
             refusal: JumokError = stopping()
@@ -249,6 +250,7 @@ class Endpoint:
             caller = await self._site.backend.identify(self._method, sender)
             body.move(self._site.intake.budget, caller)
         unread.caller = caller or unread.caller
+        unread.hold()
         incoming = Incoming(
             site=self._site,
             scope=scope,

@@ -47,8 +47,8 @@ class ServiceLimits:
         max_watches: open health watches and reflections; as many health checks; one caller may have half.
         max_connections: connections of a port.
         max_connections_of_address: connections of a client address to a port; new ones are closed.
-        upload_s: time for a request to arrive, and for a client to read a response, in seconds; the largest file has it
-            for each message of largest size.
+        upload_s: time for a request to arrive, in seconds. The largest file has it for each message of largest size,
+            and a client for all responses that it may leave unread.
         silence_s: time between two messages of a corpus, in seconds, and for its client to read one.
         wrong_tokens_per_second: calls of an address without a right token, before they are told to wait.
         min_ping_interval_s: shortest time between a client's pings; a client that pings more often is disconnected.

@@ -17,7 +17,7 @@ KEY = {"Authorization": "DeepL-Auth-Key any"}
 def test_unread_answers_over_http_are_refused(translator: Translator, tmp_path: Path) -> None:
     """A glossary is a large answer to a small request."""
     entries = "".join(f"{number:06}{'a' * 93}\tb\n" for number in range(40_000))
-    limits = ServiceLimits(max_open_bytes=0, max_watches=8)
+    limits = ServiceLimits(max_open_bytes=0, max_watches=8, max_calls=64)
     store = GlossaryStore(tmp_path)
     name = store.create("", "large", [GlossaryEntries(tsv=entries)]).id
     path = f"/v2/glossaries/{name}/entries"

@@ -83,6 +83,11 @@ class ByteBudget:
         self._making_room: asyncio.Task[None] | None = None  # runs while requests wait
 
     @property
+    def share(self) -> int:
+        """Most bytes of one caller."""
+        return self._share
+
+    @property
     def free(self) -> int:
         """Bytes that no caller holds."""
         return self._free
@@ -130,16 +135,17 @@ class ByteBudget:
             self._hold(caller, size)
         return fits
 
-    def take_or_exceed(self, caller: str, size: int) -> bool:
-        """Hold bytes and return True if there is room, or if the caller holds no others."""
-        fits = self._fits(caller, size) or not self.held_by(caller)
+    def take_or_exceed(self, caller: str, size: int, own: int) -> bool:
+        """Hold more bytes and return True if there is room, or if the caller holds none besides its ``own``."""
+        fits = self._fits(caller, size) or self._held[caller] == own
         if fits:
             self._hold(caller, size)
         return fits
 
-    def held_by(self, caller: str) -> int:
-        """Return the bytes that a caller holds."""
-        return self._held[caller]
+    @property
+    def greediest(self) -> str:
+        """Caller that holds most bytes; empty if none holds any."""
+        return max(self._held, key=self._held.__getitem__, default="")
 
     async def _make_room(self) -> None:
         """End slow arrivals again and again, until no request waits."""

@@ -4,13 +4,12 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterable
-from contextlib import suppress
 from urllib.parse import unquote
 
 import grpc
 
 from jumok_serve.rate_limit import RateLimiter
-from jumok_serve.service.connections import FILES, MAX_METADATA, OpenFiles, close_connections
+from jumok_serve.service.connections import FILES, INTERVAL_S, MAX_METADATA, OpenFiles, close_connections
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context
 from jumok_serve.service.rpc.error_table import drop_frames
@@ -69,14 +68,19 @@ class Floods:
             await self._found.wait()
             self._found.clear()
             peers, self._peers = self._peers, set()
-            with suppress(OSError):  # the whole system has too many open files
+            try:
                 closed = await asyncio.to_thread(close_connections, files, peers)
-                for account, number in closed.items():
-                    logger.warning(
-                        "closed %d connections of %s: calls cancelled at once, too much metadata, or unread responses",
-                        number,
-                        account,
-                    )
+            except OSError:  # the whole system has too many open files
+                await asyncio.sleep(INTERVAL_S)
+                self._peers |= peers
+                self._found.set()
+                continue
+            for account, number in closed.items():
+                logger.warning(
+                    "closed %d connections of %s: calls cancelled at once, too much metadata, or unread responses",
+                    number,
+                    account,
+                )
 
 
 def too_large(metadata: Iterable[tuple[str, str | bytes]]) -> bool:

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
 
@@ -68,9 +68,11 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
             call = self._new_call(method, context)
             with self._gate.opened(call):
                 try:
-                    ended = self._admit(call, context) or await inner(request, context)
-                    if not handler.response_streaming and not isinstance(ended, Ending):
-                        ended = self._hold(call, context, ended)
+                    ended: Message | Ending | None = self._admit(call, context)
+                    if ended is None and handler.response_streaming:
+                        ended = await inner(request, context)
+                    elif ended is None:
+                        ended = await self._respond(call, context, inner(request, context))
                 except grpc.aio.AbortError as error:
                     call.code = _code(error, context, call)
                     # gRPC keeps the error with the call, and raises it again after the handler.
@@ -112,18 +114,26 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         return None
 
     @staticmethod
-    def _hold(call: Call, context: Context, response: Message) -> Message | Ending:
-        """Count a response until it is read; returns the end of the call instead if there is no room."""
+    async def _respond(
+        call: Call, context: Context, answering: Coroutine[Any, Any, Message | Ending]
+    ) -> Message | Ending:
+        """Answer a call, and count the response until it is read; without room before, the call has no effect."""
         if call.unread is None:
-            return response
+            return await answering
         unread = UnreadResponse(call.unread, call.account, call.peer)
         try:
-            unread.hold(response.ByteSize())
+            unread.hold()
+            context.add_done_callback(lambda _: unread.close())  # type: ignore[arg-type]  # it gets the context alone
+            ended = await answering
+            if not isinstance(ended, Ending):
+                unread.hold(ended.ByteSize())
+                unread.close_if_late()
         except OverloadedError as error:
             drop_frames(error)
             return to_ending(error, call.request_id)
-        context.add_done_callback(lambda _: unread.close())  # type: ignore[arg-type]  # it gets the context alone
-        return response
+        finally:
+            answering.close()
+        return ended
 
 
 async def _abort(context: Context, ending: Ending, request_id: str) -> None:

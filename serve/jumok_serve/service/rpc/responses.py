@@ -32,6 +32,7 @@ async def write_response(
     try:
         if unread is not None and counted:
             unread.hold(message.ByteSize())
+            unread.close_if_late()
         elif unread is not None:
             unread.be_patient()
         await context.write(message)

@@ -10,8 +10,8 @@ from jumok_serve.service.rpc.byte_budget import ByteBudget
 
 COPIES = 3
 """Copies of a response in memory: the message, its bytes, and those that the transport has taken."""
-CALL_BYTES = 24 * 1024
-"""Memory of a call besides its messages."""
+CALL_BYTES = 8 * 1024
+"""Bytes that a call counts at least: by default a caller may leave as many responses unread as it may have calls."""
 
 
 class UnreadResponses:
@@ -22,6 +22,11 @@ class UnreadResponses:
     Args:
         close_connection: closes the connection of a peer, ``ipv4:127.0.0.1:50051``, which does not read.
         checks: True for those of health checks: once there is no room, the connection of the oldest is closed at once.
+
+    Attributes:
+        read_s: time in which a caller reads a response, in seconds. It may read all that it asked for in turn, as fast
+            as requests have to arrive.
+        held: responses that are not read, oldest first.
     """
 
     def __init__(
@@ -31,21 +36,25 @@ class UnreadResponses:
         *,
         checks: bool = False,
     ) -> None:
-        self.limits = limits
-        self.in_time = COPIES * limits.max_message_bytes
-        """Bytes that a caller has ``upload_s`` for."""
-        most = limits.max_watches * CALL_BYTES
+        in_time = COPIES * limits.max_message_bytes
+        most = CALL_BYTES * (limits.max_watches if checks else limits.max_calls)
         if not checks:
-            most = max(most, limits.max_open_bytes, 2 * self.in_time)
+            most = max(most, limits.max_open_bytes, 2 * in_time)
         self.budget = ByteBudget(most, most // 2)
+        self.read_s = limits.upload_s * (1 + self.budget.share // in_time)
+        self.silence_s = limits.silence_s
         self.held: dict[UnreadResponse, None] = {}
-        """Responses that are not read, oldest first."""
         self.close_connection = close_connection
         self.checks = checks
 
+    def evict(self) -> None:
+        """Close the connection of the oldest response to the caller that holds most."""
+        greediest = self.budget.greediest
+        self.close_connection(next(response.peer for response in self.held if response.caller == greediest))
+
 
 class UnreadResponse:
-    """A response from the time it is made until its caller has read it.
+    """A response from the call for it until its caller has read it.
 
     Args:
         caller: key of the caller's share.
@@ -59,36 +68,33 @@ class UnreadResponse:
         self._counted = 0
         self._late: asyncio.TimerHandle | None = None
 
-    def hold(self, size: int) -> None:
-        """Count the bytes of a message, in place of those of another.
+    def hold(self, size: int = 0) -> None:
+        """Count at least the bytes of a message, before it is made as many as a small one has.
 
         Raises:
             OverloadedError: other responses that the caller has not read leave no room.
         """
         bounds = self._bounds
-        self.close()
-        counted = CALL_BYTES + COPIES * size
-        if not bounds.budget.take_or_exceed(self.caller, counted):
+        more = min(max(CALL_BYTES, COPIES * size), bounds.budget.share) - self._counted
+        if more <= 0:
+            return
+        if not bounds.budget.take_or_exceed(self.caller, more, self._counted):
             if bounds.checks:
-                bounds.close_connection(next(other.peer for other in bounds.held if other.caller == self.caller))
+                bounds.evict()
             raise OverloadedError(
                 "too many bytes of responses to this caller are not read yet: read them, or make fewer calls at once",
                 retry_after_s=RETRY_AFTER_S,
             )
-        self._counted = counted
+        self._counted += more
         bounds.held[self] = None
-        # A slow client reads all that it asked for in turn, as fast as requests have to arrive.
-        turns = 1 + bounds.budget.held_by(self.caller) // bounds.in_time
-        self._close_after(turns * bounds.limits.upload_s)
 
-    @property
-    def counted(self) -> bool:
-        """True while bytes are counted."""
-        return self._counted > 0
+    def close_if_late(self) -> None:
+        """Close the connection unless the response is read in time from now on."""
+        self._close_after(self._bounds.read_s)
 
     def be_patient(self) -> None:
         """Let the caller take the message of a stream at its own pace, as long as it takes some."""
-        self._close_after(self._bounds.limits.silence_s)
+        self._close_after(self._bounds.silence_s)
 
     def _close_after(self, time_s: float) -> None:
         if self.peer:

@@ -1,6 +1,7 @@
 """Responses that their callers do not read: bounded in bytes and time, over gRPC."""
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -24,63 +25,85 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import CALL, Call
 from jumok_serve.service.rpc.call_gate import CallObserver
 from jumok_serve.service.rpc.interceptor import Interceptor
-from jumok_serve.service.rpc.unread_responses import CALL_BYTES, COPIES, UnreadResponse, UnreadResponses
+from jumok_serve.service.rpc.unread_responses import COPIES, UnreadResponse, UnreadResponses
 from jumok_serve.service.services import TRANSLATION_SERVICE
 from tests.faults.tools.flood import Flood, message
 from tests.support.hang import HANG_S, bounded, until
-from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, serving
+from tests.support.servers.fake_model import HERE, Answer, FakeModel, fail, failure, serving
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 STREAM = "/jumok.v1.TranslationService/StreamTranslateText"
 CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
-LIMITS = ServiceLimits(max_message_bytes=100_000, max_open_bytes=2_000_000, max_watches=8)
+LIMITS = ServiceLimits(max_message_bytes=100_000, max_open_bytes=2_000_000, max_watches=8, max_calls=64)
 """A caller may leave a million bytes unread, of which those of a response count three times."""
 ANSWER = message(TranslateTextRequest(contents=["a" * 50_000]).SerializeToString())
 
 
-def bounds(**limits: Any) -> UnreadResponses:
-    return UnreadResponses(ServiceLimits(max_message_bytes=100_000, max_open_bytes=0, max_watches=8, **limits))
+def bounds(*, checks: bool = False, close: Callable[[str], None] = lambda _: None) -> UnreadResponses:
+    limits = ServiceLimits(max_message_bytes=100_000, max_open_bytes=0, max_watches=8, max_calls=8)
+    return UnreadResponses(limits, close, checks=checks)
+
+
+def unread(bounds: UnreadResponses, caller: str, size: int = 0, peer: str = "") -> UnreadResponse:
+    response = UnreadResponse(bounds, caller, peer)
+    response.hold(size)
+    return response
 
 
 def test_a_caller_may_leave_its_share_unread_and_no_caller_that_of_others() -> None:
-    async def scenario() -> None:
-        one = bounds()
-        free = one.budget.free
-        held: list[UnreadResponse] = []
-        with pytest.raises(OverloadedError, match="read them"):  # noqa: PT012 - one of many fails
-            while True:
-                response = UnreadResponse(one, "a")
-                response.hold(20_000)
-                held.append(response)
-        assert len(held) == free // 2 // (CALL_BYTES + COPIES * 20_000)
-        other = UnreadResponse(one, "b")
-        other.hold(20_000)
-        other.hold(10)  # in place of the first
-        assert free - one.budget.free == (len(held) + 1) * CALL_BYTES + COPIES * (20_000 * len(held) + 10)
-        for response in (*held, other, other):
-            response.close()
-        assert (one.budget.free, one.held) == (free, {})
-
-    asyncio.run(scenario())
-
-
-def test_a_response_of_any_size_may_be_sent_alone() -> None:
-    async def scenario() -> None:
-        one = bounds()
-        response, second = UnreadResponse(one, "a"), UnreadResponse(one, "a")
-        response.hold(10**9)
-        with pytest.raises(OverloadedError):
-            second.hold(0)
-        UnreadResponse(one, "b").hold(0)
+    one = bounds()
+    free = one.budget.free
+    held: list[UnreadResponse] = []
+    with pytest.raises(OverloadedError, match="read them"):  # noqa: PT012 - one of many fails
+        while True:
+            held.append(unread(one, "a", 20_000))
+    assert len(held) == free // 2 // (COPIES * 20_000)
+    other = unread(one, "b", 20_000)
+    other.hold(10)  # of the same response; the largest counts
+    other.hold(30_000)
+    assert free - one.budget.free == COPIES * (20_000 * len(held) + 30_000)
+    for response in (*held, other, other):
         response.close()
-        second.hold(10**9)
-
-    asyncio.run(scenario())
+    assert (one.budget.free, one.held) == (free, {})
 
 
-@pytest.mark.parametrize(("method", "data"), [(TRANSLATE, ANSWER), (STREAM, None)])
-def test_unread_answers_are_refused_and_end_with_their_connection(method: str, data: bytes | None) -> None:
-    data = data or message(StreamTranslateTextRequest(content="a" * 50_000).SerializeToString())
+def test_a_response_of_any_size_may_be_sent_alone_and_takes_a_share_at_most() -> None:
+    one = bounds()
+    response = unread(one, "a")
+    response.hold(10**9)
+    with pytest.raises(OverloadedError):
+        unread(one, "a")
+    others = [unread(one, "b") for _ in range(8)]
+    response.close()
+    for other in others:
+        other.close()
+    unread(one, "a", 10**9)
+
+
+def test_a_client_that_reads_may_have_all_its_calls_end_at_once() -> None:
+    limits = ServiceLimits()
+    one = UnreadResponses(limits)
+    for _ in range(limits.max_calls_of_caller):
+        unread(one, "a", 2000)
+
+
+def test_checks_close_the_connection_of_the_caller_that_holds_most() -> None:
+    """Another caller for whom there is no room loses none."""
+    closed: list[str] = []
+    one = bounds(checks=True, close=closed.append)
+    for caller in "xy":
+        for number in range(4):
+            unread(one, caller, peer=f"{caller}{number}")
+    unread(one, "z", peer="z0")
+    with pytest.raises(OverloadedError):
+        unread(one, "z", peer="z1")
+    assert closed == ["x0"]
+
+
+@pytest.mark.parametrize("method", [TRANSLATE, STREAM])
+def test_unread_answers_are_refused_and_end_with_their_connection(method: str) -> None:
+    streamed = message(StreamTranslateTextRequest(content="a" * 50_000).SerializeToString())
+    data = {TRANSLATE: ANSWER, STREAM: streamed}[method]
 
     async def scenario() -> None:
         async with serving(FakeModel(), limits=LIMITS) as (server, _):
@@ -88,8 +111,9 @@ def test_unread_answers_are_refused_and_end_with_their_connection(method: str, d
             flood = await Flood.connect(server.address, reads=False)
             for _ in range(8):
                 flood.call(method, data)
+            refused = server.counts.ended_with
+            await until(lambda: 0 < flood.ended["call"] == refused[method, "RESOURCE_EXHAUSTED"])
             await until(lambda: flood.ended["call"] + len(server.unread.held) == 8)
-            assert server.counts.ended_with[method, "RESOURCE_EXHAUSTED"] == flood.ended["call"] > 0
             assert COPIES * 50_000 < free - server.unread.budget.free <= 1_000_000
             flood.close()
             await until(lambda: server.unread.budget.free == free)
@@ -154,6 +178,21 @@ def test_health_is_answered_beside_checks_that_are_not_read() -> None:
             while status != HealthCheckResponse.SERVING:
                 with suppress(grpc.aio.AioRpcError):  # until the connection is closed
                     status = (await HealthStub(channel).Check(HealthCheckRequest())).status
+
+    asyncio.run(bounded(scenario()))
+
+
+def test_a_call_that_is_refused_has_no_effect() -> None:
+    async def scenario() -> None:
+        model = FakeModel()
+        async with serving(model, limits=LIMITS) as (server, channel):
+            held = unread(server.unread, HERE, 10**9)
+            stub = TranslationServiceStub(channel)
+            refused = await failure(stub.TranslateText(TranslateTextRequest(contents=["a"])))
+            assert refused.info.reason == "OVERLOADED"
+            assert model.submitted.empty()
+            held.close()
+            await stub.TranslateText(TranslateTextRequest(contents=["a"]))
 
     asyncio.run(bounded(scenario()))
 
