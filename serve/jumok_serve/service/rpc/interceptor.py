@@ -72,7 +72,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
                     if ended is None and handler.response_streaming:
                         ended = await inner(request, context)
                     elif ended is None:
-                        ended = await self._respond(call, context, inner(request, context))
+                        ended = await self._respond(call, inner(request, context))
                 except grpc.aio.AbortError as error:
                     call.code = _code(error, context, call)
                     # gRPC keeps the error with the call, and raises it again after the handler.
@@ -114,16 +114,15 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         return None
 
     @staticmethod
-    async def _respond(
-        call: Call, context: Context, answering: Coroutine[Any, Any, Message | Ending]
-    ) -> Message | Ending:
+    async def _respond(call: Call, answering: Coroutine[Any, Any, Message | Ending]) -> Message | Ending:
         """Answer a call, and count the response until it is read; without room before, the call has no effect."""
         if call.unread is None:
             return await answering
         unread = UnreadResponse(call.unread, call.account, call.peer)
         try:
             unread.hold()
-            context.add_done_callback(lambda _: unread.close())  # type: ignore[arg-type]  # it gets the context alone
+            # gRPC sends the response in this task. A callback of the context would keep it, in a cycle.
+            cast("asyncio.Task[Any]", asyncio.current_task()).add_done_callback(lambda _: unread.close())
             ended = await answering
             if not isinstance(ended, Ending):
                 unread.hold(ended.ByteSize())
