@@ -35,7 +35,7 @@ TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 STREAM = "/jumok.v1.TranslationService/StreamTranslateText"
 CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
 LIMITS = ServiceLimits(max_message_bytes=100_000, max_open_bytes=2_000_000, max_watches=8, max_calls=64)
-"""A caller may leave a million bytes unread, of which those of a response count three times."""
+"""A caller may leave a million bytes unread; those of a response count three times."""
 ANSWER = message(TranslateTextRequest(contents=["a" * 50_000]).SerializeToString())
 
 
