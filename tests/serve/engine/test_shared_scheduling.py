@@ -111,6 +111,23 @@ def test_one_sentence_may_take_more_than_a_short_step() -> None:
     assert take(policy) == large[1:]
 
 
+def test_one_replica_at_a_time_takes_more_than_a_short_step_beside_other_callers() -> None:
+    """The next one may come to any replica, and find both in a long step."""
+    policy = SchedulingPolicy(EngineLimits(), 2)
+    large = [with_terms("large", 30, 8, 32) for _ in range(3)]
+    assert large[0].plan.step_work > MAX_SHARED_STEP_WORK
+    policy.admit([sentence("other")], NOW)
+    policy.admit(large, NOW)
+    assert take(policy)[1:] == large[:1]
+    assert policy.take(1, NOW) == []
+    policy.occupy(0, Occupancy())
+    assert policy.take(1, NOW) == large[1:2]  # the first one has ended
+    assert policy.take(0, NOW) == []
+    alone = SchedulingPolicy(EngineLimits(), 2)
+    alone.admit([with_terms("large", 30, 8, 32) for _ in range(2)], NOW)
+    assert [len(alone.take(replica, NOW)) for replica in range(2)] == [1, 1]
+
+
 def with_terms(caller: str, terms: int, alternatives: int, beam_size: int) -> Sentence:
     found = Terms(tuple(tuple((index, of_term) for of_term in range(alternatives)) for index in range(terms)))
     plan = SearchPlan(make_options(beam_size=beam_size, max_length=100), 2, terms=found)
