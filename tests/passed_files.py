@@ -73,7 +73,8 @@ def main() -> None:
             line = server.stdout.readline()
             over_http = re.search(r"HTTP on (\S+?),?\s", line)
             address = re.search(r"on (127\.0\.0\.1:\d+)", line)
-            assert over_http and address, line
+            assert over_http is not None, line
+            assert address is not None, line
             form = b"q=" + TEXT.replace(" ", "+").encode() + b"&source=en&target=de"
             with Client(address[1]) as client:
                 for name, ask in (
