@@ -37,6 +37,7 @@ RANDOM_CALLS = 1500
 SEED = 7
 UNSTEADY = frozenset({"timings", "id", "create_time", "queue_duration", "encode_duration", "decode_duration"})
 """Fields that differ from run to run."""
+UNSTEADY_HEADERS = frozenset({"date", "retry-after", "content-length"})
 UNSTEADY_TEXTS = re.compile(
     r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\d{4}-\d\d-\d\dT[\d:.+Z]+|\"\w+Duration\":\s*\"[\d.]+s\"|127\.0\.0\.1:\d+"
     r"|\b\d+(\.\d+)?(e-\d+)? s\b|request id \w+|\b[0-9a-f]{32}\b"
