@@ -103,14 +103,16 @@ def ask_grpc(channel: grpc.Channel, call: GrpcCall) -> Answer:
 
 def _asked(channel: grpc.Channel, method: MethodDescriptor, requests: Sequence[bytes]) -> Answer:
     path = f"/{method.containing_service.full_name}/{method.name}"
-    stub = channel.stream_stream(path, response_deserializer=GetMessageClass(method.output_type).FromString)
+    stub = channel.stream_stream(
+        path, request_serializer=None, response_deserializer=GetMessageClass(method.output_type).FromString
+    )
     responses = stub(iter(requests), timeout=60, metadata=(("x-request-id", "compared"),))
     found: list[Message] = []
     try:
         found += responses
         status = "OK"
     except grpc.RpcError as error:
-        details = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
+        details = [one[1] for one in error.trailing_metadata() or () if one[0] == "grpc-status-details-bin"]
         status = f"{error.code().name}: {error.details()} {details!r}"
     for message in found:
         _clear(message)

@@ -57,9 +57,11 @@ FILES: Mapping[str, str] = {
     "a.bin": "A man",
     "b.xliff": "<xliff><a></xliff>",
 }
-PATHS = ("/", "/health", "/languages", "/frontend/settings", "/openapi.json", "/v2/languages", "/v2/usage", "/nothing")
-PATHS += ("/v1/models", "/v1/models/nothing", "/v1/glossaries", "/v1/glossaries/pets/entries")
-PATHS += ("/v2/glossaries", "/v3/glossaries", "/v2/glossary-language-pairs")
+PATHS: Sequence[str] = (
+    *("/", "/health", "/languages", "/frontend/settings", "/openapi.json", "/v2/languages", "/v2/usage", "/nothing"),
+    *("/v1/models", "/v1/models/nothing", "/v1/glossaries", "/v1/glossaries/pets/entries"),
+    *("/v2/glossaries", "/v3/glossaries", "/v2/glossary-language-pairs"),
+)
 CALLS = "/jumok.v1."
 
 
@@ -121,12 +123,13 @@ def _texts() -> Iterator[dict[str, Any]]:
     yield {"contents": [SHORT], "target_prefixes": ["Ein", "Zwei"]}
     yield {"contents": [SHORT], "model": "nothing"}
     yield {"contents": [], "model": "multi30k-en-de-transformer"}
-    for glossary in (
+    glossaries: Sequence[dict[str, list[str]]] = (
         {"man": ["Kerl"], "dog": ["Katze", "Maus"]},
         {"": ["a"]},
         {"a": []},
         {"blue shirt": ["blaue Jacke"]},
-    ):
+    )
+    for glossary in glossaries:
         entries = [{"source": source, "targets": targets} for source, targets in glossary.items()]
         yield {"contents": list(TEXTS), "glossary": {"entries": entries}}
         yield {"contents": [HTML], "markup": "MARKUP_HTML", "glossary": {"entries": entries}, "split_sentences": True}
@@ -173,8 +176,8 @@ def grpc_calls() -> Iterator[GrpcCall]:
         yield GrpcCall(f"{CALLS}TranslationService/TranslateCorpus", (corpus,))
     for name, content in FILES.items():
         for translation in ({"model": model}, {"model": model, "split_sentences": True}, {"model": model, "window": 1}):
-            settings = {"name": name, "translation": translation}
-            message = ParseDict({"settings": settings}, file_pb2.TranslateFileRequest())
+            of_file = {"settings": {"name": name, "translation": translation}}
+            message = ParseDict(of_file, file_pb2.TranslateFileRequest())
             message.file = content.encode()
             yield GrpcCall(f"{CALLS}FileService/TranslateFile", (message,))
 
@@ -211,8 +214,8 @@ def http_calls() -> Iterator[HttpCall]:
     for more in ({}, {"split_sentences": "0"}, {"tag_handling": "html"}, {"tag_handling": "xml", "ignore_tags": "n"},
                  {"formality": "more"}, {"glossary_id": "missing"}, {"tag_handling": "json"}):  # fmt: skip
         for text, form in itertools.product((SHORT, HTML, LONG), (False, True)):
-            body = {"text": text if form else [text], "source_lang": "EN", "target_lang": "DE", **more}
-            yield HttpCall("POST", "/v2/translate", body, form)
+            request = {"text": text if form else [text], "source_lang": "EN", "target_lang": "DE", **more}
+            yield HttpCall("POST", "/v2/translate", request, form)
     for origin in ("http://elsewhere.example", "null"):
         yield HttpCall("POST", "/translate", {"q": "a", "source": "en", "target": "de"}, headers=(("Origin", origin),))
     for name, content in FILES.items():
