@@ -112,7 +112,7 @@ def _asked(channel: grpc.Channel, method: MethodDescriptor, requests: Sequence[b
         found += responses
         status = "OK"
     except grpc.RpcError as error:
-        details = [one[1] for one in error.trailing_metadata() or () if one[0] == "grpc-status-details-bin"]
+        details = [one.value for one in error.trailing_metadata() or () if one.key == "grpc-status-details-bin"]
         status = f"{error.code().name}: {error.details()} {details!r}"
     for message in found:
         _clear(message)
