@@ -21,32 +21,6 @@ from jumok_serve.service.services import Services
 logger = logging.getLogger(__name__)
 
 
-class CallContext:
-    """Context of a call without gRPC: the part of ``grpc.aio.ServicerContext`` that handlers use.
-
-    Args:
-        timeout_s: time for the response, in seconds.
-        write: writes a message of a streamed response.
-    """
-
-    def __init__(self, timeout_s: float, write: Callable[[Message], Awaitable[None]] | None = None) -> None:
-        self._deadline = time.monotonic() + timeout_s
-        self._write = write
-
-    def time_remaining(self) -> float:
-        """Seconds until the deadline."""
-        return max(0.0, self._deadline - time.monotonic())
-
-    async def write(self, message: Message) -> None:
-        """Write a message of the response."""
-        assert self._write is not None
-        await self._write(message)
-
-    def done(self) -> bool:
-        """Return False: a caller that leaves cancels the call."""
-        return False
-
-
 class OnlyRequest:
     """Stream of one request: the part of `RequestReader` that handlers use."""
 
@@ -69,7 +43,7 @@ class EngineBackend:
             for service, servicer in services.services.items()
             for method in service.methods
         }
-        self._methods: dict[str, Callable[[Any, CallContext], Awaitable[Any]]] = {
+        self._methods: dict[str, Callable[[Any, Call], Awaitable[Any]]] = {
             name: handler for name, (_, handler) in methods.items()
         }
         self._reading_streams = {name for name, (method, _) in methods.items() if method.client_streaming}
@@ -86,7 +60,7 @@ class EngineBackend:
         """Call a method with one response."""
         with self._opened(method, request, sender) as call:
             async with asyncio.timeout(sender.timeout_s):
-                response = await self._methods[method](request, CallContext(sender.timeout_s))
+                response = await self._methods[method](request, call)
             call.response = response
             if isinstance(request, TranslateTextRequest):
                 self._characters.add(call.caller, request.contents)
@@ -97,9 +71,14 @@ class EngineBackend:
     ) -> None:
         """Call a method with several responses."""
         requests = OnlyRequest(request) if method in self._reading_streams else request
-        with self._opened(method, request, sender):
+
+        def write_now(message: Message, /, *, counted: bool = False) -> Awaitable[None]:
+            return write(message)
+
+        with self._opened(method, request, sender) as call:
+            call.write = write_now
             async with asyncio.timeout(sender.timeout_s):
-                await self._methods[method](requests, CallContext(sender.timeout_s, write))
+                await self._methods[method](requests, call)
 
     @contextmanager
     def _opened(self, method: str, request: Message, sender: Sender) -> Iterator[Call]:
@@ -147,7 +126,8 @@ class EngineBackend:
 
 def _new_call(method: str, sender: Sender) -> Call:
     metadata: dict[str, str | bytes] = {"authorization": f"{BEARER}{sender.token}"} if sender.token else {}
-    return Call(method=method, request_id=sender.request_id, peer=sender.peer, metadata=metadata)
+    deadline = time.monotonic() + sender.timeout_s
+    return Call(method=method, request_id=sender.request_id, peer=sender.peer, metadata=metadata, deadline=deadline)
 
 
 def _public(error: Exception, call: Call, timeout_s: float) -> JumokError:

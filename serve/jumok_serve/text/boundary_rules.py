@@ -11,7 +11,6 @@ REACH = 64
 _LAST_WORD = re.compile(r"(?:^|[\s(\[{«„“\"'])([^\s(\[{«„“\"']+?)\.\s*$")
 _FIRST_WORD = re.compile(r"\w+")
 _FIRST_LETTER = re.compile(r"[^\W\d_]")
-_NUMBER = re.compile(r"\d{1,2}")
 _VOWEL = re.compile("[aeiouyäöüàâéèêëîïôùûáíóúãõåæøœаеёиоуыэюяіїєаα-ω]", re.IGNORECASE)  # noqa: RUF001
 _OPENING = "([{"
 _SAYS = re.compile(r"[\u2012-\u2015]\s*([^\W\d_])")

@@ -11,21 +11,21 @@ from jumok_proto.v1.admin_pb2 import (
     UnloadModelRequest,
     UnloadModelResponse,
 )
-from jumok_proto.v1.admin_pb2_grpc import AdminServiceServicer
 from jumok_serve.bundle.model_root import FoundBundle
-from jumok_serve.service.handlers.requests import Context, check_request
+from jumok_serve.service.handlers.requests import check_request
 from jumok_serve.service.models.lifecycle import Lifecycle
 from jumok_serve.service.models.registry import ModelRegistry
+from jumok_serve.service.rpc.call import Call
 
 
-class AdminService(AdminServiceServicer):
+class AdminService:
     """Changes the models of a registry."""
 
     def __init__(self, models: ModelRegistry, lifecycle: Lifecycle) -> None:
         self._models = models
         self._lifecycle = lifecycle
 
-    async def ListBundles(self, request: ListBundlesRequest, context: Context) -> ListBundlesResponse:  # noqa: N802
+    async def ListBundles(self, request: ListBundlesRequest, call: Call) -> ListBundlesResponse:  # noqa: N802
         """List the bundles of the root."""
         check_request(request)
         return ListBundlesResponse(
@@ -51,12 +51,12 @@ class AdminService(AdminServiceServicer):
         versions = {(model.manifest.name, model.manifest.version) for model in self._models}
         return BundleState.LOADED if (found.model, found.version) in versions else BundleState.AVAILABLE
 
-    async def LoadModel(self, request: LoadModelRequest, context: Context) -> LoadModelResponse:  # noqa: N802
+    async def LoadModel(self, request: LoadModelRequest, call: Call) -> LoadModelResponse:  # noqa: N802
         """Load a bundle; responds when it takes requests."""
         check_request(request)
         return loaded_to_proto(await self._lifecycle.load(request.bundle))
 
-    async def UnloadModel(self, request: UnloadModelRequest, context: Context) -> UnloadModelResponse:  # noqa: N802
+    async def UnloadModel(self, request: UnloadModelRequest, call: Call) -> UnloadModelResponse:  # noqa: N802
         """Unload a model; responds when it takes no more requests."""
         check_request(request)
         return UnloadModelResponse(model=model_to_proto(await self._lifecycle.unload(request.name)))

@@ -1,4 +1,4 @@
-"""Translation of a stream of items with a bounded window."""
+"""Translation of a stream of items with a bounded window, whatever they come from and go to."""
 
 import asyncio
 import logging
@@ -7,35 +7,52 @@ from concurrent.futures import CancelledError
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, takewhile
-from typing import Any, cast
+from typing import Generic, NamedTuple, TypeVar
 
 from google.rpc import status_pb2
 
-from jumok_proto.conversion import timings_to_proto, translation_to_proto
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
-from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusResult, TranslateCorpusRequest, TranslateCorpusResponse
+from jumok_proto.results import Timings, Translation
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
 from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
-from jumok_serve.service.handlers.requests import Context, check_request, single_text_field_names
+from jumok_serve.service.handlers.requests import single_text_field_names
 from jumok_serve.service.rpc.call import CorpusRecord, current_request_id
 from jumok_serve.service.rpc.error_table import drop_frames, is_expected, to_status
-from jumok_serve.service.rpc.request_reader import RequestReader
-from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.translation import Pending
 
 logger = logging.getLogger(__name__)
 
-MAX_ITEMS_PER_MESSAGE = 1024
-MAX_RESULTS_PER_MESSAGE = 64
+MAX_RESULTS = 64
+"""Results that are written at once."""
 MAX_OPEN_CHARACTERS = 2**20
 """Characters of a call's items without a written result; with markup each takes up to 100 bytes."""
 ITEMS_PER_TURN = 16
 """Items that are read before other tasks of the event loop run."""
 ITEM_FIELDS = ("content", "target_prefix", "attention")
 """Fields of a single item: an error in one leaves the other items alone."""
+
+
+Written = TypeVar("Written")
+
+
+class Item(NamedTuple):
+    """A text of a corpus."""
+
+    id: int
+    content: str
+    target_prefix: str = ""
+
+
+class Result(NamedTuple):
+    """The translation of an item with its timings, or its error."""
+
+    id: int
+    translation: Translation | None = None
+    timings: Timings | None = None
+    error: status_pb2.Status | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,27 +68,39 @@ class _Item:
     def done(self) -> bool:
         return self.pending is None or all(future.done() for future in self.pending.futures)
 
-    def result(self) -> CorpusResult:
+    def result(self) -> Result:
         """Make the item's result, in any thread; raise call-ending errors."""
         if self.pending is None:
-            return CorpusResult(id=self.id, error=self.error)
+            return Result(self.id, error=self.error)
         try:
             with single_text_field_names():
                 (translation,) = self.pending.collect()
         except (DeadlineExceededError, UnavailableError, CancelledError):  # a caller that has left cancels all items
             raise
         except Exception as error:
-            return CorpusResult(id=self.id, error=_status(error))
-        return CorpusResult(
-            id=self.id,
-            translation=translation_to_proto(translation),
-            timings=timings_to_proto(self.pending.timings()),
-        )
+            return Result(self.id, error=_status(error))
+        return Result(self.id, translation, self.pending.timings())
+
+
+@dataclass(frozen=True)
+class Stream(Generic[Written]):
+    """Origin of a corpus' items, and destination of their results.
+
+    Attributes:
+        read: returns the next items, or None after the last. It is given a function that is true while items are open:
+            their sender may then wait for results.
+        make: makes what is written of results, in any thread.
+        write: writes it.
+    """
+
+    read: Callable[[Callable[[], bool]], Awaitable[Sequence[Item] | None]]
+    make: Callable[[Sequence[Result]], Written]
+    write: Callable[[Written], Awaitable[None]]
 
 
 @dataclass(eq=False, kw_only=True)
-class Corpus:
-    """One call of TranslateCorpus, after its settings were read.
+class Corpus(Generic[Written]):
+    """A corpus in translation.
 
     Attributes:
         window: bound on items without a result; `MAX_OPEN_CHARACTERS` bounds long ones.
@@ -81,12 +110,11 @@ class Corpus:
         record: results for observers of the call.
     """
 
-    requests: RequestReader
-    context: Context
+    stream: Stream[Written]
     window: int
     in_order: bool
-    submit: Callable[[CorpusItem], Awaitable[Pending]]
-    run_work: Callable[[Callable[[], Any]], Awaitable[Any]]
+    submit: Callable[[Item], Awaitable[Pending]]
+    run_work: Callable[[Callable[[], tuple[list[Result], Written]]], Awaitable[tuple[list[Result], Written]]]
     wakeups: LoopWakeups
     stopping: asyncio.Event
     record: CorpusRecord
@@ -96,9 +124,9 @@ class Corpus:
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)  # an item is done, or the reading ended
     _window_open: asyncio.Event = field(default_factory=asyncio.Event, init=False)
 
-    async def run(self, items: Sequence[CorpusItem]) -> None:
-        """Translate these and later items; cancels open ones at an early end."""
-        reading = asyncio.ensure_future(self._read(items))
+    async def run(self) -> None:
+        """Translate all items; cancels open ones at an early end."""
+        reading = asyncio.ensure_future(self._read())
         reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # raised below, or too late
         reading.add_done_callback(lambda _: self._changed.set())
         try:
@@ -121,35 +149,27 @@ class Corpus:
                 if item.pending is not None:
                     item.pending.cancel()
 
-    async def _read(self, items: Sequence[CorpusItem]) -> bool:
+    async def _read(self) -> bool:
         """Read items; True at their end, False if the server stops."""
-        await self._add(items)
         stopping = asyncio.ensure_future(self.stopping.wait())
         try:
             while True:
-                reading = asyncio.ensure_future(self.requests.next(lambda: bool(self._open)))
+                reading = asyncio.ensure_future(self.stream.read(lambda: bool(self._open)))
                 try:
                     await asyncio.wait({reading, stopping}, return_when=asyncio.FIRST_COMPLETED)
                     if not reading.done():
                         return False
                 finally:
                     reading.cancel()
-                message = cast("TranslateCorpusRequest | None", reading.result())
-                if message is None:
+                items = reading.result()
+                if items is None:
                     return True
-                check_request(message)
-                if message.HasField("settings"):
-                    raise InvalidArgumentError("settings are allowed in the first message only", field="settings")
-                await self._add(message.items)
+                await self._add(items)
         finally:
             stopping.cancel()
 
-    async def _add(self, items: Sequence[CorpusItem]) -> None:
+    async def _add(self, items: Sequence[Item]) -> None:
         """Start to translate items, waiting for the window."""
-        if len(items) > MAX_ITEMS_PER_MESSAGE:
-            raise InvalidArgumentError(
-                f"a message takes at most {MAX_ITEMS_PER_MESSAGE} items, got {len(items)}; send several", field="items"
-            )
         for number, item in enumerate(items):
             while len(self._open) >= self.window or (
                 self._open and self._size + len(item.content) > MAX_OPEN_CHARACTERS
@@ -179,7 +199,7 @@ class Corpus:
             self._done[item] = None
             self._changed.set()
 
-    async def _start(self, item: CorpusItem) -> _Item:
+    async def _start(self, item: Item) -> _Item:
         """Submit an item, with retries while the queue is full or the caller too fast."""
         try:
             with single_text_field_names():
@@ -190,25 +210,25 @@ class Corpus:
             return _Item(item.id, len(item.content), None, _status(error))
 
     def _ready(self) -> list[_Item]:
-        """Items with results to write now, at most one message."""
+        """Items with results to write now."""
         ready = takewhile(self._done.__contains__, self._open) if self.in_order else self._done
-        return list(islice(ready, MAX_RESULTS_PER_MESSAGE))
+        return list(islice(ready, MAX_RESULTS))
 
     async def _write(self, ready: Sequence[_Item]) -> None:
         """Write results; until then they fill the window, which slows reading."""
-        message: TranslateCorpusResponse = await self.run_work(partial(_response, ready))
-        for item, result in zip(ready, message.results, strict=True):
-            if item.pending is not None and result.HasField("translation"):
-                self.record.add(item.id, result.translation, item.pending.timings())
-        await write_response(self.context, message)
+        results, made = await self.run_work(partial(self._made, ready))
+        for result in results:
+            if result.translation is not None and result.timings is not None:
+                self.record.add(result.id, result.translation, result.timings)
+        await self.stream.write(made)
         for item in ready:
             del self._open[item], self._done[item]
             self._size -= item.size
         self._window_open.set()
 
-
-def _response(items: Sequence[_Item]) -> TranslateCorpusResponse:
-    return TranslateCorpusResponse(results=[item.result() for item in items])
+    def _made(self, ready: Sequence[_Item]) -> tuple[list[Result], Written]:
+        results = [item.result() for item in ready]
+        return results, self.stream.make(results)
 
 
 def _status(error: Exception) -> status_pb2.Status:

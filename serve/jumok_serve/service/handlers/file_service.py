@@ -7,29 +7,23 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeAlias, TypeVar, cast
+from typing import TypeAlias, TypeVar, cast
 
 from google.rpc.status_pb2 import Status
 
 from jumok_proto.conversion import markup_to_proto, rules_to_proto
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
-from jumok_proto.v1.file_pb2_grpc import FileServiceServicer
-from jumok_proto.v1.translation_pb2 import (
-    CorpusSettings,
-    TranslateCorpusRequest,
-    TranslateCorpusResponse,
-)
+from jumok_serve.service.handlers.corpus import Item, Result, Stream
 from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
-from jumok_serve.service.handlers.requests import Context, check_request, single_text_field_names
+from jumok_serve.service.handlers.requests import check_request, single_text_field_names
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
-from jumok_serve.service.rpc.call import current_caller, current_peer, current_request_id
+from jumok_serve.service.rpc.call import Call, Write, current_caller, current_peer, current_request_id
 from jumok_serve.service.rpc.error_table import drop_frames, to_status
 from jumok_serve.service.rpc.open_calls import OpenCalls
 from jumok_serve.service.rpc.request_reader import STREAM_PATIENCE_S, RequestReader, too_slow
-from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.text.files.document import FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Piece, Text
 
@@ -46,19 +40,19 @@ CHARACTERS_PER_MESSAGE = 2**16
 MAX_CHUNK = 2**18
 """Bytes of a response."""
 
-Corpus = Callable[[Any, Any], Awaitable[None]]
-Result = TypeVar("Result")
+Corpus: TypeAlias = Callable[..., Awaitable[None]]
+Done = TypeVar("Done")
 Take: TypeAlias = Callable[[], Awaitable[list[Piece]]]
 Translated: TypeAlias = Sequence[tuple[Text, str | None]]
 """Texts and their translations."""
-Write: TypeAlias = Callable[[Translated], Awaitable[list[str]]]
+WriteTexts: TypeAlias = Callable[[Translated], Awaitable[list[str]]]
 
 
-class FileService(FileServiceServicer):
+class FileService:
     """Translates files.
 
     Args:
-        translate_corpus: method that translates the texts.
+        translate_corpus: `TranslationService.translate_corpus`, but for its last argument.
     """
 
     def __init__(self, translate_corpus: Corpus, limits: ServiceLimits) -> None:
@@ -70,14 +64,14 @@ class FileService(FileServiceServicer):
         self._memory = ByteBudget(MAX_FILES_MEMORY, MAX_FILES_MEMORY // 2)
         self._reading = WorkerPool("read", threads=READING_THREADS, max_jobs=2 * MAX_OPEN_FILES)
 
-    async def TranslateFile(self, requests: RequestReader, context: Context) -> None:  # type: ignore[override]  # noqa: N802
+    async def TranslateFile(self, requests: RequestReader, call: Call) -> None:  # noqa: N802
         """Read a file, translate its texts, and write it; cancellation frees all rows."""
         caller = current_caller()
         await submit_when_there_is_room(partial(self._open, caller))
         try:
             settings, data, memory = await self._receive(caller, requests)
             try:
-                await self._translate(caller, settings, data, context)
+                await self._translate(caller, settings, data, call)
             finally:
                 self._memory.give_back(caller, memory)
         finally:
@@ -104,7 +98,7 @@ class FileService(FileServiceServicer):
             self._uploads.give_back(caller, held)
         return settings, data, memory
 
-    async def _translate(self, caller: str, settings: FileSettings, data: bytearray, context: Context) -> None:
+    async def _translate(self, caller: str, settings: FileSettings, data: bytearray, call: Call) -> None:
         document = await self._document(caller, data, settings)
         translation = settings.translation
         if document.format.markup is not None:
@@ -120,8 +114,8 @@ class FileService(FileServiceServicer):
         def write(translated: Translated) -> Awaitable[list[str]]:
             return _ended(self._reading.submit(partial(write_texts, translated), caller, len(translated)))
 
-        texts = _FileTexts(document, take, write, translation, self._limits, context)
-        await self._translate_corpus(texts, texts)
+        texts = _FileTexts(document, take, write, self._limits, call.write)
+        await self._translate_corpus(translation, call, Stream(texts.read, list, texts.write))
         await texts.finish()
 
     async def _document(self, caller: str, data: bytearray, settings: FileSettings) -> FileDocument:
@@ -177,70 +171,55 @@ class FileService(FileServiceServicer):
 
 
 class _FileTexts:
-    """The texts of a file as requests of a corpus, and the corpus' responses as the translated file.
-
-    Stands for the reader of requests and the context of the call.
+    """The texts of a file as items of a corpus, and the results of the corpus as the translated file.
 
     Args:
         take: returns the next pieces, with a message's texts.
         write: writes texts as `write_texts`, in a thread.
+        send: sends a message to the caller.
     """
 
-    def __init__(  # noqa: PLR0917 - what a call has
-        self,
-        document: FileDocument,
-        take: Take,
-        write: Write,
-        settings: CorpusSettings,
-        limits: ServiceLimits,
-        context: Context,
+    def __init__(
+        self, document: FileDocument, take: Take, write: WriteTexts, limits: ServiceLimits, send: Write
     ) -> None:
         self._document = document
         self._take = take
         self._write_texts = write
-        self._settings: CorpusSettings | None = settings
         self._limits = limits
-        self._context = context
+        self._send_message = send
         self._waiting = deque[Piece]()  # taken from the file, not yet written
         self._sent = 0
         self._done = 0
         self._cut_sentences = 0
         self._truncated = 0
         self._written = bytearray(document.mark)
-        self.time_remaining = context.time_remaining
-        self.done = context.done
 
-    async def next(self, busy: Callable[[], bool] = lambda: False) -> TranslateCorpusRequest | None:
+    async def read(self, busy: Callable[[], bool]) -> list[Item] | None:
         """Return the next texts, or None after all pieces."""
         taken = await self._take()
-        if not taken and self._settings is None:
-            return None
         self._waiting += taken
-        request = TranslateCorpusRequest(settings=self._settings)
-        for text in taken:
-            if isinstance(text, Text):
-                # One character too many is refused as all are, and takes less memory.
-                request.items.add(id=self._sent, content=text.content[: self._limits.max_characters + 1])
-                self._sent += 1
-        self._settings = None
-        return request
+        contents = [text.content for text in taken if isinstance(text, Text)]
+        first, self._sent = self._sent, self._sent + len(contents)
+        # One character too many is refused as all are, and takes less memory.
+        most = self._limits.max_characters + 1
+        return [Item(number, content[:most]) for number, content in enumerate(contents, first)] if taken else None
 
-    async def write(self, message: TranslateCorpusResponse) -> None:
+    async def write(self, results: Sequence[Result]) -> None:
         """Write the file as far as it is translated."""
         response = TranslateFileResponse(text_count=self._document.count)
         texts = (piece for piece in self._waiting if isinstance(piece, Text))
         translated = [
-            (text, None if result.HasField("error") else result.translation.hypotheses[0].text)
-            for text, result in zip(texts, message.results, strict=False)
+            (text, None if result.translation is None else result.translation.text)
+            for text, result in zip(texts, results, strict=False)
         ]
         is_short = sum(len(text.content) for text, _ in translated) <= MAX_INLINE_CHARACTERS
         written = write_texts(translated) if is_short else await self._write_texts(translated)
-        for result, of_result in zip(message.results, written, strict=True):
+        for result, of_result in zip(results, written, strict=True):
             await self._write_kept()
             text = self._waiting.popleft()
             assert isinstance(text, Text)
             self._done += 1
-            if result.HasField("error"):
+            if result.translation is None:
                 response.problems.add(line=text.line, error=self._too_long(text) or result.error)
             else:
                 self._cut_sentences += len(result.translation.cut_sentences)
@@ -276,7 +255,7 @@ class _FileTexts:
 
     async def _send_full(self) -> None:
         while len(self._written) > MAX_CHUNK:
-            await write_response(self._context, TranslateFileResponse(file=bytes(self._written[:MAX_CHUNK])))
+            await self._send_message(TranslateFileResponse(file=bytes(self._written[:MAX_CHUNK])))
             del self._written[:MAX_CHUNK]
 
     async def _send(self, last: TranslateFileResponse) -> None:
@@ -287,10 +266,10 @@ class _FileTexts:
         last.cut_sentence_count = self._cut_sentences
         last.truncated_count = self._truncated
         self._written.clear()
-        await write_response(self._context, last)
+        await self._send_message(last)
 
 
-async def _ended(job: "Future[Result]", stop: Callable[[], object] = lambda: None) -> Result:
+async def _ended(job: "Future[Done]", stop: Callable[[], object] = lambda: None) -> Done:
     """Return the result of a job. If the call ends, wait for the end of the job, whose file is in memory until then."""
     waiting = asyncio.wrap_future(job)
     try:

@@ -31,10 +31,9 @@ from jumok_proto.v1.glossary_pb2 import (
     UpdateGlossaryResponse,
 )
 from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
-from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceServicer
-from jumok_serve.service.handlers.requests import Context, TranslationMessage, check_request
+from jumok_serve.service.handlers.requests import TranslationMessage, check_request
 from jumok_serve.service.models.chosen import ChosenModels
-from jumok_serve.service.rpc.call import current_owner
+from jumok_serve.service.rpc.call import Call, current_owner
 from jumok_serve.text.terms import Glossary, GlossaryStore
 
 logger = logging.getLogger(__name__)
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-class GlossaryService(GlossaryServiceServicer):
+class GlossaryService:
     """Keeps the glossaries of callers in a store; work with files runs in threads.
 
     Args:
@@ -53,7 +52,7 @@ class GlossaryService(GlossaryServiceServicer):
         self._store = store
         self._changes = ThreadPoolExecutor(1, "glossaries")  # one at a time takes the memory for the check
 
-    async def CreateGlossary(self, request: CreateGlossaryRequest, context: Context) -> CreateGlossaryResponse:  # noqa: N802
+    async def CreateGlossary(self, request: CreateGlossaryRequest, call: Call) -> CreateGlossaryResponse:  # noqa: N802
         """Store a glossary."""
         check_request(request)
         created = await self._change(
@@ -61,19 +60,19 @@ class GlossaryService(GlossaryServiceServicer):
         )
         return CreateGlossaryResponse(glossary=stored_to_proto(created))
 
-    async def ListGlossaries(self, request: ListGlossariesRequest, context: Context) -> ListGlossariesResponse:  # noqa: N802
+    async def ListGlossaries(self, request: ListGlossariesRequest, call: Call) -> ListGlossariesResponse:  # noqa: N802
         """List the caller's glossaries."""
         check_request(request)
         return ListGlossariesResponse(glossaries=map(stored_to_proto, await self._in_thread(GlossaryStore.list)))
 
-    async def GetGlossary(self, request: GetGlossaryRequest, context: Context) -> GetGlossaryResponse:  # noqa: N802
+    async def GetGlossary(self, request: GetGlossaryRequest, call: Call) -> GetGlossaryResponse:  # noqa: N802
         """Describe a glossary."""
         check_request(request)
         found = await self._in_thread(lambda store, owner: store.get(owner, request.glossary))
         return GetGlossaryResponse(glossary=stored_to_proto(found))
 
     async def GetGlossaryEntries(  # noqa: N802
-        self, request: GetGlossaryEntriesRequest, context: Context
+        self, request: GetGlossaryEntriesRequest, call: Call
     ) -> GetGlossaryEntriesResponse:
         """Return the entries of a glossary."""
         check_request(request)
@@ -81,7 +80,7 @@ class GlossaryService(GlossaryServiceServicer):
         entries = await self._in_thread(lambda store, owner: store.entries(owner, request.glossary, *languages))
         return GetGlossaryEntriesResponse(entries=entries_to_proto(entries))
 
-    async def UpdateGlossary(self, request: UpdateGlossaryRequest, context: Context) -> UpdateGlossaryResponse:  # noqa: N802
+    async def UpdateGlossary(self, request: UpdateGlossaryRequest, call: Call) -> UpdateGlossaryResponse:  # noqa: N802
         """Replace entries of a glossary, or its name."""
         check_request(request)
         changed = await self._change(
@@ -92,7 +91,7 @@ class GlossaryService(GlossaryServiceServicer):
         )
         return UpdateGlossaryResponse(glossary=stored_to_proto(changed))
 
-    async def DeleteGlossary(self, request: DeleteGlossaryRequest, context: Context) -> DeleteGlossaryResponse:  # noqa: N802
+    async def DeleteGlossary(self, request: DeleteGlossaryRequest, call: Call) -> DeleteGlossaryResponse:  # noqa: N802
         """Delete a glossary."""
         check_request(request)
         deleted = await self._in_thread(lambda store, owner: store.delete(owner, request.glossary))

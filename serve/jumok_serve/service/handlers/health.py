@@ -7,12 +7,12 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthServicer
 
-Context = grpc.aio.ServicerContext[HealthCheckRequest, HealthCheckResponse]
+from jumok_serve.service.rpc.call import Call
+from jumok_serve.service.rpc.error_table import Ending
 
 
-class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
+class Health:
     """Health of services by name; the empty name is the whole server.
 
     Used in the event loop only.
@@ -40,18 +40,18 @@ class Health(HealthServicer):  # type: ignore[misc]  # its package has no types
         self._changed.set()
         self._changed = asyncio.Event()
 
-    async def Check(self, request: HealthCheckRequest, context: Context) -> HealthCheckResponse:  # noqa: N802
+    async def Check(self, request: HealthCheckRequest, call: Call) -> HealthCheckResponse | Ending:  # noqa: N802
         """Return the health of a service."""
         if request.service not in self._serving:
-            await context.abort(grpc.StatusCode.NOT_FOUND, "no such service")
+            return Ending(grpc.StatusCode.NOT_FOUND, "no such service")
         return HealthCheckResponse(status=self._status(request.service))
 
-    async def List(self, request: Any, context: Any) -> Any:  # noqa: N802
+    async def List(self, request: Any, call: Call) -> Any:  # noqa: N802
         """Return the health of every service; grpcio-health-checking has this method since 1.72."""
         states = {service: HealthCheckResponse(status=self._status(service)) for service in self._serving}
         return health_pb2.HealthListResponse(statuses=states)
 
-    async def Watch(self, request: HealthCheckRequest, context: Context) -> AsyncIterator[HealthCheckResponse]:  # noqa: N802
+    async def Watch(self, request: HealthCheckRequest, call: Call) -> AsyncIterator[HealthCheckResponse]:  # noqa: N802
         """Stream the health of a service, known or not, at every change."""
         sent: int | None = None
         while True:

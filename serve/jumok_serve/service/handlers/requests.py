@@ -1,12 +1,10 @@
 """Parsing and validation of requests: options, languages, deadline, attention, unknown fields."""
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
-import grpc
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
@@ -31,9 +29,6 @@ MAX_NAME_CHARACTERS = 100_000
 NAMES = frozenset({"model", "name", "source_language_code", "target_language_code", "glossary", "stored", "format"})
 """Fields that have a name; ``glossary`` is one where it is no message."""
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-"""Context of a call."""
-
 SINGLE_TEXT_FIELDS = {"contents": "content", "contents[0]": "content", "target_prefixes[0]": "target_prefix"}
 
 TranslationMessage: TypeAlias = (
@@ -56,9 +51,9 @@ class ParsedRequest(NamedTuple):
 
 
 def parse_request(
-    model: LoadedModel, request: TranslationMessage, remaining_s: float | None, stored: TermFinder | None = None
+    model: LoadedModel, request: TranslationMessage, deadline: float | None, stored: TermFinder | None = None
 ) -> ParsedRequest:
-    """Parse a request whose deadline is ``remaining_s`` seconds away; ``stored``: the glossary that it names.
+    """Parse a request with a deadline, in ``time.monotonic()`` seconds; ``stored``: the glossary that it names.
 
     Raises:
         InvalidArgumentError: invalid options.
@@ -76,7 +71,7 @@ def parse_request(
         copy_unreadable=request.copy_unreadable,
         **_parse_markup(request),
         terms=request_terms(request.glossary, request.do_not_translate, stored),
-        deadline=deadline_after(remaining_s),
+        deadline=deadline,
         caller=current_caller(),
     )
     num_hypotheses = options.num_hypotheses or (1 if parameters.in_parts else defaults.num_hypotheses)
@@ -135,11 +130,6 @@ def parse_attention_query(request: alignment_pb2.AlignTextRequest) -> AttentionQ
         head=request.head if request.HasField("head") else None,
         each_head=request.each_head,
     )
-
-
-def deadline_after(remaining_s: float | None) -> float | None:
-    """Moment of ``time.monotonic()`` that is ``remaining_s`` seconds away; None without a deadline."""
-    return None if remaining_s is None else time.monotonic() + remaining_s
 
 
 def check_request(message: Message, field: str = "") -> None:

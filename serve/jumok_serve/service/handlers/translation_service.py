@@ -18,8 +18,9 @@ from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.v1.alignment_pb2 import AlignTextRequest, AlignTextResponse
 from jumok_proto.v1.translation_pb2 import (
     CORPUS_ORDER_COMPLETION,
-    CorpusItem,
     CorpusOrder,
+    CorpusResult,
+    CorpusSettings,
     DetectLanguageRequest,
     DetectLanguageResponse,
     ScoreTextRequest,
@@ -27,12 +28,12 @@ from jumok_proto.v1.translation_pb2 import (
     StreamTranslateTextRequest,
     StreamTranslateTextResponse,
     TranslateCorpusRequest,
+    TranslateCorpusResponse,
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.service.handlers.corpus import Corpus
+from jumok_serve.service.handlers.corpus import Corpus, Item, Result, Stream, Written
 from jumok_serve.service.handlers.detection import (
     LanguageDetection,
     detects,
@@ -44,11 +45,9 @@ from jumok_serve.service.handlers.glossary_service import stored_terms
 from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.pivot import submit_over_pivot
 from jumok_serve.service.handlers.requests import (
-    Context,
     ParsedRequest,
     TranslationMessage,
     check_request,
-    deadline_after,
     parse_attention_query,
     parse_request,
     single_text_field_names,
@@ -58,14 +57,15 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.chosen import ChosenModels
 from jumok_serve.service.models.loaded_model import LoadedModel, Scoring
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.rpc.call import current_caller, record_items
+from jumok_serve.service.rpc.call import Call, current_caller, record_items
 from jumok_serve.service.rpc.request_reader import RequestReader
-from jumok_serve.service.rpc.responses import write_response
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.translation import Pending, PendingTexts
 from jumok_serve.text.sentence_boundaries import possible_ends
 from jumok_serve.text.terms import GlossaryStore
 
+MAX_ITEMS = 1024
+"""Items of a message."""
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
 """Open items of a corpus: more than a batch has sentences, so that a finished sentence is replaced at once."""
@@ -75,7 +75,7 @@ MAX_INLINE_ENDS = 4
 CORPUS_ORDERS = CorpusOrder.values()
 
 
-class TranslationService(TranslationServiceServicer):
+class TranslationService:
     """Translates, scores and aligns with the models of a registry.
 
     Attributes:
@@ -96,19 +96,19 @@ class TranslationService(TranslationServiceServicer):
         self._detection = LanguageDetection(models, self._work.tokenizing)
         self.stopping = asyncio.Event()
 
-    async def TranslateText(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:  # noqa: N802
+    async def TranslateText(self, request: TranslateTextRequest, call: Call) -> TranslateTextResponse:  # noqa: N802
         """Translate all texts, or fail; cancellation frees the rows."""
         check_request(request)
         if not detects(request):
-            return await self._translate(request, context)
+            return await self._translate(request, call)
         self._limits.check_num_texts(len(request.contents))
         detected = await self._detection.of_request(request, request.contents)
-        return await translate_by_language(request, detected, lambda group: self._translate(group, context))
+        return await translate_by_language(request, detected, lambda group: self._translate(group, call))
 
-    async def _translate(self, request: TranslateTextRequest, context: Context) -> TranslateTextResponse:
+    async def _translate(self, request: TranslateTextRequest, call: Call) -> TranslateTextResponse:
         """Translate texts of one language."""
         with self._use(request) as chosen:
-            parsed = await self._parse(chosen, request, context)
+            parsed = await self._parse(chosen, request, call)
             self._limits.check_num_texts(len(request.contents))
             contents, prefixes = [*request.contents], [*request.target_prefixes]  # each access decodes them anew
             self._limits.check_lengths(contents=contents, target_prefixes=prefixes)
@@ -128,16 +128,16 @@ class TranslationService(TranslationServiceServicer):
                 finally:
                     pending.cancel()
 
-    async def StreamTranslateText(  # type: ignore[override]  # noqa: N802 - writes its responses itself
+    async def StreamTranslateText(  # noqa: N802 - writes its responses itself
         self,
         request: StreamTranslateTextRequest,
-        context: Context,
+        call: Call,
     ) -> None:
         """Translate a text, and write its growing stable prefix, skipping old states."""
         check_request(request)
         request, detected = await self._detection.resolve(request, request.content)
         with self._use(request) as chosen:
-            parsed = await self._parse(chosen, request, context)
+            parsed = await self._parse(chosen, request, call)
             self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
             progress = asyncio.Event()
             prefixes = [request.target_prefix] if request.target_prefix else None
@@ -151,7 +151,7 @@ class TranslationService(TranslationServiceServicer):
                     on_progress=lambda: self._wakeups.call_soon(progress.set),
                 )
                 try:
-                    await self._write_progress(pending, progress, context)
+                    await self._write_progress(pending, progress, call)
 
                     def make_response() -> StreamTranslateTextResponse:
                         (translation,) = with_confidence(pending, detected).collect()
@@ -164,11 +164,11 @@ class TranslationService(TranslationServiceServicer):
                     max_tokens = _max_tokens(chosen, parsed, pending, [request.content])
                     attends = parsed.parameters.attends
                     response = await self._work.run(make_response, attends, max_tokens)
-                    await write_response(context, response, counted=True)
+                    await call.write(response, counted=True)
                 finally:
                     pending.cancel()
 
-    async def _write_progress(self, pending: Pending, progress: asyncio.Event, context: Context) -> None:
+    async def _write_progress(self, pending: Pending, progress: asyncio.Event, call: Call) -> None:
         """Write the stable beginning of a translation until it is done."""
         for future in pending.futures:
             future.add_done_callback(lambda _: self._wakeups.call_soon(progress.set))
@@ -179,23 +179,40 @@ class TranslationService(TranslationServiceServicer):
             (stable,) = pending.stable_texts()
             if len(stable) > len(sent):
                 sent = stable
-                await write_response(context, StreamTranslateTextResponse(stable_text=stable), counted=True)
+                await call.write(StreamTranslateTextResponse(stable_text=stable), counted=True)
 
-    async def TranslateCorpus(  # type: ignore[override]  # noqa: N802 - writes its responses itself
+    async def TranslateCorpus(  # noqa: N802 - writes its responses itself
         self,
         requests: RequestReader,
-        context: Context,
+        call: Call,
     ) -> None:
         """Translate a stream of items, window by window; cancellation frees all rows."""
-        await self.translate_corpus(requests, context, self.stopping)
-
-    async def translate_corpus(self, requests: RequestReader, context: Context, stopping: asyncio.Event) -> None:
-        """Translate a stream of items until an event, after which no further item is read."""
         first = cast("TranslateCorpusRequest | None", await requests.next())
         if first is None or not first.HasField("settings"):
             raise InvalidArgumentError("the first message must carry settings", field="settings")
         check_request(first)
-        settings = first.settings
+        settings = CorpusSettings()
+        settings.CopyFrom(first.settings)  # a part of a message keeps all of it in memory
+        unread = [_items(first)]
+        del first
+
+        async def read(busy: Callable[[], bool]) -> Sequence[Item] | None:
+            if unread:
+                return unread.pop()
+            message = cast("TranslateCorpusRequest | None", await requests.next(busy))
+            if message is None:
+                return None
+            check_request(message)
+            if message.HasField("settings"):
+                raise InvalidArgumentError("settings are allowed in the first message only", field="settings")
+            return _items(message)
+
+        await self.translate_corpus(settings, call, Stream(read, _corpus_response, call.write), self.stopping)
+
+    async def translate_corpus(
+        self, settings: CorpusSettings, call: Call, stream: Stream[Written], stopping: asyncio.Event
+    ) -> None:
+        """Translate a stream of items until an event, after which no further item is read."""
         if not 0 <= settings.window <= MAX_WINDOW:
             raise InvalidArgumentError(
                 f"window must be at most {MAX_WINDOW}, and at least 1 or left out, got {settings.window}",
@@ -205,7 +222,7 @@ class TranslationService(TranslationServiceServicer):
             raise InvalidArgumentError(f"order has the unknown value {settings.order}", field="order")
         example = self._detection.example(settings)
         with self._use(example) as chosen:
-            parsed = await self._parse(chosen, example, context)
+            parsed = await self._parse(chosen, example, call)
         self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
 
         parsed_for = {} if detects(settings) else {settings.source_language_code: parsed}
@@ -214,13 +231,13 @@ class TranslationService(TranslationServiceServicer):
             """Parse the settings once for each source language."""
             if source not in parsed_for:
                 try:
-                    parsed_for[source] = await self._parse(chosen, with_source(settings, source), context)
+                    parsed_for[source] = await self._parse(chosen, with_source(settings, source), call)
                 except OverloadedError:  # calls that wait for memory hold none, or they would wait for each other
                     parsed_for.clear()
                     raise
             return parsed_for[source]
 
-        async def submit(item: CorpusItem) -> Pending:
+        async def submit(item: Item) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
             self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
             detected = await self._detection.of_item(settings, item.content)
@@ -236,8 +253,7 @@ class TranslationService(TranslationServiceServicer):
                 return with_confidence(pending, detected)
 
         corpus = Corpus(
-            requests=requests,
-            context=context,
+            stream=stream,
             window=min(settings.window or DEFAULT_WINDOW, self._limits.max_hypotheses // parsed.num_hypotheses),
             in_order=settings.order != CORPUS_ORDER_COMPLETION,
             submit=submit,
@@ -247,16 +263,16 @@ class TranslationService(TranslationServiceServicer):
             record=record_items(),
         )
         with self._work.attention_slot(parsed.parameters.attends):
-            await corpus.run(first.items)
+            await corpus.run()
 
-    async def DetectLanguage(self, request: DetectLanguageRequest, context: Context) -> DetectLanguageResponse:  # noqa: N802
+    async def DetectLanguage(self, request: DetectLanguageRequest, call: Call) -> DetectLanguageResponse:  # noqa: N802
         """Detect the languages of all texts."""
         check_request(request)
         self._limits.check_num_texts(len(request.contents))
         self._limits.check_lengths(contents=request.contents)
         return detected_to_proto(await self._detection.rank(request.contents))
 
-    async def ScoreText(self, request: ScoreTextRequest, context: Context) -> ScoreTextResponse:  # noqa: N802
+    async def ScoreText(self, request: ScoreTextRequest, call: Call) -> ScoreTextResponse:  # noqa: N802
         """Score all targets, or fail; a cancelled call stops between two batches."""
         check_request(request)
         with self._use(request) as chosen:
@@ -272,7 +288,7 @@ class TranslationService(TranslationServiceServicer):
                     target_language=request.target_language_code,
                     length_penalty=request.length_penalty if request.HasField("length_penalty") else None,
                     truncate=request.truncate,
-                    deadline=deadline_after(context.time_remaining()),
+                    deadline=call.deadline,
                     caller=current_caller(),
                 ),
             )
@@ -282,7 +298,7 @@ class TranslationService(TranslationServiceServicer):
             finally:
                 scoring.cancel()
 
-    async def AlignText(self, request: AlignTextRequest, context: Context) -> AlignTextResponse:  # noqa: N802
+    async def AlignText(self, request: AlignTextRequest, call: Call) -> AlignTextResponse:  # noqa: N802
         """Align all texts, or fail; cancellation frees the rows and stops."""
         check_request(request)
         with self._use(request) as chosen:
@@ -298,7 +314,7 @@ class TranslationService(TranslationServiceServicer):
                     source_language=request.source_language_code,
                     target_language=request.target_language_code,
                     truncate=request.truncate,
-                    deadline=deadline_after(context.time_remaining()),
+                    deadline=call.deadline,
                     caller=current_caller(),
                 ),
             )
@@ -316,10 +332,10 @@ class TranslationService(TranslationServiceServicer):
         """Keep the models of a request open."""
         return self._models.use(request.model, request.source_language_code, request.target_language_code)
 
-    async def _parse(self, chosen: ChosenModels, request: TranslationMessage, context: Context) -> ParsedRequest:
+    async def _parse(self, chosen: ChosenModels, request: TranslationMessage, call: Call) -> ParsedRequest:
         """Parse a request, and read the stored glossary that it names."""
         stored = await stored_terms(self._glossaries, chosen, request)
-        return parse_request(chosen.last, request, context.time_remaining(), stored)
+        return parse_request(chosen.last, request, call.deadline, stored)
 
     async def _submit(
         self,
@@ -361,6 +377,28 @@ class TranslationService(TranslationServiceServicer):
             run=lambda work: self._work.run(work, False, max_tokens),
             wakeups=self._wakeups,
         )
+
+
+def _items(message: TranslateCorpusRequest) -> list[Item]:
+    if len(message.items) > MAX_ITEMS:
+        raise InvalidArgumentError(
+            f"a message takes at most {MAX_ITEMS} items, got {len(message.items)}; send several", field="items"
+        )
+    return [Item(item.id, item.content, item.target_prefix) for item in message.items]
+
+
+def _corpus_response(results: Sequence[Result]) -> TranslateCorpusResponse:
+    return TranslateCorpusResponse(
+        results=[
+            CorpusResult(
+                id=one.id,
+                translation=None if one.translation is None else translation_to_proto(one.translation),
+                timings=None if one.timings is None else timings_to_proto(one.timings),
+                error=one.error,
+            )
+            for one in results
+        ]
+    )
 
 
 def _scored(scoring: Scoring) -> Generator[int, None, ScoreTextResponse]:

@@ -4,15 +4,15 @@ import heapq
 import random
 import re
 import time
+from collections.abc import Awaitable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
-from jumok_proto.results import Timings
-from jumok_proto.v1.translation_pb2 import Translation
+from jumok_proto.results import Timings, Translation
 from jumok_serve.service.address import account_of
 from jumok_serve.service.rpc.open_calls import OpenCalls
 from jumok_serve.service.rpc.unread_responses import UnreadResponses
@@ -69,6 +69,22 @@ class CorpusRecord:
         (heapq.heapreplace if full else heapq.heappush)(self.slowest, times)
 
 
+class Write(Protocol):
+    """Writer of the messages of a streamed response."""
+
+    def __call__(self, message: Message, /, *, counted: bool = False) -> Awaitable[None]:
+        """Write a message; raises as `responses.write_response`.
+
+        Args:
+            counted: True to count it until it is read.
+        """
+
+
+def closed(message: Message, /, *, counted: bool = False) -> Awaitable[None]:
+    """Refuse a message of a call that is not open, or has one response."""
+    raise RuntimeError("this call takes no message")
+
+
 @dataclass(slots=True, kw_only=True)
 class Call:
     """A call from its arrival to its end.
@@ -84,6 +100,8 @@ class Call:
         counted_by: count of open calls that holds the call; None before it is admitted.
         response: last message of the response.
         corpus: results of a corpus; None for other calls.
+        deadline: last moment for the response, in ``time.monotonic()`` seconds; None: no limit.
+        write: writes a message of a streamed response.
         started: arrival, in ``time.monotonic()`` seconds.
         duration_s: duration, set at the end.
         code: name of the final status, set at the end.
@@ -100,6 +118,8 @@ class Call:
     counted_by: OpenCalls | None = None
     response: Message | None = None
     corpus: CorpusRecord | None = None
+    deadline: float | None = None
+    write: Write = closed
     started: float = field(default_factory=time.monotonic)
     duration_s: float = 0.0
     code: str = ""

@@ -9,7 +9,7 @@ from typing import Protocol
 from jumok_proto.errors import JumokError, OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.service.rpc.access import AccessControl
-from jumok_serve.service.rpc.call import CALL, Call
+from jumok_serve.service.rpc.call import CALL, Call, closed
 
 
 class CallObserver(Protocol):
@@ -60,6 +60,7 @@ class CallGate:
             observer.ended(call)
         # The context of a timer keeps the call until the timer is due, a cancelled one too: some 100 at a time.
         call.request = call.response = None
+        call.write = closed
 
     def identify(self, call: Call) -> None:
         """Find the caller of a call that is opened later; one that is refused now counts as an ended call.

@@ -3,8 +3,10 @@
 import asyncio
 import inspect
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any, cast
 
 import grpc
@@ -13,7 +15,7 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from jumok_proto.errors import InternalError
-from jumok_serve.service.rpc.call import CALL, current_request_id
+from jumok_serve.service.rpc.call import CALL, Call, current_request_id
 from jumok_serve.service.rpc.error_table import Ending, drop_frames, is_expected, to_ending
 from jumok_serve.service.rpc.request_reader import Intake, RequestFormat, RequestReader
 from jumok_serve.service.rpc.responses import CallerLeftError, write_response
@@ -21,8 +23,8 @@ from jumok_serve.service.rpc.responses import CallerLeftError, write_response
 logger = logging.getLogger(__name__)
 
 Context = grpc.aio.ServicerContext[Message, Message]
-Method = Callable[[Any, Context], Awaitable[Message | None]]
-Generator = Callable[[Any, Context], AsyncIterator[Message]]
+Method = Callable[[Any, Call], Awaitable[Message | Ending | None]]
+Generator = Callable[[Any, Call], AsyncIterator[Message]]
 
 HANDLER_TYPES: dict[bool, Callable[..., Any]] = {
     False: grpc.stream_unary_rpc_method_handler,
@@ -59,10 +61,10 @@ def _as_writer(method: Method | Generator) -> Method:
     if not inspect.isasyncgenfunction(method):
         return cast("Method", method)
 
-    async def write(request: Any, context: Context) -> None:
-        async with aclosing(method(request, context)) as responses:
+    async def write(request: Any, call: Call) -> None:
+        async with aclosing(method(request, call)) as responses:
             async for response in responses:
-                await write_response(context, response)
+                await call.write(response)
 
     return write
 
@@ -76,12 +78,15 @@ def _with_error_boundary(
 
     async def respond(_: object, context: Context) -> Message | Ending | None:
         call = CALL.get()
+        remaining_s = context.time_remaining()
+        call.deadline = None if remaining_s is None else time.monotonic() + remaining_s
+        call.write = partial(write_response, call, context)
         reader = RequestReader(context, call.account, intake, request_format)
         try:
             if requests_stream:
-                return await method(reader, context)
+                return await method(reader, call)
             call.request = await reader.only()
-            return await method(call.request, context)
+            return await method(call.request, call)
         except grpc.aio.AbortError:  # its status is set
             raise
         except asyncio.CancelledError as error:

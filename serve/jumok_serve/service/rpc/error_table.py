@@ -31,13 +31,13 @@ class Ending(NamedTuple):
 
     Attributes:
         reason: cause, in capitals.
-        status: serialized ``google.rpc.Status``.
+        status: serialized ``google.rpc.Status``; empty: the call has none.
     """
 
     code: grpc.StatusCode
     message: str
-    reason: str
-    status: bytes
+    reason: str = ""
+    status: bytes = b""
 
 
 def is_expected(error: Exception) -> bool:

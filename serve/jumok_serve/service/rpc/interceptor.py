@@ -137,7 +137,9 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
 async def _abort(context: Context, ending: Ending, request_id: str) -> None:
     """End a call with a status and its details."""
-    details = ((REQUEST_ID, request_id), ("grpc-status-details-bin", ending.status))
+    details: tuple[tuple[str, str | bytes], ...] = ((REQUEST_ID, request_id),)
+    if ending.status:
+        details = (*details, ("grpc-status-details-bin", ending.status))
     # The call may have ended: the caller left, or gRPC refused its message.
     with suppress(grpc.aio.InternalError):
         try:

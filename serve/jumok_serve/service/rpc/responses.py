@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from jumok_serve.service.rpc.call import CALL
+from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.unread_responses import UnreadResponse
 
 
@@ -16,9 +16,9 @@ class CallerLeftError(asyncio.CancelledError):
 
 
 async def write_response(
-    context: "grpc.aio.ServicerContext[Any, Any]", message: Message, *, counted: bool = False
+    call: Call, context: "grpc.aio.ServicerContext[Any, Any]", message: Message, /, *, counted: bool = False
 ) -> None:
-    """Write a response of a stream.
+    """Write a response of a stream over gRPC.
 
     Args:
         counted: True to count it until it is read; False for a stream that its client reads at its own pace.
@@ -27,8 +27,7 @@ async def write_response(
         CallerLeftError: gRPC cancels a call then, but a response that is being written fails first.
         OverloadedError: other counted responses that the caller has not read leave no room.
     """
-    call = CALL.get(None)
-    unread = None if call is None or call.unread is None else UnreadResponse(call.unread, call.account, call.peer)
+    unread = None if call.unread is None else UnreadResponse(call.unread, call.account, call.peer)
     try:
         if unread is not None and counted:
             unread.hold(message.ByteSize())
@@ -44,8 +43,7 @@ async def write_response(
     finally:
         if unread is not None:
             unread.close()
-    if call is not None:
-        call.response = message
+    call.response = message
 
 
 async def written(call: Callable[[Callable[[Message], Awaitable[None]]], Awaitable[None]]) -> AsyncGenerator[Message]:

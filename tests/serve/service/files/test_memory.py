@@ -11,13 +11,15 @@ import pytest
 from google.rpc.status_pb2 import Status
 
 from jumok_proto.errors import DeadlineExceededError
-from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
+from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
-from jumok_proto.v1.translation_pb2 import CorpusResult, TranslateCorpusResponse
+from jumok_proto.v1.translation_pb2 import CorpusSettings
 from jumok_serve.service.handlers import file_service
+from jumok_serve.service.handlers.corpus import Result, Stream
 from jumok_serve.service.handlers.file_service import CHARACTERS_PER_MESSAGE, MAX_UPLOADS, FileService, take_pieces
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc import byte_budget
+from jumok_serve.service.rpc.call import Call
 from jumok_serve.text.files.document import FORMATS, needed_memory
 from jumok_serve.text.files.pieces import TAGS
 from tests.support.hang import HANG_S, until
@@ -169,7 +171,7 @@ def test_a_file_that_arrives_byte_by_byte_is_not_waited_for() -> None:
     async def scenario() -> None:
         call: Any = FileService(refuse_all, ServiceLimits(upload_s=0.05)).TranslateFile
         with pytest.raises(DeadlineExceededError, match=r"the file did not arrive within 0\.1 s"):
-            await call(Trickle(b"a" * 8 * MEGABYTE, size=1), Context())
+            await call(Trickle(b"a" * 8 * MEGABYTE, size=1), counting_call()[0])
 
     asyncio.run(scenario())
 
@@ -190,37 +192,36 @@ def test_messages_are_freed_while_the_next_one_is_waited_for() -> None:
 
     async def scenario() -> None:
         call: Any = FileService(refuse_all, ServiceLimits()).TranslateFile
-        await call(Kept(b"a\n" * MEGABYTE), Context())
+        await call(Kept(b"a\n" * MEGABYTE), counting_call()[0])
 
     asyncio.run(scenario())
     assert held == [0, 0, 0]
 
 
-class Context:
-    """Counts the bytes that are written."""
+def counting_call() -> tuple[Call, list[int]]:
+    """Make a call, and the list of the bytes that are written to it."""
+    written: list[int] = []
 
-    written = 0
-    done = time_remaining = staticmethod(lambda: None)
-
-    async def write(self, response: TranslateFileResponse) -> None:
-        self.written += len(response.file)
+    async def write(response: Any, /, *, counted: bool = False) -> None:
+        written.append(len(response.file))
         await asyncio.sleep(0)
 
+    return Call(method="/jumok.v1.FileService/TranslateFile", request_id="a", write=write), written
 
-async def refuse_all(texts: Any, context: Any) -> None:
+
+async def refuse_all(settings: CorpusSettings, call: Call, stream: Stream[Any]) -> None:
     """Stand for a corpus whose items are refused."""
-    while (request := await texts.next()) is not None:
-        results = [CorpusResult(id=item.id, error=Status()) for item in request.items]
-        await context.write(TranslateCorpusResponse(results=results))
+    while (items := await stream.read(lambda: False)) is not None:
+        await stream.write(stream.make([Result(item.id, error=Status()) for item in items]))
 
 
 def peak_of_calls(limits: ServiceLimits, file: bytes) -> int:
     """Most bytes of memory while a caller sends a file eight times at once."""
-    contexts = [Context() for _ in range(8)]
+    calls = [counting_call() for _ in range(8)]
 
     async def scenario() -> None:
-        call: Any = FileService(refuse_all, limits).TranslateFile
-        await asyncio.gather(*(call(Requests(file), context) for context in contexts))
+        translate: Any = FileService(refuse_all, limits).TranslateFile
+        await asyncio.gather(*(translate(Requests(file), call) for call, _ in calls))
 
     tracemalloc.start()
     try:
@@ -228,7 +229,7 @@ def peak_of_calls(limits: ServiceLimits, file: bytes) -> int:
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert [context.written for context in contexts] == 8 * [len(file)]
+    assert [sum(written) for _, written in calls] == 8 * [len(file)]
     return peak
 
 

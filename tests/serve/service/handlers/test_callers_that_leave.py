@@ -111,7 +111,8 @@ def test_a_write_to_a_caller_that_has_left_is_a_cancellation() -> None:
 
     def written(error: Exception, done: bool) -> None:
         context: Any = Context(error, done)
-        asyncio.run(write_response(context, pb.TranslateCorpusResponse()))
+        call = Call(method="/a/B", request_id="a")
+        asyncio.run(write_response(call, context, pb.TranslateCorpusResponse()))
 
     with pytest.raises(asyncio.CancelledError):
         written(grpc.aio.InternalError('Failed "execute_batch"'), False)
