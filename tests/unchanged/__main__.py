@@ -45,7 +45,7 @@ UNSTEADY_TEXTS = re.compile(
 
 
 class Answer(NamedTuple):
-    """What a call got."""
+    """Status and content that a call got."""
 
     status: str
     content: str
