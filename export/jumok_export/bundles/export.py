@@ -287,7 +287,7 @@ def describe_provenance(
 ) -> Provenance:
     """The manifest's entry for a bundle's origin: the time, this command, the installed packages."""
     return Provenance(
-        created=datetime.now(UTC).replace(microsecond=0),
+        created=datetime.now(UTC).replace(microsecond=0),  # noqa: TID251 - a date
         command=shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
         versions={package: metadata.version(package) for package in PACKAGES if find_spec(package)},
         training_data=training_data,
