@@ -31,7 +31,7 @@ LEAVES_AFTER_S = 2.0
 TRIES = 5
 """Of a request beside which health waited for too long; the shortest wait counts, as others use the machine too."""
 SHOWN = 20
-LATER_MIB = 150
+LATER_MIB = 200
 """More memory after all requests: what glossaries, models and terms that are kept may take."""
 STATUSES = frozenset(HTTP_STATUSES.values()) - {501} | {200, 201, 204, 404, 405, 413, 421}
 LEFT = "left"
