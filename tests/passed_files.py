@@ -20,7 +20,7 @@ from jumok import Client
 
 ROOT = Path(__file__).parents[1]
 BUNDLE = ROOT / "models/multi30k-en-de-transformer"
-PACKAGES = ("clients/", "proto/", "serve/")
+PACKAGES = ("proto/", "serve/")
 TEXT = "A man in a blue shirt is standing on a ladder."
 WATCHED = """
 import json, pathlib, signal, sys, threading

@@ -5,7 +5,7 @@ from collections import OrderedDict
 from typing import Final, NamedTuple
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_proto.term_conversion import kinds_from_proto
+from jumok_proto.term_conversion import kinds_from_proto as placeholder_kinds_from_proto
 from jumok_proto.v1 import translation_pb2
 from jumok_serve.tasks.terms import TermFinder, TermMatch
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
@@ -105,7 +105,7 @@ def _read(terms: RequestTerms) -> _Read:
         entries[entry.source] = tuple(entry.targets)
     copied = translation_pb2.DoNotTranslate.FromString(terms.do_not_translate)
     try:
-        kinds = kinds_from_proto(copied.kinds)
+        kinds = placeholder_kinds_from_proto(copied.kinds)
     except ValueError as error:
         raise InvalidArgumentError(str(error), field="do_not_translate") from error
     glossary = Glossary(entries)
