@@ -102,8 +102,8 @@ class Binding:
 
     def run(self) -> None:
         """Run the session once."""
-        for copy, array in self._shared.values():
-            copy.update_inplace(np.ascontiguousarray(array))
+        for shared, array in self._shared.values():
+            shared.update_inplace(np.ascontiguousarray(array))
         self._session.run_with_iobinding(self._binding)
 
     def outputs(self) -> list[OrtValue]:
