@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from itertools import chain
+from typing import Any, cast
 
 from google.protobuf.duration_pb2 import Duration
 
@@ -53,6 +54,11 @@ _EARLY_STOPPING: dict[EarlyStopping | None, decoding_pb2.EarlyStopping.ValueType
 }
 _EARLY_STOPPING_BACK = {number: value for value, number in _EARLY_STOPPING.items()}
 
+_TOKEN_IDS = {"suppress_tokens", "end_tokens"}
+"""Options that are sequences of token ids."""
+_DEFAULTS = [name for name in Options.__annotations__ if name in DecodingDefaults.__annotations__]
+"""Options with a default of the model."""
+
 
 def markup_to_proto(kind: MarkupKind | None) -> translation_pb2.Markup.ValueType:
     """Make the value of a markup; raise ValueError for an unknown one."""
@@ -93,52 +99,22 @@ def options_to_proto(options: Options) -> decoding_pb2.DecodingOptions:
         TypeError: a value has the wrong type.
         ValueError: a value is out of range.
     """
-    return decoding_pb2.DecodingOptions(
-        beam_size=options.get("beam_size"),
-        num_hypotheses=options.get("num_hypotheses"),
-        length_penalty=options.get("length_penalty"),
-        early_stopping=_EARLY_STOPPING[options.get("early_stopping")],
-        min_length=options.get("min_length"),
-        max_length=options.get("max_length"),
-        no_repeat_ngram_size=options.get("no_repeat_ngram_size"),
-        repetition_penalty=options.get("repetition_penalty"),
-        suppress_tokens=_tokens(options.get("suppress_tokens")),
-        end_tokens=_tokens(options.get("end_tokens")),
-        forced_first_token=options.get("forced_first_token"),
-        sample=options.get("sample"),
-        temperature=options.get("temperature"),
-        top_k=options.get("top_k"),
-        top_p=options.get("top_p"),
-        seed=options.get("seed"),
-        coverage_penalty=options.get("coverage_penalty"),
-        replace_unknowns=options.get("replace_unknowns"),
-    )
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
+    for name in _TOKEN_IDS & given.keys():
+        given[name] = TokenIds(ids=given[name])
+    given["early_stopping"] = _EARLY_STOPPING[options.get("early_stopping")]
+    return decoding_pb2.DecodingOptions(**given)
 
 
 def options_from_proto(message: decoding_pb2.DecodingOptions) -> Options:
     """Read options; raise ValueError for an unknown value of early stopping."""
     if message.early_stopping not in _EARLY_STOPPING_BACK:
         raise ValueError(f"early_stopping has the unknown value {message.early_stopping}")
-    return Options(
-        beam_size=message.beam_size if message.HasField("beam_size") else None,
-        num_hypotheses=message.num_hypotheses if message.HasField("num_hypotheses") else None,
-        length_penalty=message.length_penalty if message.HasField("length_penalty") else None,
-        early_stopping=_EARLY_STOPPING_BACK[message.early_stopping],
-        min_length=message.min_length if message.HasField("min_length") else None,
-        max_length=message.max_length if message.HasField("max_length") else None,
-        no_repeat_ngram_size=message.no_repeat_ngram_size if message.HasField("no_repeat_ngram_size") else None,
-        repetition_penalty=message.repetition_penalty if message.HasField("repetition_penalty") else None,
-        suppress_tokens=tuple(message.suppress_tokens.ids) if message.HasField("suppress_tokens") else None,
-        end_tokens=tuple(message.end_tokens.ids) if message.HasField("end_tokens") else None,
-        forced_first_token=message.forced_first_token if message.HasField("forced_first_token") else None,
-        sample=message.sample if message.HasField("sample") else None,
-        temperature=message.temperature if message.HasField("temperature") else None,
-        top_k=message.top_k if message.HasField("top_k") else None,
-        top_p=message.top_p if message.HasField("top_p") else None,
-        seed=message.seed if message.HasField("seed") else None,
-        coverage_penalty=message.coverage_penalty if message.HasField("coverage_penalty") else None,
-        replace_unknowns=message.replace_unknowns if message.HasField("replace_unknowns") else None,
-    )
+    values: dict[str, Any] = dict.fromkeys(Options.__annotations__)
+    for field, value in message.ListFields():
+        values[field.name] = tuple(value.ids) if field.name in _TOKEN_IDS else value
+    values["early_stopping"] = _EARLY_STOPPING_BACK[message.early_stopping]
+    return cast("Options", values)
 
 
 def response_to_proto(translations: Sequence[Translation], timings: Timings) -> translation_pb2.TranslateTextResponse:
@@ -232,25 +208,7 @@ def model_to_proto(model: Model) -> model_pb2.Model:
         default_language_pair=_pair_to_proto(model.default_pair) if model.default_pair else None,
         max_source_length=model.max_source_length,
         max_target_length=model.max_target_length,
-        default_options=options_to_proto(
-            Options(
-                beam_size=defaults.beam_size,
-                num_hypotheses=defaults.num_hypotheses,
-                length_penalty=defaults.length_penalty,
-                early_stopping=defaults.early_stopping,
-                min_length=defaults.min_length,
-                max_length=defaults.max_length,
-                no_repeat_ngram_size=defaults.no_repeat_ngram_size,
-                repetition_penalty=defaults.repetition_penalty,
-                suppress_tokens=defaults.suppress_tokens,
-                end_tokens=defaults.end_tokens,
-                forced_first_token=defaults.forced_first_token,
-                sample=defaults.sample,
-                temperature=defaults.temperature,
-                top_k=defaults.top_k,
-                top_p=defaults.top_p,
-            )
-        ),
+        default_options=options_to_proto(cast("Options", {name: getattr(defaults, name) for name in _DEFAULTS})),
         constraints=model_pb2.DecodingConstraints(
             begin_suppress_tokens=_tokens(defaults.begin_suppress_tokens),
             bad_words=[TokenIds(ids=word) for word in defaults.bad_words],
@@ -266,6 +224,10 @@ def model_to_proto(model: Model) -> model_pb2.Model:
 def model_from_proto(message: model_pb2.Model) -> Model:
     """Read the description of a model."""
     options, constraints = message.default_options, message.constraints
+    values: dict[str, Any] = {name: getattr(options, name) for name in _DEFAULTS}
+    values |= {name: tuple(values[name].ids) for name in _TOKEN_IDS}
+    values["early_stopping"] = _EARLY_STOPPING_BACK.get(options.early_stopping) or False
+    values["forced_first_token"] = options.forced_first_token if options.HasField("forced_first_token") else None
     has_default = message.HasField("default_language_pair")
     return Model(
         name=message.name,
@@ -278,21 +240,7 @@ def model_from_proto(message: model_pb2.Model) -> Model:
         max_source_length=message.max_source_length,
         max_target_length=message.max_target_length,
         defaults=DecodingDefaults(
-            beam_size=options.beam_size,
-            num_hypotheses=options.num_hypotheses,
-            length_penalty=options.length_penalty,
-            early_stopping=_EARLY_STOPPING_BACK.get(options.early_stopping) or False,
-            min_length=options.min_length,
-            max_length=options.max_length,
-            no_repeat_ngram_size=options.no_repeat_ngram_size,
-            repetition_penalty=options.repetition_penalty,
-            suppress_tokens=tuple(options.suppress_tokens.ids),
-            end_tokens=tuple(options.end_tokens.ids),
-            forced_first_token=options.forced_first_token if options.HasField("forced_first_token") else None,
-            sample=options.sample,
-            temperature=options.temperature,
-            top_k=options.top_k,
-            top_p=options.top_p,
+            **values,
             begin_suppress_tokens=tuple(constraints.begin_suppress_tokens.ids),
             bad_words=tuple(tuple(word.ids) for word in constraints.bad_words),
             forced_last_tokens=tuple(constraints.forced_last_tokens.ids),

@@ -4,7 +4,8 @@ import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from functools import partial
+from typing import Any
 
 import grpc
 import numpy as np
@@ -14,35 +15,19 @@ import jumok
 from jumok import _validation
 from jumok._transport.channel import MAX_MESSAGE_BYTES
 from jumok_proto.parameters import parameter_name
-from jumok_proto.v1 import decoding_pb2, translation_pb2
+from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
 from jumok_serve.errors import BundleError, ModelFailedError
-from tests.support.servers.scripted import TIMINGS, Scripted, capitals
+from tests.support.clients import Call, await_, wait
+from tests.support.servers.scripted import TIMINGS, Scripted, capitals, itself, length
+
+both = pytest.mark.parametrize("call", [wait, await_])
+both_translate = pytest.mark.parametrize("translate", [partial(wait, "translate"), partial(await_, "translate")])
+Translate = Callable[..., Any]
+EVERYTHING: dict[str, Any] = {"source_language": "en", "target_language": "de", "truncate": True, "model": "m"}
 
 
-class Translate(Protocol):
-    """One call of a client that lives no longer."""
-
-    def __call__(self, address: str, texts: Any, **options: Any) -> Any: ...
-
-
-def wait(address: str, texts: Any, **options: Any) -> Any:
-    with jumok.Client(address, max_attempts=1) as client:
-        return client.translate(texts, **options)
-
-
-def await_(address: str, texts: Any, **options: Any) -> Any:
-    async def scenario() -> Any:
-        async with jumok.AsyncClient(address, max_attempts=1) as client:
-            return await client.translate(texts, **options)
-
-    return asyncio.run(scenario())
-
-
-both = pytest.mark.parametrize("translate", [wait, await_])
-
-
-@both
+@both_translate
 def test_a_text_gives_a_translation_and_a_sequence_a_list(translate: Translate, address: str) -> None:
     assert translate(address, "a") == capitals("a")
     assert translate(address, ["a", "b"]) == [capitals("a"), capitals("b")]
@@ -50,7 +35,7 @@ def test_a_text_gives_a_translation_and_a_sequence_a_list(translate: Translate, 
     assert translate(address, "a").timings == TIMINGS
 
 
-@both
+@both_translate
 def test_only_what_is_set_is_sent(translate: Translate, address: str, service: Scripted) -> None:
     translate(address, "a")
     translate(
@@ -74,12 +59,9 @@ def test_only_what_is_set_is_sent(translate: Translate, address: str, service: S
         seed=2**40,
         coverage_penalty=1,
         replace_unknowns=True,
-        source_language="en",
-        target_language="de",
         target_prefix="Ein",
         attention=True,
-        truncate=True,
-        model="m",
+        **EVERYTHING,
     )
     plain, full = service.requests
     assert plain == translation_pb2.TranslateTextRequest(
@@ -117,77 +99,163 @@ def test_only_what_is_set_is_sent(translate: Translate, address: str, service: S
 
 
 @both
+def test_a_pair_gives_a_score_and_sequences_a_list(call: Call, address: str, service: Scripted) -> None:
+    assert call("score", address, "a", "bc") == length("bc")
+    assert call("score", address, ["a", "b"], ("c", "de"), length_penalty=0, **EVERYTHING) == [
+        length("c"),
+        length("de"),
+    ]
+    plain, full = service.score_requests
+    assert plain == translation_pb2.ScoreTextRequest(contents=["a"], targets=["bc"])
+    assert full == translation_pb2.ScoreTextRequest(
+        contents=["a", "b"],
+        targets=["c", "de"],
+        source_language_code="en",
+        target_language_code="de",
+        length_penalty=0.0,
+        truncate=True,
+        model="m",
+    )
+
+
+@both
+def test_a_text_has_an_alignment_and_sequences_a_list(call: Call, address: str, service: Scripted) -> None:
+    assert call("align", address, "a") == itself("a")
+    assert call("align", address, "a", "b", layer=0) == itself("a")
+    asked: dict[str, Any] = {"kinds": ("encoder", "decoder"), "head": 3, "each_head": True}
+    assert call("align", address, ["a", "b"], [None, "c"], **asked, **EVERYTHING) == [itself("a"), itself("b")]
+    plain, given, full = service.align_requests
+    cross = [alignment_pb2.ATTENTION_KIND_CROSS]
+    assert plain == alignment_pb2.AlignTextRequest(contents=["a"], kinds=cross)
+    assert given == alignment_pb2.AlignTextRequest(contents=["a"], targets=["b"], kinds=cross, layer=0)
+    assert full == alignment_pb2.AlignTextRequest(
+        contents=["a", "b"],
+        targets=["", "c"],
+        kinds=[alignment_pb2.ATTENTION_KIND_ENCODER, alignment_pb2.ATTENTION_KIND_DECODER],
+        head=3,
+        each_head=True,
+        source_language_code="en",
+        target_language_code="de",
+        truncate=True,
+        model="m",
+    )
+
+
+@both_translate
 def test_every_text_has_its_own_prefix_or_none(translate: Translate, address: str, service: Scripted) -> None:
     translate(address, ["a", "b", "c"], target_prefix=["A", None, ""])
     assert list(service.requests[0].target_prefixes) == ["A", "", ""]
 
 
-@both
+@both_translate
 def test_an_unknown_option_is_a_type_error(translate: Translate, address: str, service: Scripted) -> None:
     with pytest.raises(TypeError, match="no such option: beams, patience; decoding options are beam_size, "):
         translate(address, "a", beams=3, patience=1.0, beam_size=2)
     assert service.requests == []
 
 
+REFUSED: dict[str, list[tuple[tuple[Any, ...], dict[str, Any], str]]] = {
+    "translate": [
+        ((["a", "b\ud800c"],), {}, "contents[1]"),
+        (("\udfff",), {}, "contents[0]"),
+        ((["a", b"b"],), {}, "contents[1]"),
+        ((b"ab",), {}, "contents[0]"),
+        ((5,), {}, "contents"),
+        ((None,), {}, "contents"),
+        (({"a", "b"},), {}, "contents"),
+        (({"a": "b"},), {}, "contents"),
+        (({"a": "b"}.values(),), {}, "contents"),
+        ((iter(["a"]),), {}, "contents"),
+        (("a",), {"beam_size": "many"}, "options.beam_size"),
+        (("a",), {"beam_size": True}, "options.beam_size"),
+        (("a",), {"beam_size": 2.5}, "options.beam_size"),
+        (("a",), {"beam_size": 2**31}, "options.beam_size"),
+        (("a",), {"num_hypotheses": "1"}, "options.num_hypotheses"),
+        (("a",), {"length_penalty": "1"}, "options.length_penalty"),
+        (("a",), {"early_stopping": "sometimes"}, "options.early_stopping"),
+        (("a",), {"early_stopping": 1}, "options.early_stopping"),
+        (("a",), {"min_length": -(2**40)}, "options.min_length"),
+        (("a",), {"max_length": 1j}, "options.max_length"),
+        (("a",), {"no_repeat_ngram_size": 1.5}, "options.no_repeat_ngram_size"),
+        (("a",), {"repetition_penalty": "2"}, "options.repetition_penalty"),
+        (("a",), {"suppress_tokens": 7}, "options.suppress_tokens"),
+        (("a",), {"suppress_tokens": "78"}, "options.suppress_tokens"),
+        (("a",), {"suppress_tokens": [7, None]}, "options.suppress_tokens"),
+        (("a",), {"end_tokens": ["3"]}, "options.end_tokens"),
+        (("a",), {"end_tokens": [2**31]}, "options.end_tokens"),
+        (("a",), {"forced_first_token": "3"}, "options.forced_first_token"),
+        (("a",), {"sample": 1}, "options.sample"),
+        (("a",), {"temperature": "hot"}, "options.temperature"),
+        (("a",), {"top_k": 2.0}, "options.top_k"),
+        (("a",), {"top_p": "1"}, "options.top_p"),
+        (("a",), {"seed": 2**63}, "options.seed"),
+        (("a",), {"coverage_penalty": "1"}, "options.coverage_penalty"),
+        (("a",), {"replace_unknowns": 1}, "options.replace_unknowns"),
+        (("a",), {"source_language": 3}, "source_language_code"),
+        (("a",), {"target_language": "\udc80"}, "target_language_code"),
+        (("a",), {"target_prefix": ["A"]}, "target_prefixes[0]"),
+        (("a",), {"target_prefix": b"A"}, "target_prefixes[0]"),
+        ((["a", "b"],), {"target_prefix": "A"}, "target_prefixes"),
+        ((["a", "b"],), {"target_prefix": ["A"]}, "target_prefixes"),
+        ((["a", "b"],), {"target_prefix": ["A", "\udc80"]}, "target_prefixes[1]"),
+        (("a",), {"attention": 1}, "attention"),
+        (("a",), {"truncate": "no"}, "truncate"),
+        (("a",), {"model": "\udc80"}, "model"),
+        (("a",), {"timeout_s": 0}, "timeout_s"),
+        (("a",), {"timeout_s": "1"}, "timeout_s"),
+        (("a",), {"timeout_s": float("nan")}, "timeout_s"),
+    ],
+    "score": [
+        (("a", ["b"]), {}, "targets"),
+        ((["a"], "b"), {}, "targets"),
+        ((["a", "b"], ["c"]), {}, "targets"),
+        ((["a", "b"], ["c", 4]), {}, "targets[1]"),
+        (({"a"}, ["c"]), {}, "contents"),
+        ((["a"], {"c"}), {}, "targets"),
+        ((["a"], {"c": "d"}), {}, "targets"),
+        ((["a", "\udc80"], ["c", "d"]), {}, "contents[1]"),
+        (("a", "b"), {"length_penalty": "1"}, "length_penalty"),
+        (("a", "b"), {"truncate": 1}, "truncate"),
+        (("a", "b"), {"target_language": 7}, "target_language_code"),
+        (("a", "b"), {"timeout_s": -1}, "timeout_s"),
+    ],
+    "align": [
+        (("a", ["b"]), {}, "targets[0]"),
+        ((["a"], "b"), {}, "targets"),
+        ((["a", "b"], ["c"]), {}, "targets"),
+        ((["a", "b"], [None, 4]), {}, "targets[1]"),
+        (({"a"},), {}, "contents"),
+        ((["a"], {"b"}), {}, "targets"),
+        ((["a", "\udc80"],), {}, "contents[1]"),
+        (("a",), {"kinds": "cross"}, "kinds"),
+        (("a",), {"kinds": []}, "kinds"),
+        (("a",), {"kinds": {"cross"}}, "kinds"),
+        (("a",), {"kinds": ["self"]}, "kinds"),
+        (("a",), {"layer": "1"}, "layer"),
+        (("a",), {"layer": 2**31}, "layer"),
+        (("a",), {"head": 1.5}, "head"),
+        (("a",), {"each_head": 1}, "each_head"),
+        (("a",), {"timeout_s": -1}, "timeout_s"),
+    ],
+}
+"""Arguments that no request takes, by method, and the field that is to blame."""
+
+
 @both
 @pytest.mark.parametrize(
-    ("texts", "options", "blamed"),
-    [
-        (["a", "b\ud800c"], {}, "contents[1]"),
-        ("\udfff", {}, "contents[0]"),
-        (["a", b"b"], {}, "contents[1]"),
-        (b"ab", {}, "contents[0]"),
-        (5, {}, "contents"),
-        (None, {}, "contents"),
-        ({"a", "b"}, {}, "contents"),
-        ({"a": "b"}, {}, "contents"),
-        ({"a": "b"}.values(), {}, "contents"),
-        (iter(["a"]), {}, "contents"),
-        ("a", {"beam_size": "many"}, "options.beam_size"),
-        ("a", {"beam_size": True}, "options.beam_size"),
-        ("a", {"beam_size": 2.5}, "options.beam_size"),
-        ("a", {"beam_size": 2**31}, "options.beam_size"),
-        ("a", {"num_hypotheses": "1"}, "options.num_hypotheses"),
-        ("a", {"length_penalty": "1"}, "options.length_penalty"),
-        ("a", {"early_stopping": "sometimes"}, "options.early_stopping"),
-        ("a", {"early_stopping": 1}, "options.early_stopping"),
-        ("a", {"min_length": -(2**40)}, "options.min_length"),
-        ("a", {"max_length": 1j}, "options.max_length"),
-        ("a", {"no_repeat_ngram_size": 1.5}, "options.no_repeat_ngram_size"),
-        ("a", {"repetition_penalty": "2"}, "options.repetition_penalty"),
-        ("a", {"suppress_tokens": 7}, "options.suppress_tokens"),
-        ("a", {"suppress_tokens": "78"}, "options.suppress_tokens"),
-        ("a", {"suppress_tokens": [7, None]}, "options.suppress_tokens"),
-        ("a", {"end_tokens": ["3"]}, "options.end_tokens"),
-        ("a", {"end_tokens": [2**31]}, "options.end_tokens"),
-        ("a", {"forced_first_token": "3"}, "options.forced_first_token"),
-        ("a", {"sample": 1}, "options.sample"),
-        ("a", {"temperature": "hot"}, "options.temperature"),
-        ("a", {"top_k": 2.0}, "options.top_k"),
-        ("a", {"top_p": "1"}, "options.top_p"),
-        ("a", {"seed": 2**63}, "options.seed"),
-        ("a", {"coverage_penalty": "1"}, "options.coverage_penalty"),
-        ("a", {"replace_unknowns": 1}, "options.replace_unknowns"),
-        ("a", {"source_language": 3}, "source_language_code"),
-        ("a", {"target_language": "\udc80"}, "target_language_code"),
-        ("a", {"target_prefix": ["A"]}, "target_prefixes[0]"),
-        ("a", {"target_prefix": b"A"}, "target_prefixes[0]"),
-        (["a", "b"], {"target_prefix": "A"}, "target_prefixes"),
-        (["a", "b"], {"target_prefix": ["A"]}, "target_prefixes"),
-        (["a", "b"], {"target_prefix": ["A", "\udc80"]}, "target_prefixes[1]"),
-        ("a", {"attention": 1}, "attention"),
-        ("a", {"truncate": "no"}, "truncate"),
-        ("a", {"model": "\udc80"}, "model"),
-        ("a", {"timeout_s": 0}, "timeout_s"),
-        ("a", {"timeout_s": "1"}, "timeout_s"),
-        ("a", {"timeout_s": float("nan")}, "timeout_s"),
-    ],
+    ("method", "arguments", "options", "blamed"), [(method, *row) for method in REFUSED for row in REFUSED[method]]
 )
-def test_bad_arguments_of_translate_are_refused_by_field(
-    translate: Translate, address: str, service: Scripted, texts: object, options: dict[str, object], blamed: str
+def test_bad_arguments_are_refused_by_field(
+    call: Call,
+    address: str,
+    service: Scripted,
+    method: str,
+    arguments: tuple[Any, ...],
+    options: dict[str, Any],
+    blamed: str,
 ) -> None:
     with pytest.raises(jumok.InvalidArgumentError) as caught:
-        translate(address, texts, **options)
+        call(method, address, *arguments, **options)
     error = caught.value
     assert error.field == blamed
     assert str(error).startswith(f"{parameter_name(blamed)}: ")
@@ -196,7 +264,7 @@ def test_bad_arguments_of_translate_are_refused_by_field(
         "INVALID_REQUEST",
         False,
     )
-    assert service.requests == []
+    assert service.requests == service.score_requests == service.align_requests == []
 
 
 ARRIVING: Sequence[tuple[jumok.JumokError, bool]] = [
@@ -218,7 +286,7 @@ ARRIVING: Sequence[tuple[jumok.JumokError, bool]] = [
 ]
 
 
-@both
+@both_translate
 @pytest.mark.parametrize(("raised", "retryable"), ARRIVING, ids=lambda case: getattr(case, "reason", None))
 def test_an_error_of_the_server_arrives_as_it_was_raised(
     translate: Translate, address: str, service: Scripted, raised: jumok.JumokError, retryable: bool
@@ -240,7 +308,7 @@ def test_an_error_of_the_server_arrives_as_it_was_raised(
     assert isinstance(error.__context__, grpc.RpcError)
 
 
-@both
+@both_translate
 @pytest.mark.parametrize(
     "raised", [BundleError("/srv/secret", ["broken"]), ModelFailedError("secret"), KeyError("secret")]
 )
@@ -255,7 +323,7 @@ def test_a_fault_of_the_server_is_an_internal_error(
     assert "id-1" in str(caught.value)
 
 
-@both
+@both_translate
 def test_a_call_that_a_proxy_has_lost_can_be_repeated(translate: Translate, address: str, service: Scripted) -> None:
     """A fault of a server has details; without, its proxy speaks, as Ray's for a replica that was killed."""
     service.lost = ["The actor died unexpectedly.\n\tclass_name: Replica"] * 2
@@ -293,13 +361,24 @@ def test_a_message_that_is_too_large_is_not_sent_again(address: str, service: Sc
 
 
 @both
-def test_a_response_of_another_length_is_an_error(translate: Translate, address: str, service: Scripted) -> None:
+@pytest.mark.parametrize(
+    ("method", "arguments", "answers"),
+    [
+        ("translate", [["a", "b"]], "translations"),
+        ("score", [["a", "b"], ["c", "d"]], "scores"),
+        ("align", [["a", "b"]], "alignments"),
+        ("detect_language", [["a", "b"]], "results"),
+    ],
+)
+def test_a_response_of_another_length_is_an_error(
+    call: Call, address: str, service: Scripted, method: str, arguments: list[Any], answers: str
+) -> None:
     service.drop_answers = True
-    with pytest.raises(jumok.InternalError, match="answered 2 texts with 0 translations"):
-        translate(address, ["a", "b"])
+    with pytest.raises(jumok.InternalError, match=f"answered 2 texts with 0 {answers}"):
+        call(method, address, *arguments)
 
 
-@both
+@both_translate
 def test_an_unreachable_server_is_named(translate: Translate) -> None:
     with pytest.raises(jumok.UnavailableError, match=r"cannot reach a server at 127\.0\.0\.1:1") as caught:
         translate("127.0.0.1:1", "a")
@@ -344,7 +423,7 @@ def test_garbled_details_do_not_hide_the_status(address: str, service: Scripted)
     port = server.add_insecure_port("127.0.0.1:0")
     server.start()
     with pytest.raises(jumok.PermissionDeniedError, match="failed with PERMISSION_DENIED"):
-        wait(f"127.0.0.1:{port}", "a")
+        wait("translate", f"127.0.0.1:{port}", "a")
     server.stop(None).wait()
 
 
@@ -390,10 +469,10 @@ def test_texts_of_a_wrong_type_are_refused() -> None:
     with pytest.raises(
         jumok.InvalidArgumentError, match="must be a str, or a sequence of them for several texts, got 5"
     ):
-        wait("unused:1", 5)
+        wait("translate", "unused:1", 5)
 
 
 def test_a_number_that_exceeds_every_float_is_refused() -> None:
     with pytest.raises(jumok.InvalidArgumentError, match="must be a finite number") as refused:
-        wait("unused:1", "a", length_penalty=10**400)
+        wait("translate", "unused:1", "a", length_penalty=10**400)
     assert refused.value.field == "options.length_penalty"

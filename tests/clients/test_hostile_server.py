@@ -1,6 +1,5 @@
 """A server that answers anything at all: every answer becomes a result or an error of the SDK."""
 
-import asyncio
 import random
 import re
 import subprocess
@@ -32,6 +31,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextResponse,
     Translation,
 )
+from tests.support.clients import await_, wait
 from tests.support.hang import HANG_S
 
 ESCAPE = "\x1b]0;owned\x07\x9b31m\u202e\r\nError: forged\ttab"
@@ -80,47 +80,39 @@ def failing(message: str, details: bytes) -> Respond:
     return respond
 
 
-def calls(client: jumok.Client, folder: Path) -> dict[str, Callable[[], object]]:
-    """Calls of a client, by name."""
-    source = folder / "in.txt"
-    source.write_text("a\nb\n", encoding="utf-8")
-    return {
-        "translate": lambda: client.translate("a"),
-        "score": lambda: client.score("a", "b"),
-        "align": lambda: client.align("a", "b"),
-        "detect": lambda: client.detect_language("a"),
-        "stream": lambda: list(client.translate_stream("a")),
-        "corpus": lambda: list(client.translate_iter(["a", "b"])),
-        "file": lambda: client.translate_file(source, folder / "out.txt"),
-        "models": client.list_models,
-        "routes": client.list_routes,
-        "glossaries": client.glossaries.list,
-        "entries": lambda: client.glossaries.entries("a"),
-    }
+CALLS: dict[str, tuple[Any, ...]] = {
+    "translate": ("translate", "a"),
+    "score": ("score", "a", "b"),
+    "align": ("align", "a", "b"),
+    "detect": ("detect_language", "a"),
+    "stream": ("translate_stream", "a"),
+    "corpus": ("translate_iter", ["a", "b"]),
+    "file": ("translate_file", "in.txt", "out.txt"),
+    "models": ("list_models",),
+    "routes": ("list_routes",),
+    "glossaries": ("glossaries.list",),
+    "entries": ("glossaries.entries", "a"),
+}
+"""Methods and arguments of calls, by name."""
 
 
-async def awaited(address: str, name: str, folder: Path) -> object:
-    """The result of a call of an asynchronous client."""
-    async with jumok.AsyncClient(address, max_attempts=1) as client:
-        if name == "stream":
-            return [update async for update in client.translate_stream("a")]
-        if name == "corpus":
-            return [result async for result in client.translate_iter(["a", "b"])]
-        calling: Any = {
-            "translate": lambda: client.translate("a"),
-            "score": lambda: client.score("a", "b"),
-            "align": lambda: client.align("a", "b"),
-            "detect": lambda: client.detect_language("a"),
-            "file": lambda: client.translate_file(folder / "in.txt", folder / "out.txt"),
-            "models": client.list_models,
-            "routes": client.list_routes,
-            "glossaries": client.glossaries.list,
-            "entries": lambda: client.glossaries.entries("a"),
-        }[name]
-        return await calling()
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working folder with a file to translate."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in.txt").write_text("a\nb\n", encoding="utf-8")
+    return tmp_path
 
 
-def test_answers_that_are_no_messages_are_errors(tmp_path: Path) -> None:
+def check_fails(name: str, address: str) -> None:
+    """Check that a call fails with an error of the SDK, for both clients."""
+    method, *arguments = CALLS[name]
+    for call in (wait, await_):
+        with pytest.raises(jumok.JumokError):
+            call(method, address, *arguments)
+
+
+def test_answers_that_are_no_messages_are_errors(folder: Path) -> None:
     random_ = random.Random(3)
     answers = iter(lambda: b"\xff\xff" + random_.randbytes(random_.randrange(20)), None)
 
@@ -128,13 +120,10 @@ def test_answers_that_are_no_messages_are_errors(tmp_path: Path) -> None:
         next(requests)
         yield next(answers)
 
-    with answering(respond) as address, jumok.Client(address, max_attempts=1) as client:
-        for name, call in calls(client, tmp_path).items():
-            with pytest.raises(jumok.JumokError):
-                call()
-            with pytest.raises(jumok.JumokError):
-                asyncio.run(awaited(address, name, tmp_path))
-    assert not (tmp_path / "out.txt").exists()
+    with answering(respond) as address:
+        for name in CALLS:
+            check_fails(name, address)
+    assert not (folder / "out.txt").exists()
 
 
 LATE = ListGlossariesResponse()
@@ -161,13 +150,10 @@ DAMAGED = Status(code=3, details=[AnyMessage(type_url="type.googleapis.com/googl
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_answers_that_do_not_fit_are_errors(name: str, answers: Sequence[Message], tmp_path: Path) -> None:
-    with answering(always(*answers)) as address, jumok.Client(address, max_attempts=1) as client:
-        with pytest.raises(jumok.JumokError):
-            calls(client, tmp_path)[name]()
-        with pytest.raises(jumok.JumokError):
-            asyncio.run(awaited(address, name, tmp_path))
-    assert not (tmp_path / "out.txt").exists()
+def test_answers_that_do_not_fit_are_errors(name: str, answers: Sequence[Message], folder: Path) -> None:
+    with answering(always(*answers)) as address:
+        check_fails(name, address)
+    assert not (folder / "out.txt").exists()
 
 
 def test_empty_answers_do_not_keep_a_corpus_waiting() -> None:

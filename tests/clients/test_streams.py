@@ -6,62 +6,39 @@ import itertools
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import aclosing, closing
+from functools import partial
 from typing import Any
 
 import pytest
 
 import jumok
+from jumok._transport.retry import MAX_ATTEMPTS
 from jumok.testing import FakeServer
+from tests.support.clients import await_, wait
 from tests.support.hang import HANG_S
 
 TEXTS = [f"text {number}" for number in range(1000)]
 CAPITALS = [text.upper() for text in TEXTS]
 
 
-def iterate(server: str | list[str], lines: Any, **settings: Any) -> list[jumok.TextResult]:
-    with jumok.Client(server) as client:
-        return list(client.translate_iter(lines, **settings))
+Iterate = Callable[..., Any]
 
 
-def iterate_async(server: str | list[str], lines: Any, **settings: Any) -> list[jumok.TextResult]:
-    async def scenario() -> list[jumok.TextResult]:
-        async with jumok.AsyncClient(server) as client:
-            return [result async for result in client.translate_iter(lines, **settings)]
-
-    return asyncio.run(scenario())
-
-
-def iterate_asynchronous_lines(server: str | list[str], lines: Any, **settings: Any) -> list[jumok.TextResult]:
+def iterate_asynchronous_lines(server: str | list[str], lines: Iterable[str], **settings: Any) -> Any:
     async def each() -> AsyncIterator[str]:
         for line in lines:
             await asyncio.sleep(0)
             yield line
 
-    async def scenario() -> list[jumok.TextResult]:
-        async with jumok.AsyncClient(server) as client:
-            return [result async for result in client.translate_iter(each(), **settings)]
-
-    return asyncio.run(scenario())
+    return await_("translate_iter", server, each(), max_attempts=MAX_ATTEMPTS, **settings)
 
 
-Iterate = Callable[..., list[jumok.TextResult]]
-all_ways = pytest.mark.parametrize("translate", [iterate, iterate_async, iterate_asynchronous_lines])
+def ways(method: str) -> list[Iterate]:
+    return [partial(call, method, max_attempts=MAX_ATTEMPTS) for call in (wait, await_)]
 
 
-def stream(server: str, text: str, **settings: Any) -> list[jumok.TranslationUpdate]:
-    with jumok.Client(server) as client:
-        return list(client.translate_stream(text, **settings))
-
-
-def stream_async(server: str, text: str, **settings: Any) -> list[jumok.TranslationUpdate]:
-    async def scenario() -> list[jumok.TranslationUpdate]:
-        async with jumok.AsyncClient(server) as client:
-            return [update async for update in client.translate_stream(text, **settings)]
-
-    return asyncio.run(scenario())
-
-
-both_streams = pytest.mark.parametrize("translate", [stream, stream_async])
+all_ways = pytest.mark.parametrize("translate", [*ways("translate_iter"), iterate_asynchronous_lines])
+both_streams = pytest.mark.parametrize("translate", ways("translate_stream"))
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ import socket
 import threading
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import aclosing, closing
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +13,15 @@ import pytest
 
 import jumok
 from jumok.testing import FakeServer
+from tests.support.clients import Call as ClientCall
+from tests.support.clients import await_, wait
 from tests.support.hang import HANG_S
 
 Call = Callable[[str], object]
 
 
-def with_client(call: Callable[[jumok.Client], object]) -> Call:
-    def made(server: str) -> None:
-        with jumok.Client(server, max_attempts=2) as client:
-            call(client)
-
-    return made
-
-
-def with_async_client(call: Callable[[jumok.AsyncClient], Any]) -> Call:
-    def made(server: str) -> None:
-        async def run() -> None:
-            async with jumok.AsyncClient(server, max_attempts=2) as client:
-                await call(client)
-
-        asyncio.run(run())
-
-    return made
-
-
-def read(client: jumok.Client, method: str, given: Any) -> None:
-    with closing(getattr(client, method)(given)) as results:
-        list(results)
-
-
-async def read_async(client: jumok.AsyncClient, method: str, given: Any) -> None:
-    async with aclosing(getattr(client, method)(given)) as results:
-        [result async for result in results]
+def made(call: ClientCall, method: str, *arguments: Any) -> Call:
+    return lambda server: call(method, server, *arguments, max_attempts=2)
 
 
 def list_bundles(server: str) -> None:
@@ -61,16 +37,15 @@ def list_bundles_async(server: str) -> None:
     asyncio.run(run())
 
 
-CALLS = {
-    "translate": with_client(lambda client: client.translate("ab")),
-    "list_models": with_client(lambda client: client.list_models()),
-    "stream": with_client(lambda client: read(client, "translate_stream", "ab")),
-    "iter": with_client(lambda client: read(client, "translate_iter", ["ab"])),
+METHODS: dict[str, tuple[Any, ...]] = {
+    "translate": ("translate", "ab"),
+    "list_models": ("list_models",),
+    "stream": ("translate_stream", "ab"),
+    "iter": ("translate_iter", ["ab"]),
+}
+CALLS: dict[str, Call] = {
+    **{f"{call.__name__} {name}": made(call, *METHODS[name]) for call in (wait, await_) for name in METHODS},
     "admin": list_bundles,
-    "async translate": with_async_client(lambda client: client.translate("ab")),
-    "async list_models": with_async_client(lambda client: client.list_models()),
-    "async stream": with_async_client(lambda client: read_async(client, "translate_stream", "ab")),
-    "async iter": with_async_client(lambda client: read_async(client, "translate_iter", ["ab"])),
     "async admin": list_bundles_async,
 }
 every_call = pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)

@@ -5,29 +5,17 @@
 from types import TracebackType
 from typing import Self
 
-import grpc
-
-from jumok._errors import call_error
 from jumok._transport.address import one_address
-from jumok._transport.channel import Opener, Tls
-from jumok._transport.links import Links
-from jumok._validation import check_open, check_text, check_timeout
+from jumok._transport.channel import Tls
+from jumok._transport.sync import Connection
+from jumok._validation import check_text
 from jumok_proto.admin_conversion import bundle_from_proto, loaded_from_proto
 from jumok_proto.conversion import model_from_proto
 from jumok_proto.results import BundleSummary, LoadResult, Model
 from jumok_proto.v1.admin_pb2 import ListBundlesRequest, LoadModelRequest, UnloadModelRequest
-from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 
 DEFAULT_TIMEOUT_S = 600.0
 """Large models take minutes to load."""
-
-
-class AdminLink:
-    """The administration of a server."""
-
-    def __init__(self, channel: grpc.Channel) -> None:
-        self.channel = channel
-        self.admin = AdminServiceStub(channel)
 
 
 class AdminClient:
@@ -53,18 +41,11 @@ class AdminClient:
     def __init__(
         self, server: str, *, tls: Tls | None = None, token: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        self._server = one_address(server)
-        self._timeout_s = check_timeout(timeout_s)
-        self._opener = Opener(tls, token)
-        self._links = Links(lambda: AdminLink(self._opener.channel(self._server)))
-        self._closed = False
+        self._connection = Connection(one_address(server), tls=tls, token=token, timeout_s=timeout_s, max_attempts=0)
 
     def list_bundles(self, *, timeout_s: float | None = None) -> list[BundleSummary]:
         """List the bundles in the server's model root, sorted by folder."""
-        try:
-            response = self._link().admin.ListBundles(ListBundlesRequest(), timeout=self._limit(timeout_s))
-        except grpc.RpcError as error:
-            raise call_error(error, self._server, tls=self._opener.tls) from None
+        response = self._connection.call(lambda stubs: stubs.admin.ListBundles, ListBundlesRequest(), timeout_s)
         return [bundle_from_proto(bundle) for bundle in response.bundles]
 
     def load_model(self, bundle: str, *, timeout_s: float | None = None) -> LoadResult:
@@ -80,11 +61,7 @@ class AdminClient:
             BundleNotLoadedError: the bundle cannot be used; the message has the reason.
         """
         request = LoadModelRequest(bundle=check_text("bundle", bundle))
-        try:
-            response = self._link().admin.LoadModel(request, timeout=self._limit(timeout_s))
-        except grpc.RpcError as error:
-            raise call_error(error, self._server, tls=self._opener.tls) from None
-        return loaded_from_proto(response)
+        return loaded_from_proto(self._connection.call(lambda stubs: stubs.admin.LoadModel, request, timeout_s))
 
     def unload_model(self, name: str, *, timeout_s: float | None = None) -> Model:
         """Unload a model after its accepted requests.
@@ -93,18 +70,12 @@ class AdminClient:
             ModelNotFoundError: the server does not hold the model.
         """
         request = UnloadModelRequest(name=check_text("name", name))
-        try:
-            response = self._link().admin.UnloadModel(request, timeout=self._limit(timeout_s))
-        except grpc.RpcError as error:
-            raise call_error(error, self._server, tls=self._opener.tls) from None
+        response = self._connection.call(lambda stubs: stubs.admin.UnloadModel, request, timeout_s)
         return model_from_proto(response.model)
 
     def close(self) -> None:
         """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
-        self._closed = True
-        link = self._links.take()
-        if link is not None:
-            link.channel.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -113,10 +84,3 @@ class AdminClient:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
-
-    def _link(self) -> AdminLink:
-        check_open(self._closed)
-        return self._links.get()
-
-    def _limit(self, timeout_s: float | None) -> float:
-        return self._timeout_s if timeout_s is None else check_timeout(timeout_s)

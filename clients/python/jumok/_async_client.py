@@ -29,6 +29,7 @@ from jumok._results import TextResult, TranslationUpdate
 from jumok._transport.aio import AsyncConnection
 from jumok._transport.channel import Tls
 from jumok._transport.retry import MAX_ATTEMPTS
+from jumok._validation import check_count
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
 from jumok_proto.results import DetectedLanguage, Model, Route, Score, Translation
@@ -75,7 +76,13 @@ class AsyncClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
-        self._connection = AsyncConnection(server, tls=tls, token=token, timeout_s=timeout_s, max_attempts=max_attempts)
+        self._connection = AsyncConnection(
+            server,
+            tls=tls,
+            token=token,
+            timeout_s=timeout_s,
+            max_attempts=check_count("max_attempts", max_attempts, least=1),
+        )
         self.glossaries = AsyncGlossaries(self._connection)
 
     @overload

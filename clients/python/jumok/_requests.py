@@ -1,7 +1,7 @@
 """Requests, made of arguments of the right type and number; the server checks their values."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 from jumok._validation import (
     check_flag,
@@ -27,95 +27,85 @@ from jumok_proto.text_options import TextOptions, TranslateOptions, separate, sp
 from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
 
 
+class RequestSettings(TypedDict):
+    """Settings of every request with texts."""
+
+    source_language: str | None
+    target_language: str | None
+    truncate: bool
+    model: str
+
+
+class TranslateSettings(RequestSettings):
+    """Settings of every request for translations."""
+
+    attention: bool
+    split_sentences: bool | None
+    options: TranslateOptions
+
+
 def translate_request(
     texts: str | Sequence[str],
     *,
-    source_language: str | None,
-    target_language: str | None,
     target_prefix: str | Sequence[str | None] | None,
-    attention: bool,
-    truncate: bool,
-    split_sentences: bool | None,
-    model: str,
-    options: TranslateOptions,
+    **settings: Unpack[TranslateSettings],
 ) -> translation_pb2.TranslateTextRequest:
     """Make a TranslateText request."""
     prefixes = [target_prefix] if isinstance(texts, str) and target_prefix is not None else target_prefix
     contents = check_texts("contents", texts)
-    text_options, decoding = separate(options)
-    splits = splits_sentences(split_sentences, attention=attention, target_prefix=prefixes, options=decoding)
     return translation_pb2.TranslateTextRequest(
-        model=check_text("model", model),
         contents=contents,
-        options=options_to_proto(check_options(decoding)),
-        truncate=check_flag("truncate", truncate),
-        split_sentences=check_flag("split_sentences", splits),
-        source_language_code=check_text("source_language_code", source_language or ""),
-        target_language_code=check_text("target_language_code", target_language or ""),
         target_prefixes=check_optional_texts("target_prefixes", prefixes, len(contents)),
-        attention=check_flag("attention", attention),
-        **_text_fields(text_options),
+        **_translate_fields(settings, prefixes),
     )
 
 
 def stream_request(
-    text: str,
-    *,
-    source_language: str | None,
-    target_language: str | None,
-    target_prefix: str | None,
-    attention: bool,
-    truncate: bool,
-    split_sentences: bool | None,
-    model: str,
-    options: TranslateOptions,
+    text: str, *, target_prefix: str | None, **settings: Unpack[TranslateSettings]
 ) -> translation_pb2.StreamTranslateTextRequest:
     """Make a StreamTranslateText request."""
-    text_options, decoding = separate(options)
-    if text_options.get("markup"):
+    if settings["options"].get("markup"):
         raise invalid_field("markup", "tags have their places only at the end: use translate, or translate_iter")
-    splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=decoding)
     return translation_pb2.StreamTranslateTextRequest(
-        model=check_text("model", model),
         content=check_text("content", text),
-        options=options_to_proto(check_options(decoding)),
-        truncate=check_flag("truncate", truncate),
-        split_sentences=check_flag("split_sentences", splits),
-        source_language_code=check_text("source_language_code", source_language or ""),
-        target_language_code=check_text("target_language_code", target_language or ""),
         target_prefix=check_text("target_prefix", target_prefix or ""),
-        attention=check_flag("attention", attention),
-        **_text_fields(text_options),
+        **_translate_fields(settings, target_prefix),
     )
 
 
 def corpus_settings(
-    *,
-    source_language: str | None,
-    target_language: str | None,
-    target_prefix: str | None,
-    attention: bool,
-    truncate: bool,
-    split_sentences: bool | None,
-    model: str,
-    window: int,
-    options: TranslateOptions,
+    *, target_prefix: str | None, window: int, **settings: Unpack[TranslateSettings]
 ) -> translation_pb2.CorpusSettings:
     """Make the settings of a TranslateCorpus call."""
-    text_options, decoding = separate(options)
-    splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=decoding)
     return translation_pb2.CorpusSettings(
-        model=check_text("model", model),
-        options=options_to_proto(check_options(decoding)),
-        truncate=check_flag("truncate", truncate),
-        split_sentences=check_flag("split_sentences", splits),
-        source_language_code=check_text("source_language_code", source_language or ""),
-        target_language_code=check_text("target_language_code", target_language or ""),
-        attention=check_flag("attention", attention),
-        window=window,
-        order=translation_pb2.CORPUS_ORDER_INPUT,
-        **_text_fields(text_options),
+        window=window, order=translation_pb2.CORPUS_ORDER_INPUT, **_translate_fields(settings, target_prefix)
     )
+
+
+def _fields(settings: RequestSettings) -> dict[str, Any]:
+    """Make the fields of every request with texts."""
+    return {
+        "model": check_text("model", settings["model"]),
+        "truncate": check_flag("truncate", settings["truncate"]),
+        "source_language_code": check_text("source_language_code", settings["source_language"] or ""),
+        "target_language_code": check_text("target_language_code", settings["target_language"] or ""),
+    }
+
+
+def _translate_fields(settings: TranslateSettings, target_prefix: object) -> dict[str, Any]:
+    """Make the fields of every request for translations."""
+    attention = settings["attention"]
+    text_options, decoding = separate(settings["options"])
+    splits = splits_sentences(
+        settings["split_sentences"], attention=attention, target_prefix=target_prefix, options=decoding
+    )
+    return {
+        **_fields(settings),
+        "options": options_to_proto(check_options(decoding)),
+        "split_sentences": check_flag("split_sentences", splits),
+        "attention": check_flag("attention", attention),
+        **_text_fields(text_options),
+    }
 
 
 def _text_fields(options: TextOptions) -> dict[str, Any]:
@@ -144,24 +134,18 @@ def score_request(
     texts: str | Sequence[str],
     targets: str | Sequence[str],
     *,
-    source_language: str | None,
-    target_language: str | None,
     length_penalty: float | None,
-    truncate: bool,
-    model: str,
+    **settings: Unpack[RequestSettings],
 ) -> translation_pb2.ScoreTextRequest:
     """Make a ScoreText request."""
     if isinstance(texts, str) != isinstance(targets, str):
         raise invalid_field("targets", "must be a str for one text, and a sequence of them for several")
     contents = check_texts("contents", texts)
     return translation_pb2.ScoreTextRequest(
-        model=check_text("model", model),
         contents=contents,
         targets=check_length("targets", check_texts("targets", targets), len(contents)),
-        source_language_code=check_text("source_language_code", source_language or ""),
-        target_language_code=check_text("target_language_code", target_language or ""),
         length_penalty=check_number("length_penalty", length_penalty),
-        truncate=check_flag("truncate", truncate),
+        **_fields(settings),
     )
 
 
@@ -173,25 +157,19 @@ def align_request(
     layer: int | None,
     head: int | None,
     each_head: bool,
-    source_language: str | None,
-    target_language: str | None,
-    truncate: bool,
-    model: str,
+    **settings: Unpack[RequestSettings],
 ) -> alignment_pb2.AlignTextRequest:
     """Make an AlignText request."""
     given = [targets] if isinstance(texts, str) and targets is not None else targets
     contents = check_texts("contents", texts)
     return alignment_pb2.AlignTextRequest(
-        model=check_text("model", model),
         contents=contents,
         targets=check_optional_texts("targets", given, len(contents)),
         kinds=kinds_to_proto(check_kinds(kinds)),
         layer=check_integer("layer", layer),
         head=check_integer("head", head),
         each_head=check_flag("each_head", each_head),
-        source_language_code=check_text("source_language_code", source_language or ""),
-        target_language_code=check_text("target_language_code", target_language or ""),
-        truncate=check_flag("truncate", truncate),
+        **_fields(settings),
     )
 
 

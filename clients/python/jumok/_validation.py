@@ -3,17 +3,21 @@
 Each raises InvalidArgumentError with the parameter's name.
 """
 
-from collections.abc import Mapping, Sequence, Set
-from typing import SupportsFloat, SupportsIndex
+from collections.abc import Callable, Mapping, Sequence, Set
+from functools import partial
+from typing import Any, SupportsFloat, SupportsIndex, cast
+
+from google.protobuf.descriptor import FieldDescriptor
 
 from jumok_proto.attention import ATTENTION_KINDS, AttentionKind
 from jumok_proto.conversion import markup_to_proto, rules_to_proto
 from jumok_proto.errors import Details, FieldViolation, InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
-from jumok_proto.options import EarlyStopping, Options, check_names
+from jumok_proto.options import Options, check_names
 from jumok_proto.parameters import parameter_name
 from jumok_proto.term_conversion import PLACEHOLDER_KINDS
 from jumok_proto.v1 import translation_pb2
+from jumok_proto.v1.decoding_pb2 import DecodingOptions
 
 LONGEST_TIMEOUT_S = 365.0 * 24 * 3600
 """Longer timeouts, infinity included, overflow gRPC's clock and then have passed already."""
@@ -111,30 +115,12 @@ def check_options(options: Options) -> Options:
         TypeError: an unknown option.
     """
     check_names(options)
-    return Options(
-        beam_size=check_integer("options.beam_size", options.get("beam_size")),
-        num_hypotheses=check_integer("options.num_hypotheses", options.get("num_hypotheses")),
-        length_penalty=check_number("options.length_penalty", options.get("length_penalty")),
-        early_stopping=_early_stopping(options.get("early_stopping")),
-        min_length=check_integer("options.min_length", options.get("min_length")),
-        max_length=check_integer("options.max_length", options.get("max_length")),
-        no_repeat_ngram_size=check_integer("options.no_repeat_ngram_size", options.get("no_repeat_ngram_size")),
-        repetition_penalty=check_number("options.repetition_penalty", options.get("repetition_penalty")),
-        suppress_tokens=_token_ids("options.suppress_tokens", options.get("suppress_tokens")),
-        end_tokens=_token_ids("options.end_tokens", options.get("end_tokens")),
-        forced_first_token=check_integer("options.forced_first_token", options.get("forced_first_token")),
-        sample=_optional_flag("options.sample", options.get("sample")),
-        temperature=check_number("options.temperature", options.get("temperature")),
-        top_k=check_integer("options.top_k", options.get("top_k")),
-        top_p=check_number("options.top_p", options.get("top_p")),
-        seed=check_integer("options.seed", options.get("seed"), bits=64),
-        coverage_penalty=check_number("options.coverage_penalty", options.get("coverage_penalty")),
-        replace_unknowns=_optional_flag("options.replace_unknowns", options.get("replace_unknowns")),
-    )
-
-
-def _optional_flag(field: str, value: object) -> bool | None:
-    return None if value is None else check_flag(field, value)
+    checked: dict[str, object] = {}
+    for name, value in options.items():
+        if value is not None:
+            kind = DecodingOptions.DESCRIPTOR.fields_by_name[name].type
+            checked[name] = _OPTION_CHECKS[kind](f"options.{name}", value)
+    return cast("Options", checked)
 
 
 def check_flag(field: str, value: object) -> bool:
@@ -190,9 +176,7 @@ def check_open(closed: bool) -> None:
         raise ValueError("the client is closed")
 
 
-def _token_ids(field: str, values: Sequence[SupportsIndex] | None) -> list[int] | None:
-    if values is None:
-        return None
+def _token_ids(field: str, values: object) -> list[int]:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise invalid_field(field, f"must be a sequence of token ids, got {values!r}")
     ids = [check_integer(field, value) for value in values]
@@ -201,10 +185,21 @@ def _token_ids(field: str, values: Sequence[SupportsIndex] | None) -> list[int] 
     return [token for token in ids if token is not None]
 
 
-def _early_stopping(value: EarlyStopping | None) -> EarlyStopping | None:
-    if value is not None and not isinstance(value, bool) and value != "never":
-        raise invalid_field("options.early_stopping", f"must be False, True or 'never', got {value!r}")
+def _early_stopping(field: str, value: object) -> object:
+    if not isinstance(value, bool) and value != "never":
+        raise invalid_field(field, f"must be False, True or 'never', got {value!r}")
     return value
+
+
+_OPTION_CHECKS: Mapping[int, Callable[[str, Any], object]] = {
+    FieldDescriptor.TYPE_BOOL: check_flag,
+    FieldDescriptor.TYPE_DOUBLE: check_number,
+    FieldDescriptor.TYPE_ENUM: _early_stopping,
+    FieldDescriptor.TYPE_INT32: check_integer,
+    FieldDescriptor.TYPE_INT64: partial(check_integer, bits=64),
+    FieldDescriptor.TYPE_MESSAGE: _token_ids,
+}
+"""Checks of decoding options, by the types of their fields in messages."""
 
 
 def check_glossary(glossary: object) -> dict[str, list[str]]:

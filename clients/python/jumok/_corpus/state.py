@@ -7,9 +7,10 @@ results are returned in the order of the texts.
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Unpack
 
 from jumok._errors import UnreadCallError, way_to
-from jumok._requests import corpus_settings
+from jumok._requests import TranslateSettings, corpus_settings
 from jumok._responses import read_corpus_result
 from jumok._results import TextResult
 from jumok._transport.retry import Backoff, Endpoints
@@ -22,7 +23,6 @@ from jumok_proto.errors import (
     JumokError,
 )
 from jumok_proto.results import Translation
-from jumok_proto.text_options import TranslateOptions
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateCorpusResponse
 
 MAX_WINDOW = 1024
@@ -247,34 +247,17 @@ def make_corpus(
     *,
     window: int,
     start: int,
-    source_language: str | None,
-    target_language: str | None,
     target_prefix: str | None,
-    attention: bool,
-    truncate: bool,
-    split_sentences: bool | None,
-    model: str,
     timeout_s: float,
     max_attempts: int,
-    options: TranslateOptions,
+    **settings: Unpack[TranslateSettings],
 ) -> Corpus:
     """Make the state of a ``translate_iter``; raise InvalidArgumentError for arguments that cannot be sent."""
     check_lines(lines)
     check_count("window", window, least=1, most=MAX_WINDOW)
     check_count("start", start, least=0)
-    settings = corpus_settings(
-        source_language=source_language,
-        target_language=target_language,
-        target_prefix=target_prefix,
-        attention=attention,
-        truncate=truncate,
-        split_sentences=split_sentences,
-        model=model,
-        window=window,
-        options=options,
-    )
     return Corpus(
-        settings,
+        corpus_settings(target_prefix=target_prefix, window=window, **settings),
         target_prefix=check_text("target_prefix", target_prefix or ""),
         start=start,
         window=window,

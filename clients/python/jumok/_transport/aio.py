@@ -19,8 +19,9 @@ from jumok._transport.corpus_call import AsyncCorpusCall
 from jumok._transport.links import AsyncLinks
 from jumok._transport.retry import Attempts, Endpoints
 from jumok._transport.watch import AsyncWatch
-from jumok._validation import LONGEST_TIMEOUT_S, check_count, check_open, check_timeout
+from jumok._validation import LONGEST_TIMEOUT_S, check_open, check_timeout
 from jumok_proto.errors import JumokError, UnavailableError
+from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
@@ -36,6 +37,7 @@ class AsyncStubs:
 
     def __init__(self, channel: grpc.aio.Channel) -> None:
         self.channel = channel
+        self.admin = AdminServiceStub(channel)
         self.translation = TranslationServiceStub(channel)
         self.files = FileServiceStub(channel)
         self.glossaries = GlossaryServiceStub(channel)
@@ -53,7 +55,8 @@ class AsyncLink:
 class AsyncConnection:
     """A channel to each server of a client, for each event loop that uses it.
 
-    Shared by the tasks of a program. Arguments are those of the client.
+    Shared by the tasks of a program. Arguments are those of the client. With 0 for ``max_attempts``, calls that the
+    server did not read are not repeated either.
     """
 
     def __init__(
@@ -61,7 +64,7 @@ class AsyncConnection:
     ) -> None:
         self.servers = addresses(server)
         self._timeout_s = check_timeout(timeout_s)
-        self.max_attempts = check_count("max_attempts", max_attempts, least=1)
+        self.max_attempts = max_attempts
         self.endpoints = Endpoints(len(self.servers))
         self._opener = Opener(tls, token)
         self._links = AsyncLinks(lambda: AsyncLink(self._opener, self.servers, self.endpoints))

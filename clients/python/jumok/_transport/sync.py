@@ -20,8 +20,9 @@ from jumok._transport.corpus_call import CorpusCall
 from jumok._transport.links import Links
 from jumok._transport.retry import Attempts, Endpoints
 from jumok._transport.watch import Watch
-from jumok._validation import LONGEST_TIMEOUT_S, check_count, check_open, check_timeout
+from jumok._validation import LONGEST_TIMEOUT_S, check_open, check_timeout
 from jumok_proto.errors import JumokError, UnavailableError
+from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
@@ -37,6 +38,7 @@ class Stubs:
 
     def __init__(self, channel: grpc.Channel) -> None:
         self.channel = channel
+        self.admin = AdminServiceStub(channel)
         self.translation = TranslationServiceStub(channel)
         self.files = FileServiceStub(channel)
         self.glossaries = GlossaryServiceStub(channel)
@@ -54,7 +56,8 @@ class Link:
 class Connection:
     """A channel to each server of a client.
 
-    Shared by the threads of a program. Arguments are those of the client.
+    Shared by the threads of a program. Arguments are those of the client. With 0 for ``max_attempts``, calls that the
+    server did not read are not repeated either.
     """
 
     def __init__(
@@ -62,7 +65,7 @@ class Connection:
     ) -> None:
         self.servers = addresses(server)
         self._timeout_s = check_timeout(timeout_s)
-        self.max_attempts = check_count("max_attempts", max_attempts, least=1)
+        self.max_attempts = max_attempts
         self.endpoints = Endpoints(len(self.servers))
         self._opener = Opener(tls, token)
         self._links = Links(lambda: Link(self._opener, self.servers, self.endpoints))

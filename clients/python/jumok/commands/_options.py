@@ -13,6 +13,7 @@ import click
 import grpc
 
 from jumok import Alignment, Client, EarlyStopping, Score, Tls, Translation
+from jumok._client import DEFAULT_TIMEOUT_S
 from jumok._errors import UNREACHABLE
 from jumok._transport.address import addresses
 from jumok._transport.channel import HEALTH_CHECK, Opener
@@ -43,7 +44,7 @@ class LocalTranslator(AbstractContextManager["LocalTranslator"], Protocol):
         """Compute the attention of texts and translations in one request."""
 
 
-def _all(*options: Decorator) -> Decorator:
+def all_of(*options: Decorator) -> Decorator:
     """Combine options into one decorator, in their order."""
 
     def decorate(command: Command) -> Command:
@@ -97,7 +98,9 @@ def access(context: click.Context) -> tuple[Tls | None, str | None]:
     return tls, token or None
 
 
-server_options = _all(
+model_option = click.option("--model", default="", help="Name of the model, if the server holds several.")
+
+server_options = all_of(
     click.option(
         "--server",
         metavar="HOST:PORT",
@@ -135,7 +138,7 @@ server_options = _all(
 
 _BUNDLE_SETTINGS = ("precision", "shortlist")
 
-target_options = _all(
+target_options = all_of(
     server_options,
     click.option(
         "--bundle",
@@ -152,11 +155,11 @@ target_options = _all(
         default=None,
         help="With --bundle: restrict translations to the bundle's shortlist.  [default: no-shortlist]",
     ),
-    click.option("--model", default="", help="Name of the model, if the server holds several."),
+    model_option,
 )
 """The parameters ``server``, ``bundle`` and ``model``, for ``open_target``."""
 
-language_options = _all(
+language_options = all_of(
     click.option("--source-language", metavar="TAG", help="Language of the texts, if the model has several."),
     click.option("--target-language", metavar="TAG", help="Language to translate into, if the model has several."),
 )
@@ -166,7 +169,7 @@ def _dash_is_none(_context: click.Context, _parameter: click.Parameter, value: P
     return None if value == Path("-") else value
 
 
-file_options = _all(
+file_options = all_of(
     click.option(
         "--input",
         "source",
@@ -185,14 +188,14 @@ file_options = _all(
 )
 """The parameters ``source`` and ``output``; None: standard input or output."""
 
-limit_options = _all(
+limit_options = all_of(
     click.option(
         "--truncate", is_flag=True, help="Cut texts that are too long for the model, instead of refusing them."
     ),
     timeout_option(120.0, "Seconds that one request may take; long input is sent in many."),
 )
 
-long_sentence_options = _all(
+long_sentence_options = all_of(
     click.option(
         "--cut-long-sentences/--no-cut-long-sentences",
         default=None,
@@ -203,7 +206,7 @@ long_sentence_options = _all(
 )
 """The parameters ``cut_long_sentences`` and ``copy_unreadable``."""
 
-sentence_options = _all(
+sentence_options = all_of(
     click.option(
         "--split-sentences/--no-split-sentences",
         default=None,
@@ -220,7 +223,21 @@ length_penalty_option = click.option(
 
 hypotheses_option = click.option("--num-hypotheses", type=int, help="Translations to write for each text.")
 
-decoding_options = _all(
+
+def _token_ids_option(name: str, description: str) -> Decorator:
+    """Make a repeatable option of token ids, whose parameter has the plural name; None without any."""
+    return click.option(
+        name,
+        name.strip("-").replace("-", "_") + "s",
+        metavar="ID",
+        type=int,
+        multiple=True,
+        callback=lambda _context, _parameter, value: value or None,
+        help=f"{description}; repeatable.",
+    )
+
+
+decoding_options = all_of(
     click.option("--beam-size", type=int, help="Hypotheses per step, 1 to 64; 1 is greedy search."),
     length_penalty_option,
     click.option(
@@ -234,24 +251,8 @@ decoding_options = _all(
     click.option("--max-length", type=int, help="Largest number of tokens of a translation."),
     click.option("--no-repeat-ngram-size", type=int, help="Write no sequence of this many tokens twice; 0 allows it."),
     click.option("--repetition-penalty", type=float, help="Above 1, make tokens that occurred less likely."),
-    click.option(
-        "--suppress-token",
-        "suppress_tokens",
-        metavar="ID",
-        type=int,
-        multiple=True,
-        callback=lambda _context, _parameter, value: value or None,
-        help="Token id never to write; repeatable.",
-    ),
-    click.option(
-        "--end-token",
-        "end_tokens",
-        metavar="ID",
-        type=int,
-        multiple=True,
-        callback=lambda _context, _parameter, value: value or None,
-        help="Token id that ends a translation, instead of the model's; repeatable.",
-    ),
+    _token_ids_option("--suppress-token", "Token id never to write"),
+    _token_ids_option("--end-token", "Token id that ends a translation, instead of the model's"),
     click.option("--forced-first-token", metavar="ID", type=int, help="Token id that begins each translation."),
     click.option(
         "--sample/--no-sample",
@@ -277,52 +278,36 @@ decoding_options = _all(
 """All of ``Options`` but the number of hypotheses, by name."""
 
 
+def _tag_option(name: str, description: str) -> Decorator:
+    """Make a repeatable option of names of elements, whose parameter has the plural name."""
+    return click.option(
+        name,
+        name.strip("-").replace("-", "_") + "s",
+        metavar="NAME",
+        multiple=True,
+        help=f"{description}; repeatable.",
+    )
+
+
 def markup_options(command: Command) -> Command:
-    """Add the options of markup; the rules for elements become one parameter, ``rules``."""
+    """Add the options of markup, which become the parameters ``markup`` and ``markup_rules``."""
 
     @wraps(command)
-    def with_rules(
-        *arguments: Any,
-        markup: MarkupKind | None,
-        ignore_tags: tuple[str, ...],
-        splitting_tags: tuple[str, ...],
-        non_splitting_tags: tuple[str, ...],
-        **others: Any,
-    ) -> None:
-        rules = MarkupRules(
-            ignore_tags=ignore_tags, splitting_tags=splitting_tags, non_splitting_tags=non_splitting_tags
-        )
+    def with_rules(*arguments: Any, markup: MarkupKind | None, **others: Any) -> None:
+        rules = MarkupRules(**{name: others.pop(name) for name in MarkupRules.__annotations__})
         if markup is None and rules != MarkupRules():
             raise click.UsageError("rules for tags need --markup: give html or xml")
-        command(*arguments, markup=markup, rules=rules, **others)
+        command(*arguments, markup=markup, markup_rules=rules if markup else None, **others)
 
-    return _all(
+    return all_of(
         click.option(
             "--markup",
             type=click.Choice(["html", "xml"]),
             help="Translate a document with tags; each tag is in the translation once.",
         ),
-        click.option(
-            "--ignore-tag",
-            "ignore_tags",
-            metavar="NAME",
-            multiple=True,
-            help="Element that is not translated; repeatable.",
-        ),
-        click.option(
-            "--splitting-tag",
-            "splitting_tags",
-            metavar="NAME",
-            multiple=True,
-            help="Element that separates sentences; repeatable.",
-        ),
-        click.option(
-            "--non-splitting-tag",
-            "non_splitting_tags",
-            metavar="NAME",
-            multiple=True,
-            help="Element inside of a sentence, although HTML has it as a block; repeatable.",
-        ),
+        _tag_option("--ignore-tag", "Element that is not translated"),
+        _tag_option("--splitting-tag", "Element that separates sentences"),
+        _tag_option("--non-splitting-tag", "Element inside of a sentence, although HTML has it as a block"),
     )(with_rules)
 
 
@@ -357,15 +342,20 @@ def bundle_settings(context: click.Context) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value is not None}
 
 
+def open_client(context: click.Context, server: str, timeout_s: float = DEFAULT_TIMEOUT_S) -> Client:
+    """Open a client of the server, with the options for access, once it answers."""
+    tls, token = access(context)
+    await_server(context, addresses(server))
+    return Client(server, tls=tls, token=token, timeout_s=timeout_s)
+
+
 def open_target(context: click.Context, server: str, bundle: Path | None) -> Client | LocalTranslator:
     """Open the server or the bundle; a bundle excludes the options of a server."""
     chosen = bundle_settings(context)
     if bundle is None:
         if chosen:
             raise click.UsageError(f"--{next(iter(chosen))} needs --bundle: a server has its own")
-        tls, token = access(context)
-        await_server(context, addresses(server))
-        return Client(server, tls=tls, token=token)
+        return open_client(context, server)
     exclude_server_options(context)
     return open_bundle(bundle, **chosen)
 

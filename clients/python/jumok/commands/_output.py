@@ -20,10 +20,22 @@ from jumok_proto.results import Hypothesis, Translation
 CLEAR = 0.5
 """Least confidence in a detected language without a warning."""
 
+TRANSLATION_FIELDS = (
+    *("text", "score", "source_language", "source_confidence", "target_language"),
+    *("source_token_count", "output_token_count", "source_truncated", "source_unknown_count", "prefix_unknown_count"),
+    *("model", "model_version", "cut_sentences"),
+)
+"""Fields of a translation in JSON, in their order; its hypotheses follow."""
+
 
 def warn(message: str) -> None:
     """Write a warning to standard error."""
     click.echo(f"Warning: {printable(message)}", err=True)
+
+
+def warn_cut(name: str, kept: int) -> None:
+    """Warn of a text of which the model got its first tokens alone."""
+    warn(f"{name}: too long for the model, cut to {kept} tokens")
 
 
 def write_columns(*columns: str) -> None:
@@ -80,23 +92,8 @@ def n_best(translation: Translation, number: int) -> str:
 
 def as_json(translation: Translation, source: str) -> str:
     """Format a translation with all its fields as one JSON object on one line."""
-    fields: dict[str, object] = {
-        "source": source,
-        "text": translation.text,
-        "score": translation.score,
-        "source_language": translation.source_language,
-        "source_confidence": translation.source_confidence,
-        "target_language": translation.target_language,
-        "source_token_count": translation.source_token_count,
-        "output_token_count": translation.output_token_count,
-        "source_truncated": translation.source_truncated,
-        "source_unknown_count": translation.source_unknown_count,
-        "prefix_unknown_count": translation.prefix_unknown_count,
-        "model": translation.model,
-        "model_version": translation.model_version,
-        "cut_sentences": translation.cut_sentences,
-        "hypotheses": [_hypothesis(hypothesis) for hypothesis in translation.hypotheses],
-    }
+    fields: dict[str, object] = {"source": source, **{name: getattr(translation, name) for name in TRANSLATION_FIELDS}}
+    fields["hypotheses"] = [_hypothesis(hypothesis) for hypothesis in translation.hypotheses]
     if translation.hypotheses[0].attention is not None:
         fields["source_tokens"] = translation.source_tokens
     if translation.pivot is not None:

@@ -1,21 +1,39 @@
 """Options for terms: a glossary, and parts of texts that are copied."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import click
 
+from jumok.commands._options import Command, all_of
 from jumok_proto.glossaries.tsv import read_tsv
 from jumok_proto.term_conversion import PLACEHOLDER_KINDS
-from jumok_proto.text_options import TextOptions
-
-Command = Callable[..., None]
 
 
 def term_options(command: Command) -> Command:
-    """Add the options for terms to a command, which gets ``terms``, ``glossary``, ``copied`` and ``placeholders``."""
-    options = (
+    """Add the options for terms to a command, which gets those given as parameters, named as in ``TermOptions``."""
+
+    @wraps(command)
+    def with_terms(
+        *arguments: Any,
+        terms: tuple[str, ...],
+        glossary: str | None,
+        do_not_translate: tuple[str, ...],
+        placeholders: tuple[str, ...],
+        **others: Any,
+    ) -> None:
+        entries, stored = _entries(terms, glossary, local=others.get("bundle") is not None)
+        found = {
+            "glossary": entries,
+            "stored_glossary": stored,
+            "do_not_translate": do_not_translate,
+            "placeholders": placeholders,
+        }
+        command(*arguments, **{name: value for name, value in found.items() if value}, **others)
+
+    return all_of(
         click.option(
             "--term",
             "terms",
@@ -31,7 +49,6 @@ def term_options(command: Command) -> Command:
         ),
         click.option(
             "--do-not-translate",
-            "copied",
             metavar="TEXT",
             multiple=True,
             help="Text that is copied; * stands for letters, digits and _; repeatable.",
@@ -43,16 +60,13 @@ def term_options(command: Command) -> Command:
             multiple=True,
             help="Kind of placeholders that are copied; repeatable.",
         ),
-    )
-    for option in reversed(options):
-        command = option(command)
-    return command
+    )(with_terms)
 
 
-def text_options(
-    terms: Sequence[str], glossary: str | None, copied: Sequence[str], placeholders: Sequence[str], *, local: bool
-) -> TextOptions:
-    """Return the options for texts.
+def _entries(
+    terms: Sequence[str], glossary: str | None, *, local: bool
+) -> tuple[dict[str, tuple[str, ...]], str | None]:
+    """Return the target terms by source term, and the name of a stored glossary.
 
     Args:
         glossary: a file, or the name of a stored glossary.
@@ -74,15 +88,7 @@ def text_options(
         if not equals or not source or not target:
             raise click.UsageError(f"--term {term!r} needs a term, = and its translation")
         entries[source] = tuple(dict.fromkeys((*entries.get(source, ()), target)))
-    given: dict[str, Any] = {
-        "glossary": entries,
-        "stored_glossary": stored,
-        "do_not_translate": copied,
-        "placeholders": placeholders,
-    }
-    found: TextOptions = {}
-    found.update({name: value for name, value in given.items() if value})  # type: ignore[typeddict-item]
-    return found
+    return entries, stored
 
 
 def _read(file: Path) -> dict[str, tuple[str, ...]]:

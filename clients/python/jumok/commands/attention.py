@@ -8,7 +8,7 @@ import click
 
 from jumok import Alignment, AttentionKind, Client
 from jumok.commands._options import language_options, limit_options, open_target, target_options
-from jumok.commands._output import warn, write_line
+from jumok.commands._output import warn, warn_cut, write_line
 from jumok_proto.attention import ATTENTION_KINDS
 
 FORMATS = (".png", ".svg", ".pdf")
@@ -44,22 +44,17 @@ FORMATS = (".png", ".svg", ".pdf")
 @click.pass_context
 def attention(
     context: click.Context,
+    /,
     *,
     text: str,
     out: Path,
     target: str | None,
     kind: AttentionKind,
-    layer: int | None,
-    head: int | None,
-    each_head: bool,
     words: bool,
     server: str,
     bundle: Path | None,
     model: str,
-    source_language: str | None,
-    target_language: str | None,
-    truncate: bool,
-    timeout_s: float,
+    **settings: Any,
 ) -> None:
     """Draw the attention of the model while it translates TEXT, and write the translation.
 
@@ -71,23 +66,12 @@ def attention(
         raise click.UsageError(f"--out {out}: the folder {out.parent} does not exist; create it, or choose another")
     if find_spec("matplotlib") is None:  # it takes a second to import, so the drawing does
         raise ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
-    settings: dict[str, Any] = {
-        "kinds": [kind],
-        "layer": layer,
-        "head": head,
-        "each_head": each_head,
-        "source_language": source_language,
-        "target_language": target_language,
-        "truncate": truncate,
-        "timeout_s": timeout_s,
-    }
     with open_target(context, server, bundle) as aligner:
         if isinstance(aligner, Client):
             settings["model"] = model
-        (alignment,) = aligner.align([text], [target], **settings)
+        (alignment,) = aligner.align([text], [target], kinds=[kind], **settings)
     if alignment.source_truncated:
-        kept = len(alignment.source_tokens)
-        click.echo(f"Warning: the text: too long for the model, cut to {kept} tokens", err=True)
+        warn_cut("the text", len(alignment.source_tokens))
     unknown = sorted({token.text.removeprefix("▁") for token in alignment.source_tokens if token.unknown})
     if unknown:
         warn(f"unknown to the model, which guesses there: {' '.join(unknown)} (red)")

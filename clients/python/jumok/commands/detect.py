@@ -5,10 +5,8 @@ from pathlib import Path
 
 import click
 
-from jumok import Client
-from jumok._transport.address import addresses
 from jumok.commands._line_requests import InputError, Line, answer_lines, open_lines
-from jumok.commands._options import access, await_server, file_options, server_options, timeout_option
+from jumok.commands._options import file_options, open_client, server_options, timeout_option
 from jumok.commands._output import open_output, progress, write_line
 
 UNKNOWN = "und"
@@ -37,15 +35,13 @@ def detect(
     """
     if texts and source is not None:
         raise click.UsageError(f"give texts, or --input {source}, not both")
-    tls, token = access(context)
-    await_server(context, addresses(server))
     descriptor: int | None = None
     lines: Iterator[Line] = (Line(text, f"text {number}", len(text)) for number, text in enumerate(texts, start=1))
     if not texts:
         descriptor, lines = open_lines(source)
 
     with (
-        Client(server, tls=tls, token=token, timeout_s=timeout_s) as client,
+        open_client(context, server, timeout_s) as client,
         open_output(output) as out,
         progress(descriptor, "detecting", out) as advance,
     ):

@@ -1,17 +1,13 @@
 """``jumok glossary``: the glossaries that a server keeps."""
 
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import click
 
-from jumok._client import Client
-from jumok._transport.address import addresses
 from jumok.commands._main import Group
-from jumok.commands._options import access, await_server, server_options, timeout_option
+from jumok.commands._options import open_client, server_options, timeout_option
 from jumok.commands._output import write_columns
 from jumok_proto.errors import GlossaryNotFoundError
 from jumok_proto.glossaries.stored import StoredGlossary
@@ -62,7 +58,7 @@ def create_glossary(
     if all(line.startswith("#") or not line.strip() for line in entries.split("\n")):
         raise click.UsageError(f"{file} has no entries: write a source term, a tab and a target term in each line")
     languages: dict[str, Any] = {"source_language": source_language, "target_language": target_language}
-    with _client(context, server, timeout_s) as client:
+    with open_client(context, server, timeout_s) as client:
         try:
             stored = client.glossaries.update(name, entries, **languages) if replace else None
         except GlossaryNotFoundError:
@@ -76,7 +72,7 @@ def create_glossary(
 @click.pass_context
 def list_glossaries(context: click.Context, *, server: str, timeout_s: float) -> None:
     """List the glossaries: name, id, and entries for each pair of languages."""
-    with _client(context, server, timeout_s) as client:
+    with open_client(context, server, timeout_s) as client:
         for stored in client.glossaries.list():
             _write(stored)
 
@@ -92,7 +88,7 @@ def show_glossary(
     context: click.Context, *, name: str, source_language: str, target_language: str, server: str, timeout_s: float
 ) -> None:
     """Write the entries of the glossary NAME, which may be its id, as lines for 'jumok glossary create'."""
-    with _client(context, server, timeout_s) as client:
+    with open_client(context, server, timeout_s) as client:
         entries = client.glossaries.entries(name, source_language=source_language, target_language=target_language)
     click.echo(write_tsv(entries), nl=False)
 
@@ -104,16 +100,8 @@ def show_glossary(
 @click.pass_context
 def delete_glossary(context: click.Context, *, name: str, server: str, timeout_s: float) -> None:
     """Delete the glossary NAME, which may be its id."""
-    with _client(context, server, timeout_s) as client:
+    with open_client(context, server, timeout_s) as client:
         write_columns(f"deleted {client.glossaries.delete(name).name}")
-
-
-@contextmanager
-def _client(context: click.Context, server: str, timeout_s: float) -> Iterator[Client]:
-    tls, token = access(context)
-    await_server(context, addresses(server))
-    with Client(server, tls=tls, token=token, timeout_s=timeout_s) as client:
-        yield client
 
 
 def _write(stored: StoredGlossary) -> None:

@@ -2,9 +2,7 @@
 
 import click
 
-from jumok._client import Client
-from jumok._transport.address import addresses
-from jumok.commands._options import access, await_server, server_options, timeout_option
+from jumok.commands._options import open_client, server_options, timeout_option
 from jumok.commands._output import write_columns
 
 
@@ -18,9 +16,7 @@ def models(context: click.Context, *, server: str, timeout_s: float) -> None:
     Two models in a line translate one after the other. A model that translates each of its source languages into each
     of its target languages has one line, with commas.
     """
-    tls, token = access(context)
-    await_server(context, addresses(server))
-    with Client(server, tls=tls, token=token, timeout_s=timeout_s) as client:
+    with open_client(context, server, timeout_s) as client:
         for model in client.list_models():
             pairs = [(pair.source, pair.target) for pair in model.language_pairs]
             for source, target in pairs or [(",".join(model.source_languages), ",".join(model.target_languages))]:

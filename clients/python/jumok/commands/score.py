@@ -16,7 +16,13 @@ from jumok.commands._options import (
     open_target,
     target_options,
 )
-from jumok.commands._output import Warnings, json_line, open_output, progress, write_line
+from jumok.commands._output import Warnings, json_line, open_output, progress, warn_cut, write_line
+
+SCORE_FIELDS = (
+    *("score", "tokens", "token_ids", "token_scores", "source_token_count", "source_truncated"),
+    *("source_unknown_count", "target_unknown_count", "model", "model_version"),
+)
+"""Fields of a score in JSON, in their order."""
 
 
 @click.command()
@@ -32,6 +38,7 @@ from jumok.commands._output import Warnings, json_line, open_output, progress, w
 @click.pass_context
 def score(
     context: click.Context,
+    /,
     *,
     pair: tuple[str, ...],
     source: Path | None,
@@ -39,12 +46,9 @@ def score(
     server: str,
     bundle: Path | None,
     model: str,
-    source_language: str | None,
-    target_language: str | None,
-    length_penalty: float | None,
-    truncate: bool,
     timeout_s: float,
     json_lines: bool,
+    **settings: Any,
 ) -> None:
     """Score TARGET as a translation of SOURCE, or lines of a file or standard input: source, tab, target; in UTF-8.
 
@@ -56,13 +60,7 @@ def score(
         raise click.UsageError(f"give SOURCE and TARGET, or nothing for standard input; got {got}")
     if pair and source is not None:
         raise click.UsageError(f"give SOURCE and TARGET, or --input {source}, not both")
-    settings: dict[str, Any] = {
-        "source_language": source_language,
-        "target_language": target_language,
-        "length_penalty": length_penalty,
-        "truncate": truncate,
-        "timeout_s": timeout_s,
-    }
+    settings["timeout_s"] = timeout_s
     warnings = Warnings()
     with open_target(context, server, bundle) as scorer, open_output(output) as out:
         if isinstance(scorer, Client):
@@ -100,7 +98,7 @@ def _write(
     answer: Score, output: BinaryIO, source: str, target: str, *, name: str, warnings: Warnings, json_lines: bool
 ) -> None:
     if answer.source_truncated:
-        click.echo(f"Warning: {name}: too long for the model, cut to {answer.source_token_count} tokens", err=True)
+        warn_cut(name, answer.source_token_count)
     warnings.unknown_source(name, answer.source_unknown_count, answer.source_token_count)
     if answer.target_unknown_count:
         unknown = f"{answer.target_unknown_count} of {len(answer.tokens)}"
@@ -111,18 +109,5 @@ def _write(
     if not json_lines:
         write_line(f"{answer.score:.6f}", output)
         return
-    fields = {
-        "source": source,
-        "target": target,
-        "score": answer.score,
-        "tokens": answer.tokens,
-        "token_ids": answer.token_ids,
-        "token_scores": answer.token_scores,
-        "source_token_count": answer.source_token_count,
-        "source_truncated": answer.source_truncated,
-        "source_unknown_count": answer.source_unknown_count,
-        "target_unknown_count": answer.target_unknown_count,
-        "model": answer.model,
-        "model_version": answer.model_version,
-    }
-    write_line(json_line(fields), output)
+    fields = {name: getattr(answer, name) for name in SCORE_FIELDS}
+    write_line(json_line({"source": source, "target": target, **fields}), output)

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, cast
 
 import click
 
@@ -29,12 +29,13 @@ from jumok.commands._output import (
     plain,
     progress,
     warn,
+    warn_cut,
     write_line,
     write_text,
 )
 from jumok.commands._runners import make_runner
-from jumok.commands._terms import term_options, text_options
-from jumok_proto.markup import MarkupKind, MarkupRules
+from jumok.commands._terms import term_options
+from jumok_proto.markup import MarkupKind
 from jumok_proto.text_options import splits_sentences
 
 _SENTENCES = re.compile(
@@ -66,6 +67,7 @@ SHOWN = 80
 @click.pass_context
 def translate(
     context: click.Context,
+    /,
     *,
     texts: tuple[str, ...],
     source: Path | None,
@@ -73,23 +75,13 @@ def translate(
     server: str,
     bundle: Path | None,
     model: str,
-    source_language: str | None,
-    target_language: str | None,
     split_sentences: bool | None,
-    cut_long_sentences: bool | None,
-    copy_unreadable: bool,
     markup: MarkupKind | None,
-    rules: MarkupRules,
-    terms: tuple[str, ...],
-    glossary: str | None,
-    copied: tuple[str, ...],
-    placeholders: tuple[str, ...],
     target_prefix: str | None,
-    truncate: bool,
     timeout_s: float,
     json_lines: bool,
     attention: bool,
-    **options: Unpack[Options],
+    **settings: Any,
 ) -> None:
     """Translate TEXTs, or the lines of a file or of standard input, in UTF-8.
 
@@ -104,19 +96,9 @@ def translate(
     if texts and source is not None:
         raise click.UsageError(f"give texts, or --input {source}, not both")
     descriptor, lines = _lines(texts, source, markup)
+    options = cast("Options", settings)
     splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=options)
-    settings: dict[str, Any] = {
-        "source_language": source_language,
-        "target_language": target_language,
-        "attention": attention,
-        "truncate": truncate,
-        "split_sentences": splits,
-        "cut_long_sentences": cut_long_sentences,
-        "copy_unreadable": copy_unreadable,
-        "markup": markup,
-        "markup_rules": rules if markup else None,
-        **text_options(terms, glossary, copied, placeholders, local=bundle is not None),
-    }
+    settings |= {"attention": attention, "split_sentences": splits, "markup": markup}
     several = (options.get("num_hypotheses") or 1) > 1
     warnings = Warnings()
     failed = False
@@ -125,9 +107,7 @@ def translate(
         open_output(output) as out,
         progress(descriptor, "translating", out) as advance,
     ):
-        run = make_runner(
-            translator, model=model, timeout_s=timeout_s, target_prefix=target_prefix, **settings, **options
-        )
+        run = make_runner(translator, model=model, timeout_s=timeout_s, target_prefix=target_prefix, **settings)
         for number, (line, outcome) in enumerate(run(lines), start=1):
             if isinstance(outcome, InputError):
                 failed = True
@@ -136,8 +116,7 @@ def translate(
                     write_line(json_error(outcome, line) if json_lines else _end(line), out)
             else:
                 if outcome.source_truncated:
-                    kept = outcome.source_token_count
-                    warn(f"{line.name}: too long for the model, cut to {kept} tokens")
+                    warn_cut(line.name, outcome.source_token_count)
                 for sentence in outcome.cut_sentences:
                     shown = sentence if len(sentence) <= SHOWN else f"{sentence[:SHOWN]}..."
                     warn(f"{line.name}: too long for the model, cut into parts: {shown}")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, cast
 
 import click
 
@@ -23,12 +23,12 @@ from jumok.commands._options import (
     target_options,
 )
 from jumok.commands._runners import Runner, make_runner
-from jumok.commands._terms import term_options, text_options
+from jumok.commands._terms import term_options
 from jumok.commands.corpus.inputs import FORMATS, find_sources, is_one_file
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import Columns
 from jumok.commands.corpus.run import Translate, run_job, translate_here
-from jumok_proto.markup import MarkupKind, MarkupRules
+from jumok_proto.markup import MarkupRules
 from jumok_proto.text_options import splits_sentences
 
 BLOCK_ROWS = 2048
@@ -74,6 +74,7 @@ BLOCK_ROWS = 2048
 @click.pass_context
 def translate_corpus(
     context: click.Context,
+    /,
     *,
     inputs: tuple[Path, ...],
     out: Path,
@@ -88,20 +89,9 @@ def translate_corpus(
     server: str,
     bundle: Path | None,
     model: str,
-    source_language: str | None,
-    target_language: str | None,
     split_sentences: bool | None,
-    cut_long_sentences: bool | None,
-    copy_unreadable: bool,
-    markup: MarkupKind | None,
-    rules: MarkupRules,
-    terms: tuple[str, ...],
-    glossary: str | None,
-    copied: tuple[str, ...],
-    placeholders: tuple[str, ...],
-    truncate: bool,
     timeout_s: float,
-    **options: Unpack[Options],
+    **settings: Any,
 ) -> None:
     """Translate the rows of files, or of all files in a folder, into files of the same format.
 
@@ -110,6 +100,7 @@ def translate_corpus(
     a reason in OUT.errors.jsonl. After an interruption, even by SIGKILL, the same command goes on from the finished
     blocks, which are in OUT.unfinished until then. Exits with code 1 if no row could be translated.
     """
+    options = cast("Options", settings)
     columns = Columns(
         text=column,
         translation=out_column,
@@ -119,21 +110,12 @@ def translate_corpus(
     if len({column, *columns.added}) <= len(columns.added):
         raise click.UsageError("--column, --out-column and --score-column need different names")
     sources = find_sources(inputs, out, format_name, columns)
-    settings: dict[str, Any] = {
-        "source_language": source_language,
-        "target_language": target_language,
-        "truncate": truncate,
-        "split_sentences": splits_sentences(split_sentences, attention=False, target_prefix=None, options=options),
-        "cut_long_sentences": cut_long_sentences,
-        "copy_unreadable": copy_unreadable,
-        "markup": markup,
-        "markup_rules": rules if markup else None,
-        **text_options(terms, glossary, copied, placeholders, local=bundle is not None),
-        **options,
-    }
+    settings["split_sentences"] = splits_sentences(
+        split_sentences, attention=False, target_prefix=None, options=options
+    )
     lasting = {
-        **{name: value for name, value in settings.items() if value is not None and name != "markup_rules"},
-        "markup_rules": repr(rules),
+        **{name: value for name, value in settings.items() if value is not None},
+        "markup_rules": repr(settings["markup_rules"] or MarkupRules()),
         **bundle_settings(context),
         "model": model,
         "column": column,

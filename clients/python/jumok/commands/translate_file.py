@@ -2,22 +2,20 @@
 
 import sys
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any
 
 import click
 
-from jumok import Client, Options
-from jumok._transport.address import addresses
 from jumok.commands._options import (
-    access,
-    await_server,
     decoding_options,
     language_options,
     long_sentence_options,
+    model_option,
+    open_client,
     server_options,
 )
 from jumok.commands._output import LongTexts
-from jumok.commands._terms import term_options, text_options
+from jumok.commands._terms import term_options
 
 DASH = Path("-")
 
@@ -38,7 +36,7 @@ DASH = Path("-")
     help="Format of the file: text, markdown, html, srt, vtt, po or xliff.  [default: by the end of its name]",
 )
 @server_options
-@click.option("--model", default="", help="Name of the model, if the server holds several.")
+@model_option
 @language_options
 @long_sentence_options
 @term_options
@@ -54,46 +52,21 @@ DASH = Path("-")
 @click.pass_context
 def translate_file(
     context: click.Context,
+    /,
     *,
     file: Path,
     out: Path,
-    file_format: str,
     server: str,
-    model: str,
-    source_language: str | None,
-    target_language: str | None,
-    cut_long_sentences: bool | None,
-    copy_unreadable: bool,
-    terms: tuple[str, ...],
-    glossary: str | None,
-    copied: tuple[str, ...],
-    placeholders: tuple[str, ...],
-    truncate: bool,
-    timeout_s: float | None,
-    **options: Unpack[Options],
+    **settings: Any,
 ) -> None:
     """Translate the texts of FILE; all else in it stays as it is. - is standard input.
 
     A text that cannot be translated stays as it is and gives a reason on standard error, and exit code 1. With
     --source-language auto, the language of each text is detected.
     """
-    settings: dict[str, Any] = {
-        "file_format": file_format,
-        "source_language": source_language,
-        "target_language": target_language,
-        "cut_long_sentences": cut_long_sentences,
-        "copy_unreadable": copy_unreadable,
-        "truncate": truncate,
-        "model": model,
-        "timeout_s": timeout_s,
-        **text_options(terms, glossary, copied, placeholders, local=False),
-        **{name: value for name, value in options.items() if value is not None},
-    }
     if sys.stderr.isatty() and out != DASH:
         settings["on_progress"] = _show
-    tls, token = access(context)
-    await_server(context, addresses(server))
-    with Client(server, tls=tls, token=token) as client:
+    with open_client(context, server) as client:
         result = client.translate_file(
             sys.stdin.buffer if file == DASH else file, sys.stdout.buffer if out == DASH else out, **settings
         )
