@@ -34,6 +34,7 @@ SLOW = (
     "tests/faults",
     "tests/parity",
     "tests/clients/test_watch.py",
+    "tests/export/cli/test_named_models.py",
     "tests/export/importers/argos",
     "tests/export/importers/ctranslate2",
     "tests/export/importers/marian/test_engines.py",
@@ -41,7 +42,6 @@ SLOW = (
     "tests/export/verification/test_noise.py",
     "tests/project/test_documents.py",
     "tests/project/test_packaging.py",
-    "tests/serve/cli/test_named_models.py",
     "tests/serve/http/test_gateway.py",
 )
 """Beginnings of the paths of slow tests."""
