@@ -1,29 +1,17 @@
-"""Fixtures of all tests: a tiny corpus, small committed models and bundles."""
+"""Fixtures of all tests: a tiny corpus and small committed bundles."""
 
 import fcntl
 import hashlib
-import logging
 import os
-import pickle
 import shutil
 import signal
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
-import torch
 
-from jumok_export.graphs.graph import Graph
-from jumok_export.models.transformer import Transformer
-from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import native
-from jumok_serve.bundle.bundle import Bundle
-from tests.support.models import trained
-from tests.support.models.trained import DATA, MODELS, Sentences, committed, read_sentences, trace
-
-torch.set_num_threads(1)  # the models are so small that threads would only wait for each other
-logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
+from tests.support.data import DATA, MODELS, Sentences, read_sentences
 
 # What a shell runs in the background ignores Ctrl-C, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,6 +34,7 @@ SLOW = (
     "tests/faults",
     "tests/parity",
     "tests/clients/test_watch.py",
+    "tests/export/cli/test_named_models.py",
     "tests/export/importers/argos",
     "tests/export/importers/ctranslate2",
     "tests/export/importers/marian/test_engines.py",
@@ -53,12 +42,12 @@ SLOW = (
     "tests/export/verification/test_noise.py",
     "tests/project/test_documents.py",
     "tests/project/test_packaging.py",
-    "tests/serve/cli/test_named_models.py",
     "tests/serve/http/test_gateway.py",
 )
 """Beginnings of the paths of slow tests."""
 EXPORTING = (
     "tests/export/bundles",
+    "tests/export/decoding/test_recurrent_models.py",
     "tests/export/graphs/test_graphs.py",
     "tests/export/importers/huggingface/test_import",
     "tests/export/quantization/test_calibration.py",
@@ -151,42 +140,6 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 def sentences() -> Sentences:
     """A few dozen English sentences and their German translations."""
     return read_sentences()
-
-
-@pytest.fixture(scope="session")
-def vocabulary(tiny_bundle: Path) -> Vocabulary:
-    """One vocabulary for both languages."""
-    return Vocabulary((tiny_bundle / "tokenizer.model").read_bytes())
-
-
-@pytest.fixture(scope="session")
-def tiny_model(vocabulary: Vocabulary) -> Transformer:
-    """A Transformer of one layer each that has half learnt the sentences: its translations end, at varied lengths."""
-    model = committed("tiny", vocabulary)
-    assert isinstance(model, Transformer)
-    return model
-
-
-@pytest.fixture(scope="session")
-def tiny_graphs(tiny_model: Transformer, vocabulary: Vocabulary, made_once: Made) -> dict[str, Graph]:
-    """The tiny model's graphs in fp32, as a bundle has them; not to be changed."""
-
-    def export(folder: Path) -> None:
-        (folder / "graphs.pickle").write_bytes(pickle.dumps(trace(tiny_model, vocabulary)))
-
-    graphs: dict[str, Graph] = pickle.loads((made_once("tiny-graphs", export) / "graphs.pickle").read_bytes())
-    return graphs
-
-
-@pytest.fixture(scope="session")
-def export_tiny(
-    tiny_model: Transformer, tiny_graphs: dict[str, Graph], vocabulary: Vocabulary
-) -> Callable[..., Bundle]:
-    """Exports the tiny model into a folder; its graphs, which take longest, are made once and given every time.
-
-    A test may give other graphs, another model and other arguments of `export_bundle`.
-    """
-    return partial(trained.export_tiny, vocabulary=vocabulary, model=tiny_model, graphs=tiny_graphs)
 
 
 @pytest.fixture(scope="session")

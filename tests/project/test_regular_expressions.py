@@ -1,22 +1,29 @@
 """Regular expressions run on every supported Python."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from tests.project.test_layout import ROOT, tracked
-
+ROOT = Path(__file__).parents[2]
 GROUPS = re.compile(r"(?:(?<!\\)\)|\})[*?+]\+|(?<!\\)\)\{\d*(?:,\d*)?\}\+|\(\?>")
 """Atomic groups, and possessive repetitions of groups, or of what may be one in an f-string."""
 
 
 def test_no_possessive_or_atomic_groups() -> None:
     """Python before 3.11.5 loses the characters of their last, failed repetition; loops do the same work."""
+    files = [
+        ROOT / "hatch_build.py",
+        *(
+            path
+            for folder in ("serve", "export", "clients", "proto", "benchmarks", "deploy", "examples")
+            for path in sorted((ROOT / folder).rglob("*.py"))
+        ),
+    ]
     found = [
         f"{path}:{number}: {line.strip()}"
-        for path in tracked("serve", "export", "clients", "proto", "benchmarks", "deploy", "examples", "hatch_build.py")
-        if path.suffix == ".py"
-        for number, line in enumerate((ROOT / path).read_text(encoding="utf-8").splitlines(), 1)
+        for path in files
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
         if GROUPS.search(line)
     ]
     assert found == []

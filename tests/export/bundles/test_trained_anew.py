@@ -8,7 +8,8 @@ import pytest
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
-from tests.support.models.trained import MODELS, TRAININGS, Sentences, bundle_settings, export_tiny, trace
+from tests.support.data import MODELS, Sentences
+from tests.support.models.trained import TRAININGS, bundle_settings, export_tiny, trace
 
 
 def operators(bundle: Bundle) -> dict[str, set[tuple[str, str]]]:

@@ -9,9 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
-from jumok_export.models.transformer import Transformer
 from jumok_proto.errors import RateLimitedError
 from jumok_serve import DeadlineExceededError, InvalidArgumentError, Translator, UnavailableError
 from jumok_serve.engine.limits import EngineLimits
@@ -41,32 +39,6 @@ def polyglot(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
         yield translator
 
 
-def log_probabilities(model: Transformer, source: list[int], start: int, target: list[int]) -> list[float]:
-    """Compute the log-probability of every token of a target from PyTorch's logits."""
-    with torch.no_grad():
-        logits = model(
-            torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([start]), torch.tensor([target])
-        )
-    return [float(row[token]) for row, token in zip(logits[0].double().log_softmax(-1), target, strict=True)]
-
-
-def test_scores_are_those_of_pytorch(
-    translator: Translator, tiny_model: Transformer, sentences: tuple[list[str], list[str]]
-) -> None:
-    tokenizer = translator.tokenizer
-    pairs = list(zip(sentences[0], sentences[1], strict=True))
-    for (source, target), score in zip(pairs, translator.score(*sentences), strict=True):
-        token_ids = [*tokenizer.encode_target(target), EOS]
-        source_ids = [*tokenizer.encode(source), EOS]
-        expected = log_probabilities(tiny_model, source_ids, START, token_ids)
-        assert score.token_ids == tuple(token_ids)
-        assert score.tokens == tuple(tokenizer.tokens(token_ids))
-        assert score.token_scores == pytest.approx(expected, abs=1e-4)
-        assert score.score == pytest.approx(math.fsum(expected) / len(token_ids), abs=1e-4)
-        assert (score.source_token_count, score.source_truncated) == (len(source_ids), False)
-        assert (score.model, score.model_version) == (translator.name, translator.manifest.version)
-
-
 def test_unknown_tokens_of_both_sides_are_counted(translator: Translator) -> None:
     unknown = translator.tokenizer.target_unknown
     assert unknown is not None
@@ -79,18 +51,6 @@ def test_unknown_tokens_of_both_sides_are_counted(translator: Translator) -> Non
         (0, 0),
     ]
     assert some.token_ids.count(unknown) == 3
-
-
-def test_a_forced_first_token_is_part_of_the_target_and_certain(polyglot: Translator, tiny_model: Transformer) -> None:
-    tokenizer = polyglot.tokenizer
-    score = polyglot.score("A dog.", "Ein Hund.", source_language="fr-FR", target_language="pt-BR", length_penalty=0.5)
-    token_ids = [6, *tokenizer.encode_target("Ein Hund."), EOS]
-    source_ids = [21, 22, *tokenizer.encode("A dog."), EOS, 23]
-    expected = [0.0, *log_probabilities(tiny_model, source_ids, 5, token_ids)[1:]]
-    assert score.token_ids == tuple(token_ids)
-    assert score.token_scores[0] == 0.0
-    assert score.token_scores == pytest.approx(expected, abs=1e-4)
-    assert score.score == pytest.approx(math.fsum(expected) / len(token_ids) ** 0.5, abs=1e-4)
 
 
 @pytest.mark.parametrize("options", [{"beam_size": 1}, {"beam_size": 4, "num_hypotheses": 4, "length_penalty": 0.6}])

@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import torch
 from onnx import helper
 
 import jumok
-from jumok_export.models.transformer import Transformer
 from jumok_proto.alignment_conversion import alignments_from_proto, alignments_to_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import ATTENTION_KINDS
@@ -44,60 +42,6 @@ def committed() -> Iterator[Translator]:
 def client(translator: Translator, committed: Translator) -> Iterator[jumok.Client]:
     with serving(translator, committed) as address, jumok.Client(address) as client:
         yield client
-
-
-def attention(model: Transformer, source: list[int], start: int, target: list[int]) -> list[np.ndarray]:
-    """Compute cross, encoder and decoder attention of one target, each [layers, heads, ...]."""
-    ids, length = torch.tensor([source]), torch.tensor([len(source)])
-    with torch.no_grad():
-        of_kinds = model.align(ids, length, torch.tensor([start]), torch.tensor([target]), torch.tensor([len(target)]))
-    return [of_kind[0].numpy() for of_kind in of_kinds]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "around", "start", "forced"),
-    [
-        ({}, ([], [3]), 2, []),
-        ({"source_language": "fr-FR", "target_language": "pt-BR"}, ([21, 22], [3, 23]), 5, [6]),
-    ],
-)
-def test_attention_is_that_of_pytorch(
-    translator: Translator,
-    tiny_model: Transformer,
-    arguments: dict[str, Any],
-    around: tuple[list[int], list[int]],
-    start: int,
-    forced: list[int],
-) -> None:
-    tokenizer = translator.tokenizer
-    targets = ["Ein Hund rennt.", None, "", "Ein Mann"]
-    answers = translator.align(TEXTS, targets, kinds=ATTENTION_KINDS, each_head=True, **arguments)
-    own = translator.translate(TEXTS, **arguments)
-    for text, target, translation, answer in zip(TEXTS, targets, own, answers, strict=True):
-        if not text:
-            assert (answer.target, answer.source_tokens, answer.pairs()) == ("", (), ())
-            assert all(answer.attention(kind).mean == () for kind in ATTENTION_KINDS)
-            continue
-        best = translation.hypotheses[0]
-        source = [*around[0], *tokenizer.encode(text), *around[1]]
-        ids = [*forced, *tokenizer.encode_target(target), 3] if target else list(best.token_ids)
-        assert answer.target == (target or best.text)
-        assert [str(token) for token in answer.source_tokens] == tokenizer.source_tokens(source)
-        assert [str(token) for token in answer.target_tokens] == tokenizer.tokens(ids)
-        assert [str(token) for token in answer.decoder_tokens] == tokenizer.tokens([start, *ids[:-1]])
-        inside = range(len(around[0]), len(source) - len(around[1]))
-        assert [token.special for token in answer.source_tokens] == [
-            index not in inside for index in range(len(source))
-        ]
-        special = [token in {0, 2, 3, start} or (index == 0 and [token] == forced) for index, token in enumerate(ids)]
-        assert [token.special for token in answer.target_tokens] == special
-        assert [token.special for token in answer.decoder_tokens] == [True, *special[:-1]]
-        for kind, expected in zip(ATTENTION_KINDS, attention(tiny_model, source, start, ids), strict=True):
-            found = answer.attention(kind)
-            assert (found.layers, found.heads) == ((0,), (0, 1))
-            assert np.shape(found.mean) == (len(found.rows), len(found.columns))
-            np.testing.assert_allclose(np.array(found.by_head), expected, atol=1e-5)
-            np.testing.assert_allclose(np.array(found.mean), expected.mean(axis=(0, 1)), atol=1e-5)
 
 
 def test_unknown_source_tokens_are_shown_as_in_the_text(translator: Translator) -> None:

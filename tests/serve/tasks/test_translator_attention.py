@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-import torch
 
-from jumok_export.models.transformer import Transformer
 from jumok_serve import InvalidArgumentError, Translator
 from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import hypothesis_attention, teacher_forcing
@@ -24,59 +22,6 @@ def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> I
     bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
     with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
-
-
-def cross_attention(model: Transformer, source: list[int], start: int, target: list[int]) -> np.ndarray:
-    """Compute the cross-attention of one target, the mean over layers and heads, [T, S]."""
-    with torch.no_grad():
-        cross, _, _ = model.align(
-            torch.tensor([source]),
-            torch.tensor([len(source)]),
-            torch.tensor([start]),
-            torch.tensor([target]),
-            torch.tensor([len(target)]),
-        )
-    return np.asarray(cross[0].mean(dim=(0, 1)))
-
-
-@pytest.mark.parametrize(
-    ("arguments", "around", "start", "forced"),
-    [
-        ({}, ([], [3]), 2, []),
-        ({"source_language": "fr-FR", "target_language": "pt-BR"}, ([21, 22], [3, 23]), 5, [6]),
-    ],
-)
-@pytest.mark.parametrize("prefixes", [None, ["Ein Mann", "Ein", None, "Zwei"]])
-@pytest.mark.parametrize("options", [{"beam_size": 1}, {"beam_size": 3, "num_hypotheses": 3}])
-def test_attention_is_that_of_pytorch(
-    translator: Translator,
-    tiny_model: Transformer,
-    arguments: dict[str, Any],
-    around: tuple[list[int], list[int]],
-    start: int,
-    forced: list[int],
-    prefixes: list[str | None] | None,
-    options: dict[str, Any],
-) -> None:
-    tokenizer = translator.tokenizer
-    settings = {"max_length": 9, **arguments, **options}
-    answers = translator.translate(TEXTS, attention=True, target_prefix=prefixes, **settings)
-    plain = translator.translate(TEXTS, target_prefix=prefixes, **settings)
-    for text, prefix, answer, other in zip(TEXTS, prefixes or [None] * len(TEXTS), answers, plain, strict=True):
-        assert [one.token_ids for one in answer.hypotheses] == [one.token_ids for one in other.hypotheses]
-        assert (other.source_tokens, other.hypotheses[0].attention) == ((), None)
-        if not text:
-            assert (answer.source_tokens, answer.hypotheses[0].attention) == ((), ())
-            continue
-        source = [*around[0], *tokenizer.encode(text), *around[1]]
-        assert answer.source_tokens == tuple(tokenizer.source_tokens(source))
-        before = [] if prefix is None else [*forced, *tokenizer.encode_target(prefix)]
-        for hypothesis in answer.hypotheses:
-            expected = cross_attention(tiny_model, source, start, [*before, *hypothesis.token_ids])[len(before) :]
-            attention = np.array(hypothesis.attention)
-            assert attention.shape == (len(hypothesis.token_ids), len(answer.source_tokens))
-            np.testing.assert_allclose(attention, expected, atol=1e-5)
-            np.testing.assert_allclose(attention.sum(axis=1), 1, atol=1e-5)
 
 
 def test_batches_are_bounded(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:

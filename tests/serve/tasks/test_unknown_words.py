@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jumok_export.training.vocabulary import UNKNOWN, Vocabulary
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, Translator
 from jumok_serve.tasks.unknown_words import aligned_words, replace_unknown, source_words
 from jumok_serve.tasks.word_alignment import token_places, words
@@ -16,6 +15,7 @@ from jumok_serve.tokenizers.word_list import WordListTokenizer
 from tests.support.growth import lines_run
 from tests.support.models.variants import edited, without
 
+UNKNOWN = 1
 TEXT = "The old woman reads a book in the park."
 WRITES: dict[str, Any] = {"forced_first_token": UNKNOWN, "replace_unknowns": True}
 
@@ -44,8 +44,8 @@ def replaced(tokenizer: Tokenizer, token_ids: Sequence[int], unknown: int, found
         (["Ein", None, "."], ["Zoë"], "Ein Zoë."),
     ],
 )
-def test_words_of_sentencepiece(vocabulary: Vocabulary, parts: list[str | None], found: list[str], text: str) -> None:
-    tokenizer = SentencePieceTokenizer(vocabulary.model)
+def test_words_of_sentencepiece(tiny_bundle: Path, parts: list[str | None], found: list[str], text: str) -> None:
+    tokenizer = SentencePieceTokenizer(tiny_bundle / "tokenizer.model")
     ids: list[int] = []
     for part in parts:
         ids += [UNKNOWN] if part is None else tokenizer.encode_target(part)

@@ -26,23 +26,14 @@ from jumok_export.training.checkpoint import BEST
 from jumok_export.training.corpus import pad
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.evaluation.parallel_text import read_lines
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
 from tests.support.checkpoints.marian_folders import trained_parameters, write_student
+from tests.support.data import MODELS, Sentences, read_sentences
 from tests.support.reversing import train_reversing
 
-DATA = Path(__file__).parents[2] / "data"
-MODELS = DATA / "models"
-
 Model = TypeVar("Model", bound=Seq2Seq)
-Sentences = tuple[list[str], list[str]]
-
-
-def read_sentences() -> Sentences:
-    """Read the English sentences of the test data and their German translations."""
-    return read_lines(DATA / "train.en"), read_lines(DATA / "train.de")
 
 
 class Training(NamedTuple):

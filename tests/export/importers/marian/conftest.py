@@ -9,7 +9,7 @@ from jumok_export.importers.marian.importing import import_marian
 from jumok_export.importers.options import ImportOptions
 from tests.conftest import Made
 from tests.support.checkpoints.marian_folders import write_release
-from tests.support.models.trained import MODELS
+from tests.support.data import MODELS
 
 SHORT: ImportOptions = {"max_source_length": 40, "max_target_length": 64}
 """Limits with which verification takes seconds."""
