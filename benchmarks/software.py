@@ -17,9 +17,8 @@ from benchmarks.common.bootstrap import Scores, score
 from benchmarks.common.progress import progress
 from benchmarks.common.translation_memory import nearest
 from jumok_serve import DecodingOptions, Translator
-from jumok_serve.evaluation.bleu_tokenizers import NAMES, bleu_tokenizer
 from jumok_serve.evaluation.evaluation import translate_corpus
-from jumok_serve.evaluation.parallel_text import read_parallel
+from jumok_serve.evaluation.parallel_text import NAMES, bleu_tokenizer, read_parallel
 from jumok_serve.tasks.parameters import TranslationParameters
 
 PROGRESS_TEXTS = 200

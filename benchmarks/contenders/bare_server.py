@@ -14,7 +14,7 @@ from jumok_proto.conversion import options_from_proto, response_to_proto
 from jumok_proto.v1 import translation_pb2
 from jumok_serve import Translator
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
+from jumok_serve.service.handlers.waiting import LoopWakeups
 from jumok_serve.tasks.parameters import TranslationParameters
 
 

@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.step_tools.weight_products import IN_FLOATS, WEIGHT_INPUTS
 from jumok_serve.engine.batch import Batch
 from jumok_serve.runtime.device import CPU
-from jumok_serve.runtime.graph_sessions import GraphFolder, GraphSessions
 from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.runtime.sessions import GraphFolder, GraphSessions
 
 PROFILED_GRAPHS = ("decoder",)
 PROFILED_STEPS = 24

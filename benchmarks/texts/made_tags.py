@@ -37,7 +37,7 @@ from jumok_export.bundles.source_texts import greedy_search
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.tasks.word_alignment import Floats, Place, words
-from jumok_serve.text.markup.document import Span
+from jumok_serve.text.markup.parser import Span
 
 SEED = 1
 TAGS = ("b", "i", 'a href="{}"', 'span class="n{}"')

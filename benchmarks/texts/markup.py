@@ -30,8 +30,7 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.tasks.word_alignment import Floats, Place, TokenAlignment, align_words, token_places, words
-from jumok_serve.text.markup.document import Block, Span
-from jumok_serve.text.markup.parser import parse
+from jumok_serve.text.markup.parser import Block, Span, parse
 from jumok_serve.text.markup.transfer import Word, transfer
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 

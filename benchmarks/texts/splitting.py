@@ -26,8 +26,7 @@ from matplotlib.figure import Figure
 import jumok
 from benchmarks.common.processes import serving
 from benchmarks.common.progress import progress
-from jumok_serve.text.sentence_boundaries import sentence_spans
-from jumok_serve.text.sentence_splitting import split
+from jumok_serve.text.sentence_splitting import sentence_spans, split
 
 PARTS = Path(__file__).with_suffix(".toml")
 SEED = 1

@@ -26,12 +26,10 @@ from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.tasks.alignment import PendingAlignments, prepare_alignment
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.deadline import deadline_after
-from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.model import TaskModel, warm_up_sentence
+from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters, deadline_after
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.translation import PendingTexts
-from jumok_serve.tasks.warm_up_sentences import warm_up_sentence
 from jumok_serve.text.submission import submit_function, translate_texts
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.tokenizers.input_processor import check_texts
@@ -49,7 +47,7 @@ class Translator:
     Args:
         path: the bundle's folder.
         precision: a variant of the bundle, or "auto": int8 on a CPU and fp16 on CUDA, if the bundle has them
-            and they are known to agree with fp32 well enough; see `jumok_serve.runtime.precision`.
+            and they are known to agree with fp32 well enough; see `jumok_serve.runtime.device`.
         device: "cpu", "cuda", or "auto": CUDA if it can be used.
         cuda: settings of the GPU.
         replicas: threads that decode sentences of one queue; None: chosen by precision and device, see `load_graphs`.

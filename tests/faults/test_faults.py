@@ -83,7 +83,7 @@ def test_broken_connections_harm_nobody(address: str, caplog: pytest.LogCaptureF
     asyncio.run(scenario())
     with jumok.Client(address, timeout_s=HANG_S) as client:
         assert client.translate("a man", max_length=3).hypotheses
-    ends = "jumok_serve.service.rpc.floods"  # logs that it has ended one with too much metadata
+    ends = "jumok_serve.service.rpc.interceptor"  # logs that it has ended one with too much metadata
     assert not [record for record in own_records(caplog) if record.name != ends]
 
 

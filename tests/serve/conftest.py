@@ -25,7 +25,7 @@ from jumok_serve.manifest.manifest import (
     TensorSpec,
     VerificationReport,
 )
-from jumok_serve.manifest.provenance import Provenance, TrainingData
+from jumok_serve.manifest.parts import Provenance, TrainingData
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
 
 ENGLISH = (

@@ -15,7 +15,6 @@ from jumok_export.verification.native import PREFIX, verify_native
 from jumok_export.verification.runtime_side import RuntimeSide
 from jumok_export.verification.samples import InputBounds
 from jumok_serve.bundle.bundle import COMPANIONS, Bundle, write_bundle
-from jumok_serve.manifest.graph_variants import NATIVE_GRAPHS
 from jumok_serve.manifest.manifest import (
     Check,
     GraphSpec,
@@ -24,6 +23,7 @@ from jumok_serve.manifest.manifest import (
     PrecisionVariant,
     VerificationReport,
 )
+from jumok_serve.manifest.parts import NATIVE_GRAPHS
 from jumok_serve.native import library
 from jumok_serve.runtime.device import CPU
 

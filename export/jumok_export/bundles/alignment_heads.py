@@ -13,9 +13,9 @@ from jumok_export.errors import ExportError
 from jumok_export.quantization.calibration import GreedySearch
 from jumok_export.shortlists.sources import MOST_PAIRS, MOST_TOKENS
 from jumok_export.shortlists.token_alignment import align_tokens
-from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Limits
+from jumok_serve.manifest.parts import AlignmentHeads, AttentionHead
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MEASURED_PAIRS = 500

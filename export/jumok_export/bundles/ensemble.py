@@ -27,8 +27,6 @@ from jumok_export.verification.runtime_side import RuntimeSide
 from jumok_export.verification.samples import InputBounds
 from jumok_export.verification.sides import PartsSide
 from jumok_serve.bundle.bundle import COMPANIONS, Bundle, manifest_bytes, write_bundle
-from jumok_serve.manifest.alignment_heads import AlignmentHeads
-from jumok_serve.manifest.graph_variants import Target
 from jumok_serve.manifest.manifest import (
     Agreement,
     Architecture,
@@ -38,7 +36,7 @@ from jumok_serve.manifest.manifest import (
     PrecisionVariant,
     VerificationReport,
 )
-from jumok_serve.manifest.provenance import EnsemblePart
+from jumok_serve.manifest.parts import AlignmentHeads, EnsemblePart, Target
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE
 
 _SOURCES = ("encoder", "decoder", "scorer", "aligner")

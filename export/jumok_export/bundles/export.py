@@ -37,7 +37,6 @@ from jumok_export.verification.agreement import SENTENCES, TOGETHER, SourceTexts
 from jumok_export.verification.samples import InputBounds
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle, write_bundle
-from jumok_serve.manifest.alignment_heads import AlignmentHeads
 from jumok_serve.manifest.languages import Direction, Languages
 from jumok_serve.manifest.manifest import (
     Architecture,
@@ -48,7 +47,7 @@ from jumok_serve.manifest.manifest import (
     ShortlistDescription,
     SpecialTokens,
 )
-from jumok_serve.manifest.provenance import EnsemblePart, Provenance, SourceCheckpoint, TrainingData
+from jumok_serve.manifest.parts import AlignmentHeads, EnsemblePart, Provenance, SourceCheckpoint, TrainingData
 from jumok_serve.native import library
 from jumok_serve.runtime.process_memory import giving_back_free_memory, rare_collections
 from jumok_serve.tokenizers.tokenizer import Tokenizer

@@ -17,8 +17,8 @@ from jumok_export.graphs.selection import sampler_graph, select_graph
 from jumok_export.graphs.shortlist_decoder import split_projection
 from jumok_export.graphs.storage import WeightsFile, write_graphs
 from jumok_export.native.graphs import native_graphs
-from jumok_serve.manifest.graph_variants import GRAPH_VARIANTS, Target, name_for_target
 from jumok_serve.manifest.manifest import PrecisionVariant, TensorSpec
+from jumok_serve.manifest.parts import GRAPH_VARIANTS, Target, name_for_target
 from jumok_serve.native import library
 
 Pass: TypeAlias = Callable[[Graph], Graph | None]

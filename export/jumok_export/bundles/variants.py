@@ -31,11 +31,10 @@ from jumok_export.verification.shortlist import verify_shortlist
 from jumok_export.verification.sides import Side, TorchSide
 from jumok_export.verification.trial import fp32_reference, int8_reference
 from jumok_serve.errors import BundleError
-from jumok_serve.manifest.graph_variants import Target
 from jumok_serve.manifest.manifest import Agreement, Check, PrecisionVariant, VerificationReport
-from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
+from jumok_serve.manifest.parts import Target
+from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device, agrees
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.precision import agrees
 from jumok_serve.runtime.process_memory import give_back_memory
 
 CALIBRATION_LOSS = 0.002

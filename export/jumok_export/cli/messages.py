@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def written(out: Path, bundle: "Bundle") -> str:
     """Describe a new bundle in one line."""
-    from jumok_serve.runtime.precision import describe_agreement  # noqa: PLC0415
+    from jumok_serve.runtime.device import describe_agreement  # noqa: PLC0415
 
     manifest = bundle.manifest
     sizes = (

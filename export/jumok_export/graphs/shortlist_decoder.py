@@ -14,7 +14,7 @@ from jumok_export.graphs.weights import TURNED, convert, values
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import SATURATES
-from jumok_serve.runtime.output_columns import BIAS
+from jumok_serve.runtime.step_selection import BIAS
 
 WEIGHT, SCALE = "projection.weight", "projection.scale"
 _INT8_PRODUCT = "MatMulIntegerToFloat"

@@ -5,7 +5,7 @@ import re
 from pydantic import TypeAdapter, ValidationError
 
 from jumok_export.errors import ExportError
-from jumok_serve.manifest.fields import Name
+from jumok_serve.manifest.parts import Name
 
 _NAME: TypeAdapter[str] = TypeAdapter(Name)
 

@@ -14,7 +14,7 @@ from jumok_export.importers.marian.recognition import is_marian
 from jumok_export.importers.options import Importer, ImportOptions
 from jumok_export.installed import need
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.manifest.fields import MANIFEST_FILE
+from jumok_serve.manifest.parts import MANIFEST_FILE
 
 _HEAD_BYTES = 256
 """Bytes of a file that tell its format."""

@@ -11,7 +11,7 @@ from jumok_export.native.operators import DOMAIN, VERSION, native
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import SATURATES
-from jumok_serve.runtime.output_columns import BIAS
+from jumok_serve.runtime.step_selection import BIAS
 
 SUMS = "projection.sums"
 """Sums of the listed tokens' int8 weights, [U], for the zero point's share of a product."""

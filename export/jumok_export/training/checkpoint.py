@@ -14,7 +14,7 @@ from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.training.configuration import Configuration, RecurrentSection, configuration_from_values
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_proto.errors import JumokError
-from jumok_serve.manifest.fields import MANIFEST_FILE
+from jumok_serve.manifest.parts import MANIFEST_FILE
 
 BEST = "best.ckpt"
 """File name of the checkpoint with the best validation score."""

@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_val
 from jumok_export.models.cells import CellKind
 from jumok_export.models.recurrent import RecurrentSizes
 from jumok_export.models.recurrent_attention import AttentionKind
-from jumok_serve.evaluation.bleu_tokenizers import bleu_tokenizer, check_bleu_tokenizer
-from jumok_serve.manifest.fields import LanguageTag, Name
+from jumok_serve.evaluation.parallel_text import bleu_tokenizer, check_bleu_tokenizer
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits
+from jumok_serve.manifest.parts import LanguageTag, Name
 
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 Positive = Annotated[int, Field(ge=1)]

@@ -15,10 +15,9 @@ from jumok_export.training.configuration import SCORES, Configuration
 from jumok_export.training.configuration_file import ConfigurationError, load_configuration
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import Score, SpecialTokens
-from jumok_serve.manifest.provenance import TrainingData
+from jumok_serve.manifest.parts import AlignmentHeads, AttentionHead, TrainingData
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
 
 _SCORES: TypeAdapter[tuple[Score, ...]] = TypeAdapter(tuple[Score, ...])

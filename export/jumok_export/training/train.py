@@ -18,7 +18,7 @@ from jumok_export.training.configuration import Configuration
 from jumok_export.training.configuration_file import ConfigurationError, load_configuration, parse_configuration
 from jumok_export.training.datamodule import TranslationData, is_first_process, remove_made_files
 from jumok_export.training.module import TranslationTraining
-from jumok_serve.evaluation.bleu_tokenizers import described_score
+from jumok_serve.evaluation.parallel_text import described_score
 
 CONFIGURATION = "config.toml"
 """File name of the configuration in a run's folder."""

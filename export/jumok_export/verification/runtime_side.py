@@ -16,11 +16,11 @@ from jumok_export.verification.fused_selection import FusedSelection
 from jumok_export.verification.selection_cases import Drawing, Selection
 from jumok_export.verification.sides import Arrays, StepInputs
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime.decoder_step import DecoderStep
+from jumok_serve.runtime.decoders import DecoderStep
 from jumok_serve.runtime.graphs import SLOTS, Floats, Graphs, Integers, Pairs
-from jumok_serve.runtime.output_columns import BIAS
 from jumok_serve.runtime.state.slot_buffers import padded_length
 from jumok_serve.runtime.step_inputs import SelectionParameters
+from jumok_serve.runtime.step_selection import BIAS
 from jumok_serve.search import Constraints, Entries
 
 UNSEEN = 7.0

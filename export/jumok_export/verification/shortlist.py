@@ -14,7 +14,7 @@ from jumok_export.verification.trial import Reference, fp32_reference, int8_refe
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.manifest.manifest import Check
 from jumok_serve.runtime.graphs import Floats, Graphs, Integers
-from jumok_serve.runtime.output_columns import ShortlistColumns
+from jumok_serve.runtime.step_selection import ShortlistColumns
 
 WIDTHS = (WIDTH_STEP, 5 * WIDTH_STEP)
 UNLISTED = 0.4

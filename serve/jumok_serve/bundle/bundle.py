@@ -15,7 +15,6 @@ from jumok_serve.bundle.pinned_folder import PinnedFolder
 from jumok_serve.bundle.shortlist import Shortlist
 from jumok_serve.errors import BundleError
 from jumok_serve.files import RegularFile, UnusableFileError, parse_json, read_file
-from jumok_serve.manifest.fields import MANIFEST_FILE, RelativePath
 from jumok_serve.manifest.manifest import (
     READABLE_FORMAT_VERSIONS,
     FileEntry,
@@ -25,6 +24,7 @@ from jumok_serve.manifest.manifest import (
     PrecisionVariant,
     TensorSpec,
 )
+from jumok_serve.manifest.parts import MANIFEST_FILE, RelativePath
 from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
 
 # Documents beside the manifest, which may be edited; the runtime reads none of them.

@@ -13,7 +13,7 @@ import click
 from jumok_proto.options import EarlyStopping, Options
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.evaluation import bleu_tokenizers
+from jumok_serve.evaluation import parallel_text
 from jumok_serve.evaluation.parallel_text import read_parallel
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
@@ -105,7 +105,7 @@ def inspect(*, bundle: Path, whole: bool, as_json: bool) -> None:
 @click.option("--target-language", metavar="TAG", help="Language of the translations, if the bundle has several.")
 @click.option(
     "--bleu-tokenizer",
-    type=click.Choice(bleu_tokenizers.NAMES),
+    type=click.Choice(parallel_text.NAMES),
     help="sacreBLEU's tokenizer for BLEU.  [default: by the target language: zh; ja-mecab and ko-mecab if installed, "
     "else char; none for Thai and others without spaces, which have chrF alone; else 13a]",
 )
@@ -143,7 +143,7 @@ def evaluate(
 
     if bleu_tokenizer is not None:
         try:
-            bleu_tokenizers.check_bleu_tokenizer(bleu_tokenizer)
+            parallel_text.check_bleu_tokenizer(bleu_tokenizer)
         except ValueError as error:
             raise click.UsageError(str(error)) from error
     sources, references = read_parallel(source, reference)
@@ -162,7 +162,7 @@ def evaluate(
         submit = partial(translator.submit, parameters=parameters)
         target = translator.manifest.languages.direction(source_language, target_language).target
         if bleu_tokenizer is None:
-            bleu_tokenizer = bleu_tokenizers.bleu_tokenizer(target)
+            bleu_tokenizer = parallel_text.bleu_tokenizer(target)
         scores, translations = evaluation.evaluate(submit, sources, references, bar.update, tokenizer=bleu_tokenizer)
         model = f"{translator.manifest.name} {translator.manifest.version}"
         setting = {"precision": translator.precision, "device": translator.device, "shortlist": translator.shortlisted}

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from jumok_serve.bundle.private_copy import copy_bundle
+from jumok_serve.bundle.model_root import copy_bundle
 from jumok_serve.cli.configuration import NO_PIVOT, Configuration
 from jumok_serve.cli.named_models import bundles_of
 from jumok_serve.cli.settings import flag
@@ -20,7 +20,7 @@ from jumok_serve.runtime.process_memory import tune_malloc
 from jumok_serve.sandbox.checker import BundleChecker
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.call_gate import CallObserver
+from jumok_serve.service.rpc.call import CallObserver
 from jumok_serve.service.telemetry.logs import CallLog
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator

@@ -10,7 +10,7 @@ import click
 from jumok_serve import cache
 from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.cache import HubName
-from jumok_serve.manifest.fields import MANIFEST_FILE
+from jumok_serve.manifest.parts import MANIFEST_FILE
 
 logger = logging.getLogger(__name__)
 

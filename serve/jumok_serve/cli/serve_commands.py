@@ -12,7 +12,7 @@ from typing import Any, get_args
 
 import click
 
-from jumok_serve.cli.configuration import Configuration
+from jumok_serve.cli.configuration import Configuration, listed
 from jumok_serve.cli.loading import (
     make_checker,
     open_model,
@@ -21,15 +21,14 @@ from jumok_serve.cli.loading import (
     service_arguments,
     tune_process,
 )
-from jumok_serve.cli.setting_types import listed
 from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, flag, read_configuration
 from jumok_serve.errors import ConfigurationError, CredentialsError
 from jumok_serve.runtime.process_memory import freeze_objects, giving_back_free_memory
 from jumok_serve.sandbox.checker import BundleChecker
 from jumok_serve.service import Administration, Server, run_server
-from jumok_serve.service.address import check_address
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile, make_token
+from jumok_serve.service.connections import check_address
 from jumok_serve.service.server import Front
 from jumok_serve.service.stop_signals import end_after, stop_before_serving
 from jumok_serve.service.telemetry.logs import logging_to_stderr
@@ -200,7 +199,7 @@ def _announced(settings: Configuration, server: Server) -> Iterator[None]:
         if server.front is not None:
             others += f"; HTTP on {server.front.address}"
         if settings.metrics_port is not None:
-            from jumok_serve.service.telemetry.metrics_port import MetricsPort  # noqa: PLC0415 - brings WSGI
+            from jumok_serve.service.telemetry.metrics import MetricsPort  # noqa: PLC0415 - brings WSGI
 
             port = MetricsPort(server, host=settings.metrics_host, port=settings.metrics_port)
             others += f"; metrics on {opened.enter_context(port).address}"

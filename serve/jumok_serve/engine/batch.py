@@ -12,14 +12,12 @@ import numpy as np
 from jumok_serve.engine.cancellation import CancellationWatch
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.errors import ModelFailedError
-from jumok_serve.runtime.binding import Tensors
 from jumok_serve.runtime.decoders import make_decoder
 from jumok_serve.runtime.graphs import Floats, Graphs, Integers
-from jumok_serve.runtime.output_columns import make_columns
-from jumok_serve.runtime.state.kv_cache import Slots
-from jumok_serve.runtime.state.slot_buffers import padded_length
+from jumok_serve.runtime.sessions import Tensors
+from jumok_serve.runtime.state.slot_buffers import Slots, padded_length
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from jumok_serve.runtime.step_selection import StepSelection
+from jumok_serve.runtime.step_selection import StepSelection, make_columns
 from jumok_serve.search import BatchSearch, concatenate_constraints
 
 MAX_EMPTY_SHARE = 1 / 8

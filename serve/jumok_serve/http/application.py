@@ -20,7 +20,7 @@ from jumok_serve.http.apis.libretranslate import libretranslate_routes
 from jumok_serve.http.apis.own_json import own_routes
 from jumok_serve.http.playground.page import playground_routes
 from jumok_serve.http.site import REQUEST_ID, Site
-from jumok_serve.service.address import bare_host
+from jumok_serve.service.connections import bare_host
 from jumok_serve.service.rpc.call import REQUEST_ID as REQUEST_ID_HEADER
 from jumok_serve.service.rpc.call import request_id_from
 

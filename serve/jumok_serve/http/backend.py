@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from google.protobuf.message import Message
 
-from jumok_serve.manifest.language_codes import tag_key
+from jumok_serve.manifest.languages import tag_key
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 DETECT = "/jumok.v1.TranslationService/DetectLanguage"

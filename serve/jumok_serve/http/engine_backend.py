@@ -13,9 +13,8 @@ from jumok_proto.errors import DeadlineExceededError, InternalError, JumokError
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Directions, Response, Sender
-from jumok_serve.service.rpc.access import BEARER
-from jumok_serve.service.rpc.call import Call
-from jumok_serve.service.rpc.error_table import drop_frames, is_expected
+from jumok_serve.service.rpc.call import BEARER, Call
+from jumok_serve.service.rpc.error_boundary import drop_frames, is_expected
 from jumok_serve.service.services import Services
 
 logger = logging.getLogger(__name__)

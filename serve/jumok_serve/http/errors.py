@@ -15,7 +15,7 @@ from jumok_proto.errors import (
     LanguageNotFoundError,
     ResourceExhaustedError,
 )
-from jumok_serve.service.rpc.error_table import to_status
+from jumok_serve.service.rpc.error_boundary import to_status
 
 HTTP_STATUSES: dict[StatusCode, int] = {
     StatusCode.INVALID_ARGUMENT: 400,

@@ -1,12 +1,15 @@
-"""Listening port of the HTTP APIs, from its start to a graceful stop."""
+"""Port of HTTP: listener, server, and application of a gRPC server."""
 
 import asyncio
 import logging
 import socket
 import time
+import weakref
 from asyncio.sslproto import SSLProtocol
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from typing import Any
 
 import h11
 from uvicorn.config import Config
@@ -14,10 +17,64 @@ from uvicorn.server import ServerState
 
 from jumok_serve.http.application import Application
 from jumok_serve.http.connections import MAX_HEAD_BYTES, MAX_RECEIVE, BoundedConnection
-from jumok_serve.http.listener import BoundedListener
-from jumok_serve.service.address import format_address, listen
 from jumok_serve.service.auth.tls import TlsFiles
+from jumok_serve.service.connections import account_of, format_address, listen, peer_name
 from jumok_serve.service.limits import ServiceLimits
+
+
+class BoundedListener(socket.socket):
+    """Listening socket that closes connections beyond the most as it accepts them.
+
+    Connections count from here to the close of their sockets: asyncio shows those of TLS after the handshake only.
+
+    Args:
+        bound: socket that is bound to an address; not usable afterwards.
+
+    Attributes:
+        open_connections: number of open connections.
+    """
+
+    def __init__(self, bound: socket.socket, limits: ServiceLimits) -> None:
+        super().__init__(fileno=bound.detach())
+        self._limits = limits
+        self._of_account = Counter[str]()
+        self.open_connections = 0
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """Accept a connection.
+
+        Raises:
+            ConnectionAbortedError: one connection too many, which is closed.
+        """
+        accepted, address = super().accept()
+        account = "" if self.family == socket.AF_UNIX else account_of(peer_name(*address[:2]))
+        too_many = bool(account) and self._of_account[account] >= self._limits.max_connections_of_address
+        if too_many or self.open_connections >= self._limits.max_connections:
+            accepted.close()
+            raise ConnectionAbortedError
+        self.open_connections += 1
+        self._of_account[account] += 1
+        return _Counted(accepted, lambda: self._closed_of(account)), address
+
+    def _closed_of(self, account: str) -> None:
+        self.open_connections -= 1
+        self._of_account[account] -= 1
+        if not self._of_account[account]:
+            del self._of_account[account]
+
+
+class _Counted(socket.socket):
+    """Socket that is uncounted as it is closed."""
+
+    def __init__(self, accepted: socket.socket, uncount: Callable[[], None]) -> None:
+        super().__init__(fileno=accepted.detach())
+        self._uncount = weakref.finalize(self, uncount)
+
+    def close(self) -> None:
+        """Close the connection."""
+        super().close()
+        self._uncount()
+
 
 BACKLOG = 2048
 TLS_S = 5.0

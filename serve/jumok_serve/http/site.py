@@ -18,16 +18,15 @@ from starlette.types import Receive, Scope, Send
 from jumok_proto.errors import InternalError, JumokError, UnavailableError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.http.backend import Backend, Sender
-from jumok_serve.http.bodies import Body, ClientDisconnectedError
 from jumok_serve.http.errors import describe
-from jumok_serve.http.requests import Fields, parse_fields, text_field
-from jumok_serve.service.address import account_of, peer_name
+from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, text_field
+from jumok_serve.service.connections import account_of, peer_name
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.access import BEARER
-from jumok_serve.service.rpc.error_table import drop_frames
+from jumok_serve.service.rpc.call import BEARER
+from jumok_serve.service.rpc.error_boundary import drop_frames
 from jumok_serve.service.rpc.request_reader import Intake
-from jumok_serve.service.rpc.unread_responses import UnreadResponse, UnreadResponses
+from jumok_serve.service.rpc.shares import UnreadResponse, UnreadResponses
 
 logger = logging.getLogger(__name__)
 

@@ -28,9 +28,8 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextResponse,
 )
 from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Directions, Response, Sender
-from jumok_serve.service.address import account_of
-from jumok_serve.service.rpc.access import BEARER
-from jumok_serve.service.rpc.call import REQUEST_ID
+from jumok_serve.service.connections import account_of
+from jumok_serve.service.rpc.call import BEARER, REQUEST_ID
 
 DIRECTIONS_S = 10.0
 """Seconds for which the servers' directions are kept."""

@@ -9,11 +9,24 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 from pydantic import Field, StringConstraints, model_validator
 
 from jumok_proto.options import RANGES
-from jumok_serve.manifest.alignment_heads import AlignmentHeads
-from jumok_serve.manifest.fields import Count, LanguageTag, Name, Part, Positive, RelativePath, Sha256, Symbol, TokenId
-from jumok_serve.manifest.graph_variants import GRAPH_VARIANTS, NATIVE_GRAPHS, REQUIRED_GRAPHS, UNREAD_GRAPHS
 from jumok_serve.manifest.languages import Languages
-from jumok_serve.manifest.provenance import Provenance
+from jumok_serve.manifest.parts import (
+    GRAPH_VARIANTS,
+    NATIVE_GRAPHS,
+    REQUIRED_GRAPHS,
+    UNREAD_GRAPHS,
+    AlignmentHeads,
+    Count,
+    LanguageTag,
+    Name,
+    Part,
+    Positive,
+    Provenance,
+    RelativePath,
+    Sha256,
+    Symbol,
+    TokenId,
+)
 from jumok_serve.manifest.tokenizers import TokenizerDescription
 
 FORMAT_VERSION: Final = 1

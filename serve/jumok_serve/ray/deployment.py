@@ -9,7 +9,7 @@ from typing import Any
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
-from jumok_serve.cli.configuration import Configuration
+from jumok_serve.cli.configuration import Configuration, listed
 from jumok_serve.cli.loading import (
     make_checker,
     open_models,
@@ -17,11 +17,9 @@ from jumok_serve.cli.loading import (
     service_arguments,
     tune_process,
 )
-from jumok_serve.cli.setting_types import listed
 from jumok_serve.http.application import Application
 from jumok_serve.http.front import make_application
-from jumok_serve.ray.calls import Calls, RayContext
-from jumok_serve.ray.wire import METHODS, full_name
+from jumok_serve.ray.calls import METHODS, Calls, RayContext, full_name
 from jumok_serve.service.services import Services
 from jumok_serve.service.telemetry.logs import logging_to_stderr
 from jumok_serve.translator import Translator

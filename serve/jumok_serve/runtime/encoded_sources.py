@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from jumok_serve.runtime.graph_checks.encoded_source import EncodedSource
+from jumok_serve.runtime.graph_checks.contract import EncodedSource
 
 Integers: TypeAlias = NDArray[np.int64]
 Encoded: TypeAlias = NDArray[Any]

@@ -10,18 +10,24 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_serve.errors import BundleError, DeviceError
-from jumok_serve.manifest.graph_variants import Target, graphs_by_role
 from jumok_serve.manifest.manifest import GraphSpec
+from jumok_serve.manifest.parts import Target, graphs_by_role
 from jumok_serve.native import library
-from jumok_serve.runtime.binding import Binding, Tensors, as_value, run_once
 from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.encoded_sources import Encoded, EncodedSources
 from jumok_serve.runtime.graph_checks.contract import contract_problems
-from jumok_serve.runtime.graph_sessions import CROSS_ATTENTION, GraphFolder, GraphSessions, output_spec
-from jumok_serve.runtime.sessions import products_saturate
-from jumok_serve.runtime.state.device_slots import DeviceSlots
-from jumok_serve.runtime.state.kv_cache import Slots
-from jumok_serve.runtime.state.slot_buffers import SlotBuffers
+from jumok_serve.runtime.sessions import (
+    CROSS_ATTENTION,
+    Binding,
+    GraphFolder,
+    GraphSessions,
+    Tensors,
+    as_value,
+    output_spec,
+    products_saturate,
+    run_once,
+)
+from jumok_serve.runtime.state.slot_buffers import DeviceSlots, SlotBuffers, Slots
 from jumok_serve.runtime.step_inputs import draw_arrays, never_empty
 from jumok_serve.runtime.thread_placement import ThreadPlacement
 from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw

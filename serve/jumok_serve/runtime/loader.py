@@ -7,9 +7,15 @@ from typing import NamedTuple
 
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.errors import DeviceError
-from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
+from jumok_serve.runtime.device import (
+    CPU,
+    CPU_AS_DEVICE,
+    Device,
+    automatic_precision,
+    describe_agreement,
+    warn_of_failed_checks,
+)
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.precision import automatic_precision, describe_agreement, warn_of_failed_checks
 
 logger = logging.getLogger(__name__)
 

@@ -1,19 +1,161 @@
-"""ONNX Runtime sessions of graphs on a device, and their options."""
+"""Sessions of ONNX Runtime: arrays bound to them, and those of a bundle's graphs."""
 
+import copy
 import logging
+import threading
 from base64 import b64decode
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import onnxruntime
+from numpy.typing import NDArray
+from onnxruntime import OrtValue
 
-from jumok_serve.errors import DeviceError
+from jumok_proto.errors import BundleNotLoadedError
+from jumok_serve.bundle.bundle import Bundle, check_graph
+from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.forks import keep_after_fork
+from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.native import library
 from jumok_serve.runtime.device import Device, check_active
-from jumok_serve.runtime.graph_checks.device_copies import find_copies, optimized_graph
+from jumok_serve.runtime.graph_checks.contract import (
+    EncodedSource,
+    find_copies,
+    find_encoded_source,
+    layers_part,
+    optimized_graph,
+    with_encoded_output,
+)
+from jumok_serve.runtime.graph_checks.onnx_model import read_graph
+from jumok_serve.runtime.thread_placement import place_threads
+
+Tensors = dict[str, OrtValue]
+"""Encoder memory or decoder state by name: `memory.<name>`, `state.<name>`."""
+
+DeviceId: TypeAlias = tuple[str, int]
+"""ONNX Runtime's name of a device, and the device's number."""
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The beginning of a buffer on a device, as a tensor.
+
+    Attributes:
+        shape: shape of the tensor; no larger than the buffer.
+    """
+
+    buffer: OrtValue
+    dtype: np.dtype[Any]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def whole(cls, value: OrtValue, dtype: str) -> "View":
+        """A view of a whole tensor."""
+        return cls(value, np.dtype(dtype), tuple(value.shape()))
+
+    def first(self, slots: int) -> "View":
+        """A view of the first slots."""
+        return View(self.buffer, self.dtype, (slots, *self.shape[1:]))
+
+
+def as_value(array: NDArray[Any]) -> OrtValue:
+    """Wrap an array as an ONNX Runtime tensor; contiguous: no copy."""
+    return OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
+
+
+def on_device(array: NDArray[Any], device_id: DeviceId) -> OrtValue:
+    """Copy an array to a device."""
+    return OrtValue.ortvalue_from_numpy(np.array(array, order="C"), *device_id)
+
+
+class Binding:
+    """Inputs and outputs of a session, each bound until bound again.
+
+    Args:
+        session: ONNX Runtime's session of a graph.
+        device_id: device with the memory of inputs and outputs; None: the host.
+    """
+
+    def __init__(self, session: Any, device_id: DeviceId | None = None) -> None:
+        self._session = session
+        self._device_id = device_id
+        self._binding = session.io_binding()
+        self._held: dict[str, object] = {}  # ONNX Runtime's binding keeps no memory alive
+        self._shared: dict[str, tuple[OrtValue, NDArray[Any]]] = {}
+
+    def bind_shared_array(self, name: str, array: NDArray[Any]) -> None:
+        """Bind an input to an array that the caller changes between runs.
+
+        A device gets a copy before each run.
+        """
+        if self._device_id is None:
+            self.bind_input(name, as_value(array))
+            return
+        copy = on_device(array, self._device_id)
+        self._shared[name] = copy, array
+        self.bind_input(name, copy)
+
+    def bind_array(self, name: str, array: NDArray[Any]) -> None:
+        """Bind an input to the present content of an array."""
+        self.bind_input(name, as_value(array) if self._device_id is None else on_device(array, self._device_id))
+
+    def bind_input(self, name: str, value: View | OrtValue) -> None:
+        """Bind an input; copies host tensors that the device reads."""
+        self._held[name] = value
+        if isinstance(value, View):
+            self._binding.bind_input(name, *self._device, value.dtype, value.shape, value.buffer.data_ptr())
+        else:
+            self._binding.bind_ortvalue_input(name, value)
+
+    def bind_output(self, name: str, value: View | OrtValue | None = None) -> None:
+        """Bind an output to a tensor; default: ONNX Runtime allocates it."""
+        self._held[f"output {name}"] = value
+        if value is None:
+            self._binding.bind_output(name, *self._device)
+        elif isinstance(value, View):
+            self._binding.bind_output(name, *self._device, value.dtype, value.shape, value.buffer.data_ptr())
+        else:
+            self._binding.bind_ortvalue_output(name, value)
+
+    @property
+    def _device(self) -> DeviceId:
+        return self._device_id or ("cpu", 0)
+
+    def run(self) -> None:
+        """Run the session once."""
+        for shared, array in self._shared.values():
+            shared.update_inplace(np.ascontiguousarray(array))
+        self._session.run_with_iobinding(self._binding)
+
+    def outputs(self) -> list[OrtValue]:
+        """All outputs of the last run, in the order of their binding."""
+        values: list[OrtValue] = self._binding.get_outputs()
+        return values
+
+
+def run_once(
+    session: Any, names: Sequence[str], feeds: Mapping[str, OrtValue], device_id: DeviceId | None = None
+) -> list[OrtValue]:
+    """Run a session with tensors; return the outputs with these names.
+
+    `InferenceSession.run_with_ort_values` takes 30 us longer: a C++ exception tells it that it has read all results
+    (2026-11-27).
+
+    Args:
+        device_id: device with the memory of the outputs; None: the host.
+    """
+    binding = Binding(session, device_id)
+    for name, value in feeds.items():
+        binding.bind_input(name, value)
+    for name in names:
+        binding.bind_output(name)
+    binding.run()
+    return binding.outputs()
+
 
 logger = logging.getLogger(__name__)
 
@@ -139,3 +281,183 @@ def open_session(graph: Path | bytes, device: Device, options: Any, *, checked: 
             raise DeviceError(f"{problem}; allow that with --gpu-allow-copies, or use --device cpu")
         logger.warning("%s", problem)
     return session
+
+
+CROSS_ATTENTION = "cross_attention"
+"""The aligner's output of cross-attention."""
+
+_ONE_PASS = {"scorer", "aligner"}
+"""Graphs outside the step loop, opened at their first use."""
+
+
+class GraphFolder(Protocol):
+    """A folder with graphs: an opened `Bundle`, or one being made."""
+
+    @property
+    def path(self) -> Path:
+        """The folder that file names are relative to."""
+
+    def variant(self, precision: str) -> PrecisionVariant:
+        """The graphs of one precision."""
+
+
+class GraphSessions:
+    """Sessions of graphs by role; safe in any thread.
+
+    Args:
+        bundle: an opened bundle, or another folder with graphs.
+        graphs: the graphs by role.
+        weights: file of the graphs' weights.
+        device: device of the sessions.
+        threads: threads that the operators of one graph share; None: as many as ONNX Runtime finds cores.
+        packed: False to read weights where their file is mapped: slower, in less memory.
+        native: True if native operators decode.
+
+    Attributes:
+        encoded: the tensor of a native encoder that the aligner can read; None if there is none.
+        placement: cores of the threads.
+
+    Raises:
+        BundleError: graphs that do not load or differ from the manifest, all of them.
+        DeviceError: a device that cannot be used.
+    """
+
+    def __init__(
+        self,
+        bundle: GraphFolder,
+        graphs: Mapping[str, GraphSpec],
+        weights: str,
+        *,
+        device: Device,
+        threads: int | None,
+        packed: bool,
+        native: bool,
+    ) -> None:
+        self._path = bundle.path
+        self._pinned = bundle.pinned if isinstance(bundle, Bundle) else None
+        self._folder = bundle.path if self._pinned is None else self._pinned.path
+        self._weights = weights
+        self._graphs = graphs
+        self._device = device
+        self._packed = packed
+        self.placement = place_threads(threads if device.name == "cpu" else None)
+        self._options = self._session_options(threads)
+        self._lock = threading.Lock()
+        self._opened: dict[str, Any] = {}
+        self.encoded = self._find_encoded_source() if native else None
+        problems: list[str] = []
+        # Decoding must not wait for the sampler to load.
+        for role in [role for role in graphs if role not in _ONE_PASS]:
+            try:
+                self._opened[role] = self._open(role)
+            except BundleError as error:
+                problems += error.problems
+        if problems:
+            raise BundleError(bundle.path, problems)
+
+    def path(self, role: str) -> Path:
+        """Return the file of a graph."""
+        return self._folder / self._graphs[role].file
+
+    def __getitem__(self, role: str) -> Any:
+        """Session of a graph of the step loop."""
+        return self._opened[role]
+
+    def get(self, role: str) -> Any | None:
+        """Return the session of a graph of the step loop; None if there is no such graph."""
+        return self._opened.get(role)
+
+    def on_demand(self, role: str, layers: Sequence[int] = ()) -> Any:
+        """Return the session of a graph outside the step loop, opened at its first use.
+
+        Args:
+            layers: layers of the aligner whose cross-attention is computed; none: the whole graph.
+
+        Raises:
+            BundleNotLoadedError: the graph's files have changed.
+        """
+        key = " ".join(map(str, (role, *layers)))
+        with self._lock:
+            if key not in self._opened:
+                try:
+                    self._opened[key] = self._open(role, layers)
+                except BundleError as error:  # not for the caller of a translation, who did not name a bundle
+                    raise BundleNotLoadedError(
+                        f"bundle {self._path.name} is not as it was opened, load it again: {'; '.join(error.problems)}"
+                    ) from error
+            return self._opened[key]
+
+    def close(self, role: str) -> None:
+        """Close the sessions of a graph outside the step loop; its next use opens it again."""
+        assert role in _ONE_PASS
+        with self._lock:
+            for key in [key for key in self._opened if key.partition(" ")[0] == role]:
+                del self._opened[key]
+
+    def with_threads(self, threads: int, roles: Sequence[str]) -> "GraphSessions":
+        """Return these sessions, but for new ones of some roles, which use another number of threads.
+
+        The new sessions have a second copy of the weights, except for weights that native operators pack.
+        """
+        other = copy.copy(self)
+        other.placement = place_threads(threads)
+        other._options = other._session_options(threads)
+        other._opened = {**self._opened, **{role: other._open(role) for role in roles}}
+        return other
+
+    def _session_options(self, threads: int | None) -> Any:
+        return session_options(
+            threads,
+            self._device,
+            self.placement.affinities,
+            packed=self._packed,
+            weights_folder=(self._folder / self._weights).parent,
+        )
+
+    def _open(self, role: str, layers: Sequence[int] = ()) -> Any:
+        """Open a session of a graph, or of the part of the aligner for some layers."""
+        spec = self._graphs[role]
+        content = self._checked_content(spec.file)
+        encoded = self.encoded
+        part = layers_part(content, output_spec(spec, CROSS_ATTENTION), layers, encoded) if layers else None
+        try:
+            checked = role not in _ONE_PASS
+            graph = self.path(role) if part is None else part
+            if role == "encoder" and encoded is not None:
+                graph = with_encoded_output(content, encoded)
+            session = open_session(graph, self._device, self._options, checked=checked, packed=self._packed)
+        except DeviceError:
+            raise
+        except Exception as error:
+            if self._device.name != "cpu" and "CUDA" in str(error):
+                raise DeviceError(f"device {self._device.name!r} cannot be used: {error}") from error
+            raise BundleError(self._path, [f"{spec.file}: ONNX Runtime cannot load it: {error}"]) from error
+        outputs = [one for one in session.get_outputs() if encoded is None or one.name != encoded.encoder]
+        problems = check_graph(spec, session.get_inputs(), outputs) if part is None else []
+        if self._pinned is not None:
+            problems += self._pinned.changed([spec.file, self._weights])
+        if problems:
+            raise BundleError(self._path, problems)
+        return session
+
+    def _find_encoded_source(self) -> EncodedSource | None:
+        """Find what an aligner can read of a native encoder; None if there is nothing, or a graph is damaged."""
+        if "aligner" not in self._graphs:
+            return None
+        try:
+            contents = [self._checked_content(self._graphs[role].file) for role in ("encoder", "aligner")]
+        except BundleError:  # raised again when the graph is opened
+            return None
+        return find_encoded_source(*contents)
+
+    def _checked_content(self, file: str) -> bytes:
+        """Read a graph, and check that it reads no other file than the weights."""
+        try:
+            return read_graph(self._folder, file, self._weights)
+        except ValueError as error:
+            raise BundleError(self._path, [f"{file}: {problem}" for problem in error.args]) from error
+
+
+def output_spec(graph: GraphSpec, name: str) -> TensorSpec:
+    """Return the specification of a graph's output."""
+    return next(spec for spec in graph.outputs if spec.name == name)

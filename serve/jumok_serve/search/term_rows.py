@@ -5,8 +5,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from jumok_serve.search.beam import Ended
 from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.search import Ended
 from jumok_serve.search.step_arrays import RING_STEPS
 from jumok_serve.search.terms import TermAutomaton, TermState
 

@@ -10,10 +10,17 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jumok_serve.search.beam import BeamSearch, Ended, by_score
 from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.search.search import DEAD_SCORE, FinishedHypothesis, Score, normalized_score
+from jumok_serve.search.search import (
+    DEAD_SCORE,
+    BeamSearch,
+    Ended,
+    FinishedHypothesis,
+    Score,
+    by_score,
+    normalized_score,
+)
 from jumok_serve.search.term_outcomes import OutcomeTable
 from jumok_serve.search.term_rows import TermRows
 from jumok_serve.search.terms import BOOST, TermAutomaton, Terms, TermState, reachable_terms

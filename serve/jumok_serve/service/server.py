@@ -11,17 +11,21 @@ from google.protobuf.descriptor import ServiceDescriptor
 
 from jumok_proto.errors import InternalError
 from jumok_serve.errors import ListenError
-from jumok_serve.service.address import UNIX, check_address, format_address
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile
-from jumok_serve.service.connections import allow_connections, bound_addresses, channel_arguments
+from jumok_serve.service.connections import (
+    UNIX,
+    allow_connections,
+    bound_addresses,
+    channel_arguments,
+    check_address,
+    format_address,
+)
 from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES, reflection_servicers
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.models.loaded_model import LoadedModel
-from jumok_serve.service.rpc.call_gate import CallObserver
-from jumok_serve.service.rpc.floods import Floods
-from jumok_serve.service.rpc.interceptor import Interceptor
-from jumok_serve.service.rpc.method_names import accept_any_name
+from jumok_serve.service.models.registry import LoadedModel
+from jumok_serve.service.rpc.call import CallObserver
+from jumok_serve.service.rpc.interceptor import Floods, Interceptor, accept_any_name
 from jumok_serve.service.services import HEALTH_SERVICE, Administration, Services
 from jumok_serve.service.stop_signals import Stoppable, received_signals, serve_until_stopped
 from jumok_serve.text.terms import GlossaryStore

@@ -16,23 +16,19 @@ from jumok_proto.results import ModelState
 from jumok_proto.v1 import admin_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.service.auth.tokens import TokenFile
-from jumok_serve.service.handlers.admin_service import AdminService
 from jumok_serve.service.handlers.file_service import FileService
 from jumok_serve.service.handlers.glossary_service import GlossaryService
 from jumok_serve.service.handlers.health import Health
-from jumok_serve.service.handlers.model_service import ModelService
+from jumok_serve.service.handlers.model_service import AdminService, ModelService
 from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES
 from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.lifecycle import Lifecycle
-from jumok_serve.service.models.loaded_model import LoadedModel
-from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.rpc.access import AccessControl
-from jumok_serve.service.rpc.call_counts import CallCounts
-from jumok_serve.service.rpc.call_gate import CallGate, CallObserver
+from jumok_serve.service.models.registry import LoadedModel, ModelRegistry
+from jumok_serve.service.rpc.call import AccessControl, CallCounts, CallGate, CallObserver
 from jumok_serve.service.rpc.error_boundary import guarded_handlers
 from jumok_serve.service.rpc.request_reader import make_intake
-from jumok_serve.service.rpc.unread_responses import UnreadResponses
+from jumok_serve.service.rpc.shares import UnreadResponses
 from jumok_serve.text.terms import GlossaryStore
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]

@@ -14,9 +14,8 @@ from jumok_serve.manifest.languages import Direction
 from jumok_serve.runtime.graphs import Floats
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import TextParameters, TranslationParameters
+from jumok_serve.tasks.parameters import Deadline, TextParameters, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget
 from jumok_serve.tasks.translation import Pending, submit_texts
 from jumok_serve.tokenizers.input_processor import Source, Target

@@ -9,9 +9,8 @@ from jumok_proto.results import Score
 from jumok_serve.engine.engine import Engine
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
-from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import ScoringParameters
+from jumok_serve.tasks.parameters import Deadline, ScoringParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget
 from jumok_serve.tokenizers.input_processor import Source
 

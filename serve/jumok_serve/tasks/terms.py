@@ -11,8 +11,7 @@ import numpy as np
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import AppliedTerm, TextSpan
-from jumok_serve.manifest.language_codes import writes_spaces
-from jumok_serve.manifest.languages import Direction
+from jumok_serve.manifest.languages import Direction, writes_spaces
 from jumok_serve.runtime.graphs import Integers
 from jumok_serve.search import NO_TERMS, FinishedHypothesis, Terms
 from jumok_serve.tokenizers.tokenizer import Tokenizer

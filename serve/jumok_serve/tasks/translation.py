@@ -19,11 +19,10 @@ from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, options_with_terms
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.hypothesis_attention import HypothesisAttention, check_attention
 from jumok_serve.tasks.job import Job
 from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.parameters import Deadline, TranslationParameters
 from jumok_serve.tasks.terms import with_tokens
 from jumok_serve.tokenizers.input_processor import InputProcessor, Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from jumok_proto.errors import LanguageNotFoundError
 from jumok_proto.results import DetectedLanguage, Translation
-from jumok_serve.manifest.language_codes import primary_language
-from jumok_serve.manifest.languages import Languages
+from jumok_serve.manifest.languages import Languages, primary_language
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier

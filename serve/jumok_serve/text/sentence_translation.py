@@ -12,19 +12,25 @@ from jumok_proto.results import AppliedTerm, FinishReason, Hypothesis, Timings, 
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
+from jumok_serve.errors import blamed_texts, text_of_part
 from jumok_serve.interrupts import check
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.best_attention import Attended, best_attention
-from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.parameters import Deadline, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.translation import PendingTranslations, check_parameters, submit_sources
-from jumok_serve.text.blame import blamed_texts, text_of_part
-from jumok_serve.text.long_sentences import cut, joint
-from jumok_serve.text.sentence_splitting import MAX_SENTENCES, SplitText, sentence_space, split, too_many_sentences
+from jumok_serve.text.sentence_splitting import (
+    MAX_SENTENCES,
+    SplitText,
+    cut,
+    joint,
+    sentence_space,
+    split,
+    too_many_sentences,
+)
 from jumok_serve.tokenizers.input_processor import EMPTY_SOURCE, InputProcessor, Source, check_count
 
 

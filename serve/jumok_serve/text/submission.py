@@ -8,12 +8,12 @@ from jumok_proto.errors import GlossariesUnavailableError
 from jumok_proto.options import check_names
 from jumok_proto.results import Translation
 from jumok_proto.text_options import TranslateOptions, separate, separate_terms, splits_sentences
+from jumok_serve.errors import blamed_texts
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder
 from jumok_serve.tasks.translation import PendingTexts, submit_texts
-from jumok_serve.text.blame import blamed_texts
 from jumok_serve.text.detection import is_auto, translate_detected
 from jumok_serve.text.markup.translation import submit_documents
 from jumok_serve.text.sentence_translation import submit_sentences

@@ -10,11 +10,9 @@ from pathlib import Path
 from typing import Any, Self
 
 from jumok_serve.errors import ForeignCodeError
-from jumok_serve.foreign import ForeignCode
 from jumok_serve.manifest.tokenizers import MosesBPEDescription
-from jumok_serve.tokenizers.character_classes import ranges
-from jumok_serve.tokenizers.detokenize import checked_ids
-from jumok_serve.tokenizers.piece_vocabulary import read_vocabulary
+from jumok_serve.native import ForeignCode
+from jumok_serve.tokenizers.piece_vocabulary import checked_ids, ranges, read_vocabulary
 
 _MOSES = ForeignCode("sacremoses")
 _SEPARATOR = "@@"

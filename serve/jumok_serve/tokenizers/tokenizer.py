@@ -12,10 +12,13 @@ from jumok_serve.manifest.tokenizers import (
     TokenizerJsonDescription,
     WordListDescription,
 )
-from jumok_serve.tokenizers.detokenize import checked_ids, stable_text
 from jumok_serve.tokenizers.moses_bpe import MosesBPETokenizer
-from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer
-from jumok_serve.tokenizers.sentencepiece_model import SentencePieceModel
+from jumok_serve.tokenizers.piece_vocabulary import (
+    PieceVocabularyTokenizer,
+    SentencePieceModel,
+    checked_ids,
+    stable_text,
+)
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
 from jumok_serve.tokenizers.word_list import WordListTokenizer
 

@@ -8,9 +8,9 @@ from typing import Any, Self
 
 import tokenizers
 
-from jumok_serve.foreign import ForeignCode
 from jumok_serve.manifest.tokenizers import TokenizerJsonDescription
-from jumok_serve.tokenizers.detokenize import checked_ids, clean_up_spaces, stable_text
+from jumok_serve.native import ForeignCode
+from jumok_serve.tokenizers.piece_vocabulary import checked_ids, clean_up_spaces, stable_text
 
 _TOKENIZERS = ForeignCode("tokenizers")
 

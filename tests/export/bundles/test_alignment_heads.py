@@ -20,9 +20,9 @@ from jumok_export.training.checkpoint import Checkpoint, load_checkpoint
 from jumok_export.training.export import export_checkpoint
 from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN
 from jumok_serve.bundle.describe import describe
-from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
+from jumok_serve.manifest.parts import AlignmentHeads, AttentionHead
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
 from jumok_serve.translator import Translator
 from tests.support.reversing import GUIDED, sentences, translated

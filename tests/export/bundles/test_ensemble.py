@@ -23,7 +23,7 @@ from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.describe import as_json, describe
 from jumok_serve.errors import BundleError
-from jumok_serve.manifest.alignment_heads import AlignmentHeads, AttentionHead
+from jumok_serve.manifest.parts import AlignmentHeads, AttentionHead
 from jumok_serve.native import library
 from jumok_serve.search.options import DecodingOptions
 from tests.conftest import Made

@@ -8,7 +8,7 @@ from jumok_export.bundles.variants import write_variants
 from jumok_export.graphs.graph import Graph
 from jumok_export.quantization.calibration import Calibration, GreedySearch, calibrate
 from jumok_export.verification.agreement import SourceTexts, random_sources
-from jumok_serve.runtime.precision import agrees
+from jumok_serve.runtime.device import agrees
 from tests.support.models.random_models import random_model
 
 

@@ -25,7 +25,7 @@ from jumok_export.verification.native import verify_native
 from jumok_export.verification.runtime_side import RuntimeSide
 from jumok_export.verification.samples import InputBounds
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.manifest.graph_variants import NATIVE_GRAPHS
+from jumok_serve.manifest.parts import NATIVE_GRAPHS
 from jumok_serve.native import library
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import SLOTS, Graphs

@@ -355,7 +355,7 @@ def test_learning_rates_follow_their_schedules() -> None:
 def test_validation_has_the_tokenizer_of_the_target_language(
     target: str, wanted: str | None, tokenizer: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jumok_serve.evaluation.bleu_tokenizers.find_spec", lambda _: None)
+    monkeypatch.setattr("jumok_serve.evaluation.parallel_text.find_spec", lambda _: None)
     source = {"ja": "ko", "de": "en"}[target]
     files = {"train_source": f'["train.{source}"]', "train_target": f'["train.{target}"]'}
     size = {"ja": "230", "de": "180"}[target]

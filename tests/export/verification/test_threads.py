@@ -28,7 +28,7 @@ def test_sessions_have_all_threads_where_nothing_else_computes(
         opened[name].append(options.intra_op_num_threads)
         return open_session(graph, device, options, **more)
 
-    monkeypatch.setattr("jumok_serve.runtime.graph_sessions.open_session", recorded)
+    monkeypatch.setattr("jumok_serve.runtime.sessions.open_session", recorded)
     case = random_model("transformer-pre", 1.0)
     bounds = case.bounds
     before = torch.get_num_threads()

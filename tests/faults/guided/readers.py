@@ -20,15 +20,14 @@ from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.errors import BundleError
-from jumok_serve.manifest.fields import MANIFEST_FILE
 from jumok_serve.manifest.manifest import Manifest
+from jumok_serve.manifest.parts import MANIFEST_FILE
 from jumok_serve.service.handlers.model_service import ModelService
 from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import CALL, Call
-from jumok_serve.service.rpc.error_boundary import guarded_handlers
-from jumok_serve.service.rpc.error_table import Ending
+from jumok_serve.service.rpc.error_boundary import Ending, guarded_handlers
 from jumok_serve.service.rpc.request_reader import make_intake
 from jumok_serve.tasks.alignment import prepare_alignment
 from jumok_serve.tasks.model import TaskModel

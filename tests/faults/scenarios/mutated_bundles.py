@@ -21,9 +21,8 @@ from benchmarks.common.progress import progress
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import read_manifest
 from jumok_serve.errors import BundleError, ModelFailedError
-from jumok_serve.sandbox.checker import MEMORY_BYTES, BundleChecker
+from jumok_serve.sandbox.checker import MEMORY_BYTES, BundleChecker, Verdicts
 from jumok_serve.sandbox.trial import limit_process, try_bundle
-from jumok_serve.sandbox.verdicts import Verdicts
 from jumok_serve.translator import Translator
 from tests.faults.tools.findings import Findings, Plan
 

@@ -11,7 +11,7 @@ import pytest
 
 from jumok_proto.errors import BundleNotLoadedError
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.bundle.private_copy import copy_bundle
+from jumok_serve.bundle.model_root import copy_bundle
 from jumok_serve.errors import BundleError
 from jumok_serve.translator import Translator
 

@@ -13,14 +13,14 @@ from jumok_serve import BundleError, DecodingOptions, Translator
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
-from jumok_serve.runtime import graph_sessions, output_columns
 from jumok_serve.runtime import graphs as graphs_module
+from jumok_serve.runtime import sessions, step_selection
 from jumok_serve.runtime.decoders import Decoder, make_decoder
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.output_columns import ShortlistColumns
 from jumok_serve.runtime.sessions import open_session, products_saturate
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
+from jumok_serve.runtime.step_selection import ShortlistColumns
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.parameters import TranslationParameters
@@ -186,7 +186,7 @@ def test_a_step_with_columns_of_another_width_is_that_of_a_new_decoder(
     with_logits: bool, listed_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Places of constraints and the number of candidates depend on the width, even if the selection is the same."""
-    monkeypatch.setattr(output_columns, "WIDTH_STEP", 1)
+    monkeypatch.setattr(step_selection, "WIDTH_STEP", 1)
     graphs = Graphs(Bundle.open(listed_bundle), "fp32", device=CPU, threads=1, listed=True)
     lengths, slots, memory = np.array([4, 3]), np.arange(2), graphs.make_slots("memory")
     encoded, first_state = graphs.encode(np.array([[9, 11, 8, 3], [12, 7, 3, 0]]), lengths)
@@ -273,7 +273,7 @@ def test_only_one_decoder_is_loaded(listed_bundle: Path, monkeypatch: pytest.Mon
         opened.append(path.stem)
         return open_session(path, *arguments, **settings)
 
-    monkeypatch.setattr(graph_sessions, "open_session", noted)
+    monkeypatch.setattr(sessions, "open_session", noted)
     bundle = Bundle.open(listed_bundle)
     for listed, names in (
         (False, {"encoder", "decoder", "sampler"}),

@@ -10,8 +10,8 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from jumok.commands._main import run as run_here
-from jumok_serve.evaluation import bleu_tokenizers
-from jumok_serve.evaluation.bleu_tokenizers import bleu_tokenizer
+from jumok_serve.evaluation import parallel_text
+from jumok_serve.evaluation.parallel_text import bleu_tokenizer
 from jumok_serve.translator import Translator
 from tests.support.command import run
 from tests.support.models.variants import edited
@@ -173,9 +173,9 @@ def test_bleu_has_the_tokenizer_of_the_target_language(
 )
 def test_languages_have_tokenizers(language: str, tokenizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As without the packages for Japanese and Korean."""
-    monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda _: None)
+    monkeypatch.setattr(parallel_text, "find_spec", lambda _: None)
     assert bleu_tokenizer(language) == tokenizer
-    assert tokenizer in bleu_tokenizers.NAMES
+    assert tokenizer in parallel_text.NAMES
     perfect = ["猫が椅子の上で寝ています。", "고양이가 자고 있습니다.", "แมวกำลังนอนอยู่"]
     assert BLEU(tokenize=tokenizer).corpus_score(perfect, [perfect]).score == pytest.approx(100)
 
@@ -206,7 +206,7 @@ def test_without_a_tokenizer_chrf_counts_alone(
 def test_tokenizer_without_its_package_is_refused(
     tiny_bundle: Path, source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(bleu_tokenizers, "find_spec", lambda _: None)
+    monkeypatch.setattr(parallel_text, "find_spec", lambda _: None)
     arguments = ["--source", str(source), "--reference", str(source), "--bleu-tokenizer", "ko-mecab"]
     assert run_here(["evaluate", str(tiny_bundle), *arguments]) == 2
     assert (

@@ -115,7 +115,7 @@ def test_mixed_batches_equal_sentences_alone(submit: Submit, listed_bundle: Path
 def test_a_batch_takes_shortlists_of_any_length_one_after_another(
     listed_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("jumok_serve.runtime.output_columns.WIDTH_STEP", 4)
+    monkeypatch.setattr("jumok_serve.runtime.step_selection.WIDTH_STEP", 4)
     graphs = Graphs(Bundle.open(listed_bundle), "fp32", device=CPU, threads=1, listed=True)
     generator = random.Random(8)
     kept: dict[int, Batch] = {}

@@ -9,8 +9,7 @@ import pytest
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.runtime.decoder_step import DecoderStep
-from jumok_serve.runtime.decoders import Decoder
+from jumok_serve.runtime.decoders import Decoder, DecoderStep
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.search import FinishedHypothesis, SearchPlan

@@ -18,11 +18,10 @@ from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.replica import Replica
 from jumok_serve.engine.scheduling_policy import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.runtime.binding import Binding
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import FEW_ROWS, Graphs
 from jumok_serve.runtime.loader import load_graphs
-from jumok_serve.runtime.sessions import session_options
+from jumok_serve.runtime.sessions import Binding, session_options
 from jumok_serve.tasks.parameters import TranslationParameters
 from tests.serve.engine.test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
 from tests.serve.engine.test_invariance import most_off, scores_off, sentences
@@ -310,7 +309,7 @@ def test_pools_have_workers_for_one_replica_alone_and_for_all(
         return session_options(threads, *others, **named)
 
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("jumok_serve.runtime.graph_sessions.session_options", note)
+    monkeypatch.setattr("jumok_serve.runtime.sessions.session_options", note)
     Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=threads).close()
     assert options == made
 

@@ -14,7 +14,7 @@ import pytest
 from jumok_proto.errors import JumokError
 from jumok_serve import GlossaryStore
 from jumok_serve.http.apis.own_json import METHODS
-from jumok_serve.http.bodies import Body
+from jumok_serve.http.requests import Body
 from jumok_serve.http.site import Incoming
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jumok_serve.manifest.graph_variants import GRAPH_VARIANTS, NATIVE_GRAPHS, Target, graphs_by_role, name_for_target
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant
+from jumok_serve.manifest.parts import GRAPH_VARIANTS, NATIVE_GRAPHS, Target, graphs_by_role, name_for_target
 
 ALL = {name: name for name in GRAPH_VARIANTS}
 

@@ -13,8 +13,16 @@ import pytest
 
 from jumok_serve.errors import DeviceError
 from jumok_serve.runtime import device
-from jumok_serve.runtime.cuda import DRIVER, LIBRARIES, find_cuda_problem
-from jumok_serve.runtime.device import CPU, CudaSettings, candidate_devices, check_active, cuda_device
+from jumok_serve.runtime.device import (
+    CPU,
+    DRIVER,
+    LIBRARIES,
+    CudaSettings,
+    candidate_devices,
+    check_active,
+    cuda_device,
+    find_cuda_problem,
+)
 
 
 @dataclass

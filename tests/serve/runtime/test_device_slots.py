@@ -19,10 +19,9 @@ from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime import sessions as sessions_module
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
-from jumok_serve.runtime.graph_checks.device_copies import find_copies
+from jumok_serve.runtime.graph_checks.contract import find_copies
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.state.device_slots import POSITIONS_STEP, DeviceSlots
-from jumok_serve.runtime.state.slot_buffers import SlotBuffers
+from jumok_serve.runtime.state.slot_buffers import POSITIONS_STEP, DeviceSlots, SlotBuffers
 from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import Sampling, SearchOptions
 

@@ -10,7 +10,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.native import library
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.encoded_sources import EncodedSources
-from jumok_serve.runtime.graph_checks.encoded_source import EncodedSource, find_encoded_source
+from jumok_serve.runtime.graph_checks.contract import EncodedSource, find_encoded_source
 from jumok_serve.runtime.graphs import Graphs, Pairs
 
 MODELS = Path(__file__).parents[3] / "models"

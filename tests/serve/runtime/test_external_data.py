@@ -6,7 +6,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from jumok_serve.runtime.graph_checks.external_data import external_data_problems
+from jumok_serve.runtime.graph_checks.onnx_model import external_data_problems
 
 SIZE = 64
 

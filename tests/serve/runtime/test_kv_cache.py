@@ -11,11 +11,10 @@ from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime import decoders
 from jumok_serve.runtime.decoders import Decoder, GatheringDecoder, InPlaceDecoder
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.output_columns import Columns
-from jumok_serve.runtime.state import kv_cache
-from jumok_serve.runtime.state.kv_cache import KVCache
-from jumok_serve.runtime.state.slot_buffers import SlotBuffers
+from jumok_serve.runtime.state import slot_buffers
+from jumok_serve.runtime.state.slot_buffers import KVCache, SlotBuffers
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
+from jumok_serve.runtime.step_selection import Columns
 from tests.support.models.native_operators import needs_library
 
 SPECS = (TensorSpec(name="state.key.0", dtype="int8", axes=("B", 2, "E", 4)),)
@@ -69,7 +68,7 @@ class RecurrentModel(Model):
 
 
 def without_library(patch: pytest.MonkeyPatch) -> None:
-    for module in (kv_cache, decoders):
+    for module in (slot_buffers, decoders):
         patch.setattr(module, "function", lambda *_: None)
 
 

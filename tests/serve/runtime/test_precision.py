@@ -11,9 +11,8 @@ from pydantic import ValidationError
 
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.manifest import Agreement, Check, Manifest, VerificationReport
-from jumok_serve.runtime.device import CPU
+from jumok_serve.runtime.device import CPU, agrees, automatic_precision, describe_agreement
 from jumok_serve.runtime.loader import load_graphs
-from jumok_serve.runtime.precision import agrees, automatic_precision, describe_agreement
 
 
 def with_agreement(manifest: Manifest, share: float | None) -> Manifest:

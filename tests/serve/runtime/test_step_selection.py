@@ -7,8 +7,7 @@ from typing import cast
 import numpy as np
 import pytest
 
-from jumok_serve.runtime.output_columns import Columns
-from jumok_serve.runtime.step_selection import StepSelection
+from jumok_serve.runtime.step_selection import Columns, StepSelection
 from jumok_serve.search import BatchSearch, make_search
 from tests.support.search_cases import make_options
 

@@ -16,8 +16,7 @@ from onnx import helper, numpy_helper
 from jumok_serve.errors import BundleError
 from jumok_serve.native import library
 from jumok_serve.sandbox import checker
-from jumok_serve.sandbox.checker import LEAST_MEMORY_BYTES, BundleChecker
-from jumok_serve.sandbox.verdicts import Verdicts
+from jumok_serve.sandbox.checker import LEAST_MEMORY_BYTES, BundleChecker, Verdicts
 from tests.support.models.hostile_bundles import edit_graph, edit_manifest, loop_forever
 
 

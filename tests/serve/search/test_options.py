@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.search.option_checks import MAX_TOKEN_LIST
-from jumok_serve.search.options import DecodingOptions, Sampling, SearchOptions
+from jumok_serve.search.options import MAX_TOKEN_LIST, DecodingOptions, Sampling, SearchOptions
 
 
 def complete(**changes: Any) -> SearchOptions:

@@ -13,8 +13,8 @@ import pytest
 import jumok
 from jumok_serve.errors import ListenError
 from jumok_serve.service import Server
-from jumok_serve.service.address import format_address, listen
-from jumok_serve.service.telemetry.metrics_port import MetricsPort
+from jumok_serve.service.connections import format_address, listen
+from jumok_serve.service.telemetry.metrics import MetricsPort
 from tests.support.servers.fake_model import FakeModel, serving
 
 

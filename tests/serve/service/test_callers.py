@@ -20,7 +20,7 @@ from jumok_serve.service import Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
-from jumok_serve.service.rpc.open_calls import OpenCalls
+from jumok_serve.service.rpc.shares import OpenCalls
 from tests.support.hang import bounded, until
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 

@@ -15,7 +15,7 @@ from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.service import connections
 from jumok_serve.service.connections import MAX_METADATA, STREAM_WINDOW, OpenFiles, close_excess
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.floods import RESETS
+from jumok_serve.service.rpc.interceptor import RESETS
 from tests.faults.tools.http2 import (
     ACK,
     CONTINUATION,

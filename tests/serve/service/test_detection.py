@@ -12,9 +12,10 @@ import pytest
 import jumok
 from jumok_proto.v1.translation_pb2 import Glossary
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator, rank_languages
-from jumok_serve.service.handlers import request_terms, requests
-from jumok_serve.text.terms import loaded
+from jumok_serve.service.handlers import requests
+from jumok_serve.service.handlers.requests import request_terms
 from jumok_serve.text.terms.glossary_file import GlossaryFile
+from jumok_serve.text.terms.store import LoadedGlossaries
 from tests.support.command import run
 from tests.support.models.variants import directed, edited
 from tests.support.servers.in_process_server import check_idle, serving
@@ -113,11 +114,11 @@ def test_a_call_reads_its_glossaries_once_for_each_language(
 
     def counted_terms(glossary: Glossary, *others: Any) -> Any:
         parsed.append(glossary.stored)
-        return request_terms.request_terms(glossary, *others)
+        return request_terms(glossary, *others)
 
     monkeypatch.setattr(GlossaryFile, "content", counted_content)
     monkeypatch.setattr(requests, "request_terms", counted_terms)
-    monkeypatch.setattr(loaded.LoadedGlossaries, "_keep", lambda self, key, made: self._known.update({key: made}))
+    monkeypatch.setattr(LoadedGlossaries, "_keep", lambda self, key, made: self._known.update({key: made}))
     auto: dict[str, Any] = {"source_language": "auto", "target_language": "fr", "stored_glossary": "people", **SHORT}
     with serving(*models, glossaries=store) as address, jumok.Client(address) as client:
         found = list(client.translate_iter(TEXTS * 4, glossary={"old woman": "Frau"}, **auto))
@@ -135,7 +136,7 @@ def test_corpora_that_wait_for_memory_of_glossaries_hold_none(
     models: list[Translator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is memory for one, and each corpus needs two in turn."""
-    monkeypatch.setattr(loaded, "MAX_BYTES", 2)
+    monkeypatch.setattr("jumok_serve.text.terms.store.MAX_LOADED_BYTES", 2)
     store = GlossaryStore(tmp_path)
     pairs = [GlossaryEntries(tsv="man\tTyp", source_language=one, target_language="fr") for one in ("de", "en")]
     store.create("", "people", pairs)

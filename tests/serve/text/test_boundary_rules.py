@@ -6,9 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from jumok_serve.manifest.language_codes import primary_language
-from jumok_serve.text.boundary_rules import list_items
-from jumok_serve.text.sentence_splitting import split
+from jumok_serve.manifest.languages import primary_language
+from jumok_serve.text.sentence_splitting import list_items, split
 from tests.support.growth import calls_made
 
 ITEM = re.compile(r"(?<!\S)(\d{1,2})\.\s+(?=\S)")

@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 import jumok
 from jumok_proto.errors import DeadlineExceededError
-from jumok_serve.text import sentence_boundaries
-from jumok_serve.text.sentence_boundaries import ADVANCE, MAX_PIECE, MAX_STOPS, MIN_PIECE, sentence_spans
-from jumok_serve.text.sentence_splitting import split
+from jumok_serve.text import sentence_splitting
+from jumok_serve.text.sentence_splitting import ADVANCE, MAX_PIECE, MAX_STOPS, MIN_PIECE, sentence_spans, split
 from jumok_serve.translator import Translator
 from tests.support.growth import assert_linear
 from tests.support.hang import HANG_S
@@ -57,7 +56,7 @@ FAMILIES = {
 }
 LENGTHS = (12_500, 100_000)
 RUNS = re.compile(
-    "[.!?][.!? \\t]*|\u2026+|[" + sentence_boundaries._TERMINATORS + sentence_boundaries._WIDE_TERMINATORS + "]"
+    "[.!?][.!? \\t]*|\u2026+|[" + sentence_splitting._TERMINATORS + sentence_splitting._WIDE_TERMINATORS + "]"
 )
 """Stops that take the library time in Catalan and Danish, even in a row; of ASCII and ellipses a run does."""
 
@@ -122,7 +121,7 @@ def made_sentences(seed: int, number: int) -> Iterator[str]:
 def test_pieces_of_ordinary_text_are_split_as_the_library_splits_it(
     language: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sentence_boundaries, "ends_sentence", lambda *_: True)
+    monkeypatch.setattr(sentence_splitting, "ends_sentence", lambda *_: True)
     differing = sentences = 0
     for seed in range(40):
         text = " ".join(made_sentences(seed, 5 + 3 * seed))
@@ -157,7 +156,7 @@ def test_a_text_that_the_library_fails_on_is_split_at_its_punctuation(monkeypatc
     assert split(long, "en").sentences == ("A cat sleeps.",) * 1000
 
 
-STOPS = st.sampled_from(sentence_boundaries._ALL_TERMINATORS)
+STOPS = st.sampled_from(sentence_splitting._ALL_TERMINATORS)
 OTHERS = st.sampled_from(
     "\"'\u201c\u201d\u2019\xbb)]}([\u300c\u300d\u300f \t\n\x1c\x85\xa0\u2009\u2028\u3000aA1,\u00df\u6f22\uac00-"
 )
@@ -171,13 +170,13 @@ ASTRAL = st.characters(min_codepoint=0x10A00, max_codepoint=0x1DB00)
 @example("a\U0001da88\U0001da87b")
 @settings(max_examples=1000)
 def test_inner_stops_are_the_matches_of_their_pattern(text: str) -> None:
-    found = [one.span() for one in sentence_boundaries._inner_stops(text)]
-    assert found == [one.span() for one in sentence_boundaries._INNER_STOP.finditer(text)]
+    found = [one.span() for one in sentence_splitting._inner_stops(text)]
+    assert found == [one.span() for one in sentence_splitting._INNER_STOP.finditer(text)]
 
 
-@pytest.mark.parametrize("stop", sentence_boundaries._ALL_TERMINATORS)
+@pytest.mark.parametrize("stop", sentence_splitting._ALL_TERMINATORS)
 def test_each_stop_may_end_a_sentence_before_another(stop: str) -> None:
-    assert [one.span() for one in sentence_boundaries._inner_stops(f"a{stop} b{stop}")] == [(1, 4)]
+    assert [one.span() for one in sentence_splitting._inner_stops(f"a{stop} b{stop}")] == [(1, 4)]
 
 
 def test_a_deadline_ends_the_splitting() -> None:

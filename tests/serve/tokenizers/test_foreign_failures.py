@@ -7,7 +7,7 @@ import pytest
 
 import jumok
 from jumok_serve.errors import BundleError, ForeignCodeError
-from jumok_serve.foreign import ForeignCode
+from jumok_serve.native import ForeignCode
 from jumok_serve.service import Administration
 from jumok_serve.tokenizers.tokenizer_json import MAX_LOCKED
 from jumok_serve.translator import Translator

@@ -10,7 +10,7 @@ import sentencepiece
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models
 
-from jumok_serve.tokenizers.detokenize import clean_up_spaces, stable_text
+from jumok_serve.tokenizers.piece_vocabulary import clean_up_spaces, stable_text
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
 

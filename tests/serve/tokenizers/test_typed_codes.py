@@ -7,10 +7,9 @@ import pytest
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages, SourceLanguage, TargetLanguage
-from jumok_serve.tokenizers.input_processor import InputProcessor
+from jumok_serve.tokenizers.input_processor import InputProcessor, LanguageCodes
 from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer
 from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
-from jumok_serve.tokenizers.typed_codes import LanguageCodes
 
 CODES = (">>deu<<", ">>fra<<", "__ko__", "jpn_Jpan", "</s>", "<unk>")
 

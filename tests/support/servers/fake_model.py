@@ -17,7 +17,6 @@ from jumok_proto.attention import AlignedToken
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.statistics import EngineCounters, Load
-from jumok_serve.manifest.graph_variants import REQUIRED_GRAPHS
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import (
     Architecture,
@@ -29,7 +28,7 @@ from jumok_serve.manifest.manifest import (
     PrecisionVariant,
     SpecialTokens,
 )
-from jumok_serve.manifest.provenance import Provenance
+from jumok_serve.manifest.parts import REQUIRED_GRAPHS, Provenance
 from jumok_serve.manifest.tokenizers import SentencePieceDescription
 from jumok_serve.service import Server
 from jumok_serve.tasks.attention_query import AttentionQuery

@@ -7,8 +7,7 @@ from typing import Any
 import grpc
 
 from jumok_serve.ray import add_services
-from jumok_serve.ray.calls import Calls, Metadata
-from jumok_serve.ray.wire import METHODS, full_name
+from jumok_serve.ray.calls import METHODS, Calls, Metadata, full_name
 from jumok_serve.service import Services
 
 

@@ -40,7 +40,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, read_file
 from jumok_serve.manifest.languages import TargetLanguage
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
-from jumok_serve.manifest.provenance import SourceCheckpoint
+from jumok_serve.manifest.parts import SourceCheckpoint
 from jumok_serve.tokenizers.moses_bpe import MosesBPETokenizer
 from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer
 from jumok_serve.tokenizers.tokenizer import Tokenizer

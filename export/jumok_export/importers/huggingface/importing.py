@@ -34,7 +34,7 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import Architecture, Limits
-from jumok_serve.manifest.provenance import SourceCheckpoint
+from jumok_serve.manifest.parts import SourceCheckpoint
 from jumok_serve.search.options import DecodingOptions
 
 _Part = TypeVar("_Part")

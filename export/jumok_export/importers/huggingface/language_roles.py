@@ -11,8 +11,8 @@ from pydantic import TypeAdapter, ValidationError
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.settings import shown
 from jumok_proto.errors import LanguageNotFoundError
-from jumok_serve.manifest.fields import LanguageTag
 from jumok_serve.manifest.languages import LanguagePair, Languages, SourceLanguage, TargetLanguage
+from jumok_serve.manifest.parts import LanguageTag
 
 _TAG: TypeAdapter[str] = TypeAdapter(LanguageTag)
 UNDETERMINED = "und"

@@ -16,7 +16,7 @@ from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.settings import shown
 from jumok_serve.errors import ForeignCodeError
 from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, parse_json, read_file
-from jumok_serve.foreign import ForeignCode
+from jumok_serve.native import ForeignCode
 from jumok_serve.tokenizers.piece_vocabulary import read_vocabulary
 
 TOKENIZER_JSON = "tokenizer.json"

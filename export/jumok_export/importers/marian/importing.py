@@ -26,7 +26,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.files import UnusableFileError
 from jumok_serve.manifest.languages import Languages, SourceLanguage
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
-from jumok_serve.manifest.provenance import SourceCheckpoint
+from jumok_serve.manifest.parts import SourceCheckpoint
 
 LONGEST = 256
 """Default limit of tokens: models are trained on sentences."""

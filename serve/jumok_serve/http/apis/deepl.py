@@ -19,8 +19,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.http.apis.deepl_calls import DEEPL
-from jumok_serve.http.apis.deepl_glossaries import glossary_routes
+from jumok_serve.http.apis.deepl_glossaries import DEEPL, glossary_routes
 from jumok_serve.http.apis.languages import language_name, spelled_by
 from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Directions
 from jumok_serve.http.errors import renamed_fields

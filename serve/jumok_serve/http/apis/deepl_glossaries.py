@@ -1,4 +1,4 @@
-"""Glossaries of DeepL's HTTP API, version 2 and 3, in the store of GlossaryService."""
+"""DeepL's glossaries."""
 
 import csv
 import io
@@ -9,22 +9,47 @@ from datetime import UTC
 from functools import lru_cache, partial
 from typing import Any, TypeVar
 
+from google.rpc.status_pb2 import Status
+from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from jumok_proto.errors import GlossariesUnavailableError, InvalidArgumentError
+from jumok_proto.errors import GlossariesUnavailableError, GlossaryNotFoundError, InvalidArgumentError, JumokError
 from jumok_proto.glossaries.tsv import read_tsv, write_tsv
 from jumok_proto.v1 import glossary_pb2 as messages
-from jumok_serve.http.apis.deepl_calls import DEEPL
 from jumok_serve.http.apis.languages import MAX_LISTS, PAIR_BYTES, spelled_by
 from jumok_serve.http.backend import Directions
 from jumok_serve.http.backend import Response as Message
-from jumok_serve.http.errors import renamed_fields
-from jumok_serve.http.requests import JSON, Fields, text_field
-from jumok_serve.http.site import Answer, Incoming, Site, route
-from jumok_serve.manifest.language_codes import tag_key
-from jumok_serve.manifest.languages import MAX_LISTED
+from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
+from jumok_serve.http.requests import JSON, Fields, parse_fields, text_field
+from jumok_serve.http.site import Answer, Dialect, Incoming, Site, key_of, route
+from jumok_serve.manifest.languages import MAX_LISTED, tag_key
+from jumok_serve.service.rpc.call import BEARER
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
+
+KEY_SCHEME = "DeepL-Auth-Key "
+STATUSES = {401: 403, 404: 400}
+"""Statuses that this API has in place of others; an unknown glossary keeps its 404."""
+
+
+def refuse(error: JumokError, status: Status) -> Response:
+    """Make the response of an error."""
+    code = http_status(error)
+    if not isinstance(error, GlossaryNotFoundError):
+        code = STATUSES.get(code, code)
+    return JSONResponse({"message": status.message}, code, headers=retry_headers(error))
+
+
+def _auth_key(headers: Headers, _: bytes) -> str:
+    return key_of(headers, KEY_SCHEME) or key_of(headers, BEARER)
+
+
+def _parse(headers: Headers, query: bytes, body: bytes, most: int) -> Fields:
+    return parse_fields(headers, query, body, most, default="")
+
+
+DEEPL = Dialect(refuse=refuse, key=_auth_key, parse=_parse)
+
 
 SERVICE = "/jumok.v1.GlossaryService"
 TSV = "text/tab-separated-values; charset=utf-8"

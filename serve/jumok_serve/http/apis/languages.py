@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from jumok_serve.manifest.language_codes import tag_key
+from jumok_serve.manifest.languages import tag_key
 
 # ISO 639-1, and some codes of three letters.
 _NAMES = """

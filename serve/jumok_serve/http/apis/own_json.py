@@ -25,7 +25,7 @@ from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
 from jumok_serve.http.errors import describe, http_status, retry_headers
 from jumok_serve.http.requests import JSON, Fields, parse_fields, parse_object
 from jumok_serve.http.site import MAX_INLINE_BYTES, Answer, Dialect, EventStream, Incoming, Site, route, stopping
-from jumok_serve.service.rpc.responses import written
+from jumok_serve.service.rpc.error_boundary import written
 
 FIELD_WORK = 16
 """Work of writing a byte of a message, which can be a number, in bytes of JSON."""

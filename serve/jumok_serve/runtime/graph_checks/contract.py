@@ -1,9 +1,12 @@
-"""The graph contract: tensors that the graphs of each role must have."""
+"""Checks of graphs by their contract, and what loading changes in them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
 
 from jumok_serve.manifest.manifest import DType, GraphSpec, TensorSpec
+from jumok_serve.runtime.graph_checks.onnx_model import drop_unread, inner_graphs, parse_model
 
 
 class _Needed(NamedTuple):
@@ -89,3 +92,203 @@ def _fit(made: Sequence[int | str], read: Sequence[int | str]) -> bool:
     return len(made) == len(read) and all(
         one == other for one, other in zip(made, read, strict=True) if isinstance(one, int) and isinstance(other, int)
     )
+
+
+_ENTRIES = "Entries"
+"""End of the names of native operators that make memory from projected tokens."""
+_MATRIX = 2
+_FLOAT, _UINT8 = 1, 2
+"""Types of elements by ONNX's numbers."""
+
+Constants = dict[str, tuple[int, bytes]]
+"""Number of axes of each constant, and its content or place in the file of weights."""
+
+
+class EncodedSource(NamedTuple):
+    """Names of one tensor in two graphs, [B, S, W], which all projections to memory read.
+
+    Attributes:
+        quantized: True if it is in uint8 with a constant scale, False if in fp32.
+    """
+
+    encoder: str
+    aligner: str
+    quantized: bool
+
+
+def find_encoded_source(encoder: bytes, aligner: bytes) -> EncodedSource | None:
+    """Find the encoded source of a native encoder in an aligner, by the weights that both multiply it with.
+
+    Args:
+        encoder, aligner: ONNX models with the same file of weights.
+
+    Returns:
+        None if one of the graphs is built in another way.
+
+    Raises:
+        ValueError: a content is no ONNX model.
+    """
+    theirs, mine = parse_model(encoder).graph, parse_model(aligner).graph
+    if any(True for node in mine.node for _ in inner_graphs(node)):
+        return None
+    makers, own_makers = ({name: node for node in graph.node for name in node.output} for graph in (theirs, mine))
+    entries = [makers.get(output.name) for output in theirs.output]
+    projected = [
+        node.input[0] for node in entries if node is not None and node.op_type.endswith(_ENTRIES) and node.input
+    ]
+    products = [makers[name] for name in projected if name in makers and makers[name].input]
+    if len(products) < len(entries):
+        return None
+    constants, own_constants = _constants(theirs), _constants(mine)
+    matrices, scale = (_read(products, constants, axes=axes) for axes in (_MATRIX, 0))
+    readers = [node for node in mine.node if not matrices.isdisjoint(_read([node], own_constants, axes=_MATRIX))]
+    encoded, own = {node.input[0] for node in products}, {node.input[0] for node in readers}
+    if len(encoded) != 1 or len(own) != 1 or not all(scale <= _read([node], own_constants, axes=0) for node in readers):
+        return None
+    found = EncodedSource(encoded.pop(), own.pop(), quantized=bool(scale))
+    return found if found.encoder in makers and found.aligner in own_makers else None
+
+
+def with_encoded_output(encoder: bytes, found: EncodedSource) -> bytes:
+    """Add the encoded source to the outputs of an encoder."""
+    model = parse_model(encoder)
+    model.graph.output.add(name=found.encoder)
+    added: bytes = model.SerializeToString()
+    return added
+
+
+def read_encoded(aligner: Any, found: EncodedSource) -> None:
+    """Let a parsed aligner have the encoded source as an input, and drop the nodes that compute it."""
+    graph = aligner.graph
+    kept = [node for node in graph.node if found.aligner not in node.output]
+    del graph.node[:]
+    graph.node.extend(kept)
+    others = [value for value in graph.value_info if value.name != found.aligner]
+    del graph.value_info[:]
+    graph.value_info.extend(others)
+    graph.input.add(name=found.aligner).type.tensor_type.elem_type = _UINT8 if found.quantized else _FLOAT
+    drop_unread(graph)
+
+
+def _constants(graph: Any) -> Constants:
+    constants = {}
+    for tensor in graph.initializer:
+        unnamed = type(tensor)()
+        unnamed.CopyFrom(tensor)
+        unnamed.ClearField("name")
+        constants[tensor.name] = len(tensor.dims), unnamed.SerializeToString(deterministic=True)
+    return constants
+
+
+def _read(nodes: Iterable[Any], constants: Constants, *, axes: int) -> set[bytes]:
+    """Return the contents of the constants that nodes read, of those with some number of axes."""
+    read = (constants[name] for node in nodes for name in node.input if name in constants)
+    return {content for number, content in read if number == axes}
+
+
+_MASKING = "Mul"
+"""Operator that sets the rows after a target's end to 0."""
+_LAYER_AXIS = 1
+
+
+def layers_part(
+    content: bytes, output: TensorSpec, layers: Sequence[int], encoded: EncodedSource | None = None
+) -> bytes | None:
+    """Cut the graph that ends in the attention of some layers out of an aligner.
+
+    An exported Transformer's aligner joins the layers' attention, and masks it: the part has one output for each layer,
+    [B, 1, H, T, S], unmasked. It lacks all that the others need: later layers, and attention of other kinds.
+
+    Args:
+        content: the aligner, an ONNX model.
+        output: the aligner's cross-attention.
+        encoded: tensor that becomes an input of the part, which then lacks the encoder; None: none.
+
+    Returns:
+        An ONNX model; None if the aligner is built in another way.
+
+    Raises:
+        ValueError: the content is no ONNX model.
+    """
+    model = parse_model(content)
+    graph = model.graph
+    joined = _joined_layers(graph, output)
+    if joined is None:
+        return None
+    del graph.output[:]
+    for layer in layers:
+        graph.output.add(name=joined[layer])
+    drop_unread(graph)
+    if encoded is not None:
+        read_encoded(model, encoded)
+    part: bytes = model.SerializeToString()
+    return part
+
+
+def _joined_layers(graph: Any, output: TensorSpec) -> Sequence[str] | None:
+    """Return the tensor with the attention of each layer, or None."""
+    makers = {name: node for node in graph.node for name in node.output}
+    last = makers.get(output.name)
+    before = [last] if last is None or last.op_type != _MASKING else [makers.get(name) for name in last.input]
+    for node in before:
+        if node is None or node.op_type != "Concat" or len(node.input) != output.axes[_LAYER_AXIS]:
+            continue
+        if [attribute.i for attribute in node.attribute if attribute.name == "axis"] == [_LAYER_AXIS]:
+            names: Sequence[str] = node.input
+            return names
+    return None
+
+
+@contextmanager
+def optimized_graph(options: Any) -> Iterator[Sequence[bytes]]:
+    """Capture the optimized graph of the session that is opened within.
+
+    The graph goes into memory: a server may have no writable file system.
+
+    Yields:
+        A list, with the graph as its one item afterwards.
+    """
+    descriptor = os.memfd_create("graph")
+    before, found = options.optimized_model_filepath, list[bytes]()
+    options.optimized_model_filepath = f"/proc/self/fd/{descriptor}"
+    try:
+        yield found
+        with open(descriptor, "rb", closefd=False) as file:
+            file.seek(0)
+            found.append(file.read())
+    finally:
+        options.optimized_model_filepath = before
+        os.close(descriptor)
+
+
+def find_copies(model: bytes) -> list[str]:
+    """Describe a graph's copies between device and host, with their operators.
+
+    Such an operator has no kernel on the device, or reads a value of the device on the host.
+
+    Args:
+        model: an ONNX model, as a session wrote it.
+    """
+    return list(_copies(parse_model(model).graph, ""))
+
+
+def _copies(graph: Any, prefix: str) -> Iterator[str]:
+    writers = {name: node for node in graph.node for name in node.output}
+    readers: dict[str, list[Any]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    for node in graph.node:
+        for inner in inner_graphs(node):
+            yield from _copies(inner, f"{prefix}{_label(node)}: ")
+        if node.op_type == "MemcpyToHost":
+            waiting = [_label(reader) for name in node.output for reader in readers.get(name, [])]
+            yield f"{prefix}{', '.join(waiting) or 'an output'} on the host reads {node.input[0]!r} from the device"
+        elif node.op_type == "MemcpyFromHost":
+            writer = writers.get(node.input[0])
+            made = f"{_label(writer)} on the host makes" if writer is not None else "the host gives"
+            yield f"{prefix}{made} {node.input[0]!r} for the device"
+
+
+def _label(node: Any) -> str:
+    return f"{node.op_type} {node.name!r}" if node.name else str(node.op_type)

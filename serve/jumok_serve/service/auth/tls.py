@@ -10,7 +10,7 @@ from typing import cast
 import grpc
 
 from jumok_serve.errors import CredentialsError
-from jumok_serve.service.auth.reloaded_files import ReloadedFiles, read_file
+from jumok_serve.service.auth.tokens import ReloadedFiles, read_file
 
 
 @dataclass(frozen=True, kw_only=True)

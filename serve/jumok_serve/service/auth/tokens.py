@@ -1,4 +1,4 @@
-"""Bearer tokens: random secrets, with hashes in a file that may change.
+"""Tokens of callers, in a file that is read again after changes.
 
 A line is a name, scopes and the SHA-256 of a token: ``reports translate sha256:9f86...``. Empty lines, and lines that
 begin with ``#``, are ignored. A token has 256 random bits, so guessing cannot find it from its hash. A slow hash, as
@@ -6,15 +6,133 @@ passwords need, would only slow down every call.
 """
 
 import hmac
+import logging
+import os
 import re
 import secrets
-from collections.abc import Iterable, Sequence
+import stat
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import Generic, NamedTuple, TypeVar
 
 from jumok_serve.errors import CredentialsError
-from jumok_serve.service.auth.reloaded_files import ReloadedFiles
+
+logger = logging.getLogger(__name__)
+
+Content = TypeVar("Content")
+
+MAX_BYTES = 4 * 2**20
+"""Largest file: 30,000 tokens."""
+RACY_NS = 2 * 10**9
+"""Age in ns from which a file's times tell its changes apart; the coarsest file systems count in 2 s."""
+
+
+class _FileState(NamedTuple):
+    """Status of a file; `changed` is in ns, and no user can set it."""
+
+    changed: int
+    modified: int
+    size: int
+    inode: int
+    device: int
+    mode: int
+
+
+class ReloadedFiles(Generic[Content]):
+    """Content of files, checked for changes at every ``get``; thread-safe.
+
+    If changed files are unusable, e.g. a certificate without its new key, the previous content stays in force. A file
+    that was changed less than two seconds ago is read at every ``get``, as its times may not show another change.
+
+    Args:
+        read: makes the content of the files' bytes, in their order; raises CredentialsError if they are unusable.
+
+    Raises:
+        CredentialsError: the files are unusable now.
+    """
+
+    def __init__(self, paths: Sequence[Path], read: Callable[[Sequence[bytes]], Content]) -> None:
+        self._paths = paths
+        self._read = read
+        self._lock = threading.Lock()
+        self._states = self._current_states()
+        self._racy = False
+        self._bytes = self._read_files()
+        self._content = read(self._bytes)
+        self._warn_if_writable()
+
+    def get(self) -> Content:
+        """Current content, or the last usable one."""
+        with self._lock:
+            states = self._current_states()
+            if states != self._states or self._racy:
+                self._reload(states)
+            return self._content
+
+    def _reload(self, states: tuple[_FileState | None, ...]) -> None:
+        new, self._states = states != self._states, states
+        try:
+            found = self._read_files()
+            if found != self._bytes:
+                self._bytes = found
+                self._content = self._read(found)
+                logger.info("read %s again", ", ".join(map(str, self._paths)))
+        except CredentialsError as error:
+            logger.warning("%s; the previous content stays in force", error)
+        if new:
+            self._warn_if_writable()
+
+    def _read_files(self) -> list[bytes]:
+        self._racy = False  # an unusable file is read again after a change alone
+        now = time.time_ns()  # noqa: TID251 - compared with the times of files
+        found = [read_file(path) for path in self._paths]
+        self._racy = any(state is not None and now - state.changed < RACY_NS for state in self._states)
+        return found
+
+    def _warn_if_writable(self) -> None:
+        for path, state in zip(self._paths, self._states, strict=True):
+            if state is not None and state.mode & stat.S_IWOTH:
+                logger.warning("%s can be changed by every user of this machine; run chmod o-w %s", path, path)
+
+    def _current_states(self) -> tuple[_FileState | None, ...]:
+        return tuple(map(_state, self._paths))
+
+
+def _state(path: Path) -> _FileState | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return _FileState(found.st_ctime_ns, found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev, found.st_mode)
+
+
+def read_file(path: Path) -> bytes:
+    """Read a regular file of at most `MAX_BYTES`; others, such as a named pipe, could block.
+
+    Raises:
+        CredentialsError: the file cannot be read, is no regular file, or is larger.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                raise CredentialsError(f"{path} is no regular file: put one in its place")
+            with open(descriptor, "rb", closefd=False) as stream:
+                content = stream.read(MAX_BYTES + 1)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        raise CredentialsError(f"cannot read {path}: {error.strerror}") from error
+    if len(content) > MAX_BYTES:
+        raise CredentialsError(
+            f"{path} is larger than {MAX_BYTES} bytes: it is no file of tokens, keys or certificates"
+        )
+    return content
+
 
 SCOPES = frozenset({"translate", "admin"})
 _NAME = re.compile(r"[\w.@-]{1,64}", re.ASCII)

@@ -16,11 +16,10 @@ from jumok_proto.results import Timings, Translation
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
-from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
-from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.requests import single_text_field_names
+from jumok_serve.service.handlers.waiting import LoopWakeups, submit_when_there_is_room
 from jumok_serve.service.rpc.call import CorpusRecord, current_request_id
-from jumok_serve.service.rpc.error_table import drop_frames, is_expected, to_status
+from jumok_serve.service.rpc.error_boundary import drop_frames, is_expected, to_status
 from jumok_serve.tasks.translation import Pending
 
 logger = logging.getLogger(__name__)

@@ -32,7 +32,7 @@ from jumok_proto.v1.glossary_pb2 import (
 )
 from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
 from jumok_serve.service.handlers.requests import TranslationMessage, check_request
-from jumok_serve.service.models.chosen import ChosenModels
+from jumok_serve.service.models.registry import ChosenModels
 from jumok_serve.service.rpc.call import Call, current_owner
 from jumok_serve.text.terms import Glossary, GlossaryStore
 

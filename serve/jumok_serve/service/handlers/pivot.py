@@ -2,27 +2,81 @@
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
-from jumok_proto.results import PivotTranslation, Timings, Translation
+from jumok_proto.results import AppliedTerm, PivotTranslation, Timings, Translation
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.future import Future
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.handlers.full_queues import submit_when_there_is_room
-from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
-from jumok_serve.service.handlers.pivot_terms import TermCopies, carried_terms, terms_over_pivot
-from jumok_serve.service.models.chosen import ChosenModels
-from jumok_serve.service.models.loaded_model import LoadedModel
-from jumok_serve.service.rpc.error_table import drop_frames, is_expected
-from jumok_serve.tasks.deadline import Deadline
-from jumok_serve.tasks.parameters import TranslationParameters
-from jumok_serve.tasks.terms import TermFinder
+from jumok_serve.service.handlers.waiting import LoopWakeups, submit_when_there_is_room
+from jumok_serve.service.models.registry import ChosenModels, LoadedModel
+from jumok_serve.service.rpc.error_boundary import drop_frames, is_expected
+from jumok_serve.tasks.parameters import Deadline, TranslationParameters
+from jumok_serve.tasks.terms import TermFinder, TermMatch
 from jumok_serve.tasks.translation import Pending, PendingTexts
+
+
+class TermCopies(NamedTuple):
+    """The terms of a request, to be copied; a `TermFinder`."""
+
+    terms: TermFinder
+
+    def find(self, text: str) -> list[TermMatch]:
+        """Return the terms of a text, each with itself as its target."""
+        return [match._replace(targets=(text[match.first : match.after],)) for match in self.terms.find(text)]
+
+
+class _Carried(NamedTuple):
+    """The terms of a request that the pivot has copies of; a `TermFinder`.
+
+    Attributes:
+        sources: the copied terms, case-folded; a word of the pivot language may look like another term.
+    """
+
+    terms: TermFinder
+    sources: Set[str]
+
+    def find(self, text: str) -> list[TermMatch]:
+        """Return the terms whose copies are in a text."""
+        return [one for one in self.terms.find(text) if text[one.first : one.after].casefold() in self.sources]
+
+
+def carried_terms(terms: TermFinder | None, pivot: Translation) -> TermFinder | None:
+    """Return the finder of the copies in a translation by the first model, or None without any."""
+    sources = {one.source.casefold() for one in pivot.hypotheses[0].terms if one.satisfied}
+    return _Carried(terms, sources) if terms is not None and sources else None
+
+
+def terms_over_pivot(terms: TermFinder | None, pivot: Translation, translation: Translation) -> Translation:
+    """Return a translation by the second model with the terms of the first model's text.
+
+    Their places are in the text of the first model and in the translation. A term that the first model could not copy
+    is not satisfied.
+    """
+    copied = pivot.hypotheses[0].terms
+    if terms is None or not copied:
+        return translation
+    hypotheses = []
+    for hypothesis in translation.hypotheses:
+        waiting: dict[str, list[AppliedTerm]] = {}
+        for one in reversed(hypothesis.terms):
+            waiting.setdefault(one.source.casefold(), []).append(one)
+        joined = []
+        for one in copied:
+            of_copy = waiting.get(one.source.casefold()) if one.satisfied else None
+            if of_copy:
+                joined.append(replace(of_copy.pop(), source=one.source, source_span=one.source_span))
+            else:
+                targets = next((match.targets for match in terms.find(one.source)), one.targets)
+                joined.append(replace(one, targets=targets, satisfied=False, target_span=None))
+        hypotheses.append(replace(hypothesis, terms=tuple(joined)))
+    return replace(translation, hypotheses=tuple(hypotheses))
+
 
 Run = Callable[[Callable[[], list[Translation]]], Awaitable[list[Translation]]]
 

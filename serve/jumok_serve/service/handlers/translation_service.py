@@ -42,7 +42,6 @@ from jumok_serve.service.handlers.detection import (
     with_source,
 )
 from jumok_serve.service.handlers.glossary_service import stored_terms
-from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
 from jumok_serve.service.handlers.pivot import submit_over_pivot
 from jumok_serve.service.handlers.requests import (
     ParsedRequest,
@@ -52,16 +51,15 @@ from jumok_serve.service.handlers.requests import (
     parse_request,
     single_text_field_names,
 )
+from jumok_serve.service.handlers.waiting import LoopWakeups
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, RequestWork, size_of
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.models.chosen import ChosenModels
-from jumok_serve.service.models.loaded_model import LoadedModel, Scoring
-from jumok_serve.service.models.registry import ModelRegistry
+from jumok_serve.service.models.registry import ChosenModels, LoadedModel, ModelRegistry, Scoring
 from jumok_serve.service.rpc.call import Call, current_caller, record_items
 from jumok_serve.service.rpc.request_reader import RequestReader
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.translation import Pending, PendingTexts
-from jumok_serve.text.sentence_boundaries import possible_ends
+from jumok_serve.text.sentence_splitting import possible_ends
 from jumok_serve.text.terms import GlossaryStore
 
 MAX_ITEMS = 1024

@@ -16,7 +16,7 @@ from jumok_proto.errors import OverloadedError
 from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.interrupts import TURN_S, interruptible
 from jumok_serve.service.rpc.call import current_caller
-from jumok_serve.service.rpc.open_calls import OpenCalls
+from jumok_serve.service.rpc.shares import OpenCalls
 
 Result = TypeVar("Result")
 Pieces: TypeAlias = Generator[int, None, Result]

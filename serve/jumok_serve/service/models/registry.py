@@ -1,21 +1,224 @@
-"""Registry of the server's models, by name."""
+"""Registry of the server's models, and the choice of those of a request."""
 
 import asyncio
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any, NamedTuple, Protocol
 
+from jumok_proto.alignments import Alignment
 from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError, ModelNotFoundError
-from jumok_proto.results import ModelState, Route
+from jumok_proto.results import ModelState, Route, Score
+from jumok_serve.engine.future import Future
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import DuplicateModelError
-from jumok_serve.manifest.language_codes import tag_key
-from jumok_serve.service.models.chosen import ChosenModels
-from jumok_serve.service.models.loaded_model import LoadedModel
-from jumok_serve.service.models.routes import Routes
+from jumok_serve.manifest.languages import MAX_LISTED, Languages, tag_key
+from jumok_serve.manifest.manifest import Manifest
+from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.text.detection import sources_into
+
+
+class Scoring(Protocol):
+    """Translations to score."""
+
+    def cancel(self) -> None:
+        """Cancel the scoring, from any thread."""
+
+    def pieces(self) -> Generator[int, None, list[Score]]:
+        """Score all, in the threads that ask for the next piece; yields the work of each piece before it is done."""
+
+
+class Aligning(Protocol):
+    """Translations to align, given or still to be decoded."""
+
+    @property
+    def futures(self) -> Sequence[Future[Any]]:
+        """One future for each translation to be decoded."""
+
+    def cancel(self) -> None:
+        """Cancel the alignment, from any thread."""
+
+    def collect(self) -> list[Alignment]:
+        """Align all in the calling thread, after the futures are done."""
+
+
+class LoadedModel(Protocol):
+    """A model that is ready for requests."""
+
+    @property
+    def manifest(self) -> Manifest:
+        """Manifest of its bundle."""
+
+    @property
+    def precision(self) -> str:
+        """Precision variant."""
+
+    @property
+    def device(self) -> str:
+        """Device that it runs on."""
+
+    def submit(
+        self,
+        texts: Sequence[str],
+        parameters: TranslationParameters,
+        *,
+        target_prefixes: Sequence[str | None] | None = None,
+        on_progress: Callable[[], None] | None = None,
+    ) -> PendingTexts:
+        """Queue texts, [n], with forced beginnings of their translations, [n] or None.
+
+        ``on_progress`` is called from any thread when stable texts may have grown.
+        """
+
+    def scoring(self, texts: Sequence[str], targets: Sequence[str], parameters: ScoringParameters) -> Scoring:
+        """Tokenize texts and their translations for scoring."""
+
+    def aligning(
+        self,
+        texts: Sequence[str],
+        targets: Sequence[str | None] | None,
+        query: AttentionQuery,
+        parameters: TextParameters,
+    ) -> Aligning:
+        """Tokenize texts and their translations for alignment, and queue texts without a translation."""
+
+    def is_full(self, caller: str) -> bool:
+        """True if its queue takes no more texts of a caller."""
+
+    def is_crowded(self, caller: str) -> bool:
+        """True if the rest of its queue is kept for single calls, or for other callers."""
+
+    @property
+    def ready(self) -> bool:
+        """True if its engine decodes; False while it restarts after a failure."""
+
+    def on_ready_change(self, callback: Callable[[], None], /) -> None:
+        """Call ``callback``, in any thread, after every change of ``ready``."""
+
+    def load(self) -> Load:
+        """Queued and running work."""
+
+    def counters(self) -> EngineCounters:
+        """Counters of its engine."""
+
+    def close(self, *, drain: bool = True) -> None:
+        """Stop its engine."""
+
+
+class ChosenModels(NamedTuple):
+    """The models of a request: one, or two that translate one after the other.
+
+    Attributes:
+        models: models, first to last.
+        pivot: language between two models.
+    """
+
+    models: tuple[LoadedModel, ...]
+    pivot: str = ""
+
+    @property
+    def last(self) -> LoadedModel:
+        """The model that writes the translations."""
+        return self.models[-1]
+
+    def languages(self, source: str, target: str) -> tuple[str, str]:
+        """Return the first model's source and the last model's target language, as the models spell them.
+
+        Args:
+            source, target: languages of the request; empty: the model's default.
+        """
+        first, last = self.models[0].manifest.languages, self.last.manifest.languages
+        middle = self.pivot if len(self.models) > 1 else None
+        of_first = first.direction(source or None, middle or target or None)
+        return of_first.source, last.direction(middle or source or None, target or None).target
+
+    def only(self, work: str) -> LoadedModel:
+        """Return the only model, for work that two cannot do together.
+
+        Raises:
+            InvalidArgumentError: the request has two models.
+        """
+        if len(self.models) > 1:
+            names = " and ".join(model.manifest.name for model in self.models)
+            raise InvalidArgumentError(
+                f"{work} takes one model, but these languages take two, {names}: name the model of the request",
+                field="model",
+            )
+        return self.last
+
+
+class Routes:
+    """Models of a server by the languages that they translate.
+
+    Args:
+        models: languages of each model, by its name; the first of several candidates is chosen.
+        pivot: language that connects two models if no model has a pair; empty: none.
+
+    Attributes:
+        shared: pairs that several models have, by the models' names; the first is chosen.
+    """
+
+    def __init__(self, models: Mapping[str, Languages], pivot: str = "") -> None:
+        self.pivot = pivot
+        self._pairs: dict[tuple[str, str], str] = {}  # by the pair as models spell it
+        self._direct: dict[tuple[str, str], str] = {}
+        others: dict[tuple[str, str], list[str]] = {}  # models that are not chosen
+        spelled: dict[tuple[str, str], tuple[str, str]] = {}
+        for name, languages in models.items():
+            default = () if languages.default is None else ((languages.default.source, languages.default.target),)
+            for source, target in (*languages.all_pairs, *default):
+                pair = tag_key(source), tag_key(target)
+                spelled.setdefault(pair, (source, target))
+                if self._direct.setdefault(pair, name) == name:
+                    self._pairs[source, target] = name
+                elif name not in others.setdefault(pair, []):
+                    others[pair].append(name)
+        self.shared: dict[tuple[str, ...], list[tuple[str, str]]] = {}
+        for pair, names in others.items():
+            self.shared.setdefault((self._direct[pair], *names), []).append(spelled[pair])
+
+    def find(self, source: str, target: str) -> tuple[str, ...]:
+        """Return the names of the models between two languages, in any case and with ``-`` or ``_``: one or two.
+
+        Raises:
+            LanguageNotFoundError: neither a model nor a route has the pair.
+        """
+        first, middle, last = tag_key(source), tag_key(self.pivot), tag_key(target)
+        if (first, last) in self._direct:
+            return (self._direct[first, last],)
+        if first != last and (first, middle) in self._direct and (middle, last) in self._direct:
+            return self._direct[first, middle], self._direct[middle, last]
+        pairs = [f"{tag} to {other} ({name})" for (tag, other), name in sorted(self._pairs.items())]
+        more = f" and {len(pairs) - MAX_LISTED} more" if len(pairs) > MAX_LISTED else ""
+        over = f", directly or over {self.pivot}" if self.pivot else ""
+        raise LanguageNotFoundError(
+            f"no model translates from {source!r} to {target!r}{over}; the pairs are "
+            f"{', '.join(pairs[:MAX_LISTED])}{more}",
+            field="target_language_code",
+        )
+
+    @cached_property
+    def pairs(self) -> tuple[tuple[str, str], ...]:
+        """All pairs as models spell them, those over the pivot included, sorted."""
+        return tuple(sorted({*self._pairs, *((route.source, route.target) for route in self.over_pivot)}))
+
+    @cached_property
+    def over_pivot(self) -> tuple[Route, ...]:
+        """Pairs that no model has and two models have together, sorted by languages."""
+        pivot = tag_key(self.pivot)
+        sources = {source: name for (source, target), name in self._pairs.items() if tag_key(target) == pivot}
+        targets = {target: name for (source, target), name in self._pairs.items() if tag_key(source) == pivot}
+        return tuple(
+            Route(source=source, target=target, models=(first, last))
+            for source, first in sorted(sources.items())
+            for target, last in sorted(targets.items())
+            if tag_key(source) != tag_key(target) and (tag_key(source), tag_key(target)) not in self._direct
+        )
+
 
 logger = logging.getLogger(__name__)
 

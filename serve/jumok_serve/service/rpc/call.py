@@ -1,21 +1,35 @@
-"""State of a call while it is answered."""
+"""Calls in any protocol: their state, access, admission, and observers."""
 
 import heapq
 import random
 import re
 import time
-from collections.abc import Awaitable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote
 
 from google.protobuf.message import Message
 
+from jumok_proto.errors import (
+    JumokError,
+    OverloadedError,
+    PermissionDeniedError,
+    RateLimitedError,
+    UnauthenticatedError,
+)
 from jumok_proto.results import Timings, Translation
-from jumok_serve.service.address import account_of
-from jumok_serve.service.rpc.open_calls import OpenCalls
-from jumok_serve.service.rpc.unread_responses import UnreadResponses
+from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.statistics import REFUSAL_SECONDS, SECONDS, Histogram
+from jumok_serve.rate_limit import RateLimiter
+from jumok_serve.service.auth.tokens import SCOPES, TokenFile
+from jumok_serve.service.connections import account_of
+from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.shares import OpenCalls, UnreadResponses
 
 REQUEST_ID = "x-request-id"
 """Metadata key of the request id, in requests and in responses."""
@@ -180,3 +194,223 @@ _IDS = random.Random()  # noqa: S311 - an id is no secret
 
 def _new_request_id() -> str:
     return f"{_IDS.getrandbits(128):032x}"
+
+
+SCOPES_BY_SERVICE = {
+    "jumok.v1.TranslationService": frozenset({"translate"}),
+    "jumok.v1.FileService": frozenset({"translate"}),
+    "jumok.v1.GlossaryService": frozenset({"translate"}),
+    "jumok.v1.ModelService": SCOPES,
+    "grpc.reflection.v1.ServerReflection": SCOPES,
+    "grpc.reflection.v1alpha.ServerReflection": SCOPES,
+}
+"""Scopes that open a service; other services need ADMIN."""
+ADMIN = frozenset({"admin"})
+BEARER = "Bearer "
+WATCHES = frozenset(
+    {f"{HEALTH_METHODS}Watch"}
+    | {f"/grpc.reflection.{version}.ServerReflection/ServerReflectionInfo" for version in ("v1", "v1alpha")}
+)
+"""Calls that stay open and do no work; they do not use up the room of other calls."""
+CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
+"""Calls that keep a request in memory as long as they are open."""
+
+
+class AccessControl:
+    """Admits or refuses calls by their number, token and rate.
+
+    Args:
+        tokens: accepted tokens; None: calls need none.
+    """
+
+    def __init__(self, limits: ServiceLimits, tokens: TokenFile | None = None) -> None:
+        self._calls = OpenCalls("calls", limits.max_calls, limits.max_calls_of_caller)
+        self._corpora = OpenCalls("corpora", limits.max_corpora, max(1, limits.max_corpora // 2))
+        half = max(1, limits.max_watches // 2)
+        self._watches = OpenCalls("watches and reflections", limits.max_watches, half)
+        self._checks = OpenCalls("health checks", limits.max_watches, half)
+        self._tokens = tokens
+        self._wrong_tokens = RateLimiter(limits.wrong_tokens_per_second)
+        rate = limits.requests_per_second
+        self._limiter = None if rate is None else RateLimiter(rate, limits.request_burst)
+        self.open_calls = 0
+        """Number of open calls, health checks included."""
+
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""
+        return self._tokens is not None
+
+    def call_opened(self) -> None:
+        """Count an open call."""
+        self.open_calls += 1
+
+    def call_closed(self, call: Call) -> None:
+        """Uncount an open call."""
+        self.open_calls -= 1
+        if call.counted_by is not None:
+            call.counted_by.close(call.account)
+
+    def identify(self, call: Call) -> None:
+        """Find the caller by its token.
+
+        Raises:
+            UnauthenticatedError: no token, or an unknown one.
+            PermissionDeniedError: the token lacks the scope.
+            RateLimitedError: the address exceeds the rate of wrong tokens.
+        """
+        if self._tokens is not None and not call.method.startswith(HEALTH_METHODS):
+            self._authenticate(call, self._tokens)
+
+    def admit(self, call: Call) -> None:
+        """Identify the caller, and raise if the call is refused.
+
+        Raises:
+            OverloadedError: too many calls are open, in all or of the caller.
+            RateLimitedError: the caller exceeds its rate.
+            JumokError: the errors of `identify`.
+        """
+        self.identify(call)
+        health = call.method.startswith(HEALTH_METHODS)
+        if call.method in WATCHES:
+            calls = self._watches
+        elif call.method == CORPUS:
+            calls = self._corpora
+        else:
+            calls = self._checks if health else self._calls
+        calls.open(call.account)
+        call.counted_by = calls
+        if self._limiter is not None and not health:
+            _take(self._limiter, call, "calls")
+
+    def _authenticate(self, call: Call, tokens: TokenFile) -> None:
+        credentials = call.metadata.get("authorization", "")
+        if not isinstance(credentials, str) or not credentials.startswith(BEARER):
+            _take(self._wrong_tokens, call, "calls without a token")
+            raise UnauthenticatedError("this server needs a token: send the metadata 'authorization: Bearer TOKEN'")
+        token = tokens.find(credentials.removeprefix(BEARER))
+        if token is None:
+            _take(self._wrong_tokens, call, "calls with a wrong token")
+            raise UnauthenticatedError("this server does not know the token")
+        call.caller = token.name
+        service = call.method.removeprefix("/").partition("/")[0]
+        needed = SCOPES_BY_SERVICE.get(service, ADMIN)
+        if not token.scopes & needed:
+            raise PermissionDeniedError(
+                f"token {token.name!r} has the scope {' and '.join(sorted(token.scopes))}, and {service} needs "
+                f"{' or '.join(sorted(needed))}"
+            )
+
+
+def _take(limiter: RateLimiter, call: Call, what: str) -> None:
+    """Count a call, or raise RateLimitedError."""
+    wait_s = limiter.take(call.account, time.monotonic())
+    if wait_s > 0:
+        raise RateLimitedError(
+            f"more than {limiter.per_second:g} {what} per second; wait {wait_s:.3g} s", retry_after_s=wait_s
+        )
+
+
+class CallCounts:
+    """Counters of ended calls; written by the event loop, read by any thread.
+
+    Attributes:
+        ended_with: number of calls by method and status.
+        duration_s: durations by method, in seconds.
+        refused_s: durations of refused and failed calls by reason, in seconds.
+    """
+
+    def __init__(self) -> None:
+        self.ended_with: Counter[tuple[str, str]] = Counter()
+        self.duration_s: dict[str, Histogram] = {}
+        self.refused_s: dict[str, Histogram] = {}
+
+    def ended(self, call: Call) -> None:
+        """Count a call."""
+        self.ended_with[call.method, call.code] += 1
+        _histogram(self.duration_s, call.method, SECONDS).observe(call.duration_s)
+        if call.reason:
+            _histogram(self.refused_s, call.reason, REFUSAL_SECONDS).observe(call.duration_s)
+
+
+def _histogram(histograms: dict[str, Histogram], name: str, bounds: Sequence[float]) -> Histogram:
+    found = histograms.get(name)
+    if found is None:
+        found = histograms[name] = Histogram(bounds)
+    return found
+
+
+class CallObserver(Protocol):
+    """Observer of ended calls, called in the event loop."""
+
+    def ended(self, call: Call) -> None:
+        """Handle a call that has ended in any way."""
+
+
+class CallGate:
+    """Admits calls and observes their ends.
+
+    Args:
+        full: by method, a function that is true while the method's queue is full for a caller. Its calls are then
+            refused before the request is read: under overload most are, and reading them would take time from the
+            others.
+    """
+
+    def __init__(
+        self,
+        access: AccessControl,
+        observers: Sequence[CallObserver] = (),
+        full: Mapping[str, Callable[[str], bool]] = MappingProxyType({}),
+    ) -> None:
+        self._access = access
+        self._observers = observers
+        self._full = full
+
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""
+        return self._access.needs_token
+
+    @contextmanager
+    def opened(self, call: Call) -> Iterator[None]:
+        """Make a call the current one until its end; its code is set by then."""
+        CALL.set(call)  # visible to the current task only
+        self._access.call_opened()
+        try:
+            yield
+        finally:
+            self._access.call_closed(call)
+            self._end(call)
+
+    def _end(self, call: Call) -> None:
+        call.duration_s = time.monotonic() - call.started
+        for observer in self._observers:
+            observer.ended(call)
+        # The context of a timer keeps the call until the timer is due, a cancelled one too: some 100 at a time.
+        call.request = call.response = None
+        call.write = closed
+
+    def identify(self, call: Call) -> None:
+        """Find the caller of a call that is opened later; one that is refused now counts as an ended call.
+
+        Raises:
+            JumokError: the errors of `AccessControl.identify`.
+        """
+        try:
+            self._access.identify(call)
+        except JumokError as error:
+            call.code, call.reason = error.code.name, error.reason
+            self._end(call)
+            raise
+
+    def admit(self, call: Call) -> None:
+        """Identify the caller, and raise if the call is refused.
+
+        Raises:
+            OverloadedError: the method's queue is full.
+            JumokError: the other errors of `AccessControl.admit`.
+        """
+        self._access.admit(call)
+        full = self._full.get(call.method)
+        if full is not None and full(call.account):
+            raise OverloadedError("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)

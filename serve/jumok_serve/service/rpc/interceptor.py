@@ -1,21 +1,130 @@
-"""Interceptor of every call: request id, access control, status and observers."""
+"""Interceptor of gRPC calls: gate, floods, and unread responses.
+
+One task of gRPC accepts all calls, and decodes the names of their methods. Where it cannot, it ends, and the server
+with it: one frame of a stranger without a token is enough. gRPC has no option for this, so the error handler of codecs
+is replaced, for this task alone.
+"""
 
 import asyncio
+import codecs
+import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, TypeAlias, cast
+from urllib.parse import unquote
 
 import grpc
 from google.protobuf.message import Message
 
 from jumok_proto.errors import JumokError, OverloadedError
-from jumok_serve.service.rpc.call import HEALTH_METHODS, REQUEST_ID, Call, request_id_from
-from jumok_serve.service.rpc.call_gate import CallGate
-from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context
-from jumok_serve.service.rpc.error_table import Ending, drop_frames, to_ending
-from jumok_serve.service.rpc.floods import Floods, too_large
-from jumok_serve.service.rpc.unread_responses import UnreadResponse, UnreadResponses
+from jumok_serve.rate_limit import RateLimiter
+from jumok_serve.service.connections import FILES, INTERVAL_S, MAX_METADATA, OpenFiles, close_connections
+from jumok_serve.service.rpc.call import HEALTH_METHODS, REQUEST_ID, Call, CallGate, request_id_from
+from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context, Ending, drop_frames, to_ending
+from jumok_serve.service.rpc.shares import UnreadResponse, UnreadResponses
+
+ACCEPTING_TASK = "AioServer._server_main_loop"
+"""Name of the coroutine of gRPC that accepts calls."""
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def accept_any_name() -> None:
+    """Let gRPC's servers in this process replace bytes of methods' names that are no UTF-8; no method has such a name.
+
+    Other code gets a `UnicodeDecodeError`, as before.
+    """
+    codecs.register_error("strict", _replace_in_names)
+
+
+def _replace_in_names(error: UnicodeError) -> tuple[str | bytes, int]:
+    if isinstance(error, UnicodeDecodeError) and _is_accepting():
+        return REPLACEMENT, error.end
+    return codecs.strict_errors(error)
+
+
+def _is_accepting() -> bool:
+    """Return True if gRPC's accepting task runs in this thread now."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:  # no event loop runs in this thread
+        return False
+    return task is not None and getattr(task.get_coro(), "__qualname__", None) == ACCEPTING_TASK
+
+
+logger = logging.getLogger(__name__)
+
+RESET_S = 1.0
+"""Age at which a call has been of use, so that its cancellation is no part of a flood."""
+RESETS, RESETS_PER_SECOND = 512, 33.0
+"""Younger cancelled calls of a caller, at once and later on, beyond as many others; nghttp2 has such a bound too."""
+FIELD_OVERHEAD = 32
+"""Bytes that a field of metadata counts besides its own (RFC 9113, section 6.5.2)."""
+
+
+class Floods:
+    """Ends connections whose calls are cancelled at once, again and again, have too much metadata, or are not read.
+
+    gRPC does none of it. Sees connections in Linux' /proc; on other systems it ends none.
+
+    Attributes:
+        refusing: handler of a call that has too much metadata.
+    """
+
+    def __init__(self) -> None:
+        self._resets = RateLimiter(RESETS_PER_SECOND, RESETS)
+        self.refusing = HANDLER_TYPES[False](self._refuse)
+        self._peers: set[str] = set()
+        self._found = asyncio.Event()
+
+    async def _refuse(self, _: object, context: Context) -> None:
+        self.close(context.peer())
+        try:
+            await context.abort(
+                grpc.StatusCode.RESOURCE_EXHAUSTED, f"metadata has more than {MAX_METADATA} bytes; send less"
+            )
+        except grpc.aio.AbortError as error:
+            drop_frames(error)
+
+    def ended(self, call: Call) -> None:
+        """Count a call; an observer's method."""
+        if call.code != "CANCELLED" or call.duration_s >= RESET_S:
+            self._resets.give_back(call.account, 1)
+        elif self._resets.take(call.account, time.monotonic()) > 0:
+            self.close(call.peer)
+
+    def close(self, peer: str) -> None:
+        """End the connection of a peer in gRPC's notation, soon."""
+        if FILES.is_dir():
+            self._peers.add(unquote(peer))  # gRPC quotes the brackets of IPv6
+            self._found.set()
+
+    async def end(self) -> None:
+        """End connections that flood, until cancelled."""
+        files = OpenFiles()
+        while True:
+            await self._found.wait()
+            self._found.clear()
+            peers, self._peers = self._peers, set()
+            try:
+                closed = await asyncio.to_thread(close_connections, files, peers)
+            except OSError:  # the whole system has too many open files
+                await asyncio.sleep(INTERVAL_S)
+                self._peers |= peers
+                self._found.set()
+                continue
+            for account, number in closed.items():
+                logger.warning(
+                    "closed %d connections of %s: calls cancelled at once, too much metadata, or unread responses",
+                    number,
+                    account,
+                )
+
+
+def too_large(metadata: Iterable[tuple[str, str | bytes]]) -> bool:
+    """True if a call has too much metadata."""
+    return sum(len(key) + len(value) + FIELD_OVERHEAD for key, value in metadata) > MAX_METADATA
+
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Message, Message]"
 Continuation: TypeAlias = "Callable[[grpc.HandlerCallDetails], Awaitable[Handler]]"

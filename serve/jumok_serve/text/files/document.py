@@ -9,8 +9,7 @@ from typing import Final, Self
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.files.markdown import MARKDOWN
-from jumok_serve.text.files.pieces import MAX_READ, PARTS_PER_STEP, FileFormat, Formats, Piece, Text, refuse
-from jumok_serve.text.files.plain import PLAIN
+from jumok_serve.text.files.pieces import MAX_READ, PARTS_PER_STEP, PLAIN, FileFormat, Formats, Piece, Text, refuse
 from jumok_serve.text.files.po import PO
 from jumok_serve.text.files.subtitles import SRT, VTT
 from jumok_serve.text.files.web import HTML

@@ -1,4 +1,4 @@
-"""Pieces of a file: texts to translate, and all between them as it was written."""
+"""Pieces of a file: texts, and what stands between them; plain text."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,3 +133,26 @@ def has_letters(text: str) -> bool:
     """True if there is something to translate."""
     parts = (text[start : start + 2**14] for start in range(0, len(text), 2**14))  # other threads run between them
     return any(any(map(str.isalpha, part)) for part in parts)
+
+
+def plain_pieces(content: str) -> Iterator[Piece]:
+    """Yield the lines of a text, without white space at their ends, and all else."""
+    start, number = 0, 1
+    while True:
+        end = content.find("\n", start)
+        line = content[start:] if end < 0 else content[start:end]
+        before, text, after = separate(line)
+        del line  # it takes memory, as much as the text
+        yield before
+        if has_letters(text):
+            yield Text(text, text, number, str)
+        else:
+            yield text
+        yield after
+        if end < 0:
+            return
+        yield "\n"
+        start, number = end + 1, number + 1
+
+
+PLAIN = FileFormat(plain_pieces, parts=Parts(name="lines", marks="", size=0, most=0), copies=3)

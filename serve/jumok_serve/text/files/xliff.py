@@ -16,8 +16,7 @@ from jumok_serve.text.files.pieces import (
     refuse,
     separate,
 )
-from jumok_serve.text.markup.scanner import Kind, Token, attributes
-from jumok_serve.text.markup.xml import XmlError, read_xml
+from jumok_serve.text.markup.scanner import Kind, Token, XmlError, attributes, read_xml
 
 UNITS: Final = frozenset({"trans-unit", "segment"})
 """Elements with a source and its target, of versions 1 and 2."""

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from jumok_serve.text.markup.document import Span
+from jumok_serve.text.markup.parser import Span
 
 THRESHOLD = 0.5
 """A word gains if more than this share of its source word is inside of the span."""

@@ -12,16 +12,14 @@ from jumok_proto.results import AppliedTerm, Timings, Translation
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
 from jumok_serve.engine.sentence import Decoded
+from jumok_serve.errors import blamed_texts, text_of_part
 from jumok_serve.interrupts import check
 from jumok_serve.tasks.best_attention import Attended
-from jumok_serve.tasks.deadline import Deadline
 from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.parameters import Deadline, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.word_alignment import Place, TokenAlignment, align_words, token_places, words
-from jumok_serve.text.blame import blamed_texts, text_of_part
-from jumok_serve.text.markup.document import Block, Document
-from jumok_serve.text.markup.parser import parse
+from jumok_serve.text.markup.parser import Block, Document, parse
 from jumok_serve.text.markup.transfer import Word, transfer, write_spans
 from jumok_serve.text.sentence_translation import (
     PendingParts,

@@ -1,23 +1,273 @@
-"""Glossaries: source terms with the target terms that translate them."""
+"""Terms of a request: glossary, placeholders and patterns."""
 
 import re
 import sys
+import unicodedata
 from array import array
 from bisect import bisect_right
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import accumulate
-from typing import Final, Self
+from functools import lru_cache
+from itertools import accumulate, islice
+from types import MappingProxyType
+from typing import Final, NamedTuple, Self
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.glossaries.tsv import read_tsv
+from jumok_proto.text_options import TermOptions
 from jumok_serve.interrupts import check
-from jumok_serve.tasks.terms import TermMatch
-from jumok_serve.text.terms.words import words
+from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
+from jumok_serve.tokenizers.piece_vocabulary import ranges
+
+_UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+"""Characters of scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Han. Each counts as a word."""
+
+
+class Word(NamedTuple):
+    """A word, or a single other character.
+
+    Attributes:
+        text: its text, case-folded, after a space if there is white space before it.
+        first, after: its place in the text.
+    """
+
+    text: str
+    first: int
+    after: int
+
+
+def words(text: str) -> Iterator[Word]:
+    """Yield the words of a text, with marks such as vowel signs, and all other characters but white space."""
+    end = 0
+    for found in _pattern().finditer(text):
+        space = " " if found.start() > end else ""
+        end = found.end()
+        yield Word(space + found[0].casefold(), found.start(), end)
+
+
+@lru_cache(maxsize=1)
+def _pattern() -> re.Pattern[str]:
+    of_words = ranges(mark for mark in map(chr, range(sys.maxunicode)) if unicodedata.category(mark)[0] == "M")
+    return re.compile(f"[{_UNSPACED}][{of_words}]*|(?:(?![{_UNSPACED}])[\\w{of_words}])+|[^\\w\\s]")
+
+
+class Terminology:
+    """Glossaries and placeholders of a request; a `TermFinder`.
+
+    Args:
+        finders: the first come first: a term that overlaps one of an earlier finder does not count.
+    """
+
+    def __init__(self, *finders: TermFinder) -> None:
+        self._finders = finders
+
+    def find(self, text: str) -> list[TermMatch]:
+        """Return the terms of a text in their order; of more than `MAX_TERMS` some, and one more than that."""
+        found = list[TermMatch]()
+        for finder in self._finders:
+            earlier = tuple(found)
+            others = (
+                one
+                for one in finder.find(text)
+                if not any(one.first < other.after and other.first < one.after for other in earlier)
+            )
+            found += islice(others, MAX_TERMS + 1 - len(found))
+        return sorted(found)
+
+
+def terminology(options: TermOptions, stored: TermFinder | None = None) -> Terminology | None:
+    """Return the terms that options give, or None without any.
+
+    Args:
+        stored: a stored glossary, which counts last.
+
+    Raises:
+        InvalidArgumentError: the glossary or the parts to copy cannot be used.
+    """
+    patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
+    if isinstance(patterns, str) or isinstance(kinds, str):
+        raise InvalidArgumentError(
+            "do_not_translate and placeholders must be sequences of texts, got a text", field="do_not_translate"
+        )
+    finders = list[TermFinder]()
+    if patterns or kinds:
+        finders.append(Placeholders(kinds, patterns))
+    if glossary := options.get("glossary"):
+        finders.append(Glossary(glossary))
+    if stored is not None:
+        finders.append(stored)
+    return Terminology(*finders) if finders else None
+
+
+_PART: Final = re.compile(r"\w+|\W")
+_PATTERN_PART: Final = re.compile(r"[\w*]+|\W")
+_BLOCK: Final = 1024
+"""Parts of a text that are looked at together, and as many more as the longest pattern has."""
+
+
+class Patterns:
+    """Texts in which `*` stands for one or more letters, digits or `_`.
+
+    A text has parts: runs of letters, digits and `_`, and single other characters. A pattern matches whole parts, as
+    many as it has itself. So one integer holds the patterns that match from a place on, a bit for each part of each
+    pattern, and a part of the text changes it with one shift and one mask (Shift-And, Baeza-Yates and Gonnet, 1992).
+    Going backwards, it says at each place which patterns begin there.
+
+    Args:
+        patterns: at each place the first one that matches counts; one in which a letter follows `*` matches nothing.
+
+    Attributes:
+        num_bytes: memory that they take.
+    """
+
+    def __init__(self, patterns: Sequence[str]) -> None:
+        split = [_PATTERN_PART.findall(pattern) for pattern in patterns]
+        self._lengths = [len(parts) for parts in split]
+        firsts = list(accumulate(self._lengths, initial=0))
+        self._numbers = {1 << first: number for number, first in enumerate(firsts[:-1])}
+        self._firsts = sum(self._numbers)
+        self._lasts = sum(1 << after - 1 for after in firsts[1:])
+        self._whole: dict[str, int] = {}  # bits by part, and by the beginning of a longer run
+        self._begun: dict[str, int] = {}
+        for place, part in enumerate(part for parts in split for part in parts):
+            begin = part.rstrip("*")
+            bits = self._whole if begin == part else self._begun
+            if "*" not in begin:
+                bits[begin] = bits.get(begin, 0) | 1 << place
+        self._begun_lengths = sorted({len(begin) for begin in self._begun})
+        masks = (self._numbers, *self._whole.values(), *self._begun.values(), self._whole, self._begun)
+        self.num_bytes = sum(map(sys.getsizeof, masks))
+
+    def find(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield the place of the first pattern at each place where one begins; places may overlap."""
+        parts, known, longest = _PART.finditer(text), list[re.Match[str]](), max(self._lengths)
+        while True:
+            known += islice(parts, _BLOCK + longest - len(known))
+            if not known:
+                return
+            begun = self._begun_at([part[0] for part in known])
+            for place in range(min(_BLOCK, len(known))):
+                if (number := begun[place]) is not None:
+                    yield known[place].start(), known[place + self._lengths[number] - 1].end()
+            del known[:_BLOCK]
+
+    def _begun_at(self, parts: Sequence[str]) -> list[int | None]:
+        """Return for each part the first pattern that begins there, or None."""
+        bits = {part: self._bits(part) for part in set(parts)}
+        numbers, matched = list[int | None](), 0
+        for part in reversed(parts):
+            matched = (matched >> 1 | self._lasts) & bits[part]
+            begun = matched & self._firsts
+            numbers.append(self._numbers[begun & -begun] if begun else None)
+        numbers.reverse()
+        return numbers
+
+    def _bits(self, part: str) -> int:
+        """Return the bits of the parts of patterns that match a part of a text."""
+        bits = self._whole.get(part, 0)
+        if self._begun and (part[0].isalnum() or part[0] == "_"):
+            for length in self._begun_lengths:
+                if length >= len(part):
+                    break
+                bits |= self._begun.get(part[:length], 0)
+        return bits
+
+
+KINDS: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "double_braces": r"\{\{[^{}\n]{1,100}\}\}",  # {{ variable }}
+        "braces": r"\$?\{[^{}\s]{0,100}\}",  # {name}, {0}, ${name}
+        "percent": r"%(?:\([^()\s]{1,100}+\))?[-+ #0]{0,3}+\d{0,9}+(?:\$[-+ #0]{0,3}+\d{0,9}+)?(?:\.\d{1,9}+)?"
+        r"(?:hh|h|ll|l|L|z|j|t)?[diouxXeEfFgGcrsaAp@](?!\w)",  # %s, %(count)d, %1$s, %.2f
+        "url": r"(?:https?|ftp)://[^\s<>\"'{}|\\^`]{0,2000}[^\s<>\"'{}|\\^`.,;:!?()\[\]]|"
+        r"www\.[^\s<>\"'{}|\\^`]{0,2000}[^\s<>\"'{}|\\^`.,;:!?()\[\]]",
+        "email": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
+        "mention": r"(?<![\w@.])@\w{1,64}",
+    }
+)
+"""Regular expressions by kind, in the order in which they are tried at each place."""
+MAX_PATTERNS: Final = 64
+MAX_CHARACTERS: Final = 256
+MAX_MATCH: Final = 2048
+"""Most characters of a part that is copied: those of a long address. No kind looks further."""
+_PIECE: Final = 2**14
+"""Characters at which kinds may begin in one search: some milliseconds at worst."""
+
+
+class Placeholders:
+    """Kinds of placeholders, and patterns.
+
+    A pattern is a text that matches itself; `*` in it stands for one or more letters, digits or `_`.
+
+    Attributes:
+        num_bytes: memory that they take, about.
+
+    Raises:
+        InvalidArgumentError: an unknown kind, too many patterns, or an empty or too long one.
+    """
+
+    def __init__(self, kinds: Sequence[str] = (), patterns: Sequence[str] = ()) -> None:
+        for kind in kinds:
+            if kind not in KINDS:
+                raise _refused_placeholder(f"unknown kind {kind!r}: choose of {', '.join(KINDS)}")
+        if len(patterns) > MAX_PATTERNS:
+            raise _refused_placeholder(f"at most {MAX_PATTERNS} patterns are possible, got {len(patterns)}")
+        for pattern in patterns:
+            _check_pattern(pattern)
+        self._patterns = Patterns(patterns) if patterns else None
+        parts = [f"(?:{expression})" for kind, expression in KINDS.items() if kind in kinds]
+        self._kinds = re.compile("|".join(parts)) if parts else None
+        self.num_bytes = 0 if self._patterns is None else self._patterns.num_bytes
+
+    def find(self, text: str) -> Iterator[TermMatch]:
+        """Yield the parts of a text to copy, in their order; parts of more than `MAX_MATCH` characters are left out."""
+        for first, after in self._places(text):
+            if after - first <= MAX_MATCH:
+                yield TermMatch(first, after, (text[first:after],), once=True)
+
+    def _places(self, text: str) -> Iterator[tuple[int, int]]:
+        """Yield places that share no character: the first to begin counts, and of those of one place a pattern."""
+        position, kind = 0, self._next_kind(text, 0)
+        for first, after in self._patterns.find(text) if self._patterns else ():
+            while kind is not None and kind[0] < first:
+                if kind[0] >= position:
+                    yield kind
+                    position = kind[1]
+                kind = self._next_kind(text, position)
+            if first >= position:
+                yield first, after
+                position = after
+        while kind is not None:
+            if kind[0] >= position:
+                yield kind
+                position = kind[1]
+            kind = self._next_kind(text, position)
+
+    def _next_kind(self, text: str, position: int) -> tuple[int, int] | None:
+        """Return the next place of a kind; looks at a piece of a text at a time, as a search holds Python's lock."""
+        while self._kinds is not None and position < len(text):
+            after = position + _PIECE
+            found = self._kinds.search(text, position, after + MAX_MATCH)
+            if found is not None and found.start() < after:
+                return found.span()
+            position = after
+        return None
+
+
+def _check_pattern(pattern: object) -> None:
+    if not isinstance(pattern, str):
+        raise _refused_placeholder(f"a pattern must be a string, got {type(pattern).__name__}")
+    if not pattern.strip("* \t\r\n"):
+        raise _refused_placeholder(f"the pattern {pattern!r} matches any word: write more than *")
+    if len(pattern) > MAX_CHARACTERS:
+        raise _refused_placeholder(f"a pattern has at most {MAX_CHARACTERS} characters, got {len(pattern)}")
+
+
+def _refused_placeholder(message: str) -> InvalidArgumentError:
+    return InvalidArgumentError(f"do_not_translate: {message}", field="do_not_translate")
+
 
 MAX_ENTRIES: Final = 100_000
 """Most entries of a glossary; 100,000 of one word take about 13 MB of memory."""
-MAX_CHARACTERS: Final = 256
-"""Most characters of a term."""
 MAX_TARGETS: Final = 8
 """Most target terms of an entry."""
 WORDS_PER_LOOK: Final = 1024

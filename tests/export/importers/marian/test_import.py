@@ -19,7 +19,7 @@ from jumok_export.models.positions import fairseq_positions
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.native import library
-from jumok_serve.runtime.precision import automatic_precision
+from jumok_serve.runtime.device import automatic_precision
 from tests.support.checkpoints.marian_folders import ALPHA, STUDENT, student_lists
 from tests.support.checkpoints.tokenizer_checkpoints import lines
 

@@ -12,9 +12,8 @@ import pytest
 from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_serve.errors import CredentialsError
-from jumok_serve.service.auth import reloaded_files
-from jumok_serve.service.auth.reloaded_files import MAX_BYTES, ReloadedFiles
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.auth import tokens
+from jumok_serve.service.auth.tokens import MAX_BYTES, ReloadedFiles, TokenFile, make_token
 from tests.serve.service.auth.test_tokens import bearer, file, write  # noqa: F401 - a fixture
 from tests.support.hang import HANG_S
 from tests.support.logs import own_records
@@ -112,14 +111,14 @@ def test_a_second_edit_within_the_clock_of_the_file_system_is_seen(
 ) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"one")
-    frozen = reloaded_files._FileState(*[0] * 6)
-    monkeypatch.setattr(reloaded_files, "_state", lambda _: frozen)
+    frozen = tokens._FileState(*[0] * 6)
+    monkeypatch.setattr(tokens, "_state", lambda _: frozen)
     now = [frozen.changed + 1]
-    monkeypatch.setattr("jumok_serve.service.auth.reloaded_files.time.time_ns", lambda: now[0])
+    monkeypatch.setattr("jumok_serve.service.auth.tokens.time.time_ns", lambda: now[0])
     files = ReloadedFiles([path], first_bytes)
     path.write_bytes(b"two")  # the frozen times do not show it
     assert files.get() == b"two"
-    now[0] += reloaded_files.RACY_NS
+    now[0] += tokens.RACY_NS
     assert files.get() == b"two"
     path.write_bytes(b"six")
     assert files.get() == b"two"  # times that are old enough are trusted, so that a call reads no file

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from jumok_serve.engine.future import Future
-from jumok_serve.service.handlers.loop_wakeups import LoopWakeups
+from jumok_serve.service.handlers.waiting import LoopWakeups
 
 
 def futures(count: int) -> list[Future[int]]:

@@ -122,7 +122,7 @@ def test_greedy_tokens_come_one_by_one(translator: Translator, address: str) -> 
 
 def test_a_text_without_progress_callback_costs_nothing(translator: Translator) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("jumok_serve.search.beam.BeamSearch.stable_tokens", lambda _: 1 / 0)
+        patch.setattr("jumok_serve.search.search.BeamSearch.stable_tokens", lambda _: 1 / 0)
         assert translator.translate(TEXTS[0], beam_size=3).text
 
 

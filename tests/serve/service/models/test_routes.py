@@ -5,7 +5,7 @@ import pytest
 from jumok_proto.errors import LanguageNotFoundError
 from jumok_proto.results import Route
 from jumok_serve.manifest.languages import LanguagePair, Languages, SourceLanguage, TargetLanguage
-from jumok_serve.service.models.routes import Routes
+from jumok_serve.service.models.registry import Routes
 
 
 def of(*pairs: str) -> Languages:

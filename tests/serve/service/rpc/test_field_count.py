@@ -16,7 +16,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateCorpusRequest,
     TranslateTextRequest,
 )
-from jumok_serve.service.rpc.field_count import check_fields, fields_of
+from jumok_serve.service.rpc.request_reader import check_fields, fields_of
 
 UNKNOWN = b"\xf8\x7f\x01" + b"\xfa\x7f\x02ab" + b"\xfd\x7f1234" + b"\xf9\x7f12345678" + b"\xfb\x7f\xfc\x7f"
 """Six fields that no message has: a number, bytes, 32 bits, 64 bits, and both ends of a group."""

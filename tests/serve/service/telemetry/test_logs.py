@@ -17,15 +17,17 @@ from jumok_proto.errors import printable
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.rpc.call import REQUEST_ID
-from jumok_serve.service.telemetry import log_queue
-from jumok_serve.service.telemetry.log_queue import QueuedHandler, dropped_lines, writing
+from jumok_serve.service.telemetry import logs
 from jumok_serve.service.telemetry.logs import (
     TEXT_FORMAT,
     CallLog,
     JsonFormatter,
+    QueuedHandler,
     TextFormatter,
+    dropped_lines,
     logging_to_stderr,
     printable_json,
+    writing,
 )
 from tests.support.command import serve
 from tests.support.hang import HANG_S
@@ -111,7 +113,7 @@ def root_logger() -> Iterator[logging.Logger]:
 def test_lines_that_find_the_queue_full_are_counted(
     root_logger: logging.Logger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_queue, "MAX_QUEUED_CHARACTERS", 100)
+    monkeypatch.setattr(logs, "MAX_QUEUED_CHARACTERS", 100)
     written: list[str] = []
     reading, blocked = threading.Event(), threading.Event()
 
@@ -136,7 +138,7 @@ def test_lines_that_find_the_queue_full_are_counted(
 
 
 def test_a_writer_that_is_stuck_does_not_keep_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(log_queue, "FLUSH_S", 0.05)
+    monkeypatch.setattr(logs, "FLUSH_S", 0.05)
     never = threading.Event()
     handler = QueuedHandler()
 

@@ -28,8 +28,7 @@ from jumok_serve.http.front import make_http_front
 from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service import Server
-from jumok_serve.service.telemetry.metrics import make_registry
-from jumok_serve.service.telemetry.metrics_port import MetricsPort
+from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle

@@ -10,9 +10,8 @@ from typing import cast
 import pytest
 
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.service.rpc.call_counts import CallCounts
-from jumok_serve.service.telemetry.metrics import MeasuredServer
-from jumok_serve.service.telemetry.metrics_port import MAX_CONNECTIONS, MetricsPort
+from jumok_serve.service.rpc.call import CallCounts
+from jumok_serve.service.telemetry.metrics import MAX_CONNECTIONS, MeasuredServer, MetricsPort
 from tests.support.hang import HANG_S
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.files.document import FileDocument
-from jumok_serve.text.files.markdown_inline import Inline
+from jumok_serve.text.files.markdown import Inline
 from tests.support.files import read_file, rewritten, texts
 from tests.support.growth import assert_linear, lines_run
 

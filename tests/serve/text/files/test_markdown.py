@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jumok_serve.text.files.markdown_inline import Inline
+from jumok_serve.text.files.markdown import Inline
 from jumok_serve.text.files.pieces import MAX_READ
 from tests.support.files import made, rewritten, texts
 from tests.support.growth import assert_linear

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from jumok_proto.markup import MarkupKind
 from jumok_serve.tasks.word_alignment import words
-from jumok_serve.text.markup.document import Block
-from jumok_serve.text.markup.parser import parse
+from jumok_serve.text.markup.parser import Block, parse
 from jumok_serve.text.markup.transfer import Word, transfer, write_spans
 from tests.support.files import made
 

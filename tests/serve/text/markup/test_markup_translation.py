@@ -14,7 +14,7 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupRules
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.word_alignment import token_places
-from jumok_serve.text.markup.document import Block, Span
+from jumok_serve.text.markup.parser import Block, Span
 from jumok_serve.text.markup.transfer import Word
 from jumok_serve.text.markup.translation import MAX_SEARCHED, align_copies
 from jumok_serve.translator import Translator

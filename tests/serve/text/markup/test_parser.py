@@ -11,10 +11,8 @@ from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
-from jumok_serve.text.markup.document import Block, Document, Span
-from jumok_serve.text.markup.parser import parse
-from jumok_serve.text.markup.scanner import MAX_XML_TAG, scan
-from jumok_serve.text.markup.xml import MAX_DEPTH
+from jumok_serve.text.markup.parser import Block, Document, Span, parse
+from jumok_serve.text.markup.scanner import MAX_DEPTH, MAX_XML_TAG, scan
 from tests.support.growth import calls_made, lines_run
 from tests.support.hang import HANG_S
 

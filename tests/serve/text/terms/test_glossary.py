@@ -14,7 +14,7 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.interrupts import interruptible
 from jumok_serve.text.terms import Glossary
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
-from jumok_serve.text.terms.words import words as split
+from jumok_serve.text.terms.glossary import words as split
 from tests.support.growth import lines_run
 
 GLOSSARY = Glossary(

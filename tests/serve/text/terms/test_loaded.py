@@ -10,7 +10,7 @@ import pytest
 
 from jumok_proto.errors import OverloadedError
 from jumok_proto.glossaries.stored import GlossaryEntries
-from jumok_serve.text.terms import Glossary, GlossaryStore, loaded
+from jumok_serve.text.terms import Glossary, GlossaryStore, store
 from jumok_serve.text.terms.glossary_file import GlossaryFile
 
 ENTRIES = GlossaryEntries(tsv="dog\tHund\n")
@@ -62,7 +62,7 @@ def test_calls_that_wait_for_one_glossary_read_it_once(stored: GlossaryStore, re
 def test_a_glossary_in_use_is_shared_although_it_is_not_kept(
     stored: GlossaryStore, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loaded, "MAX_KEPT_BYTES", SIZE)
+    monkeypatch.setattr(store, "MAX_KEPT_BYTES", SIZE)
     names = ["first", "second", "third"]
     make(stored, "", *names)
     used = [stored.terms("", name, "en", "de") for _ in range(5) for name in names]
@@ -78,7 +78,7 @@ def test_glossaries_in_use_are_bounded(
     stored: GlossaryStore, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One owner may have half; a call that is refused reads nothing."""
-    monkeypatch.setattr(loaded, "MAX_BYTES", 4 * SIZE)
+    monkeypatch.setattr(store, "MAX_LOADED_BYTES", 4 * SIZE)
     for owner in ("anna", "ben", "eva"):
         make(stored, owner, "1", "2", "3")
     used = [stored.terms("anna", name, "en", "de") for name in "12"]
@@ -94,7 +94,7 @@ def test_glossaries_in_use_are_bounded(
 
 
 def test_glossaries_that_are_only_kept_make_room(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loaded, "MAX_BYTES", 4 * SIZE)
+    monkeypatch.setattr(store, "MAX_LOADED_BYTES", 4 * SIZE)
     make(stored, "", "1", "2", "3")
     for name in "123" * 3:
         assert len(stored.terms("", name, "en", "de")) == 1

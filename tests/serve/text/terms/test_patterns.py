@@ -8,8 +8,7 @@ from itertools import islice
 import pytest
 
 from jumok_serve.text.terms import Placeholders
-from jumok_serve.text.terms.patterns import Patterns
-from jumok_serve.text.terms.placeholders import KINDS, MAX_CHARACTERS, MAX_PATTERNS
+from jumok_serve.text.terms.glossary import KINDS, MAX_CHARACTERS, MAX_PATTERNS, Patterns
 
 ALPHABETS = (
     "a-",

@@ -5,7 +5,7 @@ import pytest
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.tasks.terms import MAX_TERMS
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
-from jumok_serve.text.terms.placeholders import KINDS, MAX_MATCH
+from jumok_serve.text.terms.glossary import KINDS, MAX_MATCH
 
 
 def found(placeholders: Placeholders, text: str) -> list[str]:
