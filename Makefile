@@ -96,7 +96,7 @@ docs: $(VENV)/installed-docs  ## build the documentation site in site/, and chec
 	$(VENV)/bin/python -m tests.support.site_links site
 
 bench: $(VENV)/installed-bench  ## measure recurrent models' and others' throughput against PyTorch; ARGS are the benchmark's
-	$(VENV)/bin/python -m benchmarks.throughput $(ARGS)
+	$(VENV)/bin/python -m benchmarks.studies.throughput $(ARGS)
 
 offline: $(VENV)/installed-bench  ## measure speed and memory against CTranslate2 at its best; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.offline $(ARGS)
@@ -111,7 +111,7 @@ faults: $(VENV)/installed-bench  ## put the server under load and faults, for ha
 	$(VENV)/bin/python -m tests.faults $(ARGS)
 
 import-memory: $(VENV)/installed-bench  ## measure memory and time of imports, beside CTranslate2's conversions; ARGS are the benchmark's
-	$(VENV)/bin/python -m benchmarks.import_memory $(ARGS)
+	$(VENV)/bin/python -m benchmarks.studies.import_memory $(ARGS)
 
 step: $(VENV)/installed-bench  ## measure a decoder step against its weight products alone; ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.step $(ARGS)
@@ -120,16 +120,16 @@ parity: $(VENV)/installed-bench  ## compare decoding with Hugging Face's generat
 	$(VENV)/bin/python -m tests.parity $(ARGS)
 
 quality: $(VENV)/installed-bench  ## train models that differ in attention, and compare them; ARGS are the benchmark's
-	$(VENV)/bin/python -m benchmarks.quality $(ARGS)
+	$(VENV)/bin/python -m benchmarks.studies.quality $(ARGS)
 
 regression: $(VENV)/installed-bench  ## compare speed with another checkout; BEFORE is its folder, ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.regression $(BEFORE) $(ARGS)
 
 real-models: $(VENV)/installed-bench  ## compare trained models of PyPI packages with their own output; ARGS are the benchmark's
-	$(VENV)/bin/python -m benchmarks.real_models $(ARGS)
+	$(VENV)/bin/python -m benchmarks.studies.real_models $(ARGS)
 
-students: $(VENV)/installed-bench  ## compare an imported student with the engines of Firefox's models; ARGS are the benchmark's
-	$(VENV)/bin/python -m benchmarks.students $(ARGS)
+students: $(VENV)/installed-bench  ## compare a student with Firefox's engine; ARGS are its folder and the benchmark's
+	$(VENV)/bin/python -m benchmarks.studies.students $(ARGS)
 
 gpu:  ## check and measure decoding on a GPU; ARGS are the check's
 	@$(MAKE) --no-print-directory VENV=$(CUDA_VENV) $(CUDA_VENV)/installed-bench-gpu

@@ -16,12 +16,12 @@ from pathlib import Path
 import onnxruntime
 import torch
 
-from benchmarks.gpu_checks.correctness import invariance, parity
-from benchmarks.gpu_checks.model import Model, Sizes, made, opened
+from benchmarks.common.graphs import Model, Sizes, opened, random_graphs
+from benchmarks.gpu_checks.correctness import bleu, invariance, parity
 from benchmarks.gpu_checks.peers import peers
-from benchmarks.gpu_checks.quality import bleu
 from benchmarks.gpu_checks.report import Report, summary
 from benchmarks.gpu_checks.speed import bytes_a_second, load, peak_memory, steps, throughput
+from jumok_export.bundles.recipe import half_sources, write_variant
 from jumok_serve.errors import DeviceError
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device, candidate_devices
 from jumok_serve.runtime.graphs import Graphs
@@ -38,6 +38,16 @@ def device() -> tuple[Device, str]:
     except DeviceError as error:
         return CPU_AS_DEVICE, str(error)
     return cuda, ""
+
+
+def made(sizes: Sizes, folder: Path) -> Model:
+    """Make a model with random weights in fp32 and fp16."""
+    graphs = random_graphs(sizes)
+    variants = {
+        "fp32": write_variant(graphs, folder, "fp32", targets=("cpu", "device")),
+        "fp16": write_variant(half_sources(graphs), folder, "fp16", targets=("device",)),
+    }
+    return Model(path=folder, variants=variants, vocabulary=sizes.vocabulary)
 
 
 def main() -> int:

@@ -10,7 +10,6 @@ import itertools
 import json
 import os
 import socket
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,8 +19,8 @@ from google.protobuf import json_format
 from benchmarks.common.closed_loop import Decoding, load
 from benchmarks.common.models import corpus
 from benchmarks.common.processes import serving
-from benchmarks.common.progress import described, progress
-from benchmarks.common.ratios import aligned, ratio
+from benchmarks.common.progress import progress, setup
+from benchmarks.common.ratios import against, aligned, ratio, turns
 from jumok_proto.conversion import options_to_proto
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -84,38 +83,40 @@ async def post_all(port: int, messages: Sequence[bytes], *, outstanding: int, se
     return times[outstanding + sentences - 1] - times[outstanding - 1]
 
 
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.create_server(("localhost", 0)) as free:
+        return int(free.getsockname()[1])
+
+
 async def measure(
     bundle: Path, texts: Sequence[str], *, outstanding: int, sentences: int, rounds: int
 ) -> dict[str, list[float]]:
     """Measure the seconds of each API by round; "gRPC" is one of them."""
-    with socket.create_server(("localhost", 0)) as free:
-        port = free.getsockname()[1]
+    port, messages = free_port(), requests(texts)
     limits = ("--requests-per-second", "1000000", "--port", "0", "--http-port", str(port))
-    seconds: dict[str, list[float]] = {"gRPC": []}
-    messages = requests(texts)
-    seconds |= {name: [] for name in messages}
+    seconds: dict[str, list[float]] = {name: [] for name in ("gRPC", *messages)}
     async with serving("jumok", "serve", bundle, *limits) as server:
-        for number in range(1 + rounds):
-            for name in seconds:
-                if name == "gRPC":
-                    measured = await load(server, texts, DECODING, outstanding=outstanding, sentences=sentences)
-                    taken = measured.wall_s
-                else:
-                    taken = await post_all(port, messages[name], outstanding=outstanding, sentences=sentences)
-                if number:  # the first round warms up
-                    seconds[name].append(taken)
-            progress(f"round {number} of {rounds}")
+        for number, name in turns(seconds, rounds, progress):
+            if name == "gRPC":
+                measured = await load(server, texts, DECODING, outstanding=outstanding, sentences=sentences)
+                taken = measured.wall_s
+            else:
+                taken = await post_all(port, messages[name], outstanding=outstanding, sentences=sentences)
+            if number:
+                seconds[name].append(taken)
     return seconds
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Measure, and print a table; returns the exit status."""
+def main() -> None:
+    """Measure, and print a table."""
     parser = argparse.ArgumentParser(description="Compare HTTP with gRPC under load.")
     parser.add_argument("--bundle", type=Path, default=MODEL, help="English to German; default: %(default)s")
     parser.add_argument("--outstanding", type=int, default=64, help="requests at once; default: %(default)s")
     parser.add_argument("--sentences", type=int, default=1000, help="of a round; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="that count; default: %(default)s")
-    options = parser.parse_args(arguments)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the seconds of all rounds to a file too")
+    options = parser.parse_args()
     texts = corpus("test_2016_flickr.en")
     seconds = asyncio.run(
         measure(
@@ -130,13 +131,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for name, taken in seconds.items():
         rate = options.sentences / sorted(taken)[len(taken) // 2]
         compared = ratio(taken, seconds["gRPC"])
-        goal = "-" if name == "gRPC" else f"{GOAL:.2f} {'met' if compared.median >= GOAL else 'missed'}"
+        goal = against(compared.median, None if name == "gRPC" else GOAL)
         rows.append([name, str(options.outstanding), f"{rate:.0f}", str(compared), goal])
-    where = described(len(os.sched_getaffinity(0)), ("jumok", "grpcio", "uvicorn", "starlette"))
-    print(f"{where['cores']} cores of {where['processor']}; load before: {where['load_before']}")
+    print(setup(len(os.sched_getaffinity(0)), ("jumok", "grpcio", "uvicorn", "starlette")))
     print(aligned(rows))
-    return 0
+    if options.json:
+        options.json.write_text(json.dumps({"seconds": seconds}, indent=2), encoding="utf-8")
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -3,15 +3,13 @@
 Both have the same weights and the same cores.
 
 Every contender is a process; they take turns in an order that rotates by rounds, while the others are stopped. A cell
-is a batch size and a beam size. In each cell, a preselection runs all thread divisions of CTranslate2 and the
-environment variables that helped; the fastest take part in the rounds, and the lowest median counts. Each round gives
-one ratio; the table has medians and ranges. jumok is not tuned. Its times include tokenization and detokenization.
-CTranslate2's do with the trained model; with the other it takes and gives tokens, as does ``generate`` of transformers
-in fp32.
+is a batch size and a beam size. In each cell, a preselection runs all thread divisions and batch sizes of CTranslate2;
+the fastest take part in the rounds, and the lowest median counts. Each round gives one ratio; the table has medians and
+ranges. jumok is not tuned. Its times include tokenization and detokenization. CTranslate2's do with the trained model;
+with the other it takes and gives tokens, as does ``generate`` of transformers in fp32.
 
 Two models: a Marian checkpoint of OPUS-MT's size with random weights and translations of fixed length; and the
-repository's trained model on the test sentences of Multi30k, unsorted for jumok, batched by length for the others. A
-third, of NLLB-600M's size with random weights, is measured on demand: its precisions take gigabytes each.
+repository's trained model on the test sentences of Multi30k, unsorted for jumok, batched by length for CTranslate2.
 
 With ``--shortlist`` both sides use the same lists of target tokens: random ones for the first model, ones from the
 training text for the second. jumok restricts each sentence to its own list, CTranslate2 a batch to the union.
@@ -32,33 +30,26 @@ from typing import Any
 import sacrebleu
 import torch
 
-from benchmarks.common import models, random_nllb
+from benchmarks.common import models
 from benchmarks.common.processes import Process, Program
 from benchmarks.common.progress import described, progress
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
-from benchmarks.common.random_nllb import NllbSizes
 from benchmarks.common.ratios import (
     MEMORY_GOAL,
     NO_FIGURES,
     Cell,
     CellResult,
     Memory,
-    Trial,
     memory_table,
     ratio_table,
-    trial_table,
     with_goals,
 )
-from benchmarks.common.report import save_ratio_plot
 from benchmarks.common.rests import QUICK_RESTS, RESTS, Rested, measure_rests, rest_table
 from benchmarks.common.rounds import (
     LEAST_S,
     Contenders,
-    in_environment,
     measure_memory,
     run_cell,
-    try_environments,
-    useful_environments,
 )
 from benchmarks.contenders.worker import Task, Turn
 from jumok_serve.bundle.bundle import Bundle
@@ -67,8 +58,7 @@ BATCHES, BEAMS, PRECISIONS = (1, 8, 32, 64, 128), (1, 4), ("int8", "fp32")
 SOURCE_LENGTH, TARGET_LENGTH = 20, 32
 LONGEST = 100
 """Most tokens of a translation without fixed length."""
-RANDOM, TRAINED, LARGE = "Marian", "Multi30k", "NLLB-600M"
-TINY_LARGE = NllbSizes(vocabulary=900, layers=1, width=32, feed_forward=64, heads=2)
+RANDOM, TRAINED = "Marian", "Multi30k"
 TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=64)
 QUICK = 5
 """Target tokens of the tiny model's translations."""
@@ -85,7 +75,6 @@ class Plan:
         rounds: number of rounds.
         threads: threads of every contender.
         tiny: True for a tiny random model.
-        trials: True to try CTranslate2's environments first.
         with_generate: True to run ``generate``.
         listed: True to use shortlists.
     """
@@ -96,7 +85,6 @@ class Plan:
     rounds: int
     threads: int
     tiny: bool
-    trials: bool
     with_generate: bool
     listed: bool
 
@@ -107,7 +95,6 @@ class Record:
 
     results: list[CellResult] = field(default_factory=list)
     memories: list[Memory] = field(default_factory=list)
-    trials: list[Trial] = field(default_factory=list)
     rests: list[Rested] = field(default_factory=list)
 
 
@@ -119,21 +106,11 @@ def run_random(plan: Plan, folder: Path, record: Record) -> None:
     tokens = list(map(source_tokens, texts))
     tasks = _tasks(RANDOM, texts, tokens, length, plan)
     peers = models.peers(made, plan.precisions, threads=plan.threads)
-    if plan.trials:
-        by_rows = sorted(tasks, key=lambda cell: cell.rows)
-        tried = {cell: tasks[cell] for cell in (by_rows[0], by_rows[len(by_rows) // 2])}
-        record.trials += try_environments(tried, peers, progress)
+    assert made.checkpoint is not None
     contenders = Contenders(
         ours=models.ours(made, plan.precisions),
-        peers={
-            precision: [
-                in_environment(peer, environment)
-                for environment in useful_environments(record.trials, precision)
-                for peer in models.in_smaller_batches(peers[precision])
-            ]
-            for precision in plan.precisions
-        },
-        generate=models.generate(made, threads=plan.threads) if plan.with_generate else None,
+        peers={precision: list(models.in_smaller_batches(peers[precision])) for precision in plan.precisions},
+        generate=models.generate(made.checkpoint, threads=plan.threads) if plan.with_generate else None,
     )
     with ExitStack() as stack:
         processes = _start(contenders, stack)
@@ -142,32 +119,6 @@ def run_random(plan: Plan, folder: Path, record: Record) -> None:
                 record.results.append(result if plan.tiny or plan.listed else with_goals(result))
         record.rests += _rests(tasks, contenders, processes, record.results, plan)
     record.memories += measure_memory(RANDOM, tasks, contenders, record.results, progress)
-
-
-def run_large(plan: Plan, folder: Path, record: Record) -> None:
-    """Run all cells with a model of NLLB's shape: random weights, translations of fixed length, scales by row."""
-    sizes, length = (TINY_LARGE, QUICK) if plan.tiny else (NllbSizes(), TARGET_LENGTH)
-    made = models.nllb_models(sizes, folder, plan.precisions, progress=progress)
-    bundle = Bundle.open(made.bundle)
-    tokenizer, languages = bundle.tokenizer, bundle.manifest.languages
-    affixes = languages.sources[languages.direction().source]
-    texts = random_nllb.sentences(max(batch for batch, _ in plan.cells), words=SOURCE_LENGTH // 2 - 1, seed=0)
-    tokens = [
-        list(tokenizer.source_tokens([*affixes.prefix, *tokenizer.encode(text), *affixes.suffix])) for text in texts
-    ]
-    tasks = _tasks(LARGE, texts, tokens, length, plan)
-    peers = models.peers(made, plan.precisions, threads=plan.threads)
-    contenders = Contenders(
-        ours=models.ours(made, plan.precisions),
-        peers={precision: list(models.in_smaller_batches(peers[precision])) for precision in plan.precisions},
-        generate=None,
-    )
-    with ExitStack() as stack:
-        processes = _start(contenders, stack)
-        for cell, task in tasks.items():
-            for result, _, _ in run_cell(cell, task, contenders, processes, rounds=plan.rounds, progress=progress):
-                record.results.append(result)
-    record.memories += measure_memory(LARGE, tasks, contenders, record.results, progress)
 
 
 def _tasks(model: str, texts: Sequence[str], tokens: Sequence[list[str]], length: int, plan: Plan) -> dict[Cell, Task]:
@@ -226,9 +177,7 @@ def run_trained(plan: Plan, folder: Path, record: Record) -> None:
     contenders = Contenders(
         ours=models.ours(made, plan.precisions),
         peers={precision: list(models.in_batches_of_tokens(peers[precision])) for precision in plan.precisions},
-        generate=models.generate(made, threads=plan.threads, batch_size=models.GENERATE_BATCH)
-        if plan.with_generate
-        else None,
+        generate=None,
     )
     tokens = [[*tokenizer.source_tokens(tokenizer.encode(text)), end] for text in texts]
     tasks = {
@@ -270,8 +219,6 @@ def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
     if record.rests:
         table = rest_table(record.rests, ratios=not plan.tiny)
         parts.append(f"Latency of one sentence after rests (multiple of back to back)\n{table}")
-    if record.trials:
-        parts.append(f"CTranslate2's settings that were tried\n{trial_table(record.trials)}")
     return "\n\n".join(parts)
 
 
@@ -291,7 +238,6 @@ def as_json(record: Record, where: dict[str, Any], rounds: int) -> dict[str, Any
         "rounds": rounds,
         "cells": cells,
         "memory": [asdict(each) for each in record.memories],
-        "trials": [asdict(each) for each in record.trials],
         "rests": [asdict(each) for each in record.rests],
     }
 
@@ -306,14 +252,11 @@ def main() -> int:
     parser = argparse.ArgumentParser(description="Measure jumok against CTranslate2 at its best.")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
     parser.add_argument("--threads", type=int, default=2, help="cores of every contender; default: %(default)s")
-    parser.add_argument(
-        "--model", choices=(RANDOM, TRAINED, LARGE), action="append", help=f"only this; default: {RANDOM}, {TRAINED}"
-    )
+    parser.add_argument("--model", choices=(RANDOM, TRAINED), action="append", help="only this; default: both")
     parser.add_argument("--batch", type=int, nargs="+", default=BATCHES, help="sentences at once")
     parser.add_argument("--beam", type=int, nargs="+", default=BEAMS, help="beam sizes")
     parser.add_argument("--cells", type=_cell, nargs="+", metavar="BATCHxBEAM", help="instead of --batch and --beam")
     parser.add_argument("--precision", choices=PRECISIONS, nargs="+", default=PRECISIONS, help="default: both")
-    parser.add_argument("--no-trials", action="store_true", help="try no environment variables of CTranslate2's")
     parser.add_argument("--no-generate", action="store_true", help="leave out transformers' generate")
     parser.add_argument(
         "--shortlist", action="store_true", help="keep all but generate, which is left out, to shortlists"
@@ -321,7 +264,6 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tiny random model alone: minutes, and says nothing")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="make the models here, and use those that are here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything to a file too")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the ratios: a .png, .svg or .pdf")
     arguments = parser.parse_args()
     cores = sorted(os.sched_getaffinity(0))
     if not 1 <= arguments.threads <= len(cores):
@@ -337,7 +279,6 @@ def main() -> int:
         rounds=arguments.rounds,
         threads=arguments.threads,
         tiny=arguments.quick,
-        trials=not (arguments.no_trials or arguments.quick),
         with_generate=not (arguments.no_generate or arguments.shortlist),
         listed=arguments.shortlist,
     )
@@ -348,8 +289,6 @@ def main() -> int:
         ending = "-shortlist" if plan.listed else ""
         if RANDOM in chosen:
             run_random(plan, kept / f"{'tiny' if plan.tiny else 'marian'}{ending}", record)
-        if LARGE in chosen:
-            run_large(plan, kept / f"{'tiny-' if plan.tiny else ''}nllb", record)
         if TRAINED in chosen and models.MULTI30K.is_dir():
             run_trained(plan, kept / f"multi30k{ending}", record)
     if plan.listed:
@@ -361,9 +300,6 @@ def main() -> int:
         print(f"\n{TRAINED} was left out: {models.MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
     if arguments.json:
         arguments.json.write_text(json.dumps(as_json(record, where, arguments.rounds), indent=2), encoding="utf-8")
-    if arguments.plot:
-        title = f"{arguments.threads} cores of {where['processor']}, medians and ranges of {arguments.rounds} rounds"
-        save_ratio_plot(record.results, arguments.plot, title)
     return 0
 
 

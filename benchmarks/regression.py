@@ -15,14 +15,15 @@ import json
 import os
 import statistics
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AsyncExitStack, ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.common.closed_loop import Decoding, load
 from benchmarks.common.processes import Process, Program, serving
-from benchmarks.common.progress import described, progress
+from benchmarks.common.progress import described, progress, setup
+from benchmarks.common.ratios import aligned, turns
 from benchmarks.contenders.worker import Task
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation.parallel_text import read_lines
@@ -38,14 +39,27 @@ LEAST_S = 0.5
 DECODING = Decoding(beam_size=4, max_length=LENGTHS[1])
 
 
+@dataclass(frozen=True)
+class Side:
+    """A checkout and its bundle."""
+
+    checkout: Path
+    bundle: Path
+
+    @property
+    def python(self) -> Path:
+        """The checkout's interpreter: its environment's, or this one."""
+        return Path(sys.executable) if self.checkout == ROOT else self.checkout / ".venv/bin/python"
+
+
 @dataclass(frozen=True, kw_only=True)
-class Ratio:
+class Change:
     """One cell: the other checkout's seconds over this one's, by rounds.
 
     Attributes:
         benchmark: "offline", "step" or "serving".
         cell: sentences x beam size, or outstanding requests.
-        rounds: one ratio per round.
+        rounds: one ratio per round, in ascending order.
     """
 
     benchmark: str
@@ -53,138 +67,94 @@ class Ratio:
     rounds: tuple[float, ...]
 
     @property
-    def median(self) -> float:
-        """The median of the rounds."""
-        return statistics.median(self.rounds)
+    def row(self) -> list[str]:
+        """Median, and second smallest and second largest ratio; marked if it got slower.
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Second smallest and second largest ratio.
-
-        With nine rounds, the median is between them with 96 percent probability.
+        With nine rounds, the median is between these two with 96 percent probability.
         """
-        ordered = sorted(self.rounds)
-        return (ordered[1], ordered[-2]) if len(ordered) > 4 else (ordered[0], ordered[-1])
+        median = statistics.median(self.rounds)
+        cut = 1 if len(self.rounds) > 4 else 0
+        low, high = self.rounds[cut], self.rounds[-1 - cut]
+        slower = "slower" if median < 0.97 and high < 1 else ""
+        return [self.benchmark, self.cell, f"{median:.3f}", f"{low:.3f} to {high:.3f}", slower]
 
 
-def path_of(checkout: Path) -> str:
-    """Make a checkout's module path, except for the benchmarks' own modules.
-
-    Those come from this checkout.
-    """
-    return os.pathsep.join(str(checkout / source) for source in SOURCES)
+def change(benchmark: str, cell: str, before: Sequence[float], after: Sequence[float]) -> Change:
+    """Divide round by round."""
+    rounds = sorted(old / new for old, new in zip(before, after, strict=True))
+    return Change(benchmark=benchmark, cell=cell, rounds=tuple(rounds))
 
 
 def compare_offline(
-    bundles: Sequence[Path],
-    precision: str,
-    before: Path,
-    *,
-    texts: Sequence[str],
-    cells: Sequence[tuple[int, int]],
-    rounds: int,
-) -> list[Ratio]:
-    """Time translations of two lengths, and derive the step time.
-
-    Both checkouts are measured, each with its own one of the bundles.
-    """
-    sides = [
-        Program(
-            name=name,
-            module="benchmarks.contenders.checkout_side",
-            arguments=(str(bundle), precision),
-            environment={"PYTHONPATH": path_of(checkout)},
-        )
-        for name, checkout, bundle in zip(("before", "after"), (before, ROOT), bundles, strict=True)
-    ]
-    found: list[Ratio] = []
+    sides: Sequence[Side], precision: str, texts: Sequence[str], cells: Sequence[tuple[int, int]], rounds: int
+) -> Iterator[Change]:
+    """Time translations of two lengths, and derive the step time."""
     with ExitStack() as stack:
-        processes = [stack.enter_context(Process(side)) for side in sides]
+        processes = []
+        for side in sides:
+            # The benchmarks' own modules come from this checkout.
+            path = os.pathsep.join(str(side.checkout / source) for source in SOURCES)
+            program = Program(
+                name=str(side.checkout),
+                module="benchmarks.contenders.jumok_side",
+                arguments=(str(side.bundle), precision, "--whole"),
+                environment={"PYTHONPATH": path},
+            )
+            processes.append(stack.enter_context(Process(program)))
         for sentences, beam in cells:
-            seconds: list[list[list[float]]] = [[[] for _ in LENGTHS] for _ in sides]
-            for number in range(1 + rounds):  # the first round warms up
-                for turn in range(len(sides)):
-                    side = (turn + number) % len(sides)
-                    for place, length in enumerate(LENGTHS):
-                        measured = processes[side].measure(
-                            Task(
-                                texts=[texts[index % len(texts)] for index in range(sentences)],
-                                tokens=[],
-                                beam_size=beam,
-                                min_length=length,
-                                max_length=length,
-                                least_s=LEAST_S,
-                            )
-                        )
-                        seconds[side][place].append(measured.median)
+            chosen = [texts[index % len(texts)] for index in range(sentences)]
+            seconds: dict[tuple[int, int], list[float]] = {
+                (which, length): [] for which in (0, 1) for length in LENGTHS
+            }
+            for number, which in turns((0, 1), rounds, progress):
+                for length in LENGTHS:
+                    task = Task(
+                        texts=chosen,
+                        tokens=[],
+                        beam_size=beam,
+                        min_length=length,
+                        max_length=length,
+                        least_s=LEAST_S,
+                    )
+                    taken = processes[which].measure(task).median
+                    if number:
+                        seconds[which, length].append(taken)
             name = f"{sentences} x {beam}"
-            (short_before, long_before), (short, long) = seconds
-            found.append(Ratio(benchmark="offline", cell=name, rounds=ratios(long_before, long)))
+            short, long = LENGTHS
+            yield change("offline", name, seconds[0, long], seconds[1, long])
             if (sentences, beam) in STEP_CELLS:
-                steps_before = [b - a for a, b in zip(short_before, long_before, strict=True)]
-                steps = [b - a for a, b in zip(short, long, strict=True)]
-                found.append(Ratio(benchmark="step", cell=name, rounds=ratios(steps_before, steps)))
-            progress(f"{name}: {found[-1].median:.3f}")
-    return found
+                steps = [
+                    [b - a for a, b in zip(seconds[side, short], seconds[side, long], strict=True)] for side in (0, 1)
+                ]
+                yield change("step", name, *steps)
 
 
 async def compare_serving(
-    bundles: Sequence[Path],
-    precision: str,
-    before: Path,
-    *,
-    texts: Sequence[str],
-    outstanding: Sequence[int],
-    rounds: int,
-) -> list[Ratio]:
+    sides: Sequence[Side], precision: str, texts: Sequence[str], outstanding: Sequence[int], rounds: int
+) -> list[Change]:
     """Time the same number of requests against the servers of both checkouts."""
-    found: list[Ratio] = []
+    found: list[Change] = []
     async with AsyncExitStack() as stack:
         servers = []
-        for checkout, bundle in zip((before, ROOT), bundles, strict=True):
-            command = ("jumok", "serve", bundle, "--port", "0", "--precision", precision)
-            servers.append(
-                await stack.enter_async_context(
-                    serving(*command, "--requests-per-second", "1000000", checkout=checkout, python=python_of(checkout))
-                )
+        for side in sides:
+            command = ("jumok", "serve", side.bundle, "--port", "0", "--precision", precision)
+            server = serving(
+                *command, "--requests-per-second", "1000000", checkout=side.checkout, python=str(side.python)
             )
+            servers.append(await stack.enter_async_context(server))
         for requests in outstanding:
             seconds: list[list[float]] = [[], []]
-            for number in range(1 + rounds):
-                for turn in range(2):
-                    side = (turn + number) % 2
-                    measured = await load(
-                        servers[side], texts, DECODING, outstanding=requests, sentences=max(32, 2 * requests)
-                    )
-                    seconds[side].append(measured.wall_s)
-            found.append(Ratio(benchmark="serving", cell=f"{requests} outstanding", rounds=ratios(*seconds)))
-            progress(f"{requests} outstanding: {found[-1].median:.3f}")
+            for number, which in turns((0, 1), rounds, progress):
+                sentences = max(32, 2 * requests)
+                measured = await load(servers[which], texts, DECODING, outstanding=requests, sentences=sentences)
+                if number:
+                    seconds[which].append(measured.wall_s)
+            found.append(change("serving", f"{requests} outstanding", *seconds))
     return found
 
 
-def python_of(checkout: Path) -> str:
-    """Find a checkout's interpreter: its environment's, or this one."""
-    own = checkout / ".venv/bin/python"
-    return sys.executable if checkout == ROOT else str(own)
-
-
-def ratios(before: Sequence[float], after: Sequence[float]) -> tuple[float, ...]:
-    """Divide round by round, without the first round, which warms up."""
-    return tuple(old / new for old, new in zip(before[1:], after[1:], strict=True))
-
-
-def table(found: Sequence[Ratio]) -> str:
-    """Format the ratios as a table; marks those that got slower."""
-    lines = [f"{'benchmark':9}  {'cell':15}  before/after  interval"]
-    for each in sorted(found, key=lambda ratio: ratio.benchmark):
-        low, high = each.interval
-        slower = "  slower" if each.median < 0.97 and high < 1 else ""
-        lines.append(f"{each.benchmark:9}  {each.cell:15}  {each.median:12.3f}  {low:.3f} to {high:.3f}{slower}")
-    return "\n".join(lines)
-
-
-def main() -> int:
-    """Measure all cells and print the table; return the exit status."""
+def main() -> None:
+    """Measure all cells and print the table."""
     parser = argparse.ArgumentParser(description="Compare the speed of this checkout with another one.")
     parser.add_argument("before", type=Path, help="root of the other checkout, its native kernels compiled")
     parser.add_argument("--bundle", type=Path, default=ROOT / "models/multi30k-en-de-transformer")
@@ -196,35 +166,35 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="two small cells and two rounds: says nothing")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the ratios to a file too")
     arguments = parser.parse_args()
-    if not (arguments.before / "serve/jumok_serve").is_dir():
+    before = Side(arguments.before.resolve(), arguments.before_bundle or arguments.bundle)
+    if not (before.checkout / "serve/jumok_serve").is_dir():
         parser.error(f"before: {arguments.before} is no checkout of jumok")
-    if not Path(python_of(arguments.before.resolve())).exists():
+    if not before.python.exists():
         parser.error(f"before: {arguments.before} has no .venv; run `make .venv/installed-serve` there")
-    bundles = (arguments.before_bundle or arguments.bundle, arguments.bundle)
-    for bundle in bundles:
-        Bundle.open(bundle)
+    sides = (before, Side(ROOT, arguments.bundle))
+    for side in sides:
+        Bundle.open(side.bundle)
     rounds = 2 if arguments.quick else arguments.rounds
     texts = read_lines(arguments.texts) if arguments.texts else list(SENTENCES)
-    where = described(len(os.sched_getaffinity(0)))
-    found: list[Ratio] = []
-    before = arguments.before.resolve()
+    cores = len(os.sched_getaffinity(0))
+    where = described(cores)
+    print(setup(cores))
+    found: list[Change] = []
     if arguments.only != "serving":
         cells = CELLS[:2] if arguments.quick else CELLS
-        found += compare_offline(bundles, arguments.precision, before, texts=texts, cells=cells, rounds=rounds)
+        found += compare_offline(sides, arguments.precision, texts, cells, rounds)
     if arguments.only != "offline":
         outstanding = OUTSTANDING[:1] if arguments.quick else OUTSTANDING
-        found += asyncio.run(
-            compare_serving(bundles, arguments.precision, before, texts=texts, outstanding=outstanding, rounds=rounds)
-        )
-    setup = f"{' and '.join(dict.fromkeys(bundle.name for bundle in bundles))}, {arguments.precision}; {rounds} rounds"
-    print(f"{where['cores']} cores of {where['processor']}; {setup}")
+        found += asyncio.run(compare_serving(sides, arguments.precision, texts, outstanding, rounds))
+    names = dict.fromkeys(side.bundle.name for side in sides)
+    print(f"{' and '.join(names)}, {arguments.precision}; {rounds} rounds")
     if arguments.quick:
         print("A quick run shows that the comparison works; its ratios say nothing")
-    print(table(found))
+    rows = [each.row for each in sorted(found, key=lambda each: each.benchmark)]
+    print(aligned([["benchmark", "cell", "before/after", "interval", ""], *rows]))
     if arguments.json:
         content = {**where, "ratios": [asdict(each) for each in found]}
         arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")
-    return 0
 
 
 SENTENCES = (
@@ -240,4 +210,4 @@ SENTENCES = (
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -2,10 +2,9 @@
 
 Every contender is a separate process, serves the same weights in int8 on the same cores, and answers the same clients.
 The clients keep a fixed number of requests outstanding, with one sentence each. Contenders take turns in each round,
-while the others are idle. There are four servers, and one engine without a server:
+while the others are idle. There are three servers, and one engine without a server:
 
 - jumok: ``jumok serve`` as it configures itself, with metrics and a bound on the rate of calls;
-- bare engine: ``contenders/bare_server.py``, the same engine in a minimal server without metrics or bounds;
 - plain peer: ``contenders/plain_server.py``, where every request calls ``translate_batch`` on a thread;
 - batching peer: ``contenders/batching_server.py``, where all waiting requests go into the next ``translate_batch``;
 - offline engine: ``Translator`` in this process, given all sentences at once, in the same order.
@@ -37,7 +36,6 @@ from benchmarks.common.progress import described, progress
 from benchmarks.common.random_marian import MarianSizes
 from benchmarks.common.ratios import NO_FIGURES
 from benchmarks.common.report import (
-    BARE,
     BATCHING,
     JUMOK,
     OFFLINE,
@@ -46,7 +44,6 @@ from benchmarks.common.report import (
     Figures,
     comparisons,
     figures,
-    save_serving_plot,
     serving_table,
 )
 from benchmarks.common.rests import QUICK_RESTS, RESTS, Rested, measure_rests, rest_table
@@ -110,7 +107,6 @@ class Servers:
     Attributes:
         name: name of the model.
         jumok: jumok's server.
-        bare: the same engine behind a minimal server.
         peers: CTranslate2's servers by name and setting.
         translator: the engine without a server.
         texts: texts to translate.
@@ -118,7 +114,6 @@ class Servers:
 
     name: str
     jumok: Server
-    bare: Server
     peers: dict[str, dict[Threads, Server]]
     translator: Translator
     texts: Sequence[str]
@@ -133,9 +128,8 @@ class Servers:
             progress(f"{self.name}, {outstanding} outstanding, {name}, {what}: {rate:.1f} sentences per second")
             return measured
 
-        servers, chosen = {JUMOK: self.jumok, BARE: self.bare}, {}
-        for name, server in servers.items():
-            await turn(name, "warming up", server)
+        servers, chosen = {JUMOK: self.jumok}, {}
+        await turn(JUMOK, "warming up", self.jumok)
         for name, settings in self.peers.items():
             seconds = {threads: (await turn(name, str(threads), server)).wall_s for threads, server in settings.items()}
             best = min(seconds, key=seconds.__getitem__)
@@ -171,7 +165,6 @@ async def measure_model(name: str, model: ServedModel, plan: Plan, record: Recor
     """Start all servers of a model, measure them, and stop them."""
     async with AsyncExitStack() as running:
         ours = await running.enter_async_context(serving("jumok", "serve", model.bundle, "--port", "0", *SERVICES))
-        bare = await running.enter_async_context(serving("benchmarks.contenders.bare_server", model.bundle))
         peers = {
             peer: {
                 threads: await running.enter_async_context(serving(module, *_arguments(model, threads)))
@@ -180,7 +173,7 @@ async def measure_model(name: str, model: ServedModel, plan: Plan, record: Recor
             for peer, module in MODULES.items()
         }
         translator = running.enter_context(Translator(model.bundle))
-        started = Servers(name=name, jumok=ours, bare=bare, peers=peers, translator=translator, texts=model.texts)
+        started = Servers(name=name, jumok=ours, peers=peers, translator=translator, texts=model.texts)
         for outstanding in plan.outstanding:
             await started.measure(outstanding, plan, record)
         await asyncio.to_thread(started.measure_rests, plan, record)
@@ -218,7 +211,6 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="a tiny random model alone: minutes, and says nothing")
     parser.add_argument("--keep", type=Path, metavar="DIR", help="make the models here, and use those that are here")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw them: a .png, .svg or .pdf")
     arguments = parser.parse_args()
     quick: bool = arguments.quick
     plan = Plan(
@@ -261,9 +253,6 @@ def main() -> int:
             "ratios": [asdict(each) | {"reached": each.reached} for each in record.ratios],
         }
         arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")
-    if arguments.plot:
-        title = f"int8, beam {DECODING.beam_size}, {CORES} cores of {where['processor']}"
-        save_serving_plot(record.figures, title, arguments.plot)
     return 0
 
 

@@ -1,10 +1,10 @@
 """Measure a decoder step, selection included, against its weight products alone, its lower bound.
 
 The step is the engine's: searches, decoder, selection and Python. If the engine would divide the rows among replicas,
-the benchmark does too, also for the products. The products are those of the decoder graph, by ONNX Runtime's fastest
-kernel and by jumok's own. The table also has the time to read the keys and values of attention: products plus reads are
-the lower bound of a step. All take turns by rounds, and no session's threads spin while another runs. A profile of
-separate steps shows the rest of the step, since profiling slows steps down.
+the benchmark does too, also for the products. The products are those of the decoder graph, by ONNX Runtime's
+kernel and, in int8, by jumok's own. The table also has the time to read the keys and values of attention: products plus
+reads are the lower bound of a step. All take turns by rounds, and no session's threads spin while another runs. A
+profile of separate steps shows the rest of the step, since profiling slows steps down.
 """
 
 import argparse
@@ -15,37 +15,33 @@ import statistics
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
-from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
-import torch
+from numpy.typing import NDArray
 
-from benchmarks.common.random_weights import spread_normally
-from benchmarks.step_tools.attention_reads import AttentionReads
-from benchmarks.step_tools.step_profile import shares
-from benchmarks.step_tools.weight_products import NATIVE, ProductSession, product_graphs, weight_products
+from benchmarks.common.graphs import Model, Sizes, opened, random_graphs, sentence, sources
+from benchmarks.common.products import IN_FLOATS, WEIGHT_INPUTS, ProductSession, product_graph, weight_products
+from benchmarks.common.progress import setup
+from benchmarks.common.ratios import Ratio, aligned, ratio
 from jumok_export.bundles.recipe import write_variant
-from jumok_export.graphs.tracing import export_graphs
-from jumok_export.models.attention import scaled_queries
-from jumok_export.models.transformer import Transformer, TransformerSizes
 from jumok_export.quantization.calibration import GreedySearch, calibrate
 from jumok_export.quantization.int8_graphs import Scales, quantize_graph
-from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.engine.sentence import Sentence
-from jumok_serve.manifest.manifest import PrecisionVariant
+from jumok_serve.native import library
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import MAX_REPLICAS
-from jumok_serve.search import SearchPlan
-from jumok_serve.search.options import SearchOptions
+from jumok_serve.runtime.sessions import GraphSessions
+from jumok_serve.runtime.state.slot_buffers import padded_length
 
 PRECISIONS = ("int8", "fp32")
 CASES = ((1, 1), (32, 1), (8, 4), (128, 1), (32, 4))
@@ -53,147 +49,180 @@ CASES = ((1, 1), (32, 1), (8, 4), (128, 1), (32, 4))
 SOURCE_LENGTH = 20
 WARM_UP = 8
 """Tokens that are decoded before the timed steps of a round."""
-HEAD = 64
-"""Width of an attention head."""
 LEAST_SHARE = 1.0
 """Percent of a step below which operators are summed up."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Model:
-    """Graphs to measure.
-
-    Attributes:
-        path: folder of the graphs.
-        variants: graphs by precision.
-        vocabulary: size of the smaller vocabulary.
-        start: start token.
-        pad: padding token.
-    """
-
-    path: Path
-    variants: Mapping[str, PrecisionVariant]
-    vocabulary: int
-    start: int
-    pad: int
-
-    def variant(self, precision: str) -> PrecisionVariant:
-        """The graphs of one precision."""
-        return self.variants[precision]
+PROFILED_STEPS = 24
+CONTAINERS = ("If", "Loop", "Scan")
+"""Operators that contain others' time."""
+OWN_PRODUCTS = (
+    "Product",
+    "ProductQuantized",
+    "ProductAddNorm",
+    "ProductAddNormQuantized",
+    "ThreeProducts",
+    "FloatProduct",
+    "FloatProductAddNorm",
+    "ThreeFloatProducts",
+)
+"""Native products, with the operators fused into them."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
     """Step and products in one setting.
 
-    Times are medians over all steps; ratios are by rounds.
+    Times are medians over all steps in milliseconds; ratios are those of the step by rounds.
 
     Attributes:
         precision: precision of the graphs.
         sentences: B.
         beam_size: K; there are B * K rows.
-        step_ms: time of a step.
-        products_ms: time of its weight products by ONNX Runtime's fastest kernel.
-        kernel: name of this fastest kernel.
-        ratio: median of step over products.
-        lowest_ratio: lowest round.
-        highest_ratio: highest round.
-        kernels_ms: time by kernel.
-        own_products_ms: time by jumok's kernel, or None.
-        ratio_to_own: median of step over jumok's kernel, or None.
-        reads_ms: time of the reads of attention.
         replicas: replicas that divide the sentences.
-        ratio_with_reads: median of step over the faster products and reads.
+        step_ms: time of a step.
+        products_ms: time of its weight products by ONNX Runtime's kernel.
+        ratio: ratio to these products.
+        native_ms: time of the products by jumok's kernel, or None.
+        reads_ms: time of the reads of attention.
+        ratio_to_bound: ratio to the faster products and the reads together.
         shares: percent of a step by operator.
     """
 
     precision: str
     sentences: int
     beam_size: int
+    replicas: int
     step_ms: float
     products_ms: float
-    kernel: str
-    ratio: float
-    lowest_ratio: float
-    highest_ratio: float
-    kernels_ms: dict[str, float]
-    own_products_ms: float | None
-    ratio_to_own: float | None
+    ratio: Ratio
+    native_ms: float | None
     reads_ms: float
-    replicas: int
-    ratio_with_reads: float
+    ratio_to_bound: Ratio
     shares: dict[str, float]
 
 
-def opened(path: Path) -> Model:
-    """The graphs of a bundle."""
-    bundle = Bundle.open(path)
-    tokens = bundle.manifest.special_tokens
-    vocabulary = min(bundle.tokenizer.source_vocab_size, bundle.tokenizer.vocab_size)
-    return Model(
-        path=bundle.path,
-        variants=bundle.manifest.precisions,
-        vocabulary=vocabulary,
-        start=tokens.start,
-        pad=tokens.pad,
-    )
-
-
-def made(folder: Path, *, layers: int, width: int, feed_forward: int, vocabulary: int, calibrated: bool) -> Model:
-    """Graphs of a Transformer of OPUS-MT's kind with random weights, exported as a bundle's."""
-    torch.manual_seed(0)
-    sizes = TransformerSizes(
-        source_vocabulary=vocabulary,
-        target_vocabulary=vocabulary,
-        width=width,
-        heads=max(1, width // HEAD),
-        feed_forward=feed_forward,
-        encoder_layers=layers,
-        decoder_layers=layers,
-        norm="post",
-        activation="silu",
-        output_bias=True,
-    )
-    model = Transformer(sizes).eval()
-    spread_normally(model)
-    with scaled_queries(model):
-        graphs = export_graphs(model, vocabulary, vocabulary)
+def made(folder: Path, sizes: Sizes, *, calibrated: bool) -> Model:
+    """Make graphs of a Transformer of OPUS-MT's kind with random weights, exported as a bundle's."""
+    graphs = random_graphs(sizes)
     scales: Scales = {}
     if calibrated:
-        sources = [random_source(vocabulary, seed) for seed in range(4)]
-        scales = calibrate(graphs, sources, GreedySearch(start=0, eos=(1,), max_length=SOURCE_LENGTH)).scales
+        drawn = sources(sizes.vocabulary, 4, (SOURCE_LENGTH, SOURCE_LENGTH))
+        scales = calibrate(graphs, drawn, GreedySearch(start=0, eos=(1,), max_length=SOURCE_LENGTH)).scales
     quantized = {name: quantize_graph(graph, scales) for name, graph in graphs.items()}
     variants = {"fp32": write_variant(graphs, folder, "fp32"), "int8": write_variant(quantized, folder, "int8")}
-    return Model(path=folder, variants=variants, vocabulary=vocabulary, start=0, pad=0)
-
-
-def random_source(vocabulary: int, seed: int) -> list[int]:
-    """Token ids, by seed."""
-    return [int(token) for token in np.random.default_rng(seed).integers(2, vocabulary, SOURCE_LENGTH)]
+    return Model(path=folder, variants=variants, vocabulary=sizes.vocabulary)
 
 
 def running_batch(graphs: Graphs, model: Model, sentences: int, beam_size: int, steps: int) -> Batch:
-    """A batch that has decoded `WARM_UP` tokens and can decode `steps` more."""
-    options = SearchOptions(
-        beam_size=beam_size,
-        num_hypotheses=1,
-        length_penalty=1.0,
-        early_stopping=False,
-        min_length=0,
-        max_length=WARM_UP + steps + 1,
-        eos_ids=(),  # so that nothing ends before
-        suppress_tokens=(),
-    )
+    """Make a batch that has decoded `WARM_UP` tokens and can decode `steps` more."""
     batch = Batch(graphs, beam_size, model.pad)
-    batch.admit(
-        [
-            Sentence(source_ids=random_source(model.vocabulary, seed), plan=SearchPlan(options, model.start))
-            for seed in range(sentences)
-        ]
-    )
+    drawn = sources(model.vocabulary, sentences, (SOURCE_LENGTH, SOURCE_LENGTH))
+    batch.admit([sentence(model, source, beam_size=beam_size, tokens=WARM_UP + steps + 1) for source in drawn])
     for _ in range(WARM_UP):
         batch.step()
     return batch
+
+
+class AttentionReads:
+    """Keys, values and reading threads: a lower bound of attention.
+
+    Args:
+        graphs: the model.
+        sentences: B.
+        source: tokens of every source.
+        entries: tokens of a sentence's rows, shared ones counted once.
+        threads: threads that divide the reads.
+    """
+
+    def __init__(self, graphs: Graphs, *, sentences: int, source: int, entries: int, threads: int) -> None:
+        sizes = {"S": padded_length(source), "E": padded_length(entries)}
+        specs = (*graphs.memory_specs, *graphs.state_specs)
+        shapes = [[axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes[1:]] for spec in specs]
+        # Floats are read as fast as memory gives them, halves are not: so there are floats of as many bytes.
+        tensors = [
+            np.ones(sentences * int(np.prod(shape)) * np.dtype(spec.dtype).itemsize // 4, np.float32)
+            for spec, shape in zip(specs, shapes, strict=True)
+        ]
+        self._parts = [[np.array_split(tensor, threads)[part] for tensor in tensors] for part in range(threads)]
+        self._workers = ThreadPoolExecutor(threads)
+
+    def __call__(self) -> None:
+        """Read all keys and values."""
+        list(self._workers.map(_read, self._parts))
+
+
+def _read(arrays: Sequence[NDArray[np.float32]]) -> None:
+    for array in arrays:
+        array.max()
+
+
+class ProfiledSessions(GraphSessions):
+    """Sessions that profile the operators of the decoder.
+
+    Args:
+        folder: folder of the profiles.
+        others: see `GraphSessions`.
+    """
+
+    def __init__(self, *others: Any, folder: Path, **named: Any) -> None:
+        self._profile_folder = folder
+        super().__init__(*others, **named)
+
+    def _open(self, role: str, layers: Sequence[int] = ()) -> Any:
+        self._options.enable_profiling = role == "decoder"
+        self._options.profile_file_prefix = str(self._profile_folder / role)
+        return super()._open(role, layers)
+
+    def profile(self) -> list[dict[str, Any]]:
+        """End profiling; returns the decoder's events."""
+        events: list[dict[str, Any]] = json.loads(Path(self["decoder"].end_profiling()).read_text(encoding="utf-8"))
+        return events
+
+
+def shares(model: Model, precision: str, threads: int, sentences: int, beam_size: int) -> dict[str, float]:
+    """Measure the percent of a step by operator, the largest first.
+
+    Args:
+        model: the graphs.
+        precision: precision of the graphs.
+        threads: threads of a graph's operators.
+        sentences: B.
+        beam_size: K.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        opened_here: list[ProfiledSessions] = []
+
+        def open_sessions(*arguments: Any, **named: Any) -> ProfiledSessions:
+            opened_here.append(ProfiledSessions(*arguments, folder=Path(folder), **named))
+            return opened_here[0]
+
+        graphs = Graphs(model, precision, device=CPU, threads=threads, open_sessions=open_sessions)
+        batch = running_batch(graphs, model, sentences, beam_size, PROFILED_STEPS)
+        started = time.perf_counter()
+        for _ in range(PROFILED_STEPS):
+            batch.step()
+        whole = 1e6 * (time.perf_counter() - started)
+        events = opened_here[0].profile()
+    runs = [event for event in events if event["name"] == "model_run"][-PROFILED_STEPS:]
+    in_runs = sum(run["dur"] for run in runs)
+    spent: Counter[str] = Counter()  # microseconds
+    for event in events:
+        if event["name"].endswith("_kernel_time") and event["ts"] >= runs[0]["ts"]:
+            spent[_kind(event["args"])] += event["dur"]
+    for container in CONTAINERS:
+        del spent[f"decoder: {container}"]
+    spent["between operators"] = in_runs - spent.total()
+    spent["outside the graphs"] = round(whole) - in_runs
+    return {kind: 100 * duration / whole for kind, duration in spent.most_common()}
+
+
+def _kind(node: Mapping[str, Any]) -> str:
+    """Return the category of an operator: a product with weights, or its type."""
+    operator = node["op_name"]
+    # A product of activations has two operands with heads, and prepacked weights are not among the inputs at all.
+    operands = sum(len(shape) > 2 for value in node["input_type_shape"] for shape in value.values())
+    if operator in OWN_PRODUCTS or (operator in WEIGHT_INPUTS and (operator not in IN_FLOATS or operands < 2)):
+        return "weight products"
+    return f"decoder: {operator}"
 
 
 def seconds(actions: Sequence[Callable[[], object]], times: int) -> list[float]:
@@ -224,15 +253,14 @@ def measure(
 ) -> Iterator[Result]:
     """Measure step and products in turns; the first round warms up."""
     decoder = model.path / model.variant(precision).graphs["decoder"].file
-    products = product_graphs(weight_products(onnx.load(decoder, load_external_data=False)))
+    products = weight_products(onnx.load(decoder, load_external_data=False))
+    kernels = [False, *([True] if precision == "int8" and library() is not None else [])]
     for sentences, beam_size in cases:
         replicas = replicas_for(precision, sentences, beam_size, threads)
         own_threads, own = threads // replicas, sentences // replicas
-        contenders = {name: ProductSession(graph, own_threads) for name, graph in products.items()}
+        sessions = [ProductSession(product_graph(products, native=native), own_threads) for native in kernels]
+        runs = [[session.bound(own * beam_size) for _ in range(replicas)] for session in sessions]
         graphs = Graphs(model, precision, device=CPU, threads=own_threads)
-        alone = {
-            name: [contender.bound(own * beam_size) for _ in range(replicas)] for name, contender in contenders.items()
-        }
         reads = AttentionReads(
             graphs,
             sentences=sentences,
@@ -240,106 +268,64 @@ def measure(
             entries=WARM_UP + steps // 2 + (beam_size - 1),  # beams differ in one token at least
             threads=threads,
         )
-        step_rounds: list[list[float]] = []
-        read_rounds: list[list[float]] = []
-        product_rounds: dict[str, list[list[float]]] = {name: [] for name in alone}
-        for _ in range(1 + rounds):
+        found: list[list[list[float]]] = []  # of step, reads, and products by kernel; by round
+        for number in range(1 + rounds):
             batches = [running_batch(graphs, model, own, beam_size, steps) for _ in range(replicas)]
-            step_rounds.append(seconds([batch.step for batch in batches], steps))
-            for name, runs in alone.items():
-                for run in runs:
-                    run()  # brings its weights into the caches, as the batch's first steps did
-                product_rounds[name].append(seconds(runs, steps))
+            taken = [seconds([batch.step for batch in batches], steps)]
             reads()
-            read_rounds.append(seconds([reads], steps))
-        medians = {name: statistics.median(chain(*taken[1:])) for name, taken in product_rounds.items()}
-        fastest = min(medians.keys() - {NATIVE}, key=medians.__getitem__)
-        steps_ms = [1e3 * statistics.median(taken) for taken in step_rounds[1:]]
-        rounds_of = {
-            name: [1e3 * statistics.median(taken) for taken in all_[1:]] for name, all_ in product_rounds.items()
-        }
-        reads_of = [1e3 * statistics.median(taken) for taken in read_rounds[1:]]
-        ratios = ratios_of(steps_ms, rounds_of[fastest])
-        least = [min(those) for those in zip(*rounds_of.values(), strict=True)]
-        native = NATIVE in medians
+            taken.append(seconds([reads], steps))
+            for bound in runs:
+                for run in bound:
+                    run()  # brings its weights into the caches, as the batch's first steps did
+                taken.append(seconds(bound, steps))
+            if number:
+                found.append(taken)
+        step, read, *by_kernel = ([statistics.median(times) for times in each] for each in zip(*found, strict=True))
+        step_ms, reads_ms, products_ms, *native_ms = (
+            1e3 * statistics.median(chain(*each)) for each in zip(*found, strict=True)
+        )
+        least = [min(those) for those in zip(*by_kernel, strict=True)]
         yield Result(
             precision=precision,
             sentences=sentences,
             beam_size=beam_size,
-            step_ms=1e3 * statistics.median(chain(*step_rounds[1:])),
-            products_ms=1e3 * medians[fastest],
-            kernel=fastest,
-            ratio=statistics.median(ratios),
-            lowest_ratio=min(ratios),
-            highest_ratio=max(ratios),
-            kernels_ms={name: 1e3 * median for name, median in medians.items()},
-            own_products_ms=1e3 * medians[NATIVE] if native else None,
-            ratio_to_own=statistics.median(ratios_of(steps_ms, rounds_of[NATIVE])) if native else None,
-            reads_ms=1e3 * statistics.median(chain(*read_rounds[1:])),
-            ratio_with_reads=statistics.median(ratios_of(steps_ms, map(operator.add, least, reads_of))),
             replicas=replicas,
-            shares=shares(model, precision, own_threads, partial(_batch_of, model, own, beam_size)),
+            step_ms=step_ms,
+            products_ms=products_ms,
+            ratio=ratio(by_kernel[0], step),
+            native_ms=native_ms[0] if native_ms else None,
+            reads_ms=reads_ms,
+            ratio_to_bound=ratio(list(map(operator.add, least, read)), step),
+            shares=shares(model, precision, own_threads, own, beam_size),
         )
 
 
-def ratios_of(times: Sequence[float], others: Iterable[float]) -> list[float]:
-    """Ratios by rounds."""
-    return [mine / theirs for mine, theirs in zip(times, others, strict=True)]
-
-
-def _batch_of(model: Model, sentences: int, beam_size: int, graphs: Graphs, steps: int) -> Batch:
-    return running_batch(graphs, model, sentences, beam_size, steps)
-
-
 def table(results: Sequence[Result]) -> str:
-    """The results, aligned, and the profiles below."""
-    kernel = max(len(result.kernel) for result in results)
-    lines = [
-        f"{'':9}  {'rows':>8}  {'replicas':>8}  {'step ms':>8}  {'products ms':>11}  {'by':{kernel}}  "
-        f"{'ratio':21}  {'own ms':>6}  {'ratio':>5}  {'reads ms':>8}  to both"
-    ]
-    lines += [
-        f"{result.precision:9}  {_rows(result):>8}  {result.replicas:>8}  {result.step_ms:>8.2f}  "
-        f"{result.products_ms:>11.2f}  {result.kernel:{kernel}}  "
-        f"{f'{result.ratio:.2f} ({result.lowest_ratio:.2f} to {result.highest_ratio:.2f})':21}  "
-        f"{_told(result.own_products_ms):>6}  {_told(result.ratio_to_own):>5}  "
-        f"{result.reads_ms:>8.2f}  {result.ratio_with_reads:.2f}"
-        for result in results
-    ]
-    lines += ["", "Percent of a step of one replica:"]
-    for result in results:
-        listed = [f"{kind} {share:.1f}" for kind, share in result.shares.items() if share >= LEAST_SHARE]
-        rest = sum(share for share in result.shares.values() if share < LEAST_SHARE)
-        lines.append(f"{result.precision}, {_rows(result)}: {', '.join(listed)}, other operators {rest:.1f}")
-    return "\n".join(lines)
-
-
-def _told(number: float | None) -> str:
-    return "-" if number is None else f"{number:.2f}"
-
-
-def _rows(result: Result) -> str:
-    return f"{result.sentences} x {result.beam_size}"
+    """Format the results, and the profiles below."""
+    head = ["precision", "rows", "replicas", "step ms", "products ms", "ratio (range)", "native ms", "reads ms"]
+    rows = [[*head, "ratio to native and reads (range)"]]
+    lines = ["Percent of a step of one replica:"]
+    for each in results:
+        name = f"{each.sentences} x {each.beam_size}"
+        native = "-" if each.native_ms is None else f"{each.native_ms:.2f}"
+        times = (f"{each.step_ms:.2f}", f"{each.products_ms:.2f}", str(each.ratio), native, f"{each.reads_ms:.2f}")
+        rows.append([each.precision, name, f"{each.replicas}", *times, str(each.ratio_to_bound)])
+        listed = [f"{kind} {share:.1f}" for kind, share in each.shares.items() if share >= LEAST_SHARE]
+        rest = sum(share for share in each.shares.values() if share < LEAST_SHARE)
+        lines.append(f"{each.precision}, {name}: {', '.join(listed)}, other operators {rest:.1f}")
+    return "\n".join([aligned(rows), "", *lines])
 
 
 def main() -> None:
     """Make a model or open a bundle, measure its steps, and print a table."""
     parser = argparse.ArgumentParser(description="Measure a decoder step against its weight products alone.")
     parser.add_argument("--bundle", type=Path, help="what to measure; default: a model as OPUS-MT's, untrained")
-    parser.add_argument("--layers", type=int, default=6, help="of its encoder and decoder; default: %(default)s")
-    parser.add_argument("--width", type=int, default=512, help="of its layers; default: %(default)s")
-    parser.add_argument("--feed-forward", type=int, default=2048, help="its inner width; default: %(default)s")
-    parser.add_argument("--vocabulary", type=int, default=32000, help="its tokens; default: %(default)s")
+    for name, default in asdict(Sizes()).items():
+        option = f"--{name.replace('_', '-')}"
+        parser.add_argument(option, type=int, default=default, help="of the untrained model; default: %(default)s")
     parser.add_argument("--uncalibrated", action="store_true", help="give its int8 one activation scale per row")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help="default: all available")
-    parser.add_argument(
-        "--cases",
-        type=_case,
-        nargs="+",
-        default=CASES,
-        metavar="SENTENCESxBEAM",
-        help=f"default: {' '.join(f'{sentences}x{beam}' for sentences, beam in CASES)}",
-    )
+    parser.add_argument("--cases", type=_case, nargs="+", default=CASES, metavar="SENTENCESxBEAM")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
     parser.add_argument("--steps", type=int, default=16, help="steps in each; default: %(default)s")
     parser.add_argument(
@@ -347,42 +333,25 @@ def main() -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
     arguments = parser.parse_args()
-    load, _, _ = os.getloadavg()
+    print(setup(arguments.threads))
+    settings = {name: getattr(arguments, name) for name in ("cases", "rounds", "steps", "threads")}
     with tempfile.TemporaryDirectory() as folder:
-        model = opened(arguments.bundle) if arguments.bundle else _made(Path(folder), arguments)
+        sizes = Sizes(**{name: getattr(arguments, name) for name in asdict(Sizes())})
+        model = (
+            opened(arguments.bundle)
+            if arguments.bundle
+            else made(Path(folder), sizes, calibrated=not arguments.uncalibrated)
+        )
         precisions = arguments.precisions or [name for name in PRECISIONS if name in model.variants]
         if missing := {*precisions} - {*model.variants}:
             parser.error(f"{arguments.bundle} has no {', '.join(missing)}, but {', '.join(model.variants)}")
-        results = [
-            result
-            for precision in precisions
-            for result in measure(
-                model,
-                precision,
-                cases=arguments.cases,
-                rounds=arguments.rounds,
-                steps=arguments.steps,
-                threads=arguments.threads,
-            )
-        ]
+        results = [result for precision in precisions for result in measure(model, precision, **settings)]
     print(
-        f"\nA step of sentences x beam size, {SOURCE_LENGTH} source tokens, selection included; {arguments.threads} "
-        f"threads; medians of {arguments.rounds} rounds of {arguments.steps} steps; load before: {load:.1f}\n"
+        f"\nA step of sentences x beam size, {SOURCE_LENGTH} source tokens, selection included; medians of "
+        f"{arguments.rounds} rounds of {arguments.steps} steps\n\n{table(results)}"
     )
-    print(table(results))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=2), encoding="utf-8")
-
-
-def _made(folder: Path, arguments: argparse.Namespace) -> Model:
-    return made(
-        folder,
-        layers=arguments.layers,
-        width=arguments.width,
-        feed_forward=arguments.feed_forward,
-        vocabulary=arguments.vocabulary,
-        calibrated=not arguments.uncalibrated,
-    )
 
 
 def _case(text: str) -> tuple[int, int]:

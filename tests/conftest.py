@@ -58,12 +58,8 @@ EXPORTING = (
 LONGEST_FIRST = (
     "test_documents.py",
     "test_noise.py",
-    "test_offline.py",
-    "test_quality.py",
-    "test_gpu.py",
-    "test_throughput.py",
-    "test_step.py",
-    "test_serving.py",
+    "test_studies.py",
+    "test_benchmarks.py",
     "test_training.py",
 )
 """Files with single tests of a quarter of a minute and more."""

@@ -11,19 +11,16 @@ from pathlib import Path
 
 from ctranslate2.converters import TransformersConverter
 
-from benchmarks.common import random_nllb
 from benchmarks.common.learned_ends import learn_to_end
 from benchmarks.common.processes import Contender, Program, size_on_disk
+from benchmarks.common.progress import Progress, quiet
 from benchmarks.common.random_marian import MarianSizes, make_checkpoint, sentences, words
-from benchmarks.common.random_nllb import NllbSizes
 from benchmarks.common.trained import dequantized, specification
-from benchmarks.common.trained_checkpoint import save_checkpoint
 from benchmarks.contenders.shortlists import MadeUpLexicon, save_vocabulary_map
 from jumok_export.bundles.export import export_bundle
 from jumok_export.importers.huggingface.importing import import_checkpoint
 from jumok_export.shortlists.sources import ParallelText, ShortlistPlan
 from jumok_serve.bundle.bundle import Bundle
-from tests.parity.run import Progress, quiet
 
 ROOT = Path(__file__).resolve().parents[2]
 TRAINED = ROOT / "models" / "multi30k-en-de-transformer"
@@ -36,9 +33,6 @@ BATCH_SENTENCES = (32, 16)
 """Sentences per batch for CTranslate2, besides equal shares of its workers: small batches stay in the caches."""
 BATCH_TOKENS = (1024, 2048, 4096, 8192)
 """Source tokens per batch for CTranslate2, with sentences of several lengths."""
-GENERATE_BATCH = 64
-"""Sentences per batch for ``generate``: with the trained model the fastest of 32, 64, 128 and 250."""
-
 MEAN_WORDS, DEVIATION_WORDS, FEWEST_WORDS, MOST_WORDS = 14, 4.5, 5, 32
 """Lengths of random sentences in tokens, like the captions of Multi30k."""
 SENTENCES = 512
@@ -53,18 +47,16 @@ class Models:
     Attributes:
         bundle: bundle with both precisions.
         ctranslate2: folder by precision.
-        checkpoint: checkpoint in Hugging Face's layout.
+        checkpoint: checkpoint in Hugging Face's layout, or None.
         listed: True to use shortlists.
         sentencepiece: SentencePiece model that tokenizes as the bundle does, or None.
-        prefix: first token of all translations, or "".
     """
 
     bundle: Path
     ctranslate2: Mapping[str, Path]
-    checkpoint: Path
+    checkpoint: Path | None = None
     listed: bool = False
     sentencepiece: Path | None = None
-    prefix: str = ""
 
 
 def random_models(
@@ -94,32 +86,6 @@ def random_models(
             for precision, compute_type in COMPUTE_TYPES.items()
         }
     return Models(bundle=bundle, ctranslate2=converted, checkpoint=checkpoint, listed=listed)
-
-
-def nllb_models(sizes: NllbSizes, folder: Path, precisions: Sequence[str], *, progress: Progress) -> Models:
-    """Import and convert a checkpoint of NLLB's shape with random weights; files in the folder are reused."""
-    with quiet():
-        checkpoint = _made(folder / "checkpoint", partial(random_nllb.make_checkpoint, sizes), progress)
-        bundle = _made(
-            folder / "bundle",
-            lambda out: import_checkpoint(checkpoint, out, name="bundle", precisions=precisions, progress=progress),
-            progress,
-        )
-        converted = {
-            precision: _made(
-                folder / f"ctranslate2-{COMPUTE_TYPES[precision]}",
-                lambda out, precision=precision: TransformersConverter(str(checkpoint)).convert(  # type: ignore[misc]
-                    str(out), quantization=COMPUTE_TYPES[precision]
-                ),
-                progress,
-            )
-            for precision in precisions
-        }
-    manifest, tokenizer = Bundle.open(bundle).manifest, Bundle.open(bundle).tokenizer
-    first = manifest.languages.targets[manifest.languages.direction().target].forced_first
-    assert first is not None
-    [prefix] = tokenizer.tokens([first])
-    return Models(bundle=bundle, ctranslate2=converted, checkpoint=checkpoint, prefix=prefix)
 
 
 def trained_models(folder: Path, *, listed: bool = False, progress: Progress) -> Models:
@@ -160,9 +126,6 @@ def trained_models(folder: Path, *, listed: bool = False, progress: Progress) ->
                 precision: _made(folder / f"ctranslate2-{compute_type}", partial(convert, compute_type), progress)
                 for precision, compute_type in COMPUTE_TYPES.items()
             },
-            checkpoint=_made(
-                folder / "checkpoint", partial(save_checkpoint, model, tokens, manifest.special_tokens), progress
-            ),
             listed=listed,
             sentencepiece=TRAINED / "tokenizer.model",
         )
@@ -231,7 +194,6 @@ def peers(models: Models, precisions: Sequence[str], *, threads: int) -> dict[st
                         str(threads // workers),
                         *(["--shortlist"] if models.listed else []),
                         *(["--sentencepiece", str(models.sentencepiece)] if models.sentencepiece else []),
-                        *(["--prefix", models.prefix] if models.prefix else []),
                     ),
                 ),
                 size=size_on_disk(models.ctranslate2[precision]),
@@ -259,16 +221,15 @@ def in_batches_of_tokens(peers: Sequence[Contender]) -> Iterator[Contender]:
             yield replace(peer, batch_size=tokens, batch_type="tokens")
 
 
-def generate(models: Models, *, threads: int, batch_size: int = 0) -> Contender:
-    """The contender ``generate`` with a batch size in sentences; 0 for all at once."""
+def generate(checkpoint: Path, *, threads: int) -> Contender:
+    """The contender ``generate``."""
     return Contender(
         program=Program(
             name="generate fp32",
             module="benchmarks.contenders.generate_side",
-            arguments=(str(models.checkpoint), str(threads)),
+            arguments=(str(checkpoint), str(threads)),
         ),
-        size=size_on_disk(models.checkpoint),
-        batch_size=batch_size,
+        size=size_on_disk(checkpoint),
     )
 
 

@@ -1,13 +1,34 @@
 """Progress messages, and the description of the machine."""
 
+import logging
 import os
 import sys
 import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 PEERS = ("jumok", "onnxruntime", "ctranslate2", "torch", "transformers")
+
+
+Progress = Callable[[str], None]
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Switch off the hints and progress bars of libraries within this context."""
+    from transformers.utils import logging as untyped  # noqa: PLC0415 - takes seconds
+
+    hints: Any = untyped
+    hints.set_verbosity_error()
+    hints.disable_progress_bar()
+    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
 
 
 def progress(message: str) -> None:
@@ -24,3 +45,10 @@ def described(threads: int, packages: tuple[str, ...] = PEERS) -> dict[str, Any]
         "load_before": round(os.getloadavg()[0], 2),
         "versions": {name: metadata.version(name) for name in packages},
     }
+
+
+def setup(threads: int, packages: tuple[str, ...] = PEERS) -> str:
+    """Format processor, load and package versions as one line."""
+    where = described(threads, packages)
+    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+    return f"{where['cores']} cores of {where['processor']}; {versions}; load before: {where['load_before']}"

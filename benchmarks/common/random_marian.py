@@ -17,13 +17,12 @@ from typing import Any
 import sentencepiece
 import torch
 from torch import nn
-from transformers import MarianConfig, MarianMTModel
-
-from tests.parity.checkpoints import GENERATION
+from transformers import GenerationConfig, MarianConfig, MarianMTModel
 
 SYLLABLES = [consonant + vowel for consonant in "bdfghjklmnprstvwz" for vowel in "aeiou"]
 END = "</s>"
 _MARIAN: Any = MarianMTModel  # untyped
+_GENERATION: Any = GenerationConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +93,7 @@ def make_checkpoint(sizes: MarianSizes, folder: Path) -> None:
         torch.manual_seed(0)
         model = _MARIAN(configuration)
         nn.init.normal_(model.final_logits_bias, std=0.3)
-    model.generation_config = GENERATION(
+    model.generation_config = _GENERATION(
         num_beams=4,
         max_length=sizes.positions,
         bad_words_ids=[[pad]],

@@ -1,12 +1,14 @@
 """Ratios to the fastest peer by rounds, goals, and tables."""
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 MEMORY_GOAL = 1.2
 """Limit of jumok's memory and model size as multiples of CTranslate2's."""
 MEBIBYTE = 2**20
+T = TypeVar("T")
 NO_FIGURES = (
     "With a tiny random model: this shows that the benchmark runs; its figures say nothing, so no ratio is shown"
 )
@@ -51,6 +53,18 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     """The ratio of the seconds of each round."""
     each = [their / our for our, their in zip(ours, theirs, strict=True)]
     return Ratio(median=statistics.median(each), lowest=min(each), highest=max(each))
+
+
+def turns(contenders: Iterable[T], rounds: int, progress: Callable[[str], None]) -> Iterator[tuple[int, T]]:
+    """Yield the contenders in rotating order, with the number of the round.
+
+    Round 0 warms up.
+    """
+    each = [*contenders]
+    for number in range(1 + rounds):
+        start = number % len(each)
+        yield from ((number, contender) for contender in (*each[start:], *each[:start]))
+        progress(f"round {number} of {rounds}")
 
 
 def fastest(seconds: Mapping[str, Sequence[float]]) -> str:
@@ -110,25 +124,6 @@ def with_goals(result: CellResult) -> CellResult:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Trial:
-    """One setting of CTranslate2 that was tried.
-
-    Attributes:
-        cell: the cell.
-        precision: "fp32" or "int8".
-        threads: workers x threads of each.
-        environment: variables as in a shell.
-        seconds: time of the setting.
-    """
-
-    cell: Cell
-    precision: str
-    threads: str
-    environment: str
-    seconds: float
-
-
-@dataclass(frozen=True, kw_only=True)
 class Memory:
     """Memory to translate all cells.
 
@@ -162,6 +157,15 @@ def aligned(rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+def markdown(rows: Sequence[Sequence[object]]) -> str:
+    """Format a table in Markdown.
+
+    The first row is the head.
+    """
+    head, *others = rows
+    return "\n".join(f"| {' | '.join(map(str, row))} |" for row in (head, ["---"] * len(head), *others))
+
+
 def ratio_table(results: Sequence[CellResult], *, ratios: bool = True) -> str:
     """Table of cells: times, ratios with goals, and agreement of translations.
 
@@ -181,10 +185,10 @@ def ratio_table(results: Sequence[CellResult], *, ratios: bool = True) -> str:
                 _milliseconds(each.peers[each.peer]),
                 each.peer,
                 str(each.to_peer) if ratios else "-",
-                _against(each.to_peer.median, each.goal, at_least=True),
+                against(each.to_peer.median, each.goal, at_least=True),
                 _milliseconds(each.generate),
                 "-" if generate is None or not ratios else str(generate),
-                "-" if generate is None else _against(generate.median, each.generate_goal, at_least=True),
+                "-" if generate is None else against(generate.median, each.generate_goal, at_least=True),
                 f"{each.same:.0%}" + ("" if each.bleu is None else " BLEU {:.2f} / {:.2f}".format(*each.bleu)),
             ]
         )
@@ -206,9 +210,9 @@ def memory_table(memories: Sequence[Memory], goal: float | None = MEMORY_GOAL) -
             if ours is each
             else [
                 f"{of_peak:.2f}",
-                _against(of_peak, goal, at_least=False),
+                against(of_peak, goal, at_least=False),
                 f"{of_size:.2f}",
-                _against(of_size, goal, at_least=False),
+                against(of_size, goal, at_least=False),
             ]
         )
         peak, size = f"{each.peak / MEBIBYTE:.0f}", f"{each.size / MEBIBYTE:.0f}"
@@ -216,21 +220,12 @@ def memory_table(memories: Sequence[Memory], goal: float | None = MEMORY_GOAL) -
     return aligned(rows)
 
 
-def trial_table(trials: Sequence[Trial]) -> str:
-    """Table of the settings that were tried."""
-    rows = [["environment", "threads", "precision", "cell", "ms"]]
-    for trial in trials:
-        rows.append(
-            [trial.environment or "-", trial.threads, trial.precision, str(trial.cell), f"{1e3 * trial.seconds:.0f}"]
-        )
-    return aligned(rows)
-
-
 def _milliseconds(seconds: Sequence[float]) -> str:
     return f"{1e3 * statistics.median(seconds):.0f}" if seconds else "-"
 
 
-def _against(value: float, wanted: float | None, *, at_least: bool) -> str:
+def against(value: float, wanted: float | None, *, at_least: bool = True) -> str:
+    """Format a goal, and if a value meets it."""
     if wanted is None:
         return "-"
     reached = value >= wanted if at_least else value <= wanted

@@ -1,12 +1,11 @@
 """Rounds of a benchmark: all contenders translate a cell in turns, in rotating order."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
-from pathlib import Path
 
 from benchmarks.common.processes import Contender, Process, Program
-from benchmarks.common.ratios import Cell, CellResult, Memory, Trial, fastest
+from benchmarks.common.ratios import Cell, CellResult, Memory, fastest
 from benchmarks.contenders.worker import Task, Turn
 
 Progress = Callable[[str], None]
@@ -15,22 +14,6 @@ LEAST_S = 0.5
 """Shortest turn in seconds; a longer task runs once."""
 FINALISTS = 2
 """Settings of a peer in the rounds of a cell: the fastest of the preselection."""
-GAIN = 0.97
-"""Share of CTranslate2's time below which an environment takes part."""
-
-ENVIRONMENTS: tuple[Mapping[str, str], ...] = (
-    {"CT2_FORCE_CPU_ISA": "AVX512"},
-    {"CT2_FORCE_CPU_ISA": "AVX2"},
-    {"CT2_USE_MKL": "1"},
-    {"CT2_USE_MKL": "1", "CT2_PACKED_GEMM": "0"},
-    {"CT2_USE_MKL": "0"},
-    {"OMP_WAIT_POLICY": "active"},
-    {"OMP_WAIT_POLICY": "passive"},
-    {"OMP_PROC_BIND": "true"},
-)
-"""CTranslate2's documented variables for CPUs, and wait policies of OpenMP; KMP_* belong to another OpenMP."""
-FLAGS = {"AVX512": "avx512f", "AVX2": "avx2"}
-"""Linux's names of the instructions that CTranslate2 can be forced to use; it fails without them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,78 +120,3 @@ def measure_memory(
             name = program.name if program == ours.program else f"CTranslate2 {precision} {program.name}"
             progress(f"{model}, {name}: {peak / 2**20:.0f} MiB")
             yield Memory(model=model, name=name, precision=precision, peak=peak, size=size)
-
-
-def try_environments(
-    tasks: Mapping[Cell, Task], settings: Mapping[str, Sequence[Contender]], progress: Progress
-) -> Iterator[Trial]:
-    """Time CTranslate2's settings with every environment in some cells.
-
-    An environment that takes twice the fastest time in a cell is not tried in the others.
-
-    Args:
-        tasks: tasks by cell.
-        settings: settings by precision, without environment.
-        progress: receives progress messages.
-    """
-    flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
-    for precision, each in settings.items():
-        best: dict[Cell, float] = {}
-        for environment in ({}, *(each for each in ENVIRONMENTS if runs_on(each, flags))):
-            for setting in each:
-                with Process(in_environment(setting, environment).program) as process:
-                    for cell, task in tasks.items():
-                        process.measure(task)  # warms up
-                        seconds = process.measure(task).median
-                        best[cell] = min(seconds, best.get(cell, seconds))
-                        yield Trial(
-                            cell=cell,
-                            precision=precision,
-                            threads=setting.name,
-                            environment=spelled(environment),
-                            seconds=seconds,
-                        )
-                        if seconds > 2 * best[cell]:
-                            break
-            progress(f"tried {spelled(environment) or 'no variables'} in {precision}")
-
-
-def runs_on(environment: Mapping[str, str], flags: Collection[str]) -> bool:
-    """True if a processor with these flags has the instructions that an environment forces."""
-    forced = environment.get("CT2_FORCE_CPU_ISA")
-    return forced is None or FLAGS[forced] in flags
-
-
-def useful_environments(trials: Sequence[Trial], precision: str) -> list[Mapping[str, str]]:
-    """No variables, and the environment with the greatest gain, if enough."""
-    cells = dict.fromkeys(trial.cell for trial in trials if trial.precision == precision)
-
-    def gain(environment: Mapping[str, str]) -> float:
-        """The lowest share, over cells, of the time without the environment; best threads each."""
-        shares = [1.0]
-        for cell in cells:
-            times = {
-                name: [
-                    trial.seconds
-                    for trial in trials
-                    if (trial.cell, trial.precision, trial.environment) == (cell, precision, name)
-                ]
-                for name in ("", spelled(environment))
-            }
-            if all(times.values()):
-                shares.append(min(times[spelled(environment)]) / min(times[""]))
-        return min(shares)
-
-    best = min(ENVIRONMENTS, key=gain)
-    return [{}, *([best] if gain(best) < GAIN else [])]
-
-
-def in_environment(setting: Contender, environment: Mapping[str, str]) -> Contender:
-    """A setting with environment variables, which become part of its name."""
-    name = " ".join((setting.program.name, *([spelled(environment)] if environment else [])))
-    return replace(setting, program=replace(setting.program, name=name, environment=environment))
-
-
-def spelled(environment: Mapping[str, str]) -> str:
-    """Variables as in a shell."""
-    return " ".join(f"{name}={value}" for name, value in environment.items())

@@ -19,7 +19,6 @@ def main() -> None:
     parser.add_argument("inter_threads", type=int)
     parser.add_argument("intra_threads", type=int)
     parser.add_argument("--shortlist", action="store_true", help="use the model's vocabulary map")
-    parser.add_argument("--prefix", help="first token of all translations")
     parser.add_argument("--sentencepiece", help="a model to make tokens of texts, and texts of translations")
     arguments = parser.parse_args()
     processor = arguments.sentencepiece and SentencePieceProcessor(model_file=arguments.sentencepiece)
@@ -45,7 +44,6 @@ def main() -> None:
                 min_decoding_length=task.min_length,
                 max_decoding_length=task.max_length,
                 use_vmap=arguments.shortlist,
-                target_prefix=[[arguments.prefix]] * len(task.tokens) if arguments.prefix else None,
             )
             translations = [result.hypotheses[0] for result in results]
             if processor:

@@ -1,10 +1,13 @@
-"""jumok's contender: a bundle in ``jumok_serve.Translator`` with its own choice of settings."""
+"""jumok's contender: a bundle in ``jumok_serve.Translator`` with its own choice of settings.
+
+Only the public interface is used, so that the `Translator` may be that of any checkout: the one on the module path.
+"""
 
 import argparse
+import gc
 
 from benchmarks.contenders.worker import Run, Task, serve
 from jumok_serve import FinishReason, Hypothesis, Translator
-from jumok_serve.runtime.process_memory import freeze_objects
 
 
 def main() -> None:
@@ -14,6 +17,7 @@ def main() -> None:
     parser.add_argument("precision")
     parser.add_argument("--shortlist", action="store_true", help="use the bundle's shortlist")
     parser.add_argument("--threads", type=int, help="threads; default: the server's choice")
+    parser.add_argument("--whole", action="store_true", help="do not split texts into sentences")
     arguments = parser.parse_args()
     with Translator(
         arguments.bundle,
@@ -21,12 +25,14 @@ def main() -> None:
         shortlist=arguments.shortlist,
         threads=arguments.threads,
     ) as translator:
-        freeze_objects()  # as `jumok serve` does
+        gc.collect()
+        gc.freeze()  # as `jumok serve` does
 
         def prepare(task: Task) -> Run:
             def translate(texts: list[str]) -> list[list[str]]:
                 translations = translator.translate(
                     texts,
+                    split_sentences=False if arguments.whole else None,
                     beam_size=task.beam_size,
                     num_hypotheses=1,
                     length_penalty=1.0,

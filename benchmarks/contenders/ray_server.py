@@ -8,8 +8,8 @@ from pathlib import Path
 import ray
 from ray import serve
 
+from benchmarks.http_load import free_port
 from jumok_serve.ray import app
-from tests.support.ports import free_port
 
 
 def main() -> None:

@@ -1,11 +1,19 @@
-"""Compare decoding on a device with the CPU, and batches with sentences."""
+"""Decode on a device, and compare it with the CPU, batches with sentences, and fp16 with fp32."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+import sacrebleu
 
-from benchmarks.gpu_checks.model import Model, Translated, decode, sources
+from benchmarks.common.graphs import Model, sentence, sources
 from benchmarks.gpu_checks.report import Report
+from jumok_serve import Translator
+from jumok_serve.engine.batch import Batch
+from jumok_serve.evaluation.parallel_text import read_lines
+from jumok_serve.runtime.device import CPU, Device
 from jumok_serve.runtime.graphs import Graphs, Pairs
 
 TIE = 1e-5
@@ -13,6 +21,47 @@ TIE = 1e-5
 MOST_TIES = 0.002
 LEAST_SAME_IN_FP16 = 0.99
 """Minimum share of sentences with the same fp16 translation alone and in a batch."""
+MOST_APART = 0.2
+"""Largest difference of fp16's BLEU from fp32's."""
+BEAM_SIZE = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """The best hypothesis of a sentence, and the sum of its token scores."""
+
+    tokens: tuple[int, ...]
+    total: float
+
+
+def decode(
+    graphs: Graphs, model: Model, batch: Sequence[Sequence[int]], *, beam_size: int, tokens: int
+) -> list[Translated]:
+    """Translate sources together."""
+    sentences = [sentence(model, source, beam_size=beam_size, tokens=tokens) for source in batch]
+    running = Batch(graphs, beam_size, model.pad)
+    running.admit(sentences)
+    while running.sentences:
+        running.step()
+        running.remove(running.done)
+    best = [one.search.hypotheses()[0] for one in sentences]
+    return [Translated(hypothesis.token_ids, sum(hypothesis.token_scores)) for hypothesis in best]
+
+
+def step_times(graphs: Graphs, model: Model, *, rows: tuple[int, int], source: int, steps: int) -> Iterator[float]:
+    """Seconds per step in the middle of a decode.
+
+    `rows` is the number of sentences, and of rows for each.
+    """
+    sentences, beam_size = rows
+    running = Batch(graphs, beam_size, model.pad)
+    drawn = sources(model.vocabulary, sentences, (source, source))
+    running.admit([sentence(model, one, beam_size=beam_size, tokens=3 * steps) for one in drawn])
+    for number in range(2 * steps):
+        started = time.perf_counter()
+        running.step()
+        if number >= steps:
+            yield time.perf_counter() - started
 
 
 def parity(
@@ -29,7 +78,7 @@ def parity(
 
     Scores may differ by 1e-4 + 1e-5 * abs(sum).
     """
-    drawn = sources(model, count, lengths)
+    drawn = sources(model.vocabulary, count, lengths)
     for beam_size in (1, 4):
         name = f"fp32 as on the CPU, beam {beam_size}"
         with report.part(name) as time_left:
@@ -88,7 +137,7 @@ def invariance(
     name = f"{precision} batch invariance"
     with report.part(name) as time_left:
         if time_left:
-            drawn = sources(model, count, lengths, seed=2)
+            drawn = sources(model.vocabulary, count, lengths, seed=2)
             together = decode(graphs, model, drawn, beam_size=1, tokens=tokens)
             alone = [decode(graphs, model, [source], beam_size=1, tokens=tokens)[0] for source in drawn]
             same = sum(one.tokens == other.tokens for one, other in zip(together, alone, strict=True))
@@ -100,3 +149,34 @@ def invariance(
                 sentences=count,
                 same=same,
             )
+
+
+def bleu(
+    report: Report, bundle: Path | None, source: Path | None, reference: Path | None, device: Device, *, count: int
+) -> None:
+    """Compare BLEU of the first sentences of a corpus."""
+    name = "BLEU of fp16 beside fp32"
+    if bundle is None or source is None or reference is None:
+        report.skip(name, "no trained bundle and corpus: give --bundle, --source and --reference")
+        return
+    with report.part(name) as time_left:
+        if not time_left:
+            return
+        texts, references = read_lines(source)[:count], read_lines(reference)[:count]
+        scores = {
+            precision: sacrebleu.corpus_bleu(_translated(bundle, precision, where, texts), [references]).score
+            for precision, where in (("fp32", CPU), ("fp16", device))
+        }
+        apart = abs(scores["fp16"] - scores["fp32"])
+        report.check(
+            name,
+            apart <= MOST_APART,
+            f"{scores['fp16']:.2f} in fp16 and {scores['fp32']:.2f} in fp32, of {len(texts)} sentences",
+            fp16=scores["fp16"],
+            fp32=scores["fp32"],
+        )
+
+
+def _translated(bundle: Path, precision: str, device: Device, texts: Sequence[str]) -> list[str]:
+    with Translator(bundle, precision=precision, device=device.name) as translator:
+        return [translation.text for translation in translator.translate(texts, beam_size=BEAM_SIZE)]

@@ -3,17 +3,21 @@
 Their models are random, of the same sizes.
 """
 
-import importlib.util
 import json
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
 import torch
+import transformers
+from ctranslate2.converters import TransformersConverter
 
-from benchmarks.gpu_checks.model import Sizes
+from benchmarks.common.graphs import Sizes
+from benchmarks.common.random_marian import MarianSizes, make_checkpoint
 from benchmarks.gpu_checks.report import Report
 from benchmarks.gpu_checks.speed import Generate
 
@@ -23,41 +27,26 @@ CTRANSLATE2 = "CTranslate2 fp16"
 
 @contextmanager
 def peers(report: Report, sizes: Sizes, device: torch.device) -> Iterator[dict[str, Generate]]:
-    """The installed programs that can use the device.
-
-    A line explains why another is missing.
-    """
-    with ExitStack() as opened:
-        found: dict[str, Generate] = {}
-        missing = None if device.type == "cuda" else "there is no GPU"
-        if missing is None and importlib.util.find_spec("transformers") is None:
-            missing = "transformers is not installed"
-        if missing is not None:
-            report.skip(GENERATE, missing)
-            report.skip(CTRANSLATE2, missing)
-            yield found
-            return
-        from benchmarks.common.random_marian import MarianSizes, make_checkpoint  # noqa: PLC0415 - needs transformers
-
-        folder = Path(opened.enter_context(tempfile.TemporaryDirectory())) / "checkpoint"
-        marian = MarianSizes(
-            vocabulary=sizes.vocabulary, layers=sizes.layers, width=sizes.width, feed_forward=sizes.feed_forward
-        )
+    """Open the programs that can use the device."""
+    if device.type != "cuda":
+        for name in (GENERATE, CTRANSLATE2):
+            report.skip(name, "there is no GPU")
+        yield {}
+        return
+    found: dict[str, Generate] = {}
+    with tempfile.TemporaryDirectory() as opened:
+        checkpoint, converted = Path(opened) / "checkpoint", Path(opened) / "ctranslate2"
         with report.part(GENERATE) as time_left:
             if time_left:
-                make_checkpoint(marian, folder)
-                found[GENERATE] = _generate(folder, device)
+                make_checkpoint(MarianSizes(**asdict(sizes)), checkpoint)
+                found[GENERATE] = _generate(checkpoint, device)
         with report.part(CTRANSLATE2) as time_left:
-            if importlib.util.find_spec("ctranslate2") is None:
-                report.skip(CTRANSLATE2, "ctranslate2 is not installed")
-            elif time_left and GENERATE in found:
-                found[CTRANSLATE2] = _ctranslate2(folder, folder.with_name("ctranslate2"))
+            if time_left and GENERATE in found:
+                found[CTRANSLATE2] = _ctranslate2(checkpoint, converted)
         yield found
 
 
 def _generate(checkpoint: Path, device: torch.device) -> Generate:
-    import transformers  # noqa: PLC0415 - may not be installed
-
     auto: Any = transformers  # untyped
     model = auto.AutoModelForSeq2SeqLM.from_pretrained(checkpoint, dtype=torch.float16).eval().to(device)
 
@@ -79,12 +68,9 @@ def _generate(checkpoint: Path, device: torch.device) -> Generate:
 
 
 def _ctranslate2(checkpoint: Path, out: Path) -> Generate:
-    import ctranslate2  # noqa: PLC0415 - may not be installed
-    from ctranslate2.converters import TransformersConverter  # noqa: PLC0415
-
     TransformersConverter(str(checkpoint)).convert(str(out), quantization="float16")
     translator = ctranslate2.Translator(str(out), device="cuda", compute_type="float16")
-    tokens_of = _vocabulary(out)
+    tokens_of = json.loads((out / "shared_vocabulary.json").read_text(encoding="utf-8"))
 
     def run(sources: Sequence[Sequence[int]], beam_size: int, tokens: int) -> None:
         translator.translate_batch(
@@ -95,8 +81,3 @@ def _ctranslate2(checkpoint: Path, out: Path) -> Generate:
         )
 
     return run
-
-
-def _vocabulary(model: Path) -> list[str]:
-    """The tokens of a converted model, by id."""
-    return [str(token) for token in json.loads((model / "shared_vocabulary.json").read_text(encoding="utf-8"))]

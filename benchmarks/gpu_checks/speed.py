@@ -13,7 +13,8 @@ from queue import SimpleQueue
 import numpy as np
 import torch
 
-from benchmarks.gpu_checks.model import Model, decode, sentence, sources, step_times
+from benchmarks.common.graphs import Model, sentence, sources
+from benchmarks.gpu_checks.correctness import decode, step_times
 from benchmarks.gpu_checks.report import Report
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.future import Future
@@ -100,7 +101,7 @@ def throughput(
 ) -> None:
     """Measure tokens per second, encoding included, by batch size, against other programs."""
     for sentences, beam_size in shapes:
-        drawn = sources(model, sentences, (source, source))
+        drawn = sources(model.vocabulary, sentences, (source, source))
 
         def ours(batch: Sequence[Sequence[int]], size: int, length: int) -> None:
             decode(graphs, model, batch, beam_size=size, tokens=length)
@@ -138,7 +139,7 @@ def load(
     with report.part(name) as time_left:
         if not time_left:
             return
-        waiting = iter(sources(model, count, lengths, seed=3))
+        waiting = iter(sources(model.vocabulary, count, lengths, seed=3))
         engine = Engine(graphs, pad=model.pad, limits=EngineLimits(max_batch_tokens=max_batch_tokens), name="check")
         latencies: list[float] = []
         running: dict[Future[Decoded], float] = {}

@@ -7,7 +7,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from benchmarks.homonyms import ALONE, CONTEXT, Homonyms, measure
+from benchmarks.studies.homonyms import ALONE, CONTEXT, Homonyms, measure
 from jumok_serve import Translator
 
 ROOT = Path(__file__).resolve().parents[2]

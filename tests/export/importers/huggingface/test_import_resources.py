@@ -2,20 +2,22 @@
 
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
+from transformers import AutoTokenizer
 
-from benchmarks.common import random_marian
-from benchmarks.common.random_marian import MarianSizes
-from benchmarks.common.random_nllb import NllbSizes, make_checkpoint
-from benchmarks.import_memory import measure, memory_of_tree
 from jumok_export.bundles import resources
 from jumok_export.bundles.resources import check_memory, estimate_memory, estimate_seconds
 from jumok_export.errors import ExportError
@@ -23,8 +25,29 @@ from jumok_export.importers.huggingface import import_checkpoint
 from jumok_export.importers.huggingface.folder import stored_parameters
 from jumok_export.importers.huggingface.weight_files import stores_halves
 from jumok_serve.bundle.bundle import Bundle
+from tests.support.checkpoints.tokenizer_checkpoints import save_marian, save_nllb
 
-SIZES = NllbSizes(vocabulary=700, layers=1, width=32, feed_forward=64, heads=2, languages=5, half=True)
+SIZES: dict[str, Any] = {
+    **{"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "encoder_layers": 1, "decoder_layers": 1},
+    **{"encoder_attention_heads": 2, "decoder_attention_heads": 2},
+}
+
+
+def anonymous_bytes(pid: int | str) -> int:
+    """Anonymous memory of a process now, in bytes; 0 if it has ended."""
+    try:
+        content = Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+    except ProcessLookupError:
+        return 0
+    return 1024 * sum(map(int, re.findall(r"^Rss(?:Anon|Shmem):\s+(\d+) kB$", content, re.MULTILINE)))
+
+
+def save_checkpoint(model: Any, folder: Path) -> None:
+    """Save a model without the setting that names the type of its weights."""
+    model.save_pretrained(folder)
+    settings = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    del settings["dtype"]
+    (folder / "config.json").write_text(json.dumps(settings), encoding="utf-8")
 
 
 @pytest.mark.parametrize(("dtype", "parameters"), [("float16", 2**42), ("float32", 2**41)])
@@ -50,7 +73,14 @@ def test_a_model_that_does_not_fit_into_memory_is_refused_before_it_is_read(
 
 
 def test_a_checkpoint_in_fp16_gives_the_bundle_of_the_same_weights_in_fp32(tmp_path: Path) -> None:
-    make_checkpoint(SIZES, tmp_path / "halves")
+    (tmp_path / "halves").mkdir()
+    save_nllb(tmp_path / "halves")
+    size = len(AutoTokenizer.from_pretrained(tmp_path / "halves"))
+    config = transformers.M2M100Config(vocab_size=size, **SIZES)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        made: Any = transformers.M2M100ForConditionalGeneration(config)
+    save_checkpoint(made.half(), tmp_path / "halves")
     shutil.copytree(tmp_path / "halves", tmp_path / "floats")
     for part in (tmp_path / "floats").glob("*.safetensors"):
         save_file({name: tensor.float() for name, tensor in load_file(part).items()}, part)
@@ -82,7 +112,7 @@ def test_memory_that_an_export_has_already_is_not_needed_again(
     lacking: float, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`lacking` is the part of this process's memory by which the free memory is less than the estimate."""
-    parameters, own = 10**9, memory_of_tree(os.getpid())[0] * 1024
+    parameters, own = 10**9, anonymous_bytes("self")
     monkeypatch.setattr(resources, "free_memory", lambda: int(estimate_memory(parameters, ["int8"]) - lacking * own))
     with nullcontext() if fits else pytest.raises(ExportError, match="use a machine with more memory"):
         check_memory(parameters, ["int8"])
@@ -90,7 +120,7 @@ def test_memory_that_an_export_has_already_is_not_needed_again(
 
 def test_memory_that_is_not_of_the_weights_is_no_part_of_an_export(monkeypatch: pytest.MonkeyPatch) -> None:
     parameters = 10**6
-    assert memory_of_tree(os.getpid())[0] * 1024 > 10 * parameters
+    assert anonymous_bytes("self") > 10 * parameters
     needed = estimate_memory(parameters, ["int8"])
     monkeypatch.setattr(resources, "free_memory", lambda: int(needed - 5 * parameters))
     with pytest.raises(ExportError, match="use a machine with more memory"):
@@ -121,8 +151,24 @@ def test_the_estimate_is_at_least_what_small_models_take_and_grows_about_as_fast
     found = []
     for layers in (1, 3):
         checkpoint, out = tmp_path / f"{layers}", tmp_path / f"{layers}.bundle"
-        random_marian.make_checkpoint(MarianSizes(vocabulary=2_000, layers=layers, positions=32), checkpoint)
-        memory = measure("opus-mt", "jumok", "int8", checkpoint, out).anonymous_gib * 2**30
+        checkpoint.mkdir()
+        save_marian(checkpoint)
+        size = len(json.loads((checkpoint / "vocab.json").read_text(encoding="utf-8")))
+        config = transformers.MarianConfig(
+            vocab_size=size,
+            d_model=512,
+            encoder_ffn_dim=2048,
+            decoder_ffn_dim=2048,
+            encoder_layers=layers,
+            decoder_layers=layers,
+            max_position_embeddings=32,
+            bos_token_id=0,
+            eos_token_id=0,
+            pad_token_id=size - 1,
+            decoder_start_token_id=size - 1,
+        )
+        save_checkpoint(transformers.MarianMTModel(config), checkpoint)
+        memory = peak_of_import(checkpoint, out)
         parameters = Bundle.open(out).manifest.architecture.parameters
         assert parameters is not None
         found.append((parameters, memory, estimate_memory(parameters, ["int8"])))
@@ -131,6 +177,19 @@ def test_the_estimate_is_at_least_what_small_models_take_and_grows_about_as_fast
     assert least <= estimated
     assert most <= larger
     assert (most - least) / 2 < larger - estimated < 3 * (most - least)
+
+
+def peak_of_import(checkpoint: Path, out: Path) -> int:
+    """Import a checkpoint in int8 in a process of its own; returns its most anonymous memory in bytes."""
+    command = [sys.executable, "-m", "jumok", "import", str(checkpoint), "--out", str(out), "--precision", "int8"]
+    peak = 0
+    with subprocess.Popen(command) as process:
+        while process.returncode is None:
+            peak = max(peak, anonymous_bytes(process.pid))
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
+    assert process.returncode == 0
+    return peak
 
 
 @pytest.fixture

@@ -1,1 +1,0 @@
-"""Training runs and measurements of `make quality`, and its page."""

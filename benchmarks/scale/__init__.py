@@ -1,1 +1,0 @@
-"""Measurements and a simulation of more than one server, and of jobs that take hours."""

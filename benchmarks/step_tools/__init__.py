@@ -1,1 +1,0 @@
-"""Parts of the decoder step benchmark."""

@@ -1,1 +1,0 @@
-"""A student trained on Multi30k, its Marian files, and the engines that it is compared in."""

@@ -1,0 +1,1 @@
+"""Studies whose figures documents state: each is one program."""

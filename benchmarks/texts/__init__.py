@@ -1,1 +1,0 @@
-"""The text layer: tags, terms and sentences."""
