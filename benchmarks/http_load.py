@@ -117,6 +117,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="that count; default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the seconds of all rounds to a file too")
     options = parser.parse_args()
+    print(setup(len(os.sched_getaffinity(0)), ("jumok", "grpcio", "uvicorn", "starlette")))
     texts = corpus("test_2016_flickr.en")
     seconds = asyncio.run(
         measure(
@@ -133,7 +134,6 @@ def main() -> None:
         compared = ratio(taken, seconds["gRPC"])
         goal = against(compared.median, None if name == "gRPC" else GOAL)
         rows.append([name, str(options.outstanding), f"{rate:.0f}", str(compared), goal])
-    print(setup(len(os.sched_getaffinity(0)), ("jumok", "grpcio", "uvicorn", "starlette")))
     print(aligned(rows))
     if options.json:
         options.json.write_text(json.dumps({"seconds": seconds}, indent=2), encoding="utf-8")

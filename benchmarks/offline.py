@@ -32,7 +32,7 @@ import torch
 
 from benchmarks.common import models
 from benchmarks.common.processes import Process, Program
-from benchmarks.common.progress import described, progress
+from benchmarks.common.progress import described, progress, setup
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
 from benchmarks.common.ratios import (
     MEMORY_GOAL,
@@ -206,18 +206,15 @@ def _start(contenders: Contenders, stack: ExitStack) -> dict[Program, Process]:
     return {each: stack.enter_context(Process(each)) for each in contenders.programs}
 
 
-def report(record: Record, where: dict[str, Any], plan: Plan) -> str:
-    """All tables."""
-    versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
+def report(record: Record, *, tiny: bool) -> str:
+    """Format all tables."""
     parts = [
-        f"{where['cores']} cores of {where['processor']}; {versions}; medians of {plan.rounds} rounds; load before: "
-        f"{where['load_before']}",
-        ratio_table(record.results, ratios=not plan.tiny),
+        ratio_table(record.results, ratios=not tiny),
         "Peak memory of fresh processes that translate every cell once, and their models on disk\n"
-        + memory_table(record.memories, None if plan.tiny else MEMORY_GOAL),
+        + memory_table(record.memories, None if tiny else MEMORY_GOAL),
     ]
     if record.rests:
-        table = rest_table(record.rests, ratios=not plan.tiny)
+        table = rest_table(record.rests, ratios=not tiny)
         parts.append(f"Latency of one sentence after rests (multiple of back to back)\n{table}")
     return "\n\n".join(parts)
 
@@ -269,6 +266,7 @@ def main() -> int:
     if not 1 <= arguments.threads <= len(cores):
         parser.error(f"--threads must be between 1 and {len(cores)}, the cores there are, got {arguments.threads}")
     where = described(arguments.threads)
+    print(f"{setup(arguments.threads)}; medians of {arguments.rounds} rounds\n")
     os.sched_setaffinity(0, cores[: arguments.threads])  # of all processes that are started from here
     torch.set_num_threads(arguments.threads)
     cells = arguments.cells or list(product(arguments.batch, arguments.beam))
@@ -295,7 +293,7 @@ def main() -> int:
         print("With shortlists")
     if plan.tiny:
         print(NO_FIGURES)
-    print(report(record, where, plan))
+    print(report(record, tiny=plan.tiny))
     if TRAINED in chosen and not models.MULTI30K.is_dir():
         print(f"\n{TRAINED} was left out: {models.MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
     if arguments.json:

@@ -45,32 +45,19 @@ class Decoding:
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """Times of one request in seconds, and its number of tokens.
-
-    The end token counts.
-    """
-
-    latency_s: float
-    queue_s: float
-    busy_s: float
-    tokens: int
-
-
 @dataclass(frozen=True, kw_only=True)
 class Measured:
     """One contender in one round.
 
     Attributes:
-        answers: answers within the measured time; none for an engine without a server.
+        latencies_s: latencies of the answers within the measured time; none for an engine without a server.
         sentences: number of sentences.
         wall_s: measured time.
         cpu_s: processor time of the contender within it.
         client_cpu_s: processor time of the clients within it.
     """
 
-    answers: Sequence[Answer]
+    latencies_s: Sequence[float]
     sentences: int
     wall_s: float
     cpu_s: float
@@ -98,7 +85,7 @@ async def load(
         outstanding: outstanding requests.
         sentences: sentences to measure.
     """
-    answers: list[Answer] = []
+    latencies: list[float] = []
     first = last = None
     enough = asyncio.Event()
 
@@ -108,10 +95,10 @@ async def load(
     async def ask(client: jumok.AsyncClient, waiting: Iterator[str]) -> None:
         nonlocal first, last
         for text in waiting:
-            answers.append(await _ask(client, text, decoding))
-            if len(answers) == outstanding:
+            latencies.append(await _ask(client, text, decoding))
+            if len(latencies) == outstanding:
                 first = now()
-            if len(answers) == outstanding + sentences:
+            if len(latencies) == outstanding + sentences:
                 last = now()
                 enough.set()
 
@@ -133,7 +120,7 @@ async def load(
     assert first is not None
     assert last is not None
     return Measured(
-        answers=answers[outstanding : outstanding + sentences],
+        latencies_s=latencies[outstanding : outstanding + sentences],
         sentences=sentences,
         wall_s=last.wall_s - first.wall_s,
         cpu_s=last.cpu_s - first.cpu_s,
@@ -150,16 +137,17 @@ def latencies_after(server: Server, text: str, decoding: Decoding, rests_s: Sequ
             await _ask(client, text, decoding)  # connects
             for rest_s in rests_s:
                 await asyncio.sleep(rest_s)
-                latencies.append((await _ask(client, text, decoding)).latency_s)
+                latencies.append(await _ask(client, text, decoding))
         return latencies
 
     return asyncio.run(call_all())
 
 
-async def _ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> Answer:
+async def _ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> float:
+    """Translate a text; returns the seconds that the call took."""
     source_language, target_language = decoding.languages or (None, None)
     began = time.perf_counter()
-    translation = await client.translate(
+    await client.translate(
         text,
         source_language=source_language,
         target_language=target_language,
@@ -168,14 +156,7 @@ async def _ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> Answ
         early_stopping=True,
         length_penalty=1.0,
     )
-    latency_s = time.perf_counter() - began
-    assert translation.timings is not None
-    return Answer(
-        latency_s=latency_s,
-        queue_s=translation.timings.queue_s,
-        busy_s=translation.timings.encode_s + translation.timings.decode_s,
-        tokens=len(translation.hypotheses[0].tokens),
-    )
+    return time.perf_counter() - began
 
 
 def offline(
@@ -219,7 +200,7 @@ def offline(
     around_s += time.thread_time() - began
     first, last = moments[beside - 1], moments[beside + sentences - 1]
     return Measured(
-        answers=(),
+        latencies_s=(),
         sentences=sentences,
         wall_s=last.wall_s - first.wall_s,
         cpu_s=last.cpu_s - first.cpu_s + around_s * sentences / len(submitted),

@@ -50,6 +50,7 @@ class Models:
         checkpoint: checkpoint in Hugging Face's layout, or None.
         listed: True to use shortlists.
         sentencepiece: SentencePiece model that tokenizes as the bundle does, or None.
+        texts: texts to translate with servers.
     """
 
     bundle: Path
@@ -57,6 +58,7 @@ class Models:
     checkpoint: Path | None = None
     listed: bool = False
     sentencepiece: Path | None = None
+    texts: Sequence[str] = ()
 
 
 def random_models(
@@ -240,27 +242,8 @@ def control(*, threads: int) -> Contender:
     )
 
 
-@dataclass(frozen=True, kw_only=True)
-class ServedModel:
-    """One model for all servers.
-
-    Attributes:
-        bundle: jumok's bundle.
-        ctranslate2: folder of the int8 model.
-        source: SentencePiece model of sources.
-        target: SentencePiece model of translations.
-        texts: texts to translate.
-    """
-
-    bundle: Path
-    ctranslate2: Path
-    source: Path
-    target: Path
-    texts: Sequence[str]
-
-
-def served_random(sizes: MarianSizes, folder: Path, progress: Progress) -> ServedModel:
-    """A Marian model with random weights, whose translations end.
+def served_random(sizes: MarianSizes, folder: Path, progress: Progress) -> Models:
+    """Make a Marian model with random weights, whose translations end.
 
     Existing files in the folder are reused.
     """
@@ -275,13 +258,7 @@ def served_random(sizes: MarianSizes, folder: Path, progress: Progress) -> Serve
             learn_to_end(part, [[*(spelled[word] for word in sentence.split()), 0] for sentence in sentences])
             part.rename(checkpoint)
     made = random_models(sizes, folder, source_length=MEAN_WORDS, progress=progress)
-    return ServedModel(
-        bundle=made.bundle,
-        ctranslate2=made.ctranslate2["int8"],
-        source=checkpoint / "source.spm",
-        target=checkpoint / "target.spm",
-        texts=made_up(sizes, SENTENCES, seed=1),
-    )
+    return replace(made, texts=made_up(sizes, SENTENCES, seed=1))
 
 
 def made_up(sizes: MarianSizes, count: int, *, seed: int) -> list[str]:
@@ -289,23 +266,3 @@ def made_up(sizes: MarianSizes, count: int, *, seed: int) -> list[str]:
     generator, known = random.Random(seed), words(sizes)
     lengths = (round(generator.gauss(MEAN_WORDS, DEVIATION_WORDS)) for _ in range(count))
     return [" ".join(generator.choices(known, k=min(max(length, FEWEST_WORDS), MOST_WORDS))) for length in lengths]
-
-
-def served_trained(folder: Path, progress: Progress) -> ServedModel:
-    """The repository's model and its test sentences.
-
-    Existing files in the folder are reused.
-
-    Raises:
-        FileNotFoundError: the corpus is not installed.
-    """
-    texts = corpus("test_2016_flickr.en")
-    made = trained_models(folder, progress=progress)
-    tokenizer = made.bundle / "tokenizer.model"
-    return ServedModel(
-        bundle=made.bundle,
-        ctranslate2=made.ctranslate2["int8"],
-        source=tokenizer,
-        target=tokenizer,
-        texts=texts,
-    )

@@ -1,11 +1,9 @@
 """A server around CTranslate2 that batches requests: each ``translate_batch`` gets all queued sentences."""
 
 import asyncio
-import time
 from dataclasses import dataclass
 
-from benchmarks.contenders.listening import serve
-from benchmarks.contenders.wire import Decode, Service, Translated, decoder, read_arguments
+from benchmarks.contenders.wire import Decode, decoder, read_arguments, serve
 
 MAX_BATCH_SIZE = 64
 
@@ -15,7 +13,7 @@ class Waiting:
     """A sentence in the queue."""
 
     source: list[str]
-    outcome: asyncio.Future[Translated]
+    outcome: asyncio.Future[list[str]]
 
 
 async def work(queue: asyncio.Queue[Waiting], decode: Decode, workers: int) -> None:
@@ -27,7 +25,6 @@ async def work(queue: asyncio.Queue[Waiting], decode: Decode, workers: int) -> N
         batch = [waiting for waiting in batch if not waiting.outcome.done()]  # cancelled calls
         if not batch:
             continue
-        began = time.monotonic()
         sources = [waiting.source for waiting in batch]
         try:
             decoded = await asyncio.to_thread(decode, sources, max_batch_size=-(-len(batch) // workers))
@@ -38,7 +35,7 @@ async def work(queue: asyncio.Queue[Waiting], decode: Decode, workers: int) -> N
             continue
         for waiting, pieces in zip(batch, decoded, strict=True):
             if not waiting.outcome.done():
-                waiting.outcome.set_result(Translated(pieces=pieces, began=began))
+                waiting.outcome.set_result(pieces)
 
 
 async def main() -> None:
@@ -46,14 +43,14 @@ async def main() -> None:
     arguments = read_arguments(__doc__)
     queue: asyncio.Queue[Waiting] = asyncio.Queue()
 
-    async def translate(source: list[str]) -> Translated:
+    async def translate(source: list[str]) -> list[str]:
         waiting = Waiting(source=source, outcome=asyncio.get_running_loop().create_future())
         queue.put_nowait(waiting)
         return await waiting.outcome
 
     worker = asyncio.create_task(work(queue, decoder(arguments), arguments.inter_threads))
     try:
-        await serve(Service(arguments.source, arguments.target, translate).answer, "CTranslate2")
+        await serve(arguments, translate)
     finally:
         worker.cancel()
 

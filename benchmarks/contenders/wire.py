@@ -1,38 +1,26 @@
-"""Arguments, tokenizer and messages that the servers around CTranslate2 share.
+"""Server, arguments and tokenizer that the servers around CTranslate2 share.
 
-They answer jumok's messages with text, tokens and times only, so one client measures all.
+They answer one method of jumok's service with text and tokens only, so one client measures all.
 """
 
 import argparse
-import time
+import asyncio
+import signal
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 import ctranslate2
 import grpc
 import sentencepiece
-from google.protobuf.duration_pb2 import Duration
 
 from jumok_proto.v1 import translation_pb2
 
 END = "</s>"
+GRACE_S = 1.0
 
-
-@dataclass(frozen=True, kw_only=True)
-class Translated:
-    """The pieces of a translation without its end token, and the start of its decoding.
-
-    The start is in ``time.monotonic()`` seconds.
-    """
-
-    pieces: Sequence[str]
-    began: float
-
-
-Translate = Callable[[list[str]], Awaitable[Translated]]
-"""Translates the pieces of one sentence, which ends with ``END``."""
+Translate = Callable[[list[str]], Awaitable[list[str]]]
+"""Translates the pieces of one sentence, which ends with ``END``; returns those of the translation without it."""
 
 
 class Decode(Protocol):
@@ -42,42 +30,43 @@ class Decode(Protocol):
         """See ``translate_batch`` of CTranslate2 for ``max_batch_size``."""
 
 
-class Service:
-    """Answers requests of one text each."""
-
-    def __init__(self, source: Path, target: Path, translate: Translate) -> None:
-        self._source = sentencepiece.SentencePieceProcessor(model_file=str(source))
-        self._target = sentencepiece.SentencePieceProcessor(model_file=str(target))
-        self._translate = translate
+async def serve(arguments: argparse.Namespace, translate: Translate) -> None:
+    """Serve on a free port until SIGTERM or Ctrl-C; prints the address."""
+    source_model, target_model = (
+        sentencepiece.SentencePieceProcessor(model_file=str(path)) for path in (arguments.source, arguments.target)
+    )
 
     async def answer(
-        self,
-        request: translation_pb2.TranslateTextRequest,
-        context: grpc.aio.ServicerContext[translation_pb2.TranslateTextRequest, translation_pb2.TranslateTextResponse],
+        request: translation_pb2.TranslateTextRequest, context: object
     ) -> translation_pb2.TranslateTextResponse:
-        """Translate the text of a request."""
-        arrived = time.monotonic()
         [text] = request.contents
-        source = [*self._source.encode(text, out_type=str), END]
-        translated = await self._translate(source)
+        source = [*source_model.encode(text, out_type=str), END]
+        pieces = await translate(source)
         hypothesis = translation_pb2.Hypothesis(
-            text=self._target.decode(list(translated.pieces)),
-            tokens=[*translated.pieces, END],
+            text=target_model.decode(pieces),
+            tokens=[*pieces, END],
             finish_reason=translation_pb2.FINISH_REASON_EOS,
         )
-        now = time.monotonic()
-        return translation_pb2.TranslateTextResponse(
-            translations=[translation_pb2.Translation(hypotheses=[hypothesis], source_token_count=len(source))],
-            timings=translation_pb2.Timings(
-                queue_duration=_duration(translated.began - arrived),
-                decode_duration=_duration(now - translated.began),
-                total_duration=_duration(now - arrived),
-            ),
-        )
+        translation = translation_pb2.Translation(hypotheses=[hypothesis], source_token_count=len(source))
+        return translation_pb2.TranslateTextResponse(translations=[translation])
 
-
-def _duration(seconds: float) -> Duration:
-    return Duration(nanos=round(seconds % 1 * 1e9) % 10**9, seconds=int(seconds))
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    server = grpc.aio.server(options=(("grpc.so_reuseport", 0),))
+    handler = grpc.unary_unary_rpc_method_handler(
+        answer,
+        request_deserializer=translation_pb2.TranslateTextRequest.FromString,
+        response_serializer=translation_pb2.TranslateTextResponse.SerializeToString,
+    )
+    name = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"].full_name
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(name, {"TranslateText": handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    print(f"serving on 127.0.0.1:{port}: CTranslate2", flush=True)
+    await stop.wait()
+    await server.stop(GRACE_S)
 
 
 def read_arguments(description: str | None) -> argparse.Namespace:

@@ -198,6 +198,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="folder on a disk for the checkpoints; default: a temporary one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
     arguments = parser.parse_args()
+    print(setup(len(os.sched_getaffinity(0))))
     results: list[Result] = []
     for name in TINY if arguments.quick else arguments.shapes:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
@@ -210,7 +211,6 @@ def main() -> None:
                     progress(f"{name}: {program}, {precision}")
                     with tempfile.TemporaryDirectory(dir=folder) as made:
                         results.append(measure(name, program, precision, checkpoint, Path(made) / "out"))
-    print(setup(len(os.sched_getaffinity(0))))
     print(table(results))
     if arguments.json:
         arguments.json.write_text(json.dumps([asdict(each) for each in results], indent=2), encoding="utf-8")

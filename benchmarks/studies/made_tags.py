@@ -208,7 +208,7 @@ def ways(pair: Pair) -> Iterator[tuple[str, Tagged]]:
     yield "position", words_of(by_position(pair, np.zeros(0)), pair)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Run the measurement."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("bundle", type=Path, help="a Transformer from English to German, with an aligner")
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--beam-size", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3, help="rounds with and without tags, which take turns")
     parser.add_argument("--cost-only", action="store_true", help="measure speed alone: a minute, without eflomal")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     plain = corpus("test_2016_flickr.en")[: options.sentences]
     chosen = random.Random(SEED)
     sources = [with_tags(sentence, chosen) for sentence in plain]

@@ -12,7 +12,6 @@ error if the elements around its source token are not those around itself.
 """
 
 import argparse
-import gzip
 import re
 import time
 from collections import Counter
@@ -29,6 +28,7 @@ from jumok_proto.attention import AlignedToken
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.evaluation.parallel_text import read_lines
 from jumok_serve.tasks.word_alignment import Floats, Place, TokenAlignment, align_words, token_places, words
 from jumok_serve.text.markup.parser import Block, Span, parse
 from jumok_serve.text.markup.transfer import Word, transfer
@@ -54,12 +54,6 @@ class Pair:
     attention: Mapping[str, Floats]
     source_tokens: Sequence[Place]
     target_tokens: Sequence[Place]
-
-
-def read_lines(path: Path) -> list[str]:
-    """Read the lines of a compressed file."""
-    with gzip.open(path, "rt", encoding="utf-8") as file:
-        return file.read().splitlines()
 
 
 def spans_of(spans: Sequence[Span]) -> Iterator[Span]:
@@ -293,7 +287,7 @@ def _is_nested(text: str) -> bool:
     return not stack
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main() -> None:
     """Run the measurement."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bundle", type=Path, help="a model of the texts' languages, with an aligner")
@@ -302,7 +296,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--texts", type=int, default=None, help="number of texts (default: all)")
     parser.add_argument("--parallel", type=Path, nargs=2, metavar="FILE", help="parallel text to fit an aligner to")
     parser.add_argument("--beam-size", type=int, default=4, help="beam size of translations with tags; 0: none")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     sources = read_lines(options.source)[: options.texts]
     references = read_lines(options.reference)[: options.texts]
     bundle = Bundle.open(options.bundle)

@@ -217,25 +217,36 @@ def mean_score(seeds: Sequence[Scores]) -> Scores:
     return Scores(fmean(each.value for each in seeds), np.mean([each.resampled for each in seeds], axis=0))
 
 
+def binned(sources: Sequence[str]) -> dict[str, list[int]]:
+    """Return the indices of the sources in each bin, without empty bins."""
+    lengths = [len(source.split()) for source in sources]
+    found = {
+        name: [index for index, length in enumerate(lengths) if fewest <= length <= most]
+        for name, (fewest, most) in BINS.items()
+    }
+    return {name: inside for name, inside in found.items() if inside}
+
+
 def bleu_by_bin(
     translations: Mapping[str, Sequence[Translations]], sources: Sequence[str], references: Sequence[str]
 ) -> dict[str, dict[str, list[Scores]]]:
     """Score fp32 translations with the largest beam: BLEU of each seed by bin and model."""
-    found: dict[str, dict[str, list[Scores]]] = {}
-    for name, (fewest, most) in BINS.items():
-        inside = [index for index, source in enumerate(sources) if fewest <= len(source.split()) <= most]
-        if inside:
-            wanted = [references[index] for index in inside]
-            found[name] = {
-                model: [score(BLEU(), [each[f"fp32 {BEAMS[-1]}"][index] for index in inside], wanted) for each in seeds]
-                for model, seeds in translations.items()
-            }
-    return found
+    return {
+        name: {
+            model: [
+                score(BLEU(), [each[f"fp32 {BEAMS[-1]}"][at] for at in inside], [references[at] for at in inside])
+                for each in seeds
+            ]
+            for model, seeds in translations.items()
+        }
+        for name, inside in binned(sources).items()
+    }
 
 
 def score_tables(
     translations: Mapping[str, Sequence[Translations]],
     bleu: Mapping[str, Mapping[str, Sequence[Scores]]],
+    sources: Sequence[str],
     references: Sequence[str],
 ) -> Iterator[str]:
     """Yield the tables of scores, of int8, and of BLEU by length."""
@@ -264,8 +275,8 @@ def score_tables(
             cells += [f"{sum(map(str.__ne__, fp32, int8))}", f"{gain:+.2f}"]
         rows.append([model, *cells])
     yield markdown(rows)
-    lengths = [name for name in bleu if name != "all"]
-    rows = [["model", *(f"{name} words" for name in lengths)]]
+    lengths = {name: len(inside) for name, inside in binned(sources).items() if name != "all"}
+    rows = [["model", *(f"{name} words ({count:,} sentences)" for name, count in lengths.items())]]
     for model in translations:
         means = [mean_score(bleu[name][model]) for name in lengths]
         rows.append([model, *(f"{mean.value:.2f} ({between(mean.interval)})" for mean in means)])
@@ -564,7 +575,7 @@ def report(tables: Table, runs: Sequence[Run], data: Path, plots: Path) -> None:
     )
     translations = {model: [translate(run, sources) for run in seeds] for model, seeds in by_model.items()}
     bleu = bleu_by_bin(translations, sources, references)
-    print(training_table(by_model, checkpoints), *score_tables(translations, bleu, references), sep="\n\n")
+    print(training_table(by_model, checkpoints), *score_tables(translations, bleu, sources, references), sep="\n\n")
     print("", difference_table(tables.get("comparisons", []), bleu), sep="\n")
     gradients, entropies = all_gradients(by_model, checkpoints, data), all_entropies(checkpoints, data)
     rows = [["model", "first tenth", "fifth tenth", "last tenth", "largest over smallest tenth"]]

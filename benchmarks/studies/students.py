@@ -43,6 +43,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
     parser.add_argument("--engine", type=Path, default=Path("build/students"), help="folder to install fxtranslate in")
     arguments = parser.parse_args()
+    print(setup(arguments.threads, ("jumok", "onnxruntime")))
     package = installed(arguments.engine.resolve())
     texts = read_lines(arguments.source)[: arguments.texts]
     files = [next(arguments.student.resolve().glob(name)) for name in ("model.*.bin", "vocab.*.spm", "lex.*.bin")]
@@ -104,7 +105,6 @@ def main() -> None:
                             str(ratio(seconds["jumok"], seconds["fxtranslate"])),
                         ]
                     )
-    print(setup(arguments.threads, ("jumok", "onnxruntime")))
     print(aligned(rows))
 
 

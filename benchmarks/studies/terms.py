@@ -38,8 +38,6 @@ ROOT = Path(__file__).resolve().parents[2]
 MODEL = ROOT / "models" / "multi30k-en-de-transformer"
 RARE = 50
 """Most occurrences of a rare word in the training references."""
-FEW = "1/32"
-"""The case in which one of 32 sentences has a term: shows the cost for the others."""
 SEED = 1
 PEER_LENGTH = 80
 """Most new tokens of the peer's translations."""
@@ -274,11 +272,11 @@ def main() -> None:
     parser.add_argument("--peer", action="store_true", help="search as Post and Vilar do, too; for Transformers")
     parser.add_argument("--quick", action="store_true", help="only show that the benchmark runs")
     arguments = parser.parse_args()
+    print(setup(arguments.threads))
     rounds, count = (1, 40) if arguments.quick else (arguments.rounds, arguments.sentences)
     texts, references = corpus("test_2016_flickr.en")[:count], corpus("test_2016_flickr.de")[:count]
     counts = Counter(word for line in corpus("train.de") for word in re.findall(r"\w+", line))
     cases = {str(number): rare_words(references, counts, number) for number in range(4)}
-    cases[FEW] = [words if index % 32 == 0 else () for index, words in enumerate(cases["1"])]
     found: dict[str, list[str]] = {}
     seconds: dict[str, list[float]] = {number: [] for number in cases}
     with Translator(arguments.model, precision=arguments.precision, threads=arguments.threads) as translator:
@@ -288,7 +286,6 @@ def main() -> None:
             found[number] = [one.text for one in run.translations]
             if turn:
                 seconds[number].append(run.seconds)
-    print(setup(arguments.threads))
     rows = [["terms", "given", "appear", "BLEU", "sentences/s", "of none (range)"]]
     for number, terms in cases.items():
         rate = len(texts) / statistics.median(seconds[number])
@@ -298,11 +295,11 @@ def main() -> None:
     if arguments.peer:
         peer = Peer(arguments.model)
         rows = [["terms", "given", "appear, by Post and Vilar", "BLEU"]]
-        for number in map(str, range(4)):
+        for number, terms in cases.items():
             progress(f"searching as the peer does, at most {number} terms")
-            pairs = zip(texts, cases[number], strict=True)
+            pairs = zip(texts, terms, strict=True)
             theirs = [peer.translate(text, words, arguments.beam_size) for text, words in pairs]
-            rows.append([number, *_quality(theirs, cases[number], references)])
+            rows.append([number, *_quality(theirs, terms, references)])
         print(aligned(rows))
 
 

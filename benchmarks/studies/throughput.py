@@ -133,6 +133,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    print(setup(arguments.threads))
     texts = (read_lines(arguments.source) if arguments.source else made_up(arguments.sentences))[: arguments.sentences]
     checkpoint = (
         load_checkpoint(arguments.checkpoint) if arguments.checkpoint else untrained(arguments.like, arguments.set)
@@ -146,7 +147,6 @@ def main() -> None:
             contenders = {PEER: peer(checkpoint), "jumok fp32": ours(fp32), "jumok int8": ours(int8)}
             sizes = dict.fromkeys((1, len(texts)))
             rows = [row for size in sizes for row in measure(contenders, texts, size, arguments.rounds)]
-    print(setup(arguments.threads))
     print(f"{len(texts)} sentences, greedy, at most {MAX_LENGTH} tokens each; medians of {arguments.rounds} rounds")
     print(aligned([["contender", "sentences a request", "tokens/s", f"ratio to {PEER} (range)"], *rows]))
 

@@ -69,6 +69,18 @@ def test_with_shortlists_both_sides_have_the_same_lists(tmp_path: Path) -> None:
     assert (made / "ctranslate2-float32" / "vmap.txt").read_bytes() == (made / "vmap.txt").read_bytes()
 
 
+def test_ctranslate2_has_the_committed_model(tmp_path: Path) -> None:
+    """In fp32 both write the same tokens, so weights of the bundle and of the converted model are equal."""
+    for language in ("en", "de"):
+        lines = (DATA / f"train.{language}").read_bytes().splitlines(keepends=True)
+        for part, count in (("val", 20), ("test_2016_flickr", 8)):
+            (tmp_path / f"{part}.{language}.gz").write_bytes(gzip.compress(b"".join(lines[:count])))
+    plan = ("--model", "Multi30k", "--beam", "1", "--rounds", "1", "--threads", "1", "--precision", "fp32")
+    _, record = run("offline", *plan, out=tmp_path, JUMOK_MULTI30K=str(tmp_path))
+    [result] = record["cells"]
+    assert (result["same"], result["bleu"][0]) == (1.0, result["bleu"][1])
+
+
 def test_serving_compares_all_servers(tmp_path: Path) -> None:
     plan = ("--quick", "--outstanding", "1", "3", "--rounds", "2", "--sentences", "5")
     printed, record = run("serving", *plan, out=tmp_path)
@@ -78,9 +90,7 @@ def test_serving_compares_all_servers(tmp_path: Path) -> None:
     for each in record["figures"]:
         assert f"{each['sentences_a_second']:.1f}" in printed
         if each["contender"] != "offline engine":
-            assert 0 < each["p50_ms"] <= each["p95_ms"] <= each["p99_ms"]
-            assert 0 < each["decoding"] <= each["outstanding"]
-    assert [each["name"] for each in record["rests"]] == ["jumok", "plain peer"]
+            assert 0 < each["p50_ms"] <= each["p99_ms"]
 
 
 def test_a_step_is_compared_with_its_products(tiny_bundle: Path, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Each study runs on tiny models and texts, and prints its table."""
 
 import gzip
-import importlib.util
 import json
 import os
 import re
@@ -104,9 +103,3 @@ def test_a_student_translates_as_in_firefox(corpus: Path, tmp_path: Path) -> Non
     arguments = ("--texts", "5", "--rounds", "1", "--threads", "1", "--engine", tmp_path)
     printed = run("benchmarks.studies.students", DATA / "models/student", *arguments, corpus=corpus)
     assert re.findall(r"(one by one|together) +(?:yes|no) +[45] of 5 ", printed) == ["one by one", "together"] * 2
-
-
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="the extra ray is not installed")
-def test_ray_is_compared_with_the_server(corpus: Path) -> None:
-    sizes = ("--replicas", "1", "--outstanding", "2", "--sentences", "4", "--rounds", "1")
-    assert re.search(rf"one a call +1 .* {PAIR}", run("benchmarks.studies.ray_serve", *sizes, corpus=corpus))
