@@ -8,14 +8,12 @@ five times as many sentences take most of the cores, which clients share, by the
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +34,7 @@ from tests.faults.scenarios.restarts import kills, rolling_restarts
 from tests.faults.scenarios.rollout import rolling_update
 from tests.faults.scenarios.sharing import sharing
 from tests.faults.scenarios.silence import dropped, stopped
-from tests.faults.scenarios.soak import plot, soak
+from tests.faults.scenarios.soak import soak
 from tests.faults.scenarios.swaps import swaps
 from tests.faults.scenarios.unanswered import unanswered
 from tests.faults.tools.findings import Findings, Plan
@@ -79,9 +77,7 @@ async def run(names: Sequence[str], plan: Plan) -> list[Findings]:
     for name in names:
         progress(f"{name}: {(SCENARIOS[name].__doc__ or '').splitlines()[0]}")
         findings = Findings(scenario=name)
-        began = time.monotonic()
         await SCENARIOS[name](plan, findings)
-        findings.seconds = time.monotonic() - began
         everything.append(findings)
     return everything
 
@@ -145,8 +141,6 @@ def main() -> int:
     )
     parser.add_argument("--keep", type=Path, metavar="DIR", help="make overload's model here, and use it if it is here")
     parser.add_argument("--other", type=Path, default=OTHER, help="to swap it with; default: the committed LSTM")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
-    parser.add_argument("--plot", type=Path, metavar="FILE", help="draw memory in the soak: a .png, .svg or .pdf")
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.scenarios if name not in SCENARIOS]:
         parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
@@ -186,13 +180,6 @@ def main() -> int:
     except KeyboardInterrupt:
         return 130
     print(report(everything, where))
-    if arguments.json:
-        content = {**where, "scenarios": [asdict(findings) for findings in everything]}
-        arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")
-    if arguments.plot:
-        for findings in everything:
-            if findings.scenario == "soak":
-                plot(findings, arguments.plot)
     return 0 if all(findings.passed for findings in everything) else 1
 
 

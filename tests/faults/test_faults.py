@@ -1,7 +1,6 @@
 """The scenarios of ``make faults``, as far as seconds go: what they send, what they notice, and what they say."""
 
 import asyncio
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,9 +8,7 @@ from types import SimpleNamespace
 from typing import cast
 
 import grpc
-import numpy as np
 import pytest
-from scipy import stats
 
 import jumok
 from benchmarks.common.processes import Server
@@ -25,13 +22,11 @@ from tests.faults.scenarios.fuzzing import call_at_random, likely_values
 from tests.faults.scenarios.network import broken_connections, send
 from tests.faults.scenarios.overload import Floor
 from tests.faults.scenarios.restarts import Load
-from tests.faults.scenarios.sharing import ROUNDS, sharing
-from tests.faults.scenarios.soak import plot
+from tests.faults.scenarios.sharing import sharing
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.light_calls import OK, RESOURCE_EXHAUSTED, LightCalls
 from tests.faults.tools.servers import is_healthy
 from tests.faults.tools.slope import slope
-from tests.faults.tools.texts import scenes
 from tests.support.hang import HANG_S
 from tests.support.logs import own_records
 from tests.support.servers.in_process_server import check_idle, serving
@@ -117,15 +112,10 @@ def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pyt
     findings = Findings(scenario="sharing")
     asyncio.run(sharing(cast("Plan", plan), findings))
     assert {check.found for check in findings.checks if check.goal == "0"} == {"0"}  # no errors and no faults
-    assert set(findings.data["p99_s"]) == {
-        "alone",
-        "the costliest request",
-        "8 corpora",
-        "64 requests to score",
-    }
-    parts = findings.data["parts_of_shares"]
-    assert {len(of_kind) for of_kind in parts.values()} == {ROUNDS}
-    assert max(parts["a corpus beside an interactive caller"]) > 0
+    found = {check.what: check.found for check in findings.checks}
+    for name in ("the costliest request", "8 corpora", "64 requests to score"):
+        assert float(found[f"beside {name}, 99 % within, ms"]) > 0
+    assert not found["a corpus beside an interactive caller, in parts of its share"].endswith("to 0.00)")
 
 
 def test_the_floor_refuses_everything() -> None:
@@ -182,26 +172,8 @@ def test_a_slope_is_that_of_the_line() -> None:
         slope(times[:19], times[:19])
 
 
-def test_the_interval_of_a_slope_holds_it_as_often_as_it_says_though_samples_depend_on_those_before() -> None:
-    """Of 400 series of 900 samples, each nine tenths of the one before; least squares over all samples is far off."""
-    random = np.random.default_rng(1)
-    times = np.arange(900.0)
-    holds = naive = 0
-    for _ in range(400):
-        noise = random.standard_normal(len(times))
-        for index in range(1, len(noise)):
-            noise[index] += 0.9 * noise[index - 1]
-        values = 2.0 * times / 60 + noise
-        found = slope(list(times), list(values))
-        holds += found.low <= 2.0 <= found.high
-        line = stats.linregress(times / 60, values)
-        naive += abs(line.slope - 2.0) <= 1.96 * line.stderr
-    assert 0.92 <= holds / 400 <= 0.98
-    assert naive / 400 < 0.6
-
-
 def test_all_scenarios_are_run_and_a_goal_that_is_missed_is_shown(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = SimpleNamespace(plan=None)
 
@@ -217,37 +189,15 @@ def test_all_scenarios_are_run_and_a_goal_that_is_missed_is_shown(
 
     monkeypatch.setattr(faults, "SCENARIOS", {"good": good, "bad": bad})
     monkeypatch.setattr("tests.faults.__main__.signal.signal", lambda *_: None)
-    file = tmp_path / "faults.json"
-    monkeypatch.setattr(sys, "argv", ["faults", "--json", str(file), "--soak", "60", "--seed", "3"])
+    monkeypatch.setattr(sys, "argv", ["faults", "--soak", "60", "--seed", "3"])
     assert faults.main() == 1
     printed = capsys.readouterr().out
     assert "1, the first: lost" in printed
     assert printed.count("MISSED") == 1
     assert (asked.plan.soak_s, asked.plan.seed) == (60, 3)
-    record = json.loads(file.read_text(encoding="utf-8"))
-    assert [(one["scenario"], len(one["checks"])) for one in record["scenarios"]] == [("good", 2), ("bad", 1)]
     monkeypatch.setattr(sys, "argv", ["faults", "good"])
     assert faults.main() == 0
     monkeypatch.setattr(sys, "argv", ["faults", "other"])
     with pytest.raises(SystemExit):
         faults.main()
     assert "there is no scenario 'other'; there are good, bad" in capsys.readouterr().err
-
-
-def test_memory_over_time_is_drawn(tmp_path: Path) -> None:
-    findings = Findings(scenario="soak")
-    findings.data |= {
-        "settles_s": 10.0,
-        "times_s": [float(second) for second in range(60)],
-        "rss_mib": [100.0] * 60,
-        "swaps": 2,
-        "start_mib": 100.0,
-        "mib_per_minute": [-0.1, 0.0, 0.1],
-    }
-    plot(findings, tmp_path / "soak.png")
-    assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_texts_are_different_and_the_same_again() -> None:
-    assert scenes(400, 1) == scenes(400, 1) != scenes(400, 2)
-    assert len(set(scenes(400, 1))) == 400

@@ -13,18 +13,14 @@ Needs transformers 5, which it follows. With ``--ctranslate2`` it compares with 
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import sys
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict
 from functools import partial
 from importlib import metadata
-from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -54,7 +50,7 @@ def _compare(shape: str, *, quick: bool, sentences: int) -> Outcome:
         return compare_shape(chosen, sets, parallel_sentences(sentences, seed=SEED), progress)
     except ExportError as error:  # the others have yet to be compared
         progress(f"{shape}: {error}")
-        return Outcome(shape=shape, family=chosen.family, tally=Tally(refused=[f"{shape}: {error}"]), seconds=0.0)
+        return Outcome(shape=shape, family=chosen.family, tally=Tally(refused=[f"{shape}: {error}"]))
 
 
 def by_family(outcomes: Sequence[Outcome]) -> dict[str, Tally]:
@@ -87,26 +83,6 @@ def table(families: dict[str, Tally]) -> str:
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 
 
-def record(outcomes: Sequence[Outcome], families: dict[str, Tally], seconds: float) -> dict[str, Any]:
-    """Make the content of `--json`."""
-
-    def counts(tally: Tally) -> dict[str, Any]:
-        return {
-            **{key: getattr(tally, key) for key in ("cases", "hypotheses", "equal", "ties", "ended", "lifeless")},
-            "different": [asdict(difference) for difference in tally.differences],
-            "refused": tally.refused,
-            "lengths": dict(sorted(tally.lengths.items())),
-            "distinct_outputs": len(tally.outputs),
-        }
-
-    return {
-        "versions": {name: metadata.version(name) for name in ("transformers", "torch", "onnxruntime", "tokenizers")},
-        "seconds": round(seconds, 1),
-        "families": {family: counts(tally) for family, tally in families.items()},
-        "checkpoints": {outcome.shape: counts(outcome.tally) for outcome in outcomes},
-    }
-
-
 def main() -> int:
     """Compare, print the table and what is wrong; the exit status."""
     parser = argparse.ArgumentParser(description="Compare imported checkpoints with Hugging Face's generate.")
@@ -122,14 +98,13 @@ def main() -> int:
         default=len(os.sched_getaffinity(0)),
         help="checkpoints at a time; default: %(default)s",
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
     arguments = parser.parse_args()
     known = [shape.name for shape in SHAPES]
     if unknown := set(arguments.shape or ()) - set(known):
         parser.error(f"no such checkpoint: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
     if arguments.ctranslate2:
-        if arguments.quick or arguments.shape or arguments.json:
-            parser.error("--quick, --shape and --json do not go with --ctranslate2")
+        if arguments.quick or arguments.shape:
+            parser.error("--quick and --shape do not go with --ctranslate2")
         from tests.parity import marian_ct2
 
         torch.set_num_threads(1)
@@ -145,9 +120,6 @@ def main() -> int:
         f"{arguments.sentences} sentences for every set of options, {seconds:.0f} s\n"
     )
     print(table(families))
-    if arguments.json:
-        content = json.dumps(record(outcomes, families, seconds), indent=2, ensure_ascii=False)
-        arguments.json.write_text(content, encoding="utf-8")
     problems = [f"{family}: {problem}" for family, tally in families.items() for problem in tally.problems()]
     for problem in problems:
         print(problem)

@@ -33,7 +33,6 @@ class Outcome:
     shape: str
     family: str
     tally: Tally
-    seconds: float
 
 
 def compare_shape(
@@ -57,7 +56,7 @@ def compare_shape(
             tally.add(checkpoint, chosen.name, case, translation, answer(checkpoint, case))
     seconds = time.monotonic() - started
     progress(f"{shape.name}: {tally.equal} of {tally.cases} equal, {tally.ties} ties, {seconds:.0f} s")
-    return Outcome(shape=shape.name, family=shape.family, tally=tally, seconds=seconds)
+    return Outcome(shape=shape.name, family=shape.family, tally=tally)
 
 
 @contextmanager

@@ -144,10 +144,7 @@ def write_wheel(folder: Path, library: bytes, machine: str = "x86_64") -> Path:
         "jumok-1.dist-info/WHEEL": tags.encode(),
     }
     record = "jumok-1.dist-info/RECORD"
-    digests = {
-        name: base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=") for name, data in files.items()
-    }
-    lines = [f"{name},sha256={digests[name].decode()},{len(data)}\n" for name, data in files.items()]
+    lines = [f"{name},sha256={digest(data)},{len(data)}\n" for name, data in files.items()]
     wheel = folder / f"jumok-1-py3-none-linux_{machine}.whl"
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, data in (files | {record: "".join([*lines, f"{record},,\n"]).encode()}).items():

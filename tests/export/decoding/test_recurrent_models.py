@@ -28,7 +28,13 @@ from tests.support.search_cases import make_options
 SENTENCES = 6
 MAX_LENGTH = 10
 KINDS = [
-    pytest.param(cell, attention, (row + column) % 2 == 1, id=f"{cell}-{attention}")
+    pytest.param(
+        cell,
+        attention,
+        (row + column) % 2 == 1,
+        id=f"{cell}-{attention}",
+        marks=[pytest.mark.slow] if (column - row) % len(CELLS) else [],
+    )
     for row, cell in enumerate(CELLS)
     for column, attention in enumerate(("none", *ATTENTION))
 ]

@@ -226,7 +226,6 @@ async def _all_attacks(
     else:
         findings.expect(f"{plan.attack_rest_s:g} s later, MiB", f"{later:.0f}", f"<= {LATER_MIB}", later <= LATER_MIB)
     findings.expect(f"healthy after {who}", "yes" if (well := await is_healthy(server.address)) else "no", "yes", well)
-    findings.data[who] = peaks | {"later": later}
 
 
 async def _peak(server: Server, connections: int, send: Attack, fields: dict[str, str], *, reads: bool) -> float:

@@ -55,7 +55,6 @@ async def killed_callers(plan: Plan, findings: Findings) -> None:
             seconds is not None,
         )
     findings.expect_none("faults in the server's log", faults)
-    findings.data |= {"idle_after_s": took}
 
 
 async def _busy(server: Server) -> bool:
@@ -96,7 +95,6 @@ async def slow_reader(plan: Plan, findings: Findings) -> None:
     findings.expect("answers read in the end, in order", len(ids), str(ITEMS), ids == list(range(ITEMS)))
     findings.expect_none("faults in the server's log", faults)
     findings.expect("idle afterwards", "no" if idle_s is None else "yes", "yes", idle_s is not None)
-    findings.data |= {"waits_at": stopped_at, "memory_mib": growth_mib}
 
 
 async def _items(plan: Plan) -> AsyncIterator[TranslateCorpusRequest]:

@@ -254,4 +254,3 @@ async def fuzz(plan: Plan, findings: Findings) -> None:
         idle_s is not None,
     )
     findings.expect("health afterwards", "serving" if healthy else "not serving", "serving", healthy)
-    findings.data |= {"codes": dict(answers.codes), "methods": dict(answers.methods)}

@@ -174,7 +174,6 @@ async def largest_fields(plan: Plan, findings: Findings) -> None:
     )
     name = max(sent.peaks_mib, key=lambda name: sent.peaks_mib[name])
     findings.tell(f"most memory, MiB more ({name})", f"{sent.peaks_mib[name] - before_mib:.0f}")
-    findings.data |= {"waits_s": sent.waits_s, "peaks_mib": sent.peaks_mib}
 
 
 def _warm_up(address: str) -> None:

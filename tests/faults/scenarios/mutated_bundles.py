@@ -45,7 +45,6 @@ async def mutated_bundles(plan: Plan, findings: Findings) -> None:
         findings.tell(f"{kind}: {outcome}", count)
     findings.tell("tried by the whole checker, in a process of its own", outcomes.checked)
     findings.expect_none("crashes and hangs of a load after a good trial", outcomes.failed)
-    findings.data["outcomes"] = {f"{kind}: {outcome}": count for (kind, outcome), count in outcomes.items()}
 
 
 class Outcomes(Counter[tuple[str, str]]):

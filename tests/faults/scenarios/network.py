@@ -190,7 +190,6 @@ async def broken_frames(plan: Plan, findings: Findings) -> None:
         "yes",
         healthy and idle_s is not None,
     )
-    findings.data |= {"broken": list(broken), "memory_mib": growth_mib}
 
 
 async def _all_of(server: Server, connections: Sequence[bytes]) -> None:

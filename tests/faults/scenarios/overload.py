@@ -8,7 +8,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import grpc
@@ -84,7 +84,7 @@ async def _overload(plan: Plan, bundle: Path, findings: Findings, sentences: int
     """The same in calls of one size."""
     async with jumok_serve(bundle) as server:
         best = await most(server, plan, sentences)
-    found = _Labelled(findings, f"calls of {sentences}: ")
+    found = replace(findings, label=f"calls of {sentences}: ")
     found.expect("most that it can do, sentences per second", f"{best:.1f}", "> 0", best > 0)
     if not best:  # no call was answered within `BEST_S`
         return
@@ -146,35 +146,6 @@ async def _overload(plan: Plan, bundle: Path, findings: Findings, sentences: int
     found.expect(
         "normal service after, s", f"{back_s:.2f}", f"< {NORMAL_WITHIN_S:g}", back_s < NORMAL_WITHIN_S and healthy
     )
-    findings.data[str(sentences)] = {
-        "best_per_s": best,
-        "useful_per_s": useful,
-        "calls": offered.calls,
-        "refused": len(offered.refused_s),
-        "late": offered.late,
-        "others": dict(offered.others),
-        "floor_server_s": floor.server_s,
-        "floor_client_s": floor.client_s,
-        "left": left,
-        "refusals_up_to_s": {str(bound): number for bound, number in refusals.items()},
-        "refusals_client_p99_s": slowest,
-        "peak_growth_mib": peak_mib - before_mib,
-        "normal_after_s": back_s,
-    }
-
-
-class _Labelled:
-    """Findings whose names begin alike."""
-
-    def __init__(self, findings: Findings, label: str) -> None:
-        self._findings = findings
-        self._label = label
-
-    def tell(self, what: str, found: object) -> None:
-        self._findings.tell(self._label + what, found)
-
-    def expect(self, what: str, found: object, goal: str, passed: bool) -> None:
-        self._findings.expect(self._label + what, found, goal, passed)
 
 
 async def most(server: Server, plan: Plan, sentences: int, measured_s: float = BEST_S) -> float:

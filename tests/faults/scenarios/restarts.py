@@ -78,7 +78,6 @@ class Load:
         findings.expect_none("translations that differ from those before", self.wrong)
         findings.expect_none("errors that the caller saw", self.errors)
         findings.tell("longest time without a result, s", f"{self.longest_pause_s:.2f}")
-        findings.data |= {"sentences": self.read, "calls": self.calls, "longest_pause_s": self.longest_pause_s}
 
     async def _watch(self, work: Awaitable[None]) -> None:
         try:

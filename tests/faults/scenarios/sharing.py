@@ -188,7 +188,6 @@ async def _latencies(callers: Callers, seconds: float, findings: Findings) -> No
             found_s[name] <= goal_s,
         )
         findings.expect_none(f"errors of {name}", [error for own in done for error in own.errors])
-    findings.data |= {"p99_s": found_s}
 
 
 async def _throughput(callers: Callers, seconds: float, findings: Findings) -> None:
@@ -224,7 +223,6 @@ async def _throughput(callers: Callers, seconds: float, findings: Findings) -> N
             f">= {BULK_SHARE}",
             part >= BULK_SHARE,
         )
-    findings.data |= {"parts_of_shares": found}
 
 
 def percentile(took: Sequence[float]) -> float:

@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from pathlib import Path
 
 import jumok
 from benchmarks.common.processes import Server
@@ -143,15 +142,6 @@ async def soak(plan: Plan, findings: Findings) -> None:
         "yes",
         healthy and idle_s is not None,
     )
-    findings.data |= {
-        "settles_s": settles_s,
-        "times_s": times_s,
-        "rss_mib": rss_mib,
-        "calls": dict(callers.ended),
-        "swaps": swapper.swaps,
-        "start_mib": found.start,
-        "mib_per_minute": [found.low, found.per_minute, found.high],
-    }
 
 
 async def _swap(swapper: Swapper) -> None:
@@ -164,24 +154,3 @@ def _cores(server: Server) -> Callable[[], float]:
     """Gives how many cores the server has used on average since then."""
     cpu_s, wall_s = server.cpu_s(), time.monotonic()
     return lambda: (server.cpu_s() - cpu_s) / (time.monotonic() - wall_s)
-
-
-def plot(findings: Findings, path: Path) -> None:
-    """Draw memory over time, and the line through it."""
-    from matplotlib.figure import Figure
-
-    data = findings.data
-    low, growth, high = data["mib_per_minute"]
-    minutes = [at / 60 for at in data["times_s"]]
-    ends = [data["settles_s"] / 60, minutes[-1]]
-    figure = Figure(figsize=(8, 4), layout="constrained")
-    axes = figure.add_subplot()
-    axes.plot(minutes, data["rss_mib"], color="C0", linewidth=0.8, label="resident memory")
-    label = f"{growth:+.2f} MiB per minute ({low:+.2f} to {high:+.2f})"
-    axes.plot(ends, [data["start_mib"] + growth * at for at in ends], color="C1", label=label)
-    axes.axvspan(0, ends[0], color="0.9", label="settling")
-    axes.set(xlabel="minutes", ylabel="MiB", xlim=(0, ends[1]), ylim=(0, 1.2 * max(data["rss_mib"])))
-    axes.set_title(f"jumok serve under full load: {data['swaps']} models replaced")
-    axes.grid(alpha=0.3)
-    axes.legend(loc="lower right")
-    figure.savefig(path)

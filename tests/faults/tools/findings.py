@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,14 +70,12 @@ class Findings:
     Attributes:
         scenario: its name.
         checks: in the order in which they were made.
-        data: figures for programs and plots.
-        seconds: that it took.
+        label: with which the names of what is found begin.
     """
 
     scenario: str
     checks: list[Check] = field(default_factory=list)
-    data: dict[str, Any] = field(default_factory=dict)
-    seconds: float = 0.0
+    label: str = ""
 
     @property
     def passed(self) -> bool:
@@ -87,11 +84,11 @@ class Findings:
 
     def tell(self, what: str, found: object) -> None:
         """Tell a figure that has no goal."""
-        self.checks.append(Check(what=what, found=str(found)))
+        self.checks.append(Check(what=self.label + what, found=str(found)))
 
     def expect(self, what: str, found: object, goal: str, passed: bool) -> None:
         """Hold a figure against its goal."""
-        self.checks.append(Check(what=what, found=str(found), goal=goal, passed=passed))
+        self.checks.append(Check(what=self.label + what, found=str(found), goal=goal, passed=passed))
 
     def expect_none(self, what: str, found: Sequence[object]) -> None:
         """Expect that something never happened; shows how often it did, and the first of it."""
