@@ -34,7 +34,7 @@ def warn(message: str) -> None:
 
 
 def warn_cut(name: str, kept: int) -> None:
-    """Warn of a text of which the model got its first tokens alone."""
+    """Warn of a text that was cut to its first tokens."""
     warn(f"{name}: too long for the model, cut to {kept} tokens")
 
 
