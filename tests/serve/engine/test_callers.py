@@ -36,8 +36,8 @@ def test_a_caller_is_light_only_beside_a_heavy_one() -> None:
     assert not callers.is_light("few")
 
 
-@pytest.mark.parametrize(("beam_size", "most"), [(4, 23), (5, 18), (64, 1)])
-def test_a_light_caller_has_few_sentences_or_one_with_a_wide_beam(beam_size: int, most: int) -> None:
+@pytest.mark.parametrize(("beam_size", "most"), [(4, 5), (5, 4), (16, 1)])
+def test_a_light_caller_has_few_sentences_or_one_with_a_wider_beam(beam_size: int, most: int) -> None:
     callers = Callers(EngineLimits())
     callers.arrived(heavy_work("many"), NOW)
     callers.arrived([sentence("few", beam_size=beam_size) for _ in range(most)], NOW)
