@@ -82,7 +82,7 @@ def test_objects_that_were_frozen_before_stay_frozen() -> None:
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
 def test_free_memory_between_objects_in_use_is_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once after it became free, and not again."""
+    """After it became free, with the objects in cycles, and then not again."""
     trims = list[int]()
     function = process_memory._glibc_function
 
@@ -119,12 +119,15 @@ def test_free_memory_between_objects_in_use_is_given_back(monkeypatch: pytest.Mo
         objects = [bytes(20_000) for _ in range(5000)]
         wait_for_looks(SETTLED)
         taken = resident_bytes()
-        del objects[::2], objects[1::2]
+        cycle = Cycle()
+        in_cycle = weakref.ref(cycle)
+        del cycle, objects[::2], objects[1::2]
         until = time.monotonic() + HANG_S
         while resident_bytes() > taken - 40_000_000:
             assert time.monotonic() < until
             time.sleep(0.01)
         wait_for_looks(SETTLED)
+        assert in_cycle() is None
         before = len(trims)
         wait_for_looks(30)
         assert len(trims) == before
