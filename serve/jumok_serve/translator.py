@@ -14,8 +14,8 @@ from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
 from jumok_proto.text_options import TranslateOptions
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.engine.warm_up import WarmUp
 from jumok_serve.errors import BundleError
@@ -424,7 +424,7 @@ class Translator:
 
     def on_ready_change(self, tell: Callable[[], None]) -> None:
         """Set the callback for possible changes of `ready`, in an engine thread."""
-        self._engine.on_ready_change(tell)
+        self._engine.on_ready_change = tell
 
     def load(self) -> Load:
         """Return the numbers of waiting and running sentences."""

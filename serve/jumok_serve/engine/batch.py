@@ -9,8 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from jumok_serve.engine.cancellation import CancellationWatch
-from jumok_serve.engine.sentence import Sentence
+from jumok_serve.engine.sentence import CancellationWatch, Sentence
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.runtime.decoders import make_decoder
 from jumok_serve.runtime.graphs import Floats, Graphs, Integers

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from jumok_proto.errors import RateLimitedError
+from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.future import Future
-from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.rate_limit import RateLimiter
 

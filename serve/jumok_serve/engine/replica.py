@@ -3,13 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 from jumok_proto.errors import EngineFailedError, JumokError
-from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.capacity import Occupancy
-from jumok_serve.engine.encoder_batches import split_by_length
+from jumok_serve.engine.request_queue import RETRY_AFTER_S
 from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.scheduling_policy import ENGINE_FAILED
 from jumok_serve.engine.sentence import Decoded, Lane, Sentence
@@ -112,24 +113,17 @@ class Replica:
 
     def _take(self) -> bool:
         """Let sentences join as the scheduler decides; False if it is closed and nothing is left."""
-        occupied = Occupancy(self.batches.values())
-        if self._ahead:
-            fitting = self._scheduler.take_fitting(self._number, occupied, self._ahead)
-            self._join(fitting)
-            self._ahead = self._ahead[len(fitting) :]
-        taken: list[Sentence] | None
-        if self._ahead:
-            taken = self._scheduler.take_light(self._number)
-        else:
-            taken = self._scheduler.take(self._number, occupied)
-        if taken is None:
+        work = self._scheduler.next_work(self._number, Occupancy(self.batches.values()), self._ahead)
+        if work is None:
             return False
-        self._use(self._graphs_alone if self._scheduler.runs_alone(self._number) else self._graphs_shared)
-        if taken:
-            self._joining = taken
-            self._admit(taken, [] if self._ahead else self._scheduler.take_ahead(self._number, taken))
+        self._joining = [*work.taken, *work.ahead]
+        self._join(work.ready)
+        self._ahead = self._ahead[len(work.ready) :]
+        self._use(self._graphs_alone if work.alone else self._graphs_shared)
+        if work.taken:
+            self._admit(work.taken, work.ahead)
         # Only the scheduler knows which of two sets of sessions the next step runs on.
-        self._unchanged = not (taken or self._ahead) and self._graphs_alone is self._graphs_shared
+        self._unchanged = not (work.taken or self._ahead) and self._graphs_alone is self._graphs_shared
         return True
 
     def _step_all(self) -> None:
@@ -207,7 +201,6 @@ class Replica:
 
     def _admit(self, taken: list[Sentence], ahead: list[Sentence]) -> None:
         """Encode sentences that join now, and those encoded ahead."""
-        self._joining = [*taken, *ahead]
         order = {sentence: number for number, sentence in enumerate(self._joining)}
         encoded = set()
         for lane in sorted({sentence.lane for sentence in self._joining}, key=lambda lane: not lane[1]):
@@ -304,3 +297,46 @@ class Replica:
         if abandoned:
             sentence.abandon(Stage.DECODE, self.counters, now)
         return abandoned
+
+
+CALL_TOKENS = 24
+"""Fixed cost of an encoder call, in tokens: 12 to 19 on an idle machine (width 256 and 512, int8 and fp32). Between
+decoder steps, which fill the caches, it is higher: of 16, 24, 32 and 48, 24 and 32 were fastest (width 256)."""
+
+MAX_CALL_TOKENS = 512
+"""Most tokens of a call, padding included: beyond it a token costs no less, from 1,000 on more, and memory grows."""
+
+
+def split_by_length(sentences: Sequence[Sentence]) -> list[list[Sentence]]:
+    """Split sentences into encoder batches at the lowest cost, shortest sentences first.
+
+    A batch costs the tokens of its sentences, padded to the longest, plus `CALL_TOKENS`. In order of length, the
+    batches of the cheapest split are runs, so dynamic programming finds it. A batch of more than `MAX_CALL_TOKENS` is
+    cut into equal parts, if it has several sentences.
+    """
+    by_length: dict[int, list[Sentence]] = defaultdict(list)
+    for sentence in sentences:
+        by_length[len(sentence.source_ids)].append(sentence)
+    lengths = sorted(by_length)
+    cheapest = [0]  # cost of the split of the first n lengths
+    starts = [0]  # start of its last batch
+    for end, longest in enumerate(lengths, 1):
+        rows = 0
+        best, best_start = cheapest[end - 1] + CALL_TOKENS + longest * len(by_length[longest]), end - 1
+        for start in range(end - 1, -1, -1):
+            rows += len(by_length[lengths[start]])
+            cost = cheapest[start] + CALL_TOKENS + rows * longest
+            if cost < best:
+                best, best_start = cost, start
+        cheapest.append(best)
+        starts.append(best_start)
+    bounds = [len(lengths)]
+    while bounds[-1]:
+        bounds.append(starts[bounds[-1]])
+    batches = []
+    for start, end in pairwise(reversed(bounds)):
+        batch = [sentence for length in lengths[start:end] for sentence in by_length[length]]
+        parts = min(len(batch), -(-len(batch) * lengths[end - 1] // MAX_CALL_TOKENS))
+        cuts = [len(batch) * part // parts for part in range(parts + 1)]
+        batches += [batch[first:last] for first, last in pairwise(cuts)]
+    return batches

@@ -5,11 +5,9 @@ import time
 from collections.abc import Callable, Sequence
 
 from jumok_proto.errors import UnavailableError
-from jumok_serve.engine.admission import RETRY_AFTER_S
-from jumok_serve.engine.capacity import Occupancy
-from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.engine.request_queue import Totals
-from jumok_serve.engine.scheduling_policy import SchedulingPolicy
+from jumok_serve.engine.capacity import EngineLimits, Occupancy
+from jumok_serve.engine.request_queue import RETRY_AFTER_S, Totals
+from jumok_serve.engine.scheduling_policy import SchedulingPolicy, Work
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import EngineCounters, Load
 
@@ -27,14 +25,14 @@ class Scheduler:
         self._closing = self._aborting = False
         self._closed = threading.Event()
         self.on_ready_change: Callable[[], None] = lambda: None
-        """Called by replicas if `ready` may have changed."""
+        """Called by replicas, in their threads, if `ready` may have changed; must not block."""
 
     @property
-    def counters(self) -> EngineCounters:
+    def queue_counters(self) -> EngineCounters:
         """Counters of sentences abandoned in the queue."""
         return self._policy.counters
 
-    def add(self, sentences: Sequence[Sentence]) -> None:
+    def submit(self, sentences: Sequence[Sentence]) -> None:
         """Append sentences to the queue, all or none.
 
         Raises:
@@ -52,13 +50,13 @@ class Scheduler:
             self._wake_replicas()  # which wakes the next if it leaves sentences
 
     def check_room(self, sentences: int, caller: str) -> None:
-        """Refuse this many sentences if `add` would, before their tokens are known."""
+        """Refuse this many sentences if `submit` would, before their tokens are known."""
         with self._lock:
             self._check_open()
             self._policy.check_room(Totals(sentences), caller, time.monotonic())
 
     def check_work(self, most: int) -> None:
-        """Refuse a request that may take this many row steps, if `add` would; takes no lock."""
+        """Refuse a request that may take this many row steps, if `submit` would; takes no lock."""
         self._policy.check_work(most)
 
     def charge(self, caller: str, work: int) -> None:
@@ -94,14 +92,17 @@ class Scheduler:
         with self._lock:
             return self._policy.load()
 
-    def take(self, replica: int, occupied: Occupancy) -> list[Sentence] | None:
-        """Return the sentences that a replica admits now; blocks while idle.
+    def next_work(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence] = ()) -> Work | None:
+        """Return what a replica does next; blocks while it decodes nothing and there is nothing to do.
 
-        The replica has none encoded ahead.
+        A few sentences take almost as long to encode as several, and with beams only a few fit at once: therefore some
+        are encoded ahead, at most 1 / `AHEAD_SHARE` of the queue for all replicas, in the order of arrival, and none if
+        some replica has capacity for the first. While some of them wait, a replica takes only light sentences.
 
         Args:
             replica: number of the replica, from 0.
-            occupied: sentences that it decodes; those taken are added.
+            occupied: sentences that it decodes; those that join are added.
+            ahead: sentences that it has encoded ahead, in the order of arrival.
 
         Returns:
             Sentences in the order of arrival, maybe none if the replica decodes others. None: the scheduler is closed,
@@ -111,66 +112,17 @@ class Scheduler:
             UnavailableError: the scheduler was closed without drain.
         """
         with self._lock:
-            self._policy.occupy(replica, occupied)
             decoding = occupied.busy
-            taken = self._policy.take(replica, time.monotonic())
+            work = self._policy.next_work(replica, occupied, ahead, time.monotonic())
             self._wake_replicas()
-            while not (taken or decoding or (self._closing and not self._policy.queue)):
+            while not (work.joins or decoding or self._is_over(ahead)):
                 self._wait()
-                taken = self._policy.take(replica, time.monotonic())
-                if taken or self._closing:  # otherwise idle replicas would wake each other forever
+                work = self._policy.next_work(replica, occupied, ahead, time.monotonic())
+                if work.joins or self._closing:  # otherwise idle replicas would wake each other forever
                     self._wake_replicas()
-            if decoding:
+            if decoding or ahead:
                 self._check_not_aborting()
-            return taken if taken or decoding else None
-
-    def take_ahead(self, replica: int, taken: Sequence[Sentence]) -> list[Sentence]:
-        """Return sentences to encode with those `taken`, ahead of free capacity.
-
-        A few sentences take almost as long to encode as several, and with beams only a few fit at once.
-
-        Returns:
-            The replica's part of 1 / `AHEAD_SHARE` of the queue at most, in the order of arrival. None of them if some
-            replica has capacity for the first.
-        """
-        with self._lock:
-            return self._policy.take_ahead(replica, taken, time.monotonic())
-
-    def take_fitting(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence]) -> list[Sentence]:
-        """Return a replica's sentences encoded ahead that it has capacity for.
-
-        Blocks until there are some, if the replica decodes nothing.
-
-        Args:
-            occupied: sentences that it decodes; those taken are added.
-            ahead: sentences encoded ahead, in the order of arrival.
-
-        Raises:
-            UnavailableError: the scheduler was closed without drain.
-        """
-        with self._lock:
-            self._policy.occupy(replica, occupied, ahead)
-            decoding = occupied.busy
-            fitting = self._policy.take_fitting(replica, time.monotonic())
-            self._wake_replicas()
-            while not (fitting or decoding or self._aborting):
-                self._wait()
-                fitting = self._policy.take_fitting(replica, time.monotonic())
-            self._check_not_aborting()
-            return fitting
-
-    def take_light(self, replica: int) -> list[Sentence]:
-        """Return the light sentences that a replica admits beside those that it has encoded ahead.
-
-        They are added to the sentences that it decodes, as the last call has recorded them.
-        """
-        with self._lock:
-            return self._policy.take_light(replica, time.monotonic())
-
-    def runs_alone(self, replica: int) -> bool:
-        """True if no other replica decodes or will take waiting sentences."""
-        with self._lock:
-            return self._policy.runs_alone(replica)
+            return work if work.joins or decoding else None
 
     def set_aside(self, replica: int) -> None:
         """Give no more sentences to a failed replica."""
@@ -196,7 +148,7 @@ class Scheduler:
         """Wait; True if the scheduler was closed in time."""
         return self._closed.wait(timeout_s)
 
-    def close(self, *, drain: bool) -> list[Sentence]:
+    def stop(self, *, drain: bool) -> list[Sentence]:
         """Accept no more sentences; without `drain` return all waiting ones."""
         with self._lock:
             self._closing = True
@@ -206,6 +158,10 @@ class Scheduler:
                 return []
             self._aborting = True
             return self._policy.queue.clear()
+
+    def _is_over(self, ahead: Sequence[Sentence]) -> bool:
+        """True if an idle replica has nothing to wait for."""
+        return self._aborting if ahead else self._closing and not self._policy.queue
 
     def _check_open(self) -> None:
         if self._closing:

@@ -2,15 +2,13 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 from jumok_proto.errors import EngineFailedError
-from jumok_serve.engine.admission import RESERVE_SHARE, AdmissionPolicy
 from jumok_serve.engine.callers import Callers
-from jumok_serve.engine.cancellation import CancellationWatch
-from jumok_serve.engine.capacity import Capacity, Occupancy, TotalOccupancy
-from jumok_serve.engine.limits import EngineLimits
-from jumok_serve.engine.request_queue import RequestQueue, Totals
-from jumok_serve.engine.sentence import Sentence
+from jumok_serve.engine.capacity import Capacity, EngineLimits, Occupancy, TotalOccupancy
+from jumok_serve.engine.request_queue import RESERVE_SHARE, AdmissionPolicy, RequestQueue, Totals
+from jumok_serve.engine.sentence import CancellationWatch, Sentence
 from jumok_serve.engine.statistics import EngineCounters, Load, Stage
 
 SWEEP_INTERVAL_S = 0.05
@@ -46,6 +44,27 @@ AHEAD_SHARE = 4
 """At most this part (1/4) of the waiting sentences is encoded before there is capacity; each stays with its replica.
 
 With a model of 6 MiB, 1,000 sentences became 5 % faster at beam size 4, where few fit at once, and no slower at 1."""
+
+
+class Work(NamedTuple):
+    """What a replica does next.
+
+    Attributes:
+        ready: sentences encoded ahead that join now, the first of them.
+        taken: sentences that join once they are encoded.
+        ahead: sentences to encode with these, which join later.
+        alone: True if no other replica decodes or will take waiting sentences.
+    """
+
+    ready: list[Sentence]
+    taken: list[Sentence]
+    ahead: list[Sentence]
+    alone: bool
+
+    @property
+    def joins(self) -> bool:
+        """True if sentences join."""
+        return bool(self.ready or self.taken)
 
 
 class SchedulingPolicy:
@@ -88,7 +107,7 @@ class SchedulingPolicy:
         self._next_sweep = 0.0
 
     def admit(self, sentences: Sequence[Sentence], now: float) -> None:
-        """Append sentences of one caller to the queue, all or none; raises as `Scheduler.add`."""
+        """Append sentences of one caller to the queue, all or none; raises as `Scheduler.submit`."""
         self.check_work(sum(sentence.plan.most_work for sentence in sentences))
         caller, more = sentences[0].caller if sentences else "", Totals.of(sentences)
         self.check_room(more, caller, now)
@@ -99,7 +118,7 @@ class SchedulingPolicy:
         self._watch.watch(sentences)
 
     def check_work(self, most: int) -> None:
-        """Refuse a request that may take more row steps than one may; raises as `Scheduler.add`."""
+        """Refuse a request that may take more row steps than one may; raises as `Scheduler.submit`."""
         self._admission.check_work(most)
 
     def charge(self, caller: str, work: int, now: float) -> None:
@@ -108,7 +127,7 @@ class SchedulingPolicy:
         self._callers.charge(caller, work, now)
 
     def check_room(self, more: Totals, caller: str, now: float) -> None:
-        """Check that more sentences of a caller may wait; raises as `Scheduler.add`."""
+        """Check that more sentences of a caller may wait; raises as `Scheduler.submit`."""
         if not self.ready:
             wait_s = min(self._retry_at.values()) - now
             raise EngineFailedError(ENGINE_FAILED, retry_after_s=max(MIN_RETRY_AFTER_S, wait_s))
@@ -135,6 +154,15 @@ class SchedulingPolicy:
     def occupy(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence] = ()) -> None:
         """Record the sentences that a replica decodes, and has encoded ahead."""
         self._occupied[replica], self._ahead[replica] = occupied, ahead
+
+    def next_work(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence], now: float) -> Work:
+        """Take what a replica does next; see `Scheduler.next_work`."""
+        self.occupy(replica, occupied, ahead)
+        ready = self.take_fitting(replica, now) if ahead else []
+        waits = len(ready) < len(ahead)
+        taken = self.take_light(replica, now) if waits else self.take(replica, now)
+        alone = self.runs_alone(replica)
+        return Work(ready, taken, self.take_ahead(replica, taken, now) if taken and not waits else [], alone)
 
     def take(self, replica: int, now: float) -> list[Sentence]:
         """Take from the queue, in order, the sentences a replica admits now."""

@@ -1,7 +1,8 @@
 """A sentence on its way through the engine, and its outcome."""
 
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -148,3 +149,34 @@ class Sentence:
     def fail(self, error: Exception) -> None:
         """Fail the future, unless it is done."""
         self.future.set_exception(error)
+
+
+class CancellationWatch:
+    """Notes cancellations, and the first deadline.
+
+    Futures keep this object alive. It keeps nothing else alive, so futures keep neither batches nor queues.
+    """
+
+    def __init__(self) -> None:
+        self._cancelled = False
+        self._first_deadline = math.inf
+
+    def watch(self, sentences: Iterable[Sentence]) -> None:
+        """Watch more sentences."""
+        for one in sentences:
+            one.future.add_cancel_callback(self._note)
+            if one.deadline is not None:
+                self._first_deadline = min(self._first_deadline, one.deadline)
+
+    def triggered(self, now: float) -> bool:
+        """True after a cancellation since `reset`, or after the first deadline."""
+        return self._cancelled or now > self._first_deadline
+
+    def reset(self, sentences: Iterable[Sentence], now: float) -> None:
+        """Reset before a scan of all work; later cancellations trigger again."""
+        self._cancelled = False
+        deadlines = (one.deadline for one in sentences if one.deadline is not None and one.deadline >= now)
+        self._first_deadline = min(deadlines, default=math.inf)
+
+    def _note(self) -> None:
+        self._cancelled = True

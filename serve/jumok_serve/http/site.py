@@ -16,7 +16,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from jumok_proto.errors import InternalError, JumokError, UnavailableError
-from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.request_queue import RETRY_AFTER_S
 from jumok_serve.http.backend import Backend, Sender
 from jumok_serve.http.errors import describe
 from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, text_field

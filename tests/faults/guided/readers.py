@@ -15,9 +15,9 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_serve.bundle.bundle import Bundle, read_manifest
 from jumok_serve.bundle.describe import as_json, describe
-from jumok_serve.engine.admission import AdmissionPolicy
+from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.request_queue import AdmissionPolicy
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.manifest import Manifest

@@ -4,7 +4,7 @@ import pytest
 
 from jumok_proto.errors import RateLimitedError
 from jumok_serve.engine.callers import LIGHT_WORK, PRESENCE_S, Callers
-from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options

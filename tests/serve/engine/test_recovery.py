@@ -184,7 +184,7 @@ def test_a_failure_without_any_text_is_not_retried_at_once(
         def fail(*_: object) -> None:
             raise RuntimeError("no memory for a list, say")
 
-        patched.setattr(Scheduler, "take", fail)
+        patched.setattr(Scheduler, "next_work", fail)
         with pytest.raises(EngineFailedError):  # wakes it
             translator.translate("A dog runs.", min_length=8)
         for _ in range(3):

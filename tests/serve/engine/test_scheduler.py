@@ -2,15 +2,14 @@
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pytest
 
 from jumok_proto.errors import UnavailableError
-from jumok_serve.engine.capacity import Occupancy
-from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.capacity import EngineLimits, Occupancy
 from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.scheduling_policy import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
@@ -24,29 +23,35 @@ def closed_at_last(scheduler: Scheduler) -> Iterator[None]:
     try:
         yield
     finally:
-        scheduler.close(drain=False)
+        scheduler.stop(drain=False)
+
+
+def take(scheduler: Scheduler, replica: int, decoding: Sequence[Sentence] = ()) -> list[Sentence] | None:
+    """Take the sentences that a replica with nothing encoded ahead admits beside those that it decodes."""
+    work = scheduler.next_work(replica, occupied(decoding))
+    return None if work is None else work.taken
 
 
 def test_a_sentence_wakes_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler(EngineLimits(max_alone_rows=1), 3)
     looked = threading.Semaphore(0)
     looks: list[int] = []
-    take = SchedulingPolicy.take
+    take_of_policy = SchedulingPolicy.take
 
     def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
         looks.append(replica)
         looked.release()
-        return take(policy, replica, now)
+        return take_of_policy(policy, replica, now)
 
     monkeypatch.setattr(SchedulingPolicy, "take", noted)
     only = sentence()
     with ThreadPoolExecutor(3) as replicas, closed_at_last(scheduler):
-        taking = [replicas.submit(scheduler.take, number, Occupancy()) for number in range(3)]
+        taking = [replicas.submit(take, scheduler, number) for number in range(3)]
         for _ in taking:
             assert looked.acquire(timeout=HANG_S)
         scheduler.load()  # takes the lock, so all three are asleep now
-        scheduler.add([only])
-        scheduler.close(drain=True)
+        scheduler.submit([only])
+        scheduler.stop(drain=True)
         assert sorted(str(one.result(HANG_S)) for one in taking) == sorted(["None", "None", str([only])])
     assert len(looks) == 3 + 3  # none woke to find nothing
 
@@ -55,31 +60,31 @@ def test_a_sentence_wakes_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_replica_that_worked_last_wakes_first(monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]) -> None:
     scheduler = Scheduler(EngineLimits(max_alone_rows=1), 3)
     looked = threading.Semaphore(0)
-    take = SchedulingPolicy.take
+    take_of_policy = SchedulingPolicy.take
 
     def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
         looked.release()
-        return take(policy, replica, now)
+        return take_of_policy(policy, replica, now)
 
     monkeypatch.setattr(SchedulingPolicy, "take", noted)
     with ThreadPoolExecutor(3) as replicas, closed_at_last(scheduler):
         taking = {}
         for number in order:
-            taking[number] = replicas.submit(scheduler.take, number, Occupancy())
+            taking[number] = replicas.submit(take, scheduler, number)
             assert looked.acquire(timeout=HANG_S)
             scheduler.load()  # takes the lock, so the replica is asleep now
         for number in reversed(order):
             only = sentence()
-            scheduler.add([only])
+            scheduler.submit([only])
             assert taking[number].result(HANG_S) == [only]
 
 
 def test_several_sentences_wake_several_replicas() -> None:
     scheduler = Scheduler(EngineLimits(max_alone_rows=1), 3)
     with ThreadPoolExecutor(3) as replicas, closed_at_last(scheduler):
-        taking = [replicas.submit(scheduler.take, number, Occupancy()) for number in range(3)]
+        taking = [replicas.submit(take, scheduler, number) for number in range(3)]
         sentences = [sentence() for _ in range(9)]
-        scheduler.add(sentences)
+        scheduler.submit(sentences)
         taken = [one.result(HANG_S) or [] for one in taking]
     assert [len(one) for one in taken] == [3, 3, 3]
     assert {id(one) for part in taken for one in part} == set(map(id, sentences))
@@ -88,44 +93,44 @@ def test_several_sentences_wake_several_replicas() -> None:
 def test_a_scheduler_is_quiet_while_it_is_open_and_no_sentence_waits() -> None:
     scheduler = Scheduler(EngineLimits(), 1)
     assert scheduler.is_quiet
-    scheduler.add([sentence()])
+    scheduler.submit([sentence()])
     assert not scheduler.is_quiet
-    scheduler.take(0, Occupancy())
+    take(scheduler, 0)
     assert scheduler.is_quiet
-    scheduler.close(drain=True)
+    scheduler.stop(drain=True)
     assert not scheduler.is_quiet
 
 
 def test_closing_ends_idle_replicas_once_the_queue_is_empty() -> None:
     scheduler = Scheduler(EngineLimits(max_batch_tokens=1, max_alone_rows=1), 2)
     first, second = sentence(), sentence()
-    scheduler.add([first, second])
-    assert scheduler.take(0, Occupancy()) == [first]
+    scheduler.submit([first, second])
+    assert take(scheduler, 0) == [first]
     with ThreadPoolExecutor(1) as idle:
-        waiting = idle.submit(scheduler.take, 1, Occupancy())  # there is no room beside the first
-        assert scheduler.close(drain=True) == []
+        waiting = idle.submit(take, scheduler, 1)  # there is no room beside the first
+        assert scheduler.stop(drain=True) == []
         with pytest.raises(UnavailableError, match="being stopped"):
-            scheduler.add([sentence()])
-        assert scheduler.take(0, occupied([first])) == []
-        taken = scheduler.take(0, Occupancy())
+            scheduler.submit([sentence()])
+        assert take(scheduler, 0, [first]) == []
+        taken = take(scheduler, 0)
         other = waiting.result(HANG_S) if taken is None else None
         assert [taken, other].count([second]) == 1
-        assert scheduler.take(0 if taken else 1, Occupancy()) is None
+        assert take(scheduler, 0 if taken else 1) is None
         assert waiting.result(HANG_S) in (None, [second])
 
 
 def test_closing_without_draining_returns_waiting_sentences_and_stops_replicas() -> None:
     scheduler = Scheduler(EngineLimits(max_batch_tokens=1, max_alone_rows=1), 2)
     first, *others = sentences = [sentence() for _ in range(4)]
-    scheduler.add(sentences)
-    assert scheduler.take(0, Occupancy()) == [first]
+    scheduler.submit(sentences)
+    assert take(scheduler, 0) == [first]
     with ThreadPoolExecutor(1) as idle:
-        waiting = idle.submit(scheduler.take, 1, Occupancy())
-        assert scheduler.close(drain=False) == others
+        waiting = idle.submit(take, scheduler, 1)
+        assert scheduler.stop(drain=False) == others
         assert waiting.result(HANG_S) is None
     with pytest.raises(UnavailableError, match="was stopped"):
-        scheduler.take(0, occupied([first]))
-    assert scheduler.take(0, Occupancy()) is None
+        take(scheduler, 0, [first])
+    assert take(scheduler, 0) is None
     assert (scheduler.load().queued_requests, scheduler.load().rows) == (0, 0)
 
 
@@ -144,18 +149,12 @@ def test_every_sentence_is_taken_once_in_order_and_within_bounds(replicas: int) 
         mine = decoded[number]
         ahead: list[Sentence] = []
         while True:
-            occupancy = occupied(mine)
-            taken: list[Sentence] | None
-            if ahead:
-                taken = scheduler.take_fitting(number, occupancy, ahead)
-                ahead = ahead[len(taken) :]
-            else:
-                taken = scheduler.take(number, occupancy)
-                if taken:
-                    ahead = scheduler.take_ahead(number, taken)
-                    counts.append(len(ahead))
-            if taken is None:
+            work = scheduler.next_work(number, occupied(mine), ahead)
+            if work is None:
                 return
+            taken = [*work.ready, *work.taken]
+            ahead = [*ahead[len(work.ready) :], *work.ahead]
+            counts.append(len(work.ahead))
             with together:
                 mine.extend(taken)
                 # The scheduler has already counted what others take meanwhile; this sum has not.
@@ -175,8 +174,8 @@ def test_every_sentence_is_taken_once_in_order_and_within_bounds(replicas: int) 
                 for _ in range(generator.randint(1, 8))
             ]
             sentences += some
-            scheduler.add(some)
-        scheduler.close(drain=True)
+            scheduler.submit(some)
+        scheduler.stop(drain=True)
         for one in running:
             one.result(HANG_S)
     assert {id(one) for one in order} == {id(one) for one in sentences}
@@ -190,20 +189,22 @@ def test_every_sentence_is_taken_once_in_order_and_within_bounds(replicas: int) 
 def test_sentences_encoded_ahead_wait_for_other_replicas_or_the_end() -> None:
     scheduler = Scheduler(EngineLimits(max_batch_tokens=32, max_alone_rows=1), 2)
     long, ahead = sentence(32), [sentence(), sentence()]
-    scheduler.add([long])
-    assert scheduler.take(0, Occupancy()) == [long]
+    scheduler.submit([long])
+    assert take(scheduler, 0) == [long]
     with ThreadPoolExecutor(2) as idle:
-        waiting = idle.submit(scheduler.take_fitting, 1, Occupancy(), ahead)
-        assert scheduler.take(0, occupied([long])) == []
-        other = idle.submit(scheduler.take, 0, Occupancy())  # the long one is done, and none waits
-        assert waiting.result(HANG_S) == ahead
-        assert scheduler.close(drain=True) == []
+        waiting = idle.submit(scheduler.next_work, 1, Occupancy(), ahead)
+        assert take(scheduler, 0, [long]) == []
+        other = idle.submit(take, scheduler, 0)  # the long one is done, and none waits
+        work = waiting.result(HANG_S)
+        assert work is not None
+        assert work.ready == ahead
+        assert scheduler.stop(drain=True) == []
         assert other.result(HANG_S) is None
         scheduler = Scheduler(EngineLimits(max_batch_tokens=32, max_alone_rows=1), 2)
-        scheduler.add([long])
-        assert scheduler.take(0, Occupancy()) == [long]
-        waiting = idle.submit(scheduler.take_fitting, 1, Occupancy(), ahead)
-        assert scheduler.close(drain=False) == []
+        scheduler.submit([long])
+        assert take(scheduler, 0) == [long]
+        waiting = idle.submit(scheduler.next_work, 1, Occupancy(), ahead)
+        assert scheduler.stop(drain=False) == []
         with pytest.raises(UnavailableError, match="was stopped"):
             waiting.result(HANG_S)
 
@@ -212,20 +213,20 @@ def test_idle_replicas_without_capacity_do_not_wake_each_other(monkeypatch: pyte
     scheduler = Scheduler(EngineLimits(max_batch_tokens=48, max_alone_rows=1), 3)
     long, waiting = sentence(48), sentence()
     looks: list[int] = []
-    take = SchedulingPolicy.take
+    take_of_policy = SchedulingPolicy.take
 
     def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
         looks.append(replica)
-        return take(policy, replica, now)
+        return take_of_policy(policy, replica, now)
 
-    scheduler.add([long])
-    assert scheduler.take(0, Occupancy()) == [long]
-    scheduler.add([waiting])
+    scheduler.submit([long])
+    assert take(scheduler, 0) == [long]
+    scheduler.submit([waiting])
     monkeypatch.setattr(SchedulingPolicy, "take", noted)
     with ThreadPoolExecutor(2) as idle:
-        others = [idle.submit(scheduler.take, number, Occupancy()) for number in (1, 2)]
+        others = [idle.submit(take, scheduler, number) for number in (1, 2)]
         for _ in range(100_000):
             scheduler.load()
-        assert scheduler.close(drain=False) == [waiting]
+        assert scheduler.stop(drain=False) == [waiting]
         assert [other.result(HANG_S) for other in others] == [None, None]
     assert len(looks) <= 8

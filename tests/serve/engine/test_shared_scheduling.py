@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError, RateLimitedError
 from jumok_serve.engine.callers import LIGHT_WORK, PRESENCE_S
-from jumok_serve.engine.capacity import Occupancy
-from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.capacity import EngineLimits, Occupancy
 from jumok_serve.engine.request_queue import QUANTUM
 from jumok_serve.engine.scheduling_policy import (
     MAX_LIGHT_ROWS,

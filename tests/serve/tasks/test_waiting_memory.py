@@ -10,9 +10,8 @@ import pytest
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.engine.capacity import Occupancy
+from jumok_serve.engine.capacity import EngineLimits, Occupancy
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.limits import EngineLimits
 from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.sentence import SENTENCE_BYTES, TOKEN_BYTES
 from jumok_serve.search.options import DecodingOptions
@@ -29,16 +28,16 @@ HEAVY: list[dict[str, Any]] = [
 ]
 
 
-class WaitingEngine:
+class WaitingEngine(Scheduler):
     """An engine's queue, without replicas that take sentences."""
 
     def __init__(self, limits: EngineLimits) -> None:
-        self.scheduler = Scheduler(limits, replicas=1)
-        self.submit, self.check_room = self.scheduler.add, self.scheduler.check_room
+        super().__init__(limits, replicas=1)
 
     def take(self) -> int:
         """Take the first sentences that still wait; return their number."""
-        return len(self.scheduler.take(0, Occupancy()) or ())
+        work = self.next_work(0, Occupancy())
+        return 0 if work is None else len(work.taken)
 
 
 @pytest.fixture(scope="module")
@@ -91,4 +90,4 @@ def test_the_queue_is_bounded_in_bytes(model: TaskModel) -> None:
         submit(model, engine, 1, None, {})
     with pytest.raises(OverloadedError, match=rf"of at most {10 * SENTENCE_BYTES} bytes: no room for \d+ more"):
         submit(model, engine, 5, None, {})
-    assert engine.scheduler.load().queued_requests == 5
+    assert engine.load().queued_requests == 5

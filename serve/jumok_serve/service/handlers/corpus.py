@@ -13,8 +13,8 @@ from google.rpc import status_pb2
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from jumok_proto.results import Timings, Translation
-from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.future import Future
+from jumok_serve.engine.request_queue import RETRY_AFTER_S
 from jumok_serve.engine.sentence import Decoded
 from jumok_serve.service.handlers.requests import single_text_field_names
 from jumok_serve.service.handlers.waiting import LoopWakeups, submit_when_there_is_room

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol, cast
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.results import AppliedTerm, PivotTranslation, Timings, Translation
-from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.future import Future
+from jumok_serve.engine.request_queue import RETRY_AFTER_S
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.waiting import LoopWakeups, submit_when_there_is_room
 from jumok_serve.service.models.registry import ChosenModels, LoadedModel

@@ -32,7 +32,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.request_queue import RETRY_AFTER_S
 from jumok_serve.service.handlers.corpus import Corpus, Item, Result, Stream, Written
 from jumok_serve.service.handlers.detection import (
     LanguageDetection,

@@ -7,8 +7,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from jumok_proto.errors import OverloadedError, RateLimitedError
-from jumok_serve.engine.admission import RETRY_AFTER_S
 from jumok_serve.engine.future import Future
+from jumok_serve.engine.request_queue import RETRY_AFTER_S
 
 FIRST_RETRY_S = 0.05
 """Wait after a full queue, in seconds; doubles at each retry, up to RETRY_AFTER_S."""

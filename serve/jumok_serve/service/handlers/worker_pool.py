@@ -13,7 +13,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from jumok_proto.errors import OverloadedError
-from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.request_queue import RETRY_AFTER_S
 from jumok_serve.interrupts import TURN_S, interruptible
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.service.rpc.shares import OpenCalls

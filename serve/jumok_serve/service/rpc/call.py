@@ -23,7 +23,7 @@ from jumok_proto.errors import (
     UnauthenticatedError,
 )
 from jumok_proto.results import Timings, Translation
-from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.request_queue import RETRY_AFTER_S
 from jumok_serve.engine.statistics import REFUSAL_SECONDS, SECONDS, Histogram
 from jumok_serve.rate_limit import RateLimiter
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile

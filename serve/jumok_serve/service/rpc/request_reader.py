@@ -18,7 +18,7 @@ from jumok_proto.errors import (
     OverloadedError,
     UnavailableError,
 )
-from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.request_queue import RETRY_AFTER_S
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import current_peer
 from jumok_serve.service.rpc.shares import Arrival, ByteBudget

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from jumok_proto.errors import OverloadedError
-from jumok_serve.engine.admission import RETRY_AFTER_S
+from jumok_serve.engine.request_queue import RETRY_AFTER_S
 from jumok_serve.service.connections import received_bytes
 from jumok_serve.service.limits import ServiceLimits
 

@@ -18,8 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import jumok
 from jumok_proto.errors import OverloadedError
-from jumok_serve.engine.capacity import Occupancy
-from jumok_serve.engine.limits import EngineLimits
+from jumok_serve.engine.capacity import EngineLimits, Occupancy
 from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import Histogram
@@ -193,10 +192,12 @@ def test_labels_say_nothing_of_callers_or_contents() -> None:
 def test_texts_given_up_in_the_queue_are_counted_by_cause() -> None:
     queue = Scheduler(EngineLimits(), 1)
     left, waiting = (Sentence(source_ids=[5] * 8, plan=SearchPlan(make_options(), 2, ())) for _ in range(2))
-    queue.add([left, waiting])
+    queue.submit([left, waiting])
     left.future.cancel()
-    assert queue.take(0, Occupancy()) == [waiting]
-    assert dict(queue.counters.given_up) == {("queue", "cancelled"): 1}
+    work = queue.next_work(0, Occupancy())
+    assert work is not None
+    assert work.taken == [waiting]
+    assert dict(queue.queue_counters.given_up) == {("queue", "cancelled"): 1}
 
 
 def test_a_text_given_up_while_it_is_decoded_is_counted(tiny_bundle: Path) -> None:
