@@ -26,7 +26,7 @@ from jumok_serve.manifest.manifest import (
     VerificationReport,
 )
 from jumok_serve.manifest.parts import Provenance, TrainingData
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 
 ENGLISH = (
     "a man in a blue shirt is standing on a ladder .",

@@ -18,7 +18,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import Score, SpecialTokens
 from jumok_serve.manifest.parts import AlignmentHeads, AttentionHead, TrainingData
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 
 _SCORES: TypeAdapter[tuple[Score, ...]] = TypeAdapter(tuple[Score, ...])
 

@@ -33,6 +33,15 @@ WITHOUT_SPACES = frozenset({"zh", "yue", "wuu", "ja", "th", "lo", "km", "my", "b
 """Languages that write no space between words or sentences."""
 
 
+AUTO = "auto"
+"""Source language of texts whose language shall be detected."""
+
+
+def is_auto(language: str | None) -> bool:
+    """True if the language of texts shall be detected."""
+    return language is not None and language.casefold() == AUTO
+
+
 def tag_key(tag: str) -> str:
     """Return a tag in one spelling: without case, and with hyphens."""
     return tag.replace("_", "-").casefold()

@@ -49,7 +49,7 @@ class PieceVocabularyDescription(Part):
         special_tokens: tokens that are no text and decode to nothing, in the source's spelling.
         input_tokens: special tokens that a text may spell, such as ``<sep>``; they decode to nothing.
         leading_codes: True if a ``>>code<<`` that begins a text is a token.
-        clean_up_spaces: True to apply `jumok_serve.tokenizers.piece_vocabulary.clean_up_spaces` to decoded text.
+        clean_up_spaces: True to apply `jumok_serve.tokenizers.sentencepiece.clean_up_spaces` to decoded text.
     """
 
     kind: Literal["piece_vocabulary"] = "piece_vocabulary"
@@ -84,7 +84,7 @@ class TokenizerJsonDescription(Part):
         file: the tokenizer.json.
         source_vocab_size, target_vocab_size: the model's sizes, which may exceed the tokenizer's.
         input_tokens: special tokens that a text may spell, such as ``<extra_id_0>``; they decode to nothing.
-        clean_up_spaces: True to apply `jumok_serve.tokenizers.piece_vocabulary.clean_up_spaces` to decoded text.
+        clean_up_spaces: True to apply `jumok_serve.tokenizers.sentencepiece.clean_up_spaces` to decoded text.
     """
 
     kind: Literal["tokenizer_json"] = "tokenizer_json"

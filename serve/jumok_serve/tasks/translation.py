@@ -371,10 +371,11 @@ def submit_sources(
                 options = widened
             tokens = NO_TERMS if terms is None else terms.tokens
             progress = None if on_progress is None else Progress(on_progress)
+            allowed = model.shortlist_columns(source.token_ids, direction)
             sentence = Sentence(
                 source_ids=source.token_ids,
                 plan=SearchPlan(options, prompt[0], prefix, source.token_ids, tokens),
-                allowed_tokens=with_tokens(model.shortlist_columns(source.token_ids, direction), tokens),
+                allowed_tokens=allowed if terms is None else with_tokens(allowed, tokens),
                 deadline=parameters.deadline,
                 progress=progress,
                 caller=parameters.caller,

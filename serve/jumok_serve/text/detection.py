@@ -15,7 +15,6 @@ from jumok_serve.manifest.languages import Languages, primary_language
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
-AUTO: Final = "auto"
 """Source language of texts whose language is detected."""
 MAX_CHARACTERS: Final = 2000
 """Characters of a text that are looked at; 1 ms."""
@@ -31,11 +30,6 @@ _OTHER_NAMES: Final = {"nb": "no", "fil": "tl", "iw": "he", "prs": "fa", "in": "
 _TAG: Final = re.compile(r"<[^<>]*>")
 _loading = threading.Lock()
 _LETTER: Final = re.compile(r"[^\W\d_]")
-
-
-def is_auto(language: str | None) -> bool:
-    """True if the language of texts shall be detected."""
-    return language is not None and language.casefold() == AUTO
 
 
 def rank_languages(text: str, tags: Iterable[str]) -> list[DetectedLanguage]:

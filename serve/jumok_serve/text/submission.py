@@ -9,14 +9,12 @@ from jumok_proto.options import check_names
 from jumok_proto.results import Translation
 from jumok_proto.text_options import TranslateOptions, separate, separate_terms, splits_sentences
 from jumok_serve.errors import blamed_texts
-from jumok_serve.manifest.languages import Languages
+from jumok_serve.manifest.languages import Languages, is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder
-from jumok_serve.tasks.translation import PendingTexts, submit_texts
-from jumok_serve.text.detection import is_auto, translate_detected
-from jumok_serve.text.markup.translation import submit_documents
-from jumok_serve.text.sentence_translation import submit_sentences
+from jumok_serve.tasks.translation import PendingTexts
+from jumok_serve.text.detection import translate_detected
 from jumok_serve.text.terms import GlossaryStore, terminology
 from jumok_serve.tokenizers.input_processor import check_count, check_text, check_texts
 
@@ -117,10 +115,3 @@ def _stored(
         raise GlossariesUnavailableError("this translator keeps no glossaries: give it the parameter glossaries")
     direction = languages.direction(source or None, target or None)
     return store.terms("", name, direction.source, direction.target)
-
-
-def submit_function(parameters: TranslationParameters) -> Callable[..., PendingTexts]:
-    """Return the function that queues texts of this kind."""
-    if parameters.markup is not None:
-        return submit_documents
-    return submit_sentences if parameters.in_parts else submit_texts

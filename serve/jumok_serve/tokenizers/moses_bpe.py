@@ -12,7 +12,8 @@ from typing import Any, Self
 from jumok_serve.errors import ForeignCodeError
 from jumok_serve.manifest.tokenizers import MosesBPEDescription
 from jumok_serve.native import ForeignCode
-from jumok_serve.tokenizers.piece_vocabulary import checked_ids, ranges, read_vocabulary
+from jumok_serve.tokenizers.piece_vocabulary import read_vocabulary
+from jumok_serve.tokenizers.sentencepiece import checked_ids, ranges
 
 _MOSES = ForeignCode("sacremoses")
 _SEPARATOR = "@@"

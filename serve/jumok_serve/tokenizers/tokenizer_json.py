@@ -10,7 +10,7 @@ import tokenizers
 
 from jumok_serve.manifest.tokenizers import TokenizerJsonDescription
 from jumok_serve.native import ForeignCode
-from jumok_serve.tokenizers.piece_vocabulary import checked_ids, clean_up_spaces, stable_text
+from jumok_serve.tokenizers.sentencepiece import checked_ids, clean_up_spaces, stable_text
 
 _TOKENIZERS = ForeignCode("tokenizers")
 

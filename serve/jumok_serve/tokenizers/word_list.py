@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from jumok_serve.manifest.tokenizers import WordListDescription
-from jumok_serve.tokenizers.piece_vocabulary import checked_ids
+from jumok_serve.tokenizers.sentencepiece import checked_ids
 
 Unit = Literal["character", "word"]
 

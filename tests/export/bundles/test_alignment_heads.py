@@ -23,7 +23,7 @@ from jumok_serve.bundle.describe import describe
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.manifest.parts import AlignmentHeads, AttentionHead
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 from jumok_serve.translator import Translator
 from tests.support.reversing import GUIDED, sentences, translated
 

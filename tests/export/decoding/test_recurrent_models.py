@@ -21,7 +21,7 @@ from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 from tests.support.reference_search import Scores, reference_search
 from tests.support.search_cases import make_options
 

@@ -17,7 +17,7 @@ from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import Limits, SpecialTokens
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 
 
 def test_axes_are_those_of_the_contract(tiny_graphs: dict[str, Graph]) -> None:

@@ -24,7 +24,7 @@ from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages, SourceLanguage, TargetLanguage
 from jumok_serve.manifest.manifest import GenerationDefaults, TensorSpec
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 from tests.support.models.trained import committed, trace
 
 

@@ -10,7 +10,8 @@ import pytest
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, Translator
 from jumok_serve.tasks.unknown_words import aligned_words, replace_unknown, source_words
 from jumok_serve.tasks.word_alignment import token_places, words
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 from jumok_serve.tokenizers.word_list import WordListTokenizer
 from tests.support.growth import lines_run
 from tests.support.models.variants import edited, without

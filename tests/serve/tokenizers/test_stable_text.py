@@ -10,8 +10,8 @@ import sentencepiece
 from tokenizers import Tokenizer as Library
 from tokenizers import decoders, models
 
-from jumok_serve.tokenizers.piece_vocabulary import clean_up_spaces, stable_text
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer, clean_up_spaces, stable_text
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 from jumok_serve.tokenizers.tokenizer_json import TokenizerJson
 
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]

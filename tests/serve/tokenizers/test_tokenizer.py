@@ -14,7 +14,8 @@ import tokenizers
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.tokenizers.input_processor import check_text
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, load_tokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
+from jumok_serve.tokenizers.tokenizer import load_tokenizer
 from jumok_serve.tokenizers.tokenizer_json import MAX_LOCKED, TokenizerJson
 
 PAD, UNK, START, EOS = range(4)

@@ -9,7 +9,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages, SourceLanguage, TargetLanguage
 from jumok_serve.tokenizers.input_processor import InputProcessor, LanguageCodes
 from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 
 CODES = (">>deu<<", ">>fra<<", "__ko__", "jpn_Jpan", "</s>", "<unk>")
 

@@ -28,7 +28,7 @@ from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabular
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 from tests.support.checkpoints.marian_folders import trained_parameters, write_student
 from tests.support.data import MODELS, Sentences, read_sentences
 from tests.support.reversing import train_reversing

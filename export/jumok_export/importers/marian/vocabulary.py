@@ -9,7 +9,8 @@ from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.language_codes import MARIAN_CODE
 from jumok_serve.files import UnusableFileError, read_file
 from jumok_serve.tokenizers.piece_vocabulary import PieceVocabularyTokenizer
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer, Tokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 END, UNKNOWN = "</s>", "<unk>"
 MOST_BYTES = 2**28

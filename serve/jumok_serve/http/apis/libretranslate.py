@@ -23,7 +23,7 @@ from jumok_serve.http.backend import DETECT, TRANSLATE, Directions
 from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
 from jumok_serve.http.requests import JSON, Fields, number_field, parse_form, text_field, texts_field
 from jumok_serve.http.site import Dialect, Incoming, Site, bearer, route
-from jumok_serve.text.detection import is_auto
+from jumok_serve.manifest.languages import is_auto
 
 KEY = "api_key"
 """Field of query string or body that may have the key."""

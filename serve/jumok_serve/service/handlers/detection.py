@@ -12,11 +12,12 @@ from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.translation_pb2 import CorpusSettings, TranslateTextRequest, TranslateTextResponse
 from jumok_serve.engine.future import Future
 from jumok_serve.errors import blamed_texts
+from jumok_serve.manifest.languages import is_auto
 from jumok_serve.service.handlers.requests import TranslationMessage
 from jumok_serve.service.handlers.worker_pool import Pieces, WorkerPool
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.tasks.translation import Pending
-from jumok_serve.text.detection import MAX_CHARACTERS, detect_source, group_by_language, is_auto, rank_languages
+from jumok_serve.text.detection import MAX_CHARACTERS, detect_source, group_by_language, rank_languages
 from jumok_serve.tokenizers.input_processor import check_count
 
 Message = TypeVar("Message", bound=TranslationMessage)
@@ -56,14 +57,14 @@ class LanguageDetection:
 
     async def of_item(self, request: TranslationMessage, text: str) -> DetectedLanguage | None:
         """Return the language of a text, or None if it is not to be detected; raises as `of_request`."""
-        if not detects(request):
+        if not is_auto(request.source_language_code):
             return None
         (detected,) = await self.of_request(request, [text])
         return detected
 
     def example(self, settings: CorpusSettings) -> CorpusSettings:
         """Return settings that an item may have; raises as `of_request`."""
-        if not detects(settings):
+        if not is_auto(settings.source_language_code):
             return settings
         sources = self._models.sources_into(settings.model, settings.target_language_code)
         changed = with_source(settings, sources[0])
@@ -79,11 +80,6 @@ class LanguageDetection:
             return results
 
         return await self._pool.finish(pieces())
-
-
-def detects(request: TranslationMessage) -> bool:
-    """True if the languages of a request's texts shall be detected."""
-    return is_auto(request.source_language_code)
 
 
 def with_source(request: Message, language: str) -> Message:

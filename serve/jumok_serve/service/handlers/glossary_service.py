@@ -115,10 +115,8 @@ class GlossaryService:
         return await _in_thread(self._store, work)
 
 
-async def stored_terms(
-    store: GlossaryStore | None, chosen: ChosenModels, request: TranslationMessage
-) -> Glossary | None:
-    """Return the stored glossary that a request names, or None.
+async def stored_terms(store: GlossaryStore | None, chosen: ChosenModels, request: TranslationMessage) -> Glossary:
+    """Return the stored glossary that a request names.
 
     Raises:
         GlossaryNotFoundError: the caller has no such glossary.
@@ -126,8 +124,6 @@ async def stored_terms(
         GlossariesUnavailableError: the server keeps no glossaries, or cannot use their folder.
     """
     name = request.glossary.stored
-    if not name:
-        return None
     source, target = chosen.languages(request.source_language_code, request.target_language_code)
     return await _in_thread(store, lambda known, owner: known.terms(owner, name, source, target))
 

@@ -33,10 +33,10 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextResponse,
 )
 from jumok_serve.engine.request_queue import RETRY_AFTER_S
+from jumok_serve.manifest.languages import is_auto
 from jumok_serve.service.handlers.corpus import Corpus, Item, Result, Stream, Written
 from jumok_serve.service.handlers.detection import (
     LanguageDetection,
-    detects,
     translate_by_language,
     with_confidence,
     with_source,
@@ -97,7 +97,7 @@ class TranslationService:
     async def TranslateText(self, request: TranslateTextRequest, call: Call) -> TranslateTextResponse:  # noqa: N802
         """Translate all texts, or fail; cancellation frees the rows."""
         check_request(request)
-        if not detects(request):
+        if not is_auto(request.source_language_code):
             return await self._translate(request, call)
         self._limits.check_num_texts(len(request.contents))
         detected = await self._detection.of_request(request, request.contents)
@@ -223,7 +223,7 @@ class TranslationService:
             parsed = await self._parse(chosen, example, call)
         self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
 
-        parsed_for = {} if detects(settings) else {settings.source_language_code: parsed}
+        parsed_for = {} if is_auto(settings.source_language_code) else {settings.source_language_code: parsed}
 
         async def parse_for(source: str, chosen: ChosenModels) -> ParsedRequest:
             """Parse the settings once for each source language."""
@@ -332,7 +332,7 @@ class TranslationService:
 
     async def _parse(self, chosen: ChosenModels, request: TranslationMessage, call: Call) -> ParsedRequest:
         """Parse a request, and read the stored glossary that it names."""
-        stored = await stored_terms(self._glossaries, chosen, request)
+        stored = await stored_terms(self._glossaries, chosen, request) if request.glossary.stored else None
         return parse_request(chosen.last, request, call.deadline, stored)
 
     async def _submit(

@@ -16,7 +16,7 @@ from jumok_proto.glossaries.tsv import read_tsv
 from jumok_proto.text_options import TermOptions
 from jumok_serve.interrupts import check
 from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
-from jumok_serve.tokenizers.piece_vocabulary import ranges
+from jumok_serve.tokenizers.sentencepiece import ranges
 
 _UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 """Characters of scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Han. Each counts as a word."""

@@ -14,7 +14,7 @@ from jumok_export.shortlists.sources import ShortlistError
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.tokenizers.tokenizer import SentencePieceTokenizer
+from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 from tests.export.importers.ctranslate2.test_importing import TEXTS, tokens
 from tests.support.checkpoints.ctranslate2_folders import save, spec_of
 
