@@ -137,6 +137,12 @@ class BoundedConnection(H11Protocol):
         if self.conn.their_state is h11.IDLE:
             self.flow.resume_reading()  # the rest of a head
 
+    def send_400_response(self, msg: str) -> None:
+        """Refuse what is no request, and say what is wrong with a long head."""
+        if len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES:
+            msg = f"the head of a request takes at most {MAX_HEAD_BYTES} bytes: send texts in its body"
+        super().send_400_response(msg)
+
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
         self._unset_timers()

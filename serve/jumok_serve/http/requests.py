@@ -81,7 +81,9 @@ class Body:
 
     def _check_size(self, size: int) -> None:
         if size > self._intake.max_bytes:
-            raise ResourceExhaustedError(f"a request takes at most {self._intake.max_bytes} bytes here: send several")
+            raise ResourceExhaustedError(
+                f"a request takes at most {self._intake.max_bytes} bytes here: send several, or a file through gRPC"
+            )
 
     def move(self, budget: ByteBudget, caller: str) -> None:
         """Hold bytes of another budget from now on.

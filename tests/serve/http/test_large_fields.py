@@ -17,7 +17,7 @@ from jumok_serve import GlossaryStore
 from jumok_serve.http import site
 from jumok_serve.http.apis import deepl, libretranslate
 from jumok_serve.http.backend import Sender
-from jumok_serve.http.connections import MAX_HEADERS
+from jumok_serve.http.connections import MAX_HEAD_BYTES, MAX_HEADERS
 from jumok_serve.http.engine_backend import EngineBackend
 from jumok_serve.service.handlers import model_service
 from jumok_serve.service.handlers.requests import MAX_NAME_CHARACTERS, check_request
@@ -99,6 +99,20 @@ def test_the_header_fields_of_a_request_are_bounded(served: Served, many: int) -
         answer = connection.getresponse()
         answer.read()
         assert answer.status == (200 if many < MAX_HEADERS else 400)
+    connection.close()
+
+
+@pytest.mark.parametrize("place", ["query string", "header field"])
+def test_the_head_of_a_request_is_bounded_and_its_refusal_says_how(served: Served, place: str) -> None:
+    long = "a" * (2 * MAX_HEAD_BYTES)
+    connection = http.client.HTTPConnection(served.url.removeprefix("http://"))
+    if place == "query string":
+        connection.request("POST", f"/translate?q={long}")
+    else:
+        connection.request("GET", "/health", headers={"x-long": long})
+    answer = connection.getresponse()
+    assert answer.status == 400
+    assert str(MAX_HEAD_BYTES) in answer.read().decode()
     connection.close()
 
 
