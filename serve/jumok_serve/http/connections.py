@@ -90,7 +90,7 @@ class BoundedConnection(H11Protocol):
     def _linger(self) -> bool:
         """Wait for the client's end if its request is refused before all of it has arrived; returns False if not."""
         begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
-        arriving = begun or self.conn.their_state is h11.SEND_BODY
+        arriving = begun or self.conn.their_state is h11.SEND_BODY or self._has_long_head
         if self._lingers_for or not arriving or self.transport.is_closing():
             return False
         self._lingers_for = 2 * self._limits.max_message_bytes
@@ -137,9 +137,14 @@ class BoundedConnection(H11Protocol):
         if self.conn.their_state is h11.IDLE:
             self.flow.resume_reading()  # the rest of a head
 
+    @property
+    def _has_long_head(self) -> bool:
+        """True if a request was refused because its head is too long."""
+        return self.conn.their_state is h11.ERROR and len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES
+
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, and say what is wrong with a long head."""
-        if len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES:
+        if self._has_long_head:
             msg = f"the head of a request takes at most {MAX_HEAD_BYTES} bytes: send texts in its body"
         super().send_400_response(msg)
 
