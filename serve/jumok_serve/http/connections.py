@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import Callable
+from http import HTTPStatus
 from typing import Any
 
 import h11
@@ -19,13 +20,27 @@ HEAD_S = HANDSHAKE_S
 """Time for the head of a request, in seconds."""
 MAX_HEAD_BYTES = 64 * 1024
 """Bytes of a request's head; texts may come in the query string."""
+MAX_RECEIVE = 8 * 1024
+"""Bytes that a connection receives at once; asyncio's 256 KiB each are memory that strangers can take."""
+MAX_ARRIVING_HEADS_BYTES = 16 * 2**20
+"""Bytes of all heads that are arriving, beyond which those of more than `MAX_RECEIVE` are refused: 2,000 strangers
+could take 120 MiB with heads that have no end."""
 MAX_HEADERS = 200
 """Header fields of a request, or trailer fields of its body: each takes ten microseconds of the event loop."""
 _HEAD_END = re.compile(rb"\n\r?\n")
 LINGER_S = 2.0
 """Time in which the rest of a refused request is read and thrown away, in seconds: else its client may not see why."""
-MAX_RECEIVE = 8 * 1024
-"""Bytes that a connection receives at once; asyncio's 256 KiB each are memory that strangers can take."""
+
+
+class ArrivingHeads:
+    """Counts the bytes of a port's heads that are arriving.
+
+    Attributes:
+        size: bytes of all of them.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
 
 
 class LingeringTransport:
@@ -67,12 +82,14 @@ class BoundedConnection(H11Protocol):
     """Connection that is closed if its client is slow.
 
     Unlike its base class it bounds the time for a request's head, the time in which the client reads nothing of a
-    response, and what it holds of bodies and further requests.
+    response, and what it holds of heads, bodies and further requests.
     """
 
-    def __init__(self, config: Config, state: ServerState, limits: ServiceLimits) -> None:
+    def __init__(self, config: Config, state: ServerState, limits: ServiceLimits, heads: ArrivingHeads) -> None:
         super().__init__(config, state, {})
         self._limits = limits
+        self._heads = heads
+        self._counted = 0  # bytes among these
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._lingers_for = 0  # bytes that are still thrown away
@@ -114,6 +131,13 @@ class BoundedConnection(H11Protocol):
                 self.transport.abort()
             return
         super().data_received(data)
+        if self.conn.their_state is h11.IDLE:
+            self._count_head(len(self.conn.trailing_data[0]))
+            if self._counted > MAX_RECEIVE and self._heads.size > MAX_ARRIVING_HEADS_BYTES:
+                self._refuse(503, "too many long heads of requests are arriving: send texts in the body of a request")
+                return
+        elif self.conn.their_state is not h11.ERROR:
+            self._count_head(0)
         if self.conn.their_state is h11.SEND_BODY:
             if self.conn.trailing_data[0].count(b"\n") > MAX_HEADERS:  # of a body's end; chunks have been taken out
                 self.transport.abort()
@@ -145,12 +169,26 @@ class BoundedConnection(H11Protocol):
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, and say what is wrong with a long head."""
         if self._has_long_head:
-            msg = f"the head of a request takes at most {MAX_HEAD_BYTES} bytes: send texts in its body"
-        super().send_400_response(msg)
+            self._refuse(431, f"the head of a request takes at most {MAX_HEAD_BYTES} bytes: send texts in its body")
+        else:
+            super().send_400_response(msg)
+
+    def _refuse(self, status: int, text: str) -> None:
+        """Answer with an error in plain text, and close the connection."""
+        headers = [("content-type", "text/plain; charset=utf-8"), ("connection", "close")]
+        response = h11.Response(status_code=status, headers=headers, reason=HTTPStatus(status).phrase.encode())
+        for event in (response, h11.Data(data=text.encode()), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
+
+    def _count_head(self, size: int) -> None:
+        self._heads.size += size - self._counted
+        self._counted = size
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the timers."""
         self._unset_timers()
+        self._count_head(0)
         self._unset_keepalive_if_required()
         super().connection_lost(exc)
         if isinstance(self.transport, LingeringTransport):

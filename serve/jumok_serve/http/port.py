@@ -16,7 +16,7 @@ from uvicorn.config import Config
 from uvicorn.server import ServerState
 
 from jumok_serve.http.application import Application
-from jumok_serve.http.connections import MAX_HEAD_BYTES, MAX_RECEIVE, BoundedConnection
+from jumok_serve.http.connections import MAX_HEAD_BYTES, MAX_RECEIVE, ArrivingHeads, BoundedConnection
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.connections import account_of, format_address, listen, peer_name
 from jumok_serve.service.limits import ServiceLimits
@@ -157,9 +157,10 @@ class HttpPort:
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         )
         config.load()
+        heads = ArrivingHeads()
         self._listener = BoundedListener(bound, self._limits)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: BoundedConnection(config, self._state, self._limits),
+            lambda: BoundedConnection(config, self._state, self._limits, heads),
             sock=self._listener,
             ssl=context,
             backlog=ACCEPTS,

@@ -3,8 +3,10 @@
 import asyncio
 import http.client
 import json
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from select import select
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,14 +16,15 @@ from starlette.responses import JSONResponse
 
 from jumok_proto.v1 import glossary_pb2, translation_pb2
 from jumok_serve import GlossaryStore
-from jumok_serve.http import site
+from jumok_serve.http import connections, site
 from jumok_serve.http.apis import deepl, libretranslate
 from jumok_serve.http.backend import Sender
-from jumok_serve.http.connections import MAX_HEAD_BYTES, MAX_HEADERS
+from jumok_serve.http.connections import MAX_HEAD_BYTES, MAX_HEADERS, MAX_RECEIVE
 from jumok_serve.http.engine_backend import EngineBackend
 from jumok_serve.service.handlers import model_service
 from jumok_serve.service.handlers.requests import MAX_NAME_CHARACTERS, check_request
 from jumok_serve.translator import Translator
+from tests.support.hang import HANG_S
 from tests.support.logs import own_records
 from tests.support.servers.http_server import Served, call, serving_http
 
@@ -111,9 +114,39 @@ def test_the_head_of_a_request_is_bounded_and_its_refusal_says_how(served: Serve
     else:
         connection.request("GET", "/health", headers={"x-long": long})
     answer = connection.getresponse()
-    assert answer.status == 400
+    assert answer.status == 431
     assert str(MAX_HEAD_BYTES) in answer.read().decode()
     connection.close()
+
+
+def test_heads_that_do_not_end_take_little_memory_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "MAX_ARRIVING_HEADS_BYTES", 5 * MAX_RECEIVE)
+    host, _, port = served.url.removeprefix("http://").rpartition(":")
+
+    def begin(size: int) -> socket.socket:
+        opened = socket.create_connection((host, int(port)), timeout=HANG_S)
+        opened.sendall(b"GET /health?q=" + b"a" * size)
+        return opened
+
+    def status(opened: socket.socket) -> int:
+        response = http.client.HTTPResponse(opened)
+        response.begin()
+        return response.status
+
+    waiting = [begin(2 * MAX_RECEIVE) for _ in range(2)]
+    refused = begin(3 * MAX_RECEIVE)  # there are more than five parts of memory, whichever arrives last
+    answered = [one for one in (*waiting, refused) if one in select([*waiting, refused], [], [], HANG_S)[0]]
+    assert answered
+    assert {status(one) for one in answered} == {503}
+    assert call(f"{served.url}/translate", raw=b"q=a+man&source=en&target=de").status == 200
+    for one in (*waiting, refused):
+        one.close()
+    found = 503
+    while found == 503:  # until the server has seen that they are closed
+        with begin(3 * MAX_RECEIVE) as again:
+            again.sendall(b" HTTP/1.1\r\nhost: localhost\r\n\r\n")
+            found = status(again)
+    assert found == 200
 
 
 @pytest.mark.parametrize("field", ["model", "source_language_code", "glossary.stored"])
