@@ -11,6 +11,9 @@ from jumok._corpus.sync import CorpusRun
 from jumok._files import FileOptions, FileResult, FileSource, FileTarget
 from jumok._glossaries import Glossaries
 from jumok._requests import (
+    AlignParameters,
+    RequestSettings,
+    TranslateParameters,
     align_request,
     detect_request,
     get_model_request,
@@ -90,15 +93,9 @@ class Client:
         self,
         texts: str,
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         target_prefix: str | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        split_sentences: bool | None = None,
-        model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[TranslateOptions],
+        **settings: Unpack[TranslateParameters],
     ) -> Translation: ...
 
     @overload
@@ -106,15 +103,9 @@ class Client:
         self,
         texts: Sequence[str],
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         target_prefix: Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        split_sentences: bool | None = None,
-        model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[TranslateOptions],
+        **settings: Unpack[TranslateParameters],
     ) -> list[Translation]: ...
 
     def translate(
@@ -158,7 +149,7 @@ class Client:
             truncate=truncate,
             split_sentences=split_sentences,
             model=model,
-            options=options,
+            **options,
         )
         response = self._connection.call(lambda stubs: stubs.translation.TranslateText, request, timeout_s)
         translations = read_translations(response, len(request.contents))
@@ -170,12 +161,9 @@ class Client:
         texts: str,
         targets: str,
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         length_penalty: float | None = None,
-        truncate: bool = False,
-        model: str = "",
         timeout_s: float | None = None,
+        **settings: Unpack[RequestSettings],
     ) -> Score: ...
 
     @overload
@@ -184,12 +172,9 @@ class Client:
         texts: Sequence[str],
         targets: Sequence[str],
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         length_penalty: float | None = None,
-        truncate: bool = False,
-        model: str = "",
         timeout_s: float | None = None,
+        **settings: Unpack[RequestSettings],
     ) -> list[Score]: ...
 
     def score(
@@ -233,15 +218,8 @@ class Client:
         texts: str,
         targets: str | None = None,
         *,
-        kinds: Sequence[AttentionKind] = ("cross",),
-        layer: int | None = None,
-        head: int | None = None,
-        each_head: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        truncate: bool = False,
-        model: str = "",
         timeout_s: float | None = None,
+        **settings: Unpack[AlignParameters],
     ) -> Alignment: ...
 
     @overload
@@ -250,15 +228,8 @@ class Client:
         texts: Sequence[str],
         targets: Sequence[str | None] | None = None,
         *,
-        kinds: Sequence[AttentionKind] = ("cross",),
-        layer: int | None = None,
-        head: int | None = None,
-        each_head: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        truncate: bool = False,
-        model: str = "",
         timeout_s: float | None = None,
+        **settings: Unpack[AlignParameters],
     ) -> list[Alignment]: ...
 
     def align(
@@ -338,7 +309,7 @@ class Client:
             truncate=truncate,
             split_sentences=split_sentences,
             model=model,
-            options=options,
+            **options,
         )
         return self._connection.stream(request, timeout_s)
 
@@ -392,7 +363,7 @@ class Client:
             model=model,
             timeout_s=self._connection.timeout_s(timeout_s),
             max_attempts=self._connection.max_attempts,
-            options=options,
+            **options,
         )
         self._connection.check_open()
         return CorpusRun(corpus, lines, start, self._connection.open_corpus, self._connection.is_open).results()

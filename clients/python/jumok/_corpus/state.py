@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from jumok._errors import UnreadCallError, way_to
-from jumok._requests import TranslateSettings, corpus_settings
+from jumok._requests import TranslateParameters, corpus_settings
 from jumok._responses import read_corpus_result
 from jumok._results import TextResult
 from jumok._transport.retry import Backoff, Endpoints
@@ -250,7 +250,7 @@ def make_corpus(
     target_prefix: str | None,
     timeout_s: float,
     max_attempts: int,
-    **settings: Unpack[TranslateSettings],
+    **settings: Unpack[TranslateParameters],
 ) -> Corpus:
     """Make the state of a ``translate_iter``; raise InvalidArgumentError for arguments that cannot be sent."""
     check_lines(lines)
