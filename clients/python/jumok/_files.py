@@ -129,7 +129,7 @@ class FileReceiver:
 
 @contextmanager
 def written(target: FileTarget) -> Iterator[IO[bytes]]:
-    """Open a file to write; the file of a path is replaced once all is written.
+    """Open a file to write; the file of a path is replaced once all is written, unless it is a device or a pipe.
 
     Raises:
         OSError: the file cannot be written.
@@ -137,10 +137,15 @@ def written(target: FileTarget) -> Iterator[IO[bytes]]:
     if not isinstance(target, str | PathLike):
         yield target
         return
-    path = Path(target).resolve()  # a link stays a link
+    path = Path(target)
+    if path.exists() and not path.is_file():
+        with path.open("wb") as out:
+            yield out
+        return
+    path = path.resolve()  # a link stays a link
     if not path.parent.is_dir():
         raise FileNotFoundError(ENOENT, "the folder does not exist; create it, or choose another", str(path.parent))
-    part = path.with_name(f".{path.name}.{uuid4().hex}")
+    part = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
     try:
         with part.open("xb") as out:
             yield out

@@ -24,7 +24,7 @@ from jumok_proto.attention import AttentionKind
 from jumok_proto.conversion import options_to_proto
 from jumok_proto.term_conversion import do_not_translate_to_proto, glossary_to_proto
 from jumok_proto.text_options import TextOptions, TranslateOptions, separate, splits_sentences
-from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
+from jumok_proto.v1 import alignment_pb2, translation_pb2
 
 
 class RequestSettings(TypedDict, total=False):
@@ -179,13 +179,3 @@ def align_request(
         each_head=check_flag("each_head", settings["each_head"]),
         **_fields(settings),
     )
-
-
-def detect_request(texts: str | Sequence[str]) -> translation_pb2.DetectLanguageRequest:
-    """Make a DetectLanguage request."""
-    return translation_pb2.DetectLanguageRequest(contents=check_texts("contents", texts))
-
-
-def get_model_request(name: str) -> model_pb2.GetModelRequest:
-    """Make a GetModel request."""
-    return model_pb2.GetModelRequest(name=check_text("name", name))

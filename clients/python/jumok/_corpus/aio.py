@@ -1,12 +1,12 @@
 """A corpus run for asyncio: one task reads texts, one calls the server."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable
 
 from jumok._concurrency import AsyncBackground, AsyncCondition, AsyncFailure, async_each
 from jumok._corpus.state import Corpus
-from jumok._results import TextResult
-from jumok._transport.aio import AsyncCorpusCall
+from jumok._responses import TextResult
+from jumok._transport.aio import AsyncConnection, AsyncCorpusCall
 from jumok_proto.errors import JumokError
 from jumok_proto.v1.translation_pb2 import TranslateCorpusRequest
 
@@ -22,8 +22,7 @@ class AsyncCorpusRun:
         corpus: state.
         texts: texts; those before ``start`` are skipped.
         start: index of the first text.
-        open_call: calls the server of a number with an iterator of requests; raises JumokError.
-        is_open: returns True until the client is closed.
+        connection: calls the servers.
     """
 
     def __init__(
@@ -31,14 +30,12 @@ class AsyncCorpusRun:
         corpus: Corpus,
         texts: Iterable[str] | AsyncIterable[str],
         start: int,
-        open_call: Callable[[int, AsyncIterator[TranslateCorpusRequest]], AsyncCorpusCall],
-        is_open: Callable[[], bool],
+        connection: AsyncConnection,
     ) -> None:
         self._corpus = corpus
         self._texts = texts
         self._start = start
-        self._open_call = open_call
-        self._is_open = is_open
+        self._connection = connection
         self._changed = AsyncCondition()
         self._closed = False
         self._call: AsyncCorpusCall | None = None
@@ -101,7 +98,7 @@ class AsyncCorpusRun:
                 corpus.begin_call(time.monotonic())
             error: JumokError | None = None
             try:
-                call = self._open_call(corpus.endpoint, self._requests(self._number))
+                call = self._connection.open_corpus(corpus.endpoint, self._requests(self._number))
                 with self._changed:
                     self._call = call
                     if self._closed:
@@ -112,7 +109,7 @@ class AsyncCorpusRun:
                         self._changed.notify_all()
             except JumokError as failed:
                 error = failed
-                if not self._is_open():
+                if self._connection.is_closed():
                     with self._changed:
                         corpus.failure = failed
             except AsyncFailure as failed:  # a closed client or a bug, raised by the iteration

@@ -13,14 +13,13 @@ from google.protobuf.message import Message
 from jumok._concurrency import End, Links
 from jumok._errors import call_error
 from jumok._files import FileOptions, FileReceiver, FileResult, FileSource, FileTarget, file_requests, written
-from jumok._responses import check_complete, is_empty, read_update, readable
-from jumok._results import TranslationUpdate
+from jumok._responses import TranslationUpdate, check_complete, is_empty, read_update, readable
 from jumok._transport.address import addresses
 from jumok._transport.channel import Opener, Tls
 from jumok._transport.retry import Attempts, Endpoints
 from jumok._transport.sync_watch import Watch
 from jumok._transport.watch import Watched
-from jumok._validation import LONGEST_TIMEOUT_S, check_open, check_timeout
+from jumok._validation import LONGEST_TIMEOUT_S, check_timeout
 from jumok_proto.errors import JumokError, UnavailableError
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
@@ -118,15 +117,16 @@ class Connection:
         self.endpoints = Endpoints(len(self.servers))
         self._opener = Opener(tls, token)
         self._end = End()
-        self._links = Links(lambda: Link(self._opener, self.servers, self.endpoints, self._end.is_set))
+        self._links = Links(lambda: Link(self._opener, self.servers, self.endpoints, self.is_closed))
 
-    def is_open(self) -> bool:
-        """True until the connection is closed."""
-        return not self._end.is_set()
+    def is_closed(self) -> bool:
+        """True after the end of the connection."""
+        return self._end.is_set()
 
     def check_open(self) -> None:
-        """Raise ValueError if the connection is closed."""
-        check_open(self._end.is_set())
+        """Raise ValueError if the connection is closed, as a closed file does."""
+        if self.is_closed():
+            raise ValueError("the client is closed")
 
     def timeout_s(self, timeout_s: float | None) -> float:
         """Give the timeout of a call; None stands for the client's own."""
@@ -234,7 +234,7 @@ class Connection:
         """Wait until the next attempt; raise the error of the last."""
         try:
             failed = self._failure(attempts.endpoint, error)
-            delay_s = attempts.failed(failed, time.monotonic(), closed=self._end.is_set())
+            delay_s = attempts.failed(failed, time.monotonic(), closed=self.is_closed())
         except JumokError as failure:
             raise failure.with_traceback(None) from None
         self._end.wait(delay_s)
