@@ -1,7 +1,7 @@
 """Generate the synchronous SDK from the asynchronous one: ``python clients/python/unasync.py``, or ``make sync``.
 
-Edit the asynchronous files and run this. `_corpus` has no generated side: a corpus needs other code for threads, which
-share state under a lock, than for tasks, which do not.
+Edit the asynchronous files and run this. What tasks and threads need other code for is in `jumok._concurrency`, in two
+forms with one use.
 """
 
 import argparse
@@ -16,6 +16,8 @@ FILES = {
     "_async_glossaries.py": "_glossaries.py",
     "_async_admin_client.py": "_admin_client.py",
     "_transport/aio.py": "_transport/sync.py",
+    "_transport/aio_watch.py": "_transport/sync_watch.py",
+    "_corpus/aio.py": "_corpus/sync.py",
 }
 
 # In this order, so that a longer text is found before its parts.
@@ -25,8 +27,8 @@ PHRASES = {
     "the tasks of a program, in any event loop": "the threads of a program",
     "the tasks of a program": "the threads of a program",
     "to each server of a client, for each event loop that uses it": "to each server of a client",
-    "opener.async_channel": "opener.channel",
-    "Unary and streaming calls of tasks": "Unary and streaming calls of threads",
+    "calls of tasks": "calls of threads",
+    "for asyncio: one task reads": "for threads: one thread reads",
     "\n    A cancelled task cancels its call on the server too.\n": "",
     "the texts. A plain iterable is read on the event loop and must not block.": "the texts, read in a thread.",
     "Iterable[str] | AsyncIterable[str]": "Iterable[str]",
@@ -34,19 +36,20 @@ PHRASES = {
     '(await client.translate("A man sleeps.")).text': 'client.translate("A man sleeps.").text',
     '(await admin.load_model("en-de-2")).replaced_version': 'admin.load_model("en-de-2").replaced_version',
     "channel.close(None)": "channel.close()",
+    "call = method(request": "call = method.future(request",
+    "return await call\n": "return call.result()\n",
     "contextlib.aclosing": "contextlib.closing",
     "import grpc.aio\n": "",
     "grpc.aio.": "grpc.",
     "jumok._async_glossaries": "jumok._glossaries",
     "await client.glossaries": "client.glossaries",
-    "jumok._corpus.aio": "jumok._corpus.sync",
-    "jumok._transport.aio": "jumok._transport.sync",
 }
 WORDS = {
     r"\b(?:async|await) ": "",
     r"\bAsyncGenerator\[(\w+), None\]": r"Generator[\1, None, None]",
-    r"\bAsync(?=[A-Z])": "",
-    r"\b__a(enter|exit)__": r"__\1__",
+    r"\bAsync(?=[A-Z])|\basync_(?=[a-z])": "",
+    r"\b__a(enter|exit|iter)__": r"__\1__",
+    r"(?<=jumok\._transport\.)aio|(?<=jumok\._corpus\.)aio": "sync",
 }
 
 

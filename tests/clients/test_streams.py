@@ -246,7 +246,7 @@ def test_a_line_is_answered_before_the_next_arrives(server: FakeServer) -> None:
 
 
 def threads() -> list[threading.Thread]:
-    return [thread for thread in threading.enumerate() if thread.name.startswith("translate-iter")]
+    return [thread for thread in threading.enumerate() if thread.name.startswith("CorpusRun.")]
 
 
 def test_a_closed_iteration_ends_its_threads(server: FakeServer) -> None:
@@ -275,7 +275,7 @@ def test_no_call_is_freed_at_exit(server: FakeServer, taken: int | None, monkeyp
     finally:
         gc.enable()
     assert not calls
-    assert not any(thread.name == "translate-iter_run" for thread in threading.enumerate())
+    assert not any(thread.name == "CorpusRun._run" for thread in threading.enumerate())
 
 
 def test_closing_the_client_ends_its_iterations(server: FakeServer) -> None:

@@ -10,7 +10,7 @@ from jumok._async_admin_client import AsyncAdminClient
 from jumok._async_client import AsyncClient
 from jumok._client import Client
 from jumok._files import FileOptions, FileProblem, FileResult
-from jumok._results import TextResult, TranslationUpdate
+from jumok._responses import TextResult, TranslationUpdate
 from jumok._transport.channel import Tls
 from jumok_proto import __version__
 from jumok_proto.alignments import Alignment

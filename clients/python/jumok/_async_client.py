@@ -6,35 +6,36 @@ from typing import Self, Unpack, overload
 
 from jumok._async_glossaries import AsyncGlossaries
 from jumok._corpus.aio import AsyncCorpusRun
-from jumok._corpus.state import DEFAULT_WINDOW, make_corpus
+from jumok._corpus.state import DEFAULT_WINDOW, Corpus
 from jumok._files import FileOptions, FileResult, FileSource, FileTarget
 from jumok._requests import (
+    AlignParameters,
+    RequestSettings,
+    TranslateParameters,
     align_request,
-    detect_request,
-    get_model_request,
     score_request,
     stream_request,
     translate_request,
 )
 from jumok._responses import (
+    TextResult,
+    TranslationUpdate,
     read_alignments,
     read_languages,
-    read_model,
-    read_models,
-    read_routes,
     read_scores,
     read_translations,
 )
-from jumok._results import TextResult, TranslationUpdate
 from jumok._transport.aio import AsyncConnection
 from jumok._transport.channel import Tls
 from jumok._transport.retry import MAX_ATTEMPTS
-from jumok._validation import check_count
+from jumok._validation import check_count, check_text, check_texts
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
+from jumok_proto.conversion import model_from_proto, route_from_proto
 from jumok_proto.results import DetectedLanguage, Model, Route, Score, Translation
 from jumok_proto.text_options import TranslateOptions
-from jumok_proto.v1.model_pb2 import ListModelsRequest
+from jumok_proto.v1.model_pb2 import GetModelRequest, ListModelsRequest, ListModelsResponse
+from jumok_proto.v1.translation_pb2 import DetectLanguageRequest
 
 DEFAULT_TIMEOUT_S = 60.0
 
@@ -90,15 +91,9 @@ class AsyncClient:
         self,
         texts: str,
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         target_prefix: str | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        split_sentences: bool | None = None,
-        model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[TranslateOptions],
+        **settings: Unpack[TranslateParameters],
     ) -> Translation: ...
 
     @overload
@@ -106,15 +101,9 @@ class AsyncClient:
         self,
         texts: Sequence[str],
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         target_prefix: Sequence[str | None] | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        split_sentences: bool | None = None,
-        model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[TranslateOptions],
+        **settings: Unpack[TranslateParameters],
     ) -> list[Translation]: ...
 
     async def translate(
@@ -158,7 +147,7 @@ class AsyncClient:
             truncate=truncate,
             split_sentences=split_sentences,
             model=model,
-            options=options,
+            **options,
         )
         response = await self._connection.call(lambda stubs: stubs.translation.TranslateText, request, timeout_s)
         translations = read_translations(response, len(request.contents))
@@ -170,12 +159,9 @@ class AsyncClient:
         texts: str,
         targets: str,
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         length_penalty: float | None = None,
-        truncate: bool = False,
-        model: str = "",
         timeout_s: float | None = None,
+        **settings: Unpack[RequestSettings],
     ) -> Score: ...
 
     @overload
@@ -184,12 +170,9 @@ class AsyncClient:
         texts: Sequence[str],
         targets: Sequence[str],
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         length_penalty: float | None = None,
-        truncate: bool = False,
-        model: str = "",
         timeout_s: float | None = None,
+        **settings: Unpack[RequestSettings],
     ) -> list[Score]: ...
 
     async def score(
@@ -233,15 +216,8 @@ class AsyncClient:
         texts: str,
         targets: str | None = None,
         *,
-        kinds: Sequence[AttentionKind] = ("cross",),
-        layer: int | None = None,
-        head: int | None = None,
-        each_head: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        truncate: bool = False,
-        model: str = "",
         timeout_s: float | None = None,
+        **settings: Unpack[AlignParameters],
     ) -> Alignment: ...
 
     @overload
@@ -250,15 +226,8 @@ class AsyncClient:
         texts: Sequence[str],
         targets: Sequence[str | None] | None = None,
         *,
-        kinds: Sequence[AttentionKind] = ("cross",),
-        layer: int | None = None,
-        head: int | None = None,
-        each_head: bool = False,
-        source_language: str | None = None,
-        target_language: str | None = None,
-        truncate: bool = False,
-        model: str = "",
         timeout_s: float | None = None,
+        **settings: Unpack[AlignParameters],
     ) -> list[Alignment]: ...
 
     async def align(
@@ -338,7 +307,7 @@ class AsyncClient:
             truncate=truncate,
             split_sentences=split_sentences,
             model=model,
-            options=options,
+            **options,
         )
         return self._connection.stream(request, timeout_s)
 
@@ -377,7 +346,7 @@ class AsyncClient:
             JumokError: no server answered the first texts in ``max_attempts`` calls, or ``timeout_s`` passed. Results
                 before the failure come first. An exception of ``lines`` is raised in the same way.
         """
-        corpus = make_corpus(
+        corpus = Corpus(
             lines,
             self._connection.endpoints,
             self._connection.servers,
@@ -392,10 +361,10 @@ class AsyncClient:
             model=model,
             timeout_s=self._connection.timeout_s(timeout_s),
             max_attempts=self._connection.max_attempts,
-            options=options,
+            **options,
         )
         self._connection.check_open()
-        return AsyncCorpusRun(corpus, lines, start, self._connection.open_corpus, self._connection.is_open).results()
+        return AsyncCorpusRun(corpus, lines, start, self._connection).results()
 
     @overload
     async def detect_language(  # type: ignore[overload-overlap]  # a str is a sequence of str too
@@ -414,7 +383,7 @@ class AsyncClient:
 
         Returns the possible languages of each text, best first; none of a text without letters.
         """
-        request = detect_request(texts)
+        request = DetectLanguageRequest(contents=check_texts("contents", texts))
         response = await self._connection.call(lambda stubs: stubs.translation.DetectLanguage, request, timeout_s)
         languages = read_languages(response, len(request.contents))
         return languages[0] if isinstance(texts, str) else languages
@@ -430,18 +399,22 @@ class AsyncClient:
 
     async def list_models(self, *, timeout_s: float | None = None) -> list[Model]:
         """List the server's models, sorted by name."""
-        request = ListModelsRequest()
-        return read_models(await self._connection.call(lambda stubs: stubs.models.ListModels, request, timeout_s))
+        response = await self._list(timeout_s)
+        return [model_from_proto(model) for model in response.models]
 
     async def list_routes(self, *, timeout_s: float | None = None) -> list[Route]:
         """List the pairs of languages that two of the server's models translate over a pivot language."""
-        request = ListModelsRequest()
-        return read_routes(await self._connection.call(lambda stubs: stubs.models.ListModels, request, timeout_s))
+        response = await self._list(timeout_s)
+        return [route_from_proto(route) for route in response.routes]
 
     async def get_model(self, name: str, *, timeout_s: float | None = None) -> Model:
         """Describe one model; raise ModelNotFoundError if the server does not hold it."""
-        request = get_model_request(name)
-        return read_model(await self._connection.call(lambda stubs: stubs.models.GetModel, request, timeout_s))
+        request = GetModelRequest(name=check_text("name", name))
+        response = await self._connection.call(lambda stubs: stubs.models.GetModel, request, timeout_s)
+        return model_from_proto(response.model)
+
+    async def _list(self, timeout_s: float | None) -> ListModelsResponse:
+        return await self._connection.call(lambda stubs: stubs.models.ListModels, ListModelsRequest(), timeout_s)
 
     async def close(self) -> None:
         """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""

@@ -48,6 +48,8 @@ UNREAD = "CANCELLED"
 """gRPC's message about a call that it ended because too many wait to be read; proxies say more."""
 OF_CLIENT = "Exception "
 """Begin of gRPC's messages about errors in this process; other INTERNAL without details is not of a server either."""
+OVERTAKEN = {"Internal error from Core": "the server ended the call while a request was being sent"}
+"""The message of grpc.aio, in place of the status, if a call ends while a request is being sent."""
 CLOSED = "it closed the connection"
 WITHOUT_TLS = "if it uses TLS, give tls (--tls, --tls-ca)"
 WITH_TLS = (
@@ -74,7 +76,7 @@ def call_error(error: grpc.RpcError, server: str, *, tls: bool = False) -> Jumok
     if code is grpc.StatusCode.UNAUTHENTICATED:
         message = f"{message}; give this caller's token (token, --token, JUMOK_TOKEN) to the client of {server}"
     if not details.reason and code is grpc.StatusCode.INTERNAL and not message.startswith(OF_CLIENT):
-        first = message.partition("\n")[0]
+        first = OVERTAKEN.get(message) or message.partition("\n")[0]
         return UnavailableError(f"the call was lost between {server} and a server: {first}", details=details, code=code)
     if not details.reason and code is grpc.StatusCode.CANCELLED and message == UNREAD:
         return UnreadCallError(

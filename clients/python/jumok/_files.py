@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from errno import ENOENT
 from os import PathLike
 from pathlib import Path, PurePath
-from typing import IO, TypeAlias, cast
+from typing import IO, Any, TypeAlias
 from uuid import uuid4
 
 from jumok._errors import item_error
@@ -75,25 +75,16 @@ def file_requests(source: FileSource, options: FileOptions) -> list[TranslateFil
         InvalidArgumentError, TypeError: an option cannot be used, or does not exist.
         OSError: the file cannot be read.
     """
-    others = {name: value for name, value in options.items() if name not in FileOptions.__annotations__}
-    others |= {name: value for name, value in options.items() if name in TranslateOptions.__annotations__}
-    if others.get("markup") or others.get("markup_rules"):
+    if options.get("markup") or options.get("markup_rules"):
         raise invalid_field("markup", "a file has the markup of its format: leave it out")
     name = source if isinstance(source, str | PathLike) else getattr(source, "name", "")
+    translation: dict[str, Any] = {"split_sentences": True, **options}
+    for own in ("file_format", "timeout_s", "on_progress"):
+        translation.pop(own, None)
     settings = FileSettings(
         format=check_text("format", options.get("file_format", "")),
         name=check_text("name", PurePath(name).name) if isinstance(name, str | PathLike) else "",
-        translation=corpus_settings(
-            source_language=options.get("source_language"),
-            target_language=options.get("target_language"),
-            target_prefix=None,
-            attention=False,
-            truncate=options.get("truncate", False),
-            split_sentences=options.get("split_sentences", True),
-            model=options.get("model", ""),
-            window=0,
-            options=cast("TranslateOptions", others),
-        ),
+        translation=corpus_settings(target_prefix=None, attention=False, window=0, **translation),
     )
     settings.translation.ClearField("order")
     data = Path(source).read_bytes() if isinstance(source, str | PathLike) else source.read()
@@ -138,7 +129,7 @@ class FileReceiver:
 
 @contextmanager
 def written(target: FileTarget) -> Iterator[IO[bytes]]:
-    """Open a file to write; the file of a path is replaced once all is written.
+    """Open a file to write; the file of a path is replaced once all is written, unless it is a device or a pipe.
 
     Raises:
         OSError: the file cannot be written.
@@ -146,10 +137,15 @@ def written(target: FileTarget) -> Iterator[IO[bytes]]:
     if not isinstance(target, str | PathLike):
         yield target
         return
-    path = Path(target).resolve()  # a link stays a link
+    path = Path(target)
+    if path.exists() and not path.is_file():
+        with path.open("wb") as out:
+            yield out
+        return
+    path = path.resolve()  # a link stays a link
     if not path.parent.is_dir():
         raise FileNotFoundError(ENOENT, "the folder does not exist; create it, or choose another", str(path.parent))
-    part = path.with_name(f".{path.name}.{uuid4().hex}")
+    part = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
     try:
         with part.open("xb") as out:
             yield out

@@ -1,7 +1,7 @@
 """Requests, made of arguments of the right type and number; the server checks their values."""
 
 from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, Unpack, cast
 
 from jumok._validation import (
     check_flag,
@@ -24,10 +24,10 @@ from jumok_proto.attention import AttentionKind
 from jumok_proto.conversion import options_to_proto
 from jumok_proto.term_conversion import do_not_translate_to_proto, glossary_to_proto
 from jumok_proto.text_options import TextOptions, TranslateOptions, separate, splits_sentences
-from jumok_proto.v1 import alignment_pb2, model_pb2, translation_pb2
+from jumok_proto.v1 import alignment_pb2, translation_pb2
 
 
-class RequestSettings(TypedDict):
+class RequestSettings(TypedDict, total=False):
     """Settings of every request with texts."""
 
     source_language: str | None
@@ -36,19 +36,31 @@ class RequestSettings(TypedDict):
     model: str
 
 
-class TranslateSettings(RequestSettings):
+class TranslateSettings(RequestSettings, total=False):
     """Settings of every request for translations."""
 
     attention: bool
     split_sentences: bool | None
-    options: TranslateOptions
+
+
+class TranslateParameters(TranslateSettings, TranslateOptions, total=False):
+    """Settings and options of a translation."""
+
+
+class AlignParameters(RequestSettings, total=False):
+    """Settings of a request for attention."""
+
+    kinds: Sequence[AttentionKind]
+    layer: int | None
+    head: int | None
+    each_head: bool
 
 
 def translate_request(
     texts: str | Sequence[str],
     *,
     target_prefix: str | Sequence[str | None] | None,
-    **settings: Unpack[TranslateSettings],
+    **settings: Unpack[TranslateParameters],
 ) -> translation_pb2.TranslateTextRequest:
     """Make a TranslateText request."""
     prefixes = [target_prefix] if isinstance(texts, str) and target_prefix is not None else target_prefix
@@ -61,10 +73,10 @@ def translate_request(
 
 
 def stream_request(
-    text: str, *, target_prefix: str | None, **settings: Unpack[TranslateSettings]
+    text: str, *, target_prefix: str | None, **settings: Unpack[TranslateParameters]
 ) -> translation_pb2.StreamTranslateTextRequest:
     """Make a StreamTranslateText request."""
-    if settings["options"].get("markup"):
+    if settings.get("markup"):
         raise invalid_field("markup", "tags have their places only at the end: use translate, or translate_iter")
     return translation_pb2.StreamTranslateTextRequest(
         content=check_text("content", text),
@@ -74,7 +86,7 @@ def stream_request(
 
 
 def corpus_settings(
-    *, target_prefix: str | None, window: int, **settings: Unpack[TranslateSettings]
+    *, target_prefix: str | None, window: int, **settings: Unpack[TranslateParameters]
 ) -> translation_pb2.CorpusSettings:
     """Make the settings of a TranslateCorpus call."""
     return translation_pb2.CorpusSettings(
@@ -85,19 +97,20 @@ def corpus_settings(
 def _fields(settings: RequestSettings) -> dict[str, Any]:
     """Make the fields of every request with texts."""
     return {
-        "model": check_text("model", settings["model"]),
-        "truncate": check_flag("truncate", settings["truncate"]),
-        "source_language_code": check_text("source_language_code", settings["source_language"] or ""),
-        "target_language_code": check_text("target_language_code", settings["target_language"] or ""),
+        "model": check_text("model", settings.get("model", "")),
+        "truncate": check_flag("truncate", settings.get("truncate", False)),
+        "source_language_code": check_text("source_language_code", settings.get("source_language") or ""),
+        "target_language_code": check_text("target_language_code", settings.get("target_language") or ""),
     }
 
 
-def _translate_fields(settings: TranslateSettings, target_prefix: object) -> dict[str, Any]:
+def _translate_fields(settings: TranslateParameters, target_prefix: object) -> dict[str, Any]:
     """Make the fields of every request for translations."""
-    attention = settings["attention"]
-    text_options, decoding = separate(settings["options"])
+    attention = settings.get("attention", False)
+    options = {name: value for name, value in settings.items() if name not in TranslateSettings.__annotations__}
+    text_options, decoding = separate(cast("TranslateOptions", options))
     splits = splits_sentences(
-        settings["split_sentences"], attention=attention, target_prefix=target_prefix, options=decoding
+        settings.get("split_sentences"), attention=attention, target_prefix=target_prefix, options=decoding
     )
     return {
         **_fields(settings),
@@ -152,12 +165,7 @@ def score_request(
 def align_request(
     texts: str | Sequence[str],
     targets: str | Sequence[str | None] | None,
-    *,
-    kinds: Sequence[AttentionKind],
-    layer: int | None,
-    head: int | None,
-    each_head: bool,
-    **settings: Unpack[RequestSettings],
+    **settings: Unpack[AlignParameters],
 ) -> alignment_pb2.AlignTextRequest:
     """Make an AlignText request."""
     given = [targets] if isinstance(texts, str) and targets is not None else targets
@@ -165,19 +173,9 @@ def align_request(
     return alignment_pb2.AlignTextRequest(
         contents=contents,
         targets=check_optional_texts("targets", given, len(contents)),
-        kinds=kinds_to_proto(check_kinds(kinds)),
-        layer=check_integer("layer", layer),
-        head=check_integer("head", head),
-        each_head=check_flag("each_head", each_head),
+        kinds=kinds_to_proto(check_kinds(settings["kinds"])),
+        layer=check_integer("layer", settings["layer"]),
+        head=check_integer("head", settings["head"]),
+        each_head=check_flag("each_head", settings["each_head"]),
         **_fields(settings),
     )
-
-
-def detect_request(texts: str | Sequence[str]) -> translation_pb2.DetectLanguageRequest:
-    """Make a DetectLanguage request."""
-    return translation_pb2.DetectLanguageRequest(contents=check_texts("contents", texts))
-
-
-def get_model_request(name: str) -> model_pb2.GetModelRequest:
-    """Make a GetModel request."""
-    return model_pb2.GetModelRequest(name=check_text("name", name))

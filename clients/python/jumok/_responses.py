@@ -1,20 +1,18 @@
-"""Results, read from responses; a response that does not fit its request raises InternalError."""
+"""Results, and how they are read from responses; a response that does not fit its request raises InternalError."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sized
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TypeVar
 
 from google.protobuf.message import Message
 
 from jumok._errors import item_error
-from jumok._results import TranslationUpdate
 from jumok_proto.alignment_conversion import alignments_from_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.conversion import (
     detected_from_proto,
-    model_from_proto,
     response_from_proto,
-    route_from_proto,
     scores_from_proto,
     timings_from_proto,
     translation_from_proto,
@@ -22,16 +20,51 @@ from jumok_proto.conversion import (
 from jumok_proto.errors import InternalError, JumokError
 from jumok_proto.glossaries.stored import StoredGlossary, stored_from_proto
 from jumok_proto.glossaries.tsv import read_tsv
-from jumok_proto.results import DetectedLanguage, Model, Route, Score, Translation
-from jumok_proto.v1 import alignment_pb2, glossary_pb2, model_pb2, translation_pb2
+from jumok_proto.results import DetectedLanguage, Score, Translation
+from jumok_proto.v1 import alignment_pb2, glossary_pb2, translation_pb2
 
 Response = TypeVar("Response", bound=Message)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TranslationUpdate:
+    """The progress of a translation."""
+
+    text: str
+    """The stable beginning of the translation, target prefix included; in the last update the whole text."""
+    added: str
+    """The part of ``text`` that is new in this update; concatenated, these parts are the translation."""
+    translation: Translation | None = None
+    """The result with scores, tokens and timings; only in the last update."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextResult:
+    """The result of one text of many."""
+
+    index: int
+    """Index of the text in ``lines`` of ``translate_iter``, from 0."""
+    text: str
+    """The text."""
+    outcome: Translation | JumokError
+    """The translation, or the error."""
+
+    @property
+    def error(self) -> JumokError | None:
+        """The error of the text; None if it has a translation."""
+        return self.outcome if isinstance(self.outcome, JumokError) else None
+
+    @property
+    def translation(self) -> Translation:
+        """The translation; raises ``error`` if there is none."""
+        if isinstance(self.outcome, JumokError):
+            raise self.outcome
+        return self.outcome
+
+
 def read_translations(response: translation_pb2.TranslateTextResponse, count: int) -> list[Translation]:
     """Read the translations of ``count`` texts."""
-    if len(response.translations) != count:
-        raise InternalError(f"the server answered {count} texts with {len(response.translations)} translations")
+    _check_count(response.translations, count, "translations")
     for number, answer in enumerate(response.translations):
         if not answer.hypotheses:
             raise InternalError(f"the server answered text {number} without a hypothesis")
@@ -76,39 +109,21 @@ def read_corpus_result(result: translation_pb2.CorpusResult) -> Translation | Ju
 
 def read_scores(response: translation_pb2.ScoreTextResponse, count: int) -> list[Score]:
     """Read the scores of ``count`` texts."""
-    if len(response.scores) != count:
-        raise InternalError(f"the server answered {count} texts with {len(response.scores)} scores")
+    _check_count(response.scores, count, "scores")
     return scores_from_proto(response)
 
 
 def read_alignments(response: alignment_pb2.AlignTextResponse, count: int) -> list[Alignment]:
     """Read the alignments of ``count`` texts."""
-    if len(response.alignments) != count:
-        raise InternalError(f"the server answered {count} texts with {len(response.alignments)} alignments")
+    _check_count(response.alignments, count, "alignments")
     with _readable():
         return alignments_from_proto(response)
 
 
 def read_languages(response: translation_pb2.DetectLanguageResponse, count: int) -> list[list[DetectedLanguage]]:
     """Read the languages of ``count`` texts."""
-    if len(response.results) != count:
-        raise InternalError(f"the server answered {count} texts with {len(response.results)} results")
+    _check_count(response.results, count, "results")
     return detected_from_proto(response)
-
-
-def read_models(response: model_pb2.ListModelsResponse) -> list[Model]:
-    """Read the list of models."""
-    return [model_from_proto(model) for model in response.models]
-
-
-def read_routes(response: model_pb2.ListModelsResponse) -> list[Route]:
-    """Read the list of routes."""
-    return [route_from_proto(route) for route in response.routes]
-
-
-def read_model(response: model_pb2.GetModelResponse) -> Model:
-    """Read one model."""
-    return model_from_proto(response.model)
 
 
 def read_glossary(message: glossary_pb2.StoredGlossary) -> StoredGlossary:
@@ -121,6 +136,11 @@ def read_entries(entries: glossary_pb2.GlossaryEntries) -> dict[str, tuple[str, 
     """Read the target terms of a glossary by source term."""
     with _readable():
         return {line.source: line.targets for line in read_tsv(entries.tsv)}
+
+
+def _check_count(found: Sized, count: int, name: str) -> None:
+    if len(found) != count:
+        raise InternalError(f"the server answered {count} texts with {len(found)} {name}")
 
 
 def _translation(message: translation_pb2.Translation, timings: translation_pb2.Timings) -> Translation:

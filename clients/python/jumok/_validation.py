@@ -170,12 +170,6 @@ def check_timeout(timeout_s: float) -> float:
     return float(min(timeout_s, LONGEST_TIMEOUT_S))
 
 
-def check_open(closed: bool) -> None:
-    """Raise ValueError if the client is closed, as a closed file does."""
-    if closed:
-        raise ValueError("the client is closed")
-
-
 def _token_ids(field: str, values: object) -> list[int]:
     if isinstance(values, str | bytes) or not isinstance(values, Sequence):
         raise invalid_field(field, f"must be a sequence of token ids, got {values!r}")

@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from typing import Unpack
 
 from jumok._errors import UnreadCallError, way_to
-from jumok._requests import TranslateSettings, corpus_settings
-from jumok._responses import read_corpus_result
-from jumok._results import TextResult
+from jumok._requests import TranslateParameters, corpus_settings
+from jumok._responses import TextResult, read_corpus_result
 from jumok._transport.retry import Backoff, Endpoints
 from jumok._validation import check_count, check_lines, check_text
 from jumok_proto.errors import (
@@ -23,7 +22,7 @@ from jumok_proto.errors import (
     JumokError,
 )
 from jumok_proto.results import Translation
-from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateCorpusResponse
+from jumok_proto.v1.translation_pb2 import CorpusItem, TranslateCorpusRequest, TranslateCorpusResponse
 
 MAX_WINDOW = 1024
 DEFAULT_WINDOW = 256
@@ -42,15 +41,19 @@ class Corpus:
     """The state of one ``translate_iter``.
 
     Args:
-        settings: settings of all calls.
-        target_prefix: target prefix of all texts.
-        start: index of the first text.
+        lines: the texts, whose kind is checked.
+        endpoints: servers of the client.
+        servers: address of each server.
         window: largest number of texts read and not returned.
+        start: index of the first text.
+        target_prefix: target prefix of all texts.
         timeout_s: longest time without an answer while texts are unanswered.
         max_attempts: number of failed calls without any answer, those aside that a server did not read, after which the
             corpus fails.
-        endpoints: servers of the client.
-        servers: address of each server.
+        settings: settings of all calls.
+
+    Raises:
+        InvalidArgumentError: an argument cannot be sent.
 
     Attributes:
         endpoint: number of the server of the current call.
@@ -59,18 +62,22 @@ class Corpus:
 
     def __init__(
         self,
-        settings: CorpusSettings,
-        *,
-        target_prefix: str,
-        start: int,
-        window: int,
-        timeout_s: float,
-        max_attempts: int,
+        lines: object,
         endpoints: Endpoints,
         servers: Sequence[str],
+        *,
+        window: int,
+        start: int,
+        target_prefix: str | None,
+        timeout_s: float,
+        max_attempts: int,
+        **settings: Unpack[TranslateParameters],
     ) -> None:
-        self._settings = settings
-        self._target_prefix = target_prefix
+        check_lines(lines)
+        check_count("window", window, least=1, most=MAX_WINDOW)
+        check_count("start", start, least=0)
+        self._settings = corpus_settings(target_prefix=target_prefix, window=window, **settings)
+        self._target_prefix = check_text("target_prefix", target_prefix or "")
         self._next_index = start
         self._window = window
         self._timeout_s = timeout_s
@@ -238,31 +245,3 @@ class Corpus:
         if error is not None:
             raise error
         return None
-
-
-def make_corpus(
-    lines: object,
-    endpoints: Endpoints,
-    servers: Sequence[str],
-    *,
-    window: int,
-    start: int,
-    target_prefix: str | None,
-    timeout_s: float,
-    max_attempts: int,
-    **settings: Unpack[TranslateSettings],
-) -> Corpus:
-    """Make the state of a ``translate_iter``; raise InvalidArgumentError for arguments that cannot be sent."""
-    check_lines(lines)
-    check_count("window", window, least=1, most=MAX_WINDOW)
-    check_count("start", start, least=0)
-    return Corpus(
-        corpus_settings(target_prefix=target_prefix, window=window, **settings),
-        target_prefix=check_text("target_prefix", target_prefix or ""),
-        start=start,
-        window=window,
-        timeout_s=timeout_s,
-        max_attempts=max_attempts,
-        endpoints=endpoints,
-        servers=servers,
-    )

@@ -4,29 +4,28 @@
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
-from typing import TypeVar
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
 
 import grpc
 from google.protobuf.message import Message
 
+from jumok._concurrency import End, Links
 from jumok._errors import call_error
 from jumok._files import FileOptions, FileReceiver, FileResult, FileSource, FileTarget, file_requests, written
-from jumok._responses import check_complete, is_empty, read_update, readable
-from jumok._results import TranslationUpdate
+from jumok._responses import TranslationUpdate, check_complete, is_empty, read_update, readable
 from jumok._transport.address import addresses
 from jumok._transport.channel import Opener, Tls
-from jumok._transport.closing import Closing, cancelled_at_exit
-from jumok._transport.corpus_call import CorpusCall
-from jumok._transport.links import Links
 from jumok._transport.retry import Attempts, Endpoints
-from jumok._transport.watch import Watch
-from jumok._validation import LONGEST_TIMEOUT_S, check_open, check_timeout
+from jumok._transport.sync_watch import Watch
+from jumok._transport.watch import Watched
+from jumok._validation import LONGEST_TIMEOUT_S, check_timeout
 from jumok_proto.errors import JumokError, UnavailableError
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
-from jumok_proto.v1.translation_pb2 import StreamTranslateTextRequest, TranslateCorpusRequest
+from jumok_proto.v1.translation_pb2 import StreamTranslateTextRequest, TranslateCorpusRequest, TranslateCorpusResponse
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 
 Request = TypeVar("Request", bound=Message)
@@ -48,9 +47,58 @@ class Stubs:
 class Link:
     """The services of all servers, and the watch over calls to them."""
 
-    def __init__(self, opener: Opener, servers: Sequence[str], endpoints: Endpoints) -> None:
+    def __init__(
+        self, opener: Opener, servers: Sequence[str], endpoints: Endpoints, is_closed: Callable[[], bool]
+    ) -> None:
         self.stubs = [Stubs(opener.channel(server)) for server in servers]
-        self.watch = Watch([stubs.channel for stubs in self.stubs], servers, endpoints)
+        self.watch = Watch([stubs.channel for stubs in self.stubs], servers, endpoints, is_closed)
+
+
+class CorpusCall:
+    """The responses of a TranslateCorpus call.
+
+    gRPC's call object takes a lock when it is freed, and a program that ends may have stopped a daemon thread that
+    holds this lock. So nothing may refer to a call that has ended. The error that gRPC raises is that object, with a
+    traceback that refers to it, and so is not the cause of ours.
+
+    Args:
+        call: the call.
+        describe: makes the error of a failure.
+        watch: watches over the call that a function cancels.
+    """
+
+    def __init__(
+        self,
+        call: Any,
+        describe: Callable[[grpc.RpcError | UnavailableError], JumokError],
+        watch: Callable[[Callable[[], object]], AbstractContextManager[Watched]],
+    ) -> None:
+        self._call = call
+        self._describe = describe
+        self._watch = watch
+
+    def __iter__(self) -> Iterator[TranslateCorpusResponse]:
+        failure: JumokError | None = None
+        try:
+            if self._call is not None:
+                with self._watch(self.cancel) as watched:
+                    for response in self._call:
+                        watched.heard()
+                        if not is_empty(response):
+                            yield response
+        except (grpc.RpcError, UnavailableError) as error:
+            failure = self._describe(error)
+            error.__traceback__ = error.__context__ = None
+        finally:
+            self._call = None
+        if failure is not None:
+            raise failure
+
+    def cancel(self) -> None:
+        """End the call now."""
+        call = self._call
+        if call is not None:
+            call.cancel()
 
 
 class Connection:
@@ -68,16 +116,17 @@ class Connection:
         self.max_attempts = max_attempts
         self.endpoints = Endpoints(len(self.servers))
         self._opener = Opener(tls, token)
-        self._links = Links(lambda: Link(self._opener, self.servers, self.endpoints))
-        self._closing = Closing()
+        self._end = End()
+        self._links = Links(lambda: Link(self._opener, self.servers, self.endpoints, self.is_closed))
 
-    def is_open(self) -> bool:
-        """True until the connection is closed."""
-        return not self._closing.closed
+    def is_closed(self) -> bool:
+        """True after the end of the connection."""
+        return self._end.is_set()
 
     def check_open(self) -> None:
-        """Raise ValueError if the connection is closed."""
-        check_open(self._closing.closed)
+        """Raise ValueError if the connection is closed, as a closed file does."""
+        if self.is_closed():
+            raise ValueError("the client is closed")
 
     def timeout_s(self, timeout_s: float | None) -> float:
         """Give the timeout of a call; None stands for the client's own."""
@@ -96,10 +145,9 @@ class Connection:
             link = self._links.get()
             remaining_s = attempts.begin(time.monotonic())
             try:
-                with self._closing.guard():
-                    response: Response | None = link.watch.answer(
-                        method(link.stubs[attempts.endpoint]), attempts.endpoint, request, remaining_s
-                    )
+                response: Response | None = link.watch.answer(
+                    method(link.stubs[attempts.endpoint]), attempts.endpoint, request, remaining_s
+                )
             except (grpc.RpcError, UnavailableError) as error:
                 self._wait_to_retry(attempts, error)
             else:
@@ -133,12 +181,7 @@ class Connection:
         link, endpoint = self._links.get(), self.endpoints.pick(time.monotonic())
         call = link.stubs[endpoint].files.TranslateFile(iter(requests), timeout=limit_s)
         try:
-            with (
-                written(target) as out,
-                self._closing.guard(),
-                cancelled_at_exit(call),
-                link.watch.over(endpoint, call.cancel, limit_s) as watched,
-            ):
+            with written(target) as out, link.watch.over(endpoint, call.cancel, limit_s) as watched:
                 receiver = FileReceiver(out, options.get("on_progress"))
                 for response in call:
                     watched.heard()
@@ -149,7 +192,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the channels."""
-        self._closing.close()
+        self._end.set()
         link = self._links.take()
         for stubs in [] if link is None else link.stubs:
             stubs.channel.close()
@@ -165,11 +208,7 @@ class Connection:
             remaining_s = attempts.begin(time.monotonic())
             call = link.stubs[attempts.endpoint].translation.StreamTranslateText(request, timeout=remaining_s)
             try:
-                with (
-                    self._closing.guard(),
-                    cancelled_at_exit(call),
-                    link.watch.over(attempts.endpoint, call.cancel, remaining_s) as watched,
-                ):
+                with link.watch.over(attempts.endpoint, call.cancel, remaining_s) as watched:
                     for response in call:
                         watched.heard()
                         if is_empty(response):
@@ -195,7 +234,7 @@ class Connection:
         """Wait until the next attempt; raise the error of the last."""
         try:
             failed = self._failure(attempts.endpoint, error)
-            delay_s = attempts.failed(failed, time.monotonic(), closed=self._closing.closed)
+            delay_s = attempts.failed(failed, time.monotonic(), closed=self.is_closed())
         except JumokError as failure:
             raise failure.with_traceback(None) from None
-        self._closing.sleep(delay_s)
+        self._end.wait(delay_s)

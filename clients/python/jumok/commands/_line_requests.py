@@ -5,7 +5,7 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +84,27 @@ def open_lines(source: Path | None) -> tuple[int, Iterator[Line]]:
     if source is None and stream.isatty():
         click.echo("Reading lines from the terminal; Ctrl-D ends them.", err=True)
     return stream.fileno(), read_lines(stream, "standard input" if source is None else str(source))
+
+
+def open_texts(
+    texts: Sequence[str],
+    source: Path | None,
+    open_source: Callable[[Path | None], tuple[int | None, Iterator[Line]]] = open_lines,
+) -> tuple[int | None, Iterator[Line]]:
+    """Make lines of the texts of a command, or open its source if there are none."""
+    if not texts:
+        return open_source(source)
+    if source is not None:
+        raise click.UsageError(f"give texts, or --input {source}, not both")
+    return None, (Line(text, f"text {number}", len(text)) for number, text in enumerate(texts, start=1))
+
+
+def readable(lines: Iterable[Line]) -> Iterator[Line]:
+    """Yield lines; raise InputError at the first that cannot be read."""
+    for line in lines:
+        if line.problem:
+            raise InputError(f"{line.name}: {line.problem}")
+        yield line
 
 
 def open_document(source: Path | None) -> tuple[int | None, Iterator[Line]]:

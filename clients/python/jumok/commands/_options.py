@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import wraps
+from functools import partial, wraps
 from importlib.metadata import entry_points
 from itertools import cycle
 from pathlib import Path
@@ -55,15 +55,15 @@ def all_of(*options: Decorator) -> Decorator:
     return decorate
 
 
-def timeout_option(default_s: float, description: str) -> Decorator:
-    """Make the option ``--timeout``, in seconds."""
+def timeout_option(default_s: float | None, description: str) -> Decorator:
+    """Make the option ``--timeout``, in seconds; None: no limit."""
     return click.option(
         "--timeout",
         "timeout_s",
         metavar="SECONDS",
         type=click.FloatRange(min=0, min_open=True),
         default=default_s,
-        show_default=True,
+        show_default="no limit" if default_s is None else True,
         help=description,
     )
 
@@ -224,17 +224,16 @@ length_penalty_option = click.option(
 hypotheses_option = click.option("--num-hypotheses", type=int, help="Translations to write for each text.")
 
 
-def _token_ids_option(name: str, description: str) -> Decorator:
-    """Make a repeatable option of token ids, whose parameter has the plural name; None without any."""
-    return click.option(
-        name,
-        name.strip("-").replace("-", "_") + "s",
-        metavar="ID",
-        type=int,
-        multiple=True,
-        callback=lambda _context, _parameter, value: value or None,
-        help=f"{description}; repeatable.",
-    )
+def repeatable_option(name: str, description: str, **settings: Any) -> Decorator:
+    """Make a repeatable option, whose parameter has the plural name."""
+    plural = name.strip("-").replace("-", "_") + "s"
+    return click.option(name, plural, multiple=True, help=f"{description}; repeatable.", **settings)
+
+
+_token_ids_option = partial(
+    repeatable_option, metavar="ID", type=int, callback=lambda _context, _parameter, value: value or None
+)
+"""Makes an option of token ids, whose parameter is None without any."""
 
 
 decoding_options = all_of(
@@ -278,17 +277,6 @@ decoding_options = all_of(
 """All of ``Options`` but the number of hypotheses, by name."""
 
 
-def _tag_option(name: str, description: str) -> Decorator:
-    """Make a repeatable option of names of elements, whose parameter has the plural name."""
-    return click.option(
-        name,
-        name.strip("-").replace("-", "_") + "s",
-        metavar="NAME",
-        multiple=True,
-        help=f"{description}; repeatable.",
-    )
-
-
 def markup_options(command: Command) -> Command:
     """Add the options of markup, which become the parameters ``markup`` and ``markup_rules``."""
 
@@ -305,9 +293,11 @@ def markup_options(command: Command) -> Command:
             type=click.Choice(["html", "xml"]),
             help="Translate a document with tags; each tag is in the translation once.",
         ),
-        _tag_option("--ignore-tag", "Element that is not translated"),
-        _tag_option("--splitting-tag", "Element that separates sentences"),
-        _tag_option("--non-splitting-tag", "Element inside of a sentence, although HTML has it as a block"),
+        repeatable_option("--ignore-tag", "Element that is not translated", metavar="NAME"),
+        repeatable_option("--splitting-tag", "Element that separates sentences", metavar="NAME"),
+        repeatable_option(
+            "--non-splitting-tag", "Element inside of a sentence, although HTML has it as a block", metavar="NAME"
+        ),
     )(with_rules)
 
 

@@ -5,14 +5,14 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import NamedTemporaryFile
 from typing import BinaryIO, NamedTuple, cast
 
 import click
 
+from jumok._files import written
 from jumok.commands._line_requests import InputError, Line
 from jumok_proto.errors import InternalError, printable
 from jumok_proto.results import Hypothesis, Translation
@@ -156,6 +156,9 @@ class LongTexts(NamedTuple):
             )
 
 
+NONE_LONG = LongTexts()
+
+
 def write_line(line: str, output: BinaryIO | None = None) -> None:
     """Write a line in UTF-8, as input is, for any locale; None: to standard output."""
     write_text(f"{line}\n", output or sys.stdout.buffer)
@@ -176,32 +179,14 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
     if path is None:
         yield sys.stdout.buffer
         return
-    if path.exists() and not path.is_file():  # a device or a pipe
-        with path.open("wb") as output:
-            yield output
-        return
-    path = path.resolve()  # a link stays a link
-    try:
-        file = NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False)  # noqa: SIM115
-    except OSError as error:
-        wrong = error.strerror if path.parent.exists() else f"the folder {path.parent} does not exist, create it"
-        raise click.ClickException(f"--output {path} cannot be written: {wrong}, or choose another") from error
-    with file as output:
+    with ExitStack() as opened:
         try:
-            yield cast("BinaryIO", output)
-            mode = path.stat().st_mode if path.exists() else 0o666 & ~_umask()
-            os.fchmod(output.fileno(), stat.S_IMODE(mode))
-            output.close()
-            os.replace(output.name, path)
-        except BaseException:
-            os.unlink(output.name)
-            raise
-
-
-def _umask() -> int:
-    mask = os.umask(0o077)
-    os.umask(mask)
-    return mask
+            output = opened.enter_context(written(path))
+        except OSError as error:
+            folder = path.resolve().parent
+            wrong = error.strerror if folder.exists() else f"the folder {folder} does not exist, create it"
+            raise click.ClickException(f"--output {path} cannot be written: {wrong}, or choose another") from error
+        yield cast("BinaryIO", output)
 
 
 @contextmanager

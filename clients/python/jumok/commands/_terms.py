@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from jumok.commands._options import Command, all_of
+from jumok.commands._options import Command, all_of, repeatable_option
 from jumok_proto.glossaries.tsv import read_tsv
 from jumok_proto.term_conversion import PLACEHOLDER_KINDS
 
@@ -34,13 +34,7 @@ def term_options(command: Command) -> Command:
         command(*arguments, **{name: value for name, value in found.items() if value}, **others)
 
     return all_of(
-        click.option(
-            "--term",
-            "terms",
-            metavar="SOURCE=TARGET",
-            multiple=True,
-            help="Term and its translation, which texts with the term get; repeatable.",
-        ),
+        repeatable_option("--term", "Term and its translation, which texts with the term get", metavar="SOURCE=TARGET"),
         click.option(
             "--glossary",
             metavar="FILE|NAME",
@@ -53,12 +47,8 @@ def term_options(command: Command) -> Command:
             multiple=True,
             help="Text that is copied; * stands for letters, digits and _; repeatable.",
         ),
-        click.option(
-            "--placeholder",
-            "placeholders",
-            type=click.Choice([*PLACEHOLDER_KINDS]),
-            multiple=True,
-            help="Kind of placeholders that are copied; repeatable.",
+        repeatable_option(
+            "--placeholder", "Kind of placeholders that are copied", type=click.Choice([*PLACEHOLDER_KINDS])
         ),
     )(with_terms)
 

@@ -78,7 +78,7 @@ def attention(
     lacking = sum(token.unknown for token in alignment.target_tokens)
     if lacking:
         of_all = f"{lacking} of {len(alignment.target_tokens)}"
-        click.echo(f"Warning: {of_all} tokens of the translation are unknown to the model (red)", err=True)
+        warn(f"{of_all} tokens of the translation are unknown to the model (red)")
     _draw(alignment.words() if words else alignment, kind, out, unit="word" if words else "token")
     write_line(" ".join(alignment.target.splitlines()))
 
@@ -88,9 +88,8 @@ def _draw(alignment: Alignment, kind: AttentionKind, out: Path, *, unit: str) ->
 
     drawing = draw(alignment.model, kind, alignment.attention(kind), unit=unit)
     if drawing.missing:
-        click.echo(
-            f"Warning: no installed font has {' '.join(drawing.missing)}: drawn as boxes; install one, such as Noto "
-            "Sans of that script, or Noto Emoji (fonts of coloured pictures cannot be drawn)",
-            err=True,
+        warn(
+            f"no installed font has {' '.join(drawing.missing)}: drawn as boxes; install one, such as Noto Sans of "
+            "that script, or Noto Emoji (fonts of coloured pictures cannot be drawn)"
         )
     drawing.save(out)

@@ -1,11 +1,10 @@
 """``jumok detect``: detect the languages of texts."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from jumok.commands._line_requests import InputError, Line, answer_lines, open_lines
+from jumok.commands._line_requests import answer_lines, open_texts, readable
 from jumok.commands._options import file_options, open_client, server_options, timeout_option
 from jumok.commands._output import open_output, progress, write_line
 
@@ -33,28 +32,15 @@ def detect(
     Writes one line for each text: the language, a tab, and the confidence among the languages of the server's models,
     0 to 1. A text without letters has the language und (undetermined).
     """
-    if texts and source is not None:
-        raise click.UsageError(f"give texts, or --input {source}, not both")
-    descriptor: int | None = None
-    lines: Iterator[Line] = (Line(text, f"text {number}", len(text)) for number, text in enumerate(texts, start=1))
-    if not texts:
-        descriptor, lines = open_lines(source)
-
+    descriptor, lines = open_texts(texts, source)
     with (
         open_client(context, server, timeout_s) as client,
         open_output(output) as out,
         progress(descriptor, "detecting", out) as advance,
     ):
-        for batch in answer_lines(_readable(lines), client.detect_language, retry_s=timeout_s):
+        for batch in answer_lines(readable(lines), client.detect_language, retry_s=timeout_s):
             for languages in batch.answers:
                 language, confidence = languages[0] if languages else (UNKNOWN, 0.0)
                 write_line(f"{language}\t{confidence:.2f}", out)
             out.flush()
             advance(batch.lines)
-
-
-def _readable(lines: Iterator[Line]) -> Iterator[Line]:
-    for line in lines:
-        if line.problem:
-            raise InputError(f"{line.name}: {line.problem}")
-        yield line

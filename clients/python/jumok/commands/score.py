@@ -7,7 +7,7 @@ from typing import Any, BinaryIO
 import click
 
 from jumok import Client, Score
-from jumok.commands._line_requests import InputError, Line, answer_lines, open_lines
+from jumok.commands._line_requests import InputError, Line, answer_lines, open_lines, readable
 from jumok.commands._options import (
     file_options,
     language_options,
@@ -85,9 +85,7 @@ def score(
 
 
 def _pairs(lines: Iterable[Line]) -> Iterator[Line]:
-    for line in lines:
-        if line.problem:
-            raise InputError(f"{line.name}: {line.problem}")
+    for line in readable(lines):
         if line.text.count("\t") != 1:
             tabs = line.text.count("\t")
             raise InputError(f"{line.name}: must be a text and its translation with one tab between, has {tabs} tabs")

@@ -1,14 +1,14 @@
 """``jumok translate``: translate arguments or standard input, through a server or a bundle."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import click
 
 from jumok import Options, Translation
-from jumok.commands._line_requests import InputError, Line, open_document, open_lines
+from jumok.commands._line_requests import InputError, Line, open_document, open_lines, open_texts
 from jumok.commands._options import (
     decoding_options,
     file_options,
@@ -93,9 +93,8 @@ def translate(
     """
     if attention and not json_lines:
         raise click.UsageError("--attention needs --json: plain lines cannot hold it")
-    if texts and source is not None:
-        raise click.UsageError(f"give texts, or --input {source}, not both")
-    descriptor, lines = _lines(texts, source, markup)
+    descriptor, lines = open_texts(texts, source, open_lines if markup is None else open_document)
+    _warn_of_texts(texts)
     options = cast("Options", settings)
     splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=options)
     settings |= {"attention": attention, "split_sentences": splits, "markup": markup}
@@ -166,20 +165,13 @@ def _end(line: Line) -> str:
     return "\r" if line.carriage_return else ""
 
 
-def _lines(texts: Sequence[str], source: Path | None, markup: MarkupKind | None) -> tuple[int | None, Iterator[Line]]:
-    """Open the lines of a source, or make lines of the arguments; a source with markup is one line."""
-    if not texts:
-        return open_lines(source) if markup is None else open_document(source)
+def _warn_of_texts(texts: Sequence[str]) -> None:
+    """Warn of texts that seem to be words, or names of files."""
     if len(texts) > 1 and not any(" " in text for text in texts):
-        click.echo(
-            f"Warning: {len(texts)} words are {len(texts)} texts; a sentence needs quotation marks around it", err=True
-        )
+        warn(f"{len(texts)} words are {len(texts)} texts; a sentence needs quotation marks around it")
     for number, text in enumerate(texts, start=1):
         if _is_file(text):
-            click.echo(
-                f"Warning: text {number} is the name of a file; to translate its lines: --input {text}", err=True
-            )
-    return None, (Line(text, f"text {number}", len(text)) for number, text in enumerate(texts, start=1))
+            warn(f"text {number} is the name of a file; to translate its lines: --input {text}")
 
 
 def _is_file(text: str) -> bool:

@@ -13,6 +13,7 @@ from jumok.commands._options import (
     model_option,
     open_client,
     server_options,
+    timeout_option,
 )
 from jumok.commands._output import LongTexts
 from jumok.commands._terms import term_options
@@ -42,13 +43,7 @@ DASH = Path("-")
 @term_options
 @decoding_options
 @click.option("--truncate", is_flag=True, help="Leave out the ends of sentences that are too long for the model.")
-@click.option(
-    "--timeout",
-    "timeout_s",
-    metavar="SECONDS",
-    type=click.FloatRange(min=0, min_open=True),
-    help="Seconds that the file may take.  [default: no limit]",
-)
+@timeout_option(None, "Seconds that the file may take.")
 @click.pass_context
 def translate_file(
     context: click.Context,

@@ -116,8 +116,7 @@ def translate_on_cluster(
                         job.check_model(*model)
                     job.add_block(file, number, block.errors, partial(os.replace, block.path))
                     progress.skip(skipped)
-                    progress.show(block.rows, len(block.errors), size)
-                    progress.add(block.long)
+                    progress.show(block.rows, len(block.errors), size, block.long)
                     done[file] += 1
                 if done[file] == totals.get(file):
                     job.join(file, totals[file], partial(sources[file].format.join, sources[file].path))

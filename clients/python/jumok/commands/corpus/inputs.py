@@ -100,4 +100,4 @@ def _make_format(format_name: str, name: PurePath, columns: Columns) -> Format:
         from jumok.commands.corpus.parquet import ParquetFormat  # noqa: PLC0415 - needs pyarrow, an extra
 
         return ParquetFormat(columns)
-    return JsonLinesFormat(columns, compressed) if format_name == "jsonl" else TextFormat(compressed)
+    return JsonLinesFormat(compressed, columns) if format_name == "jsonl" else TextFormat(compressed)

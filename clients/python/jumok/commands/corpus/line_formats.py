@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import Any, BinaryIO, cast
 
 from jumok.commands._line_requests import Line, read_lines
 from jumok.commands._output import one_line
@@ -31,107 +31,77 @@ class TextFormat:
 
     def read(self, path: Path, skip: int) -> Iterator[Row]:
         """Read lines."""
-        for line, position in _lines(path, skip):
-            bad = not line.problem and not line.text.strip()
-            yield Row(replace(line, text="", problem=NO_CONTENT) if bad else line, None, position)
+        with path.open("rb") as file:
+            compressed = file.read(2) == b"\x1f\x8b"
+            file.seek(0)
+            stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if compressed else file
+            try:
+                position = 0
+                for number, line in enumerate(read_lines(stream, str(path))):
+                    position = file.tell() if compressed else position + line.size
+                    if number >= skip:
+                        yield Row(*self._parsed(line), position)
+            except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+                raise CorpusError(
+                    f"{path} is damaged or cut off: {error}; compress it again, and start anew"
+                ) from error
+
+    def _parsed(self, line: Line) -> tuple[Line, Any]:
+        """Return the text of a line that was read, and its record."""
+        bad = not line.problem and not line.text.strip()
+        return replace(line, text="", problem=NO_CONTENT) if bad else line, None
 
     def write(self, path: Path, block: Block) -> None:
-        """Write the best translations."""
-        _write(path, "".join(_text_line(row.line, result) for row, result in block), self.compressed)
+        """Write the lines of a block."""
+        # A lone surrogate can only occur in a translation, which Python escapes in this way.
+        data = "".join(self._written(row, result) for row, result in block).encode(errors="backslashreplace")
+        path.write_bytes(gzip.compress(data, mtime=0) if self.compressed else data)
+
+    def _written(self, row: Row, result: Result | None) -> str:
+        text = "" if result is None else one_line(result[0][0])
+        return f"{text}\r\n" if row.line.carriage_return else f"{text}\n"
 
     def join(self, source: Path, blocks: Sequence[Path], out: Path) -> None:
-        """Join lines."""
-        _join(blocks, out, self.compressed)
+        """Join files; members of gzip files make a gzip file."""
+        with out.open("wb") as joined:
+            for block in blocks:
+                with block.open("rb") as part:
+                    shutil.copyfileobj(part, joined, 2**20)
+            if self.compressed and not blocks:
+                joined.write(gzip.compress(b"", mtime=0))
 
 
 @dataclass(frozen=True)
-class JsonLinesFormat:
+class JsonLinesFormat(TextFormat):
     """One JSON object on each line, which is kept as it is but for the added columns.
 
-    A line that is no object gives an object with the added columns alone, all null.
+    A line that is no object gives an object with the added columns alone, all null. Records are the lines of objects,
+    without the closing brace.
 
     Attributes:
         columns: names of columns.
-        compressed: as in ``TextFormat``.
     """
 
     columns: Columns
-    compressed: bool
 
-    def check(self, path: Path) -> None:
-        """Any line may have the column."""
-
-    def read(self, path: Path, skip: int) -> Iterator[Row]:
-        """Read objects; records are the lines of objects, without the closing brace."""
-        for line, position in _lines(path, skip):
-            yield self._row(line, position)
-
-    def _row(self, line: Line, position: int) -> Row:
+    def _parsed(self, line: Line) -> tuple[Line, str | None]:
+        line, _ = super()._parsed(line)
         if line.problem:
-            return Row(line, None, position)
-        if not line.text.strip():
-            return Row(replace(line, text="", problem=NO_CONTENT), None, position)
+            return line, None
         try:
             found = json.loads(line.text)
         except (ValueError, RecursionError) as error:
-            return Row(replace(line, text="", problem=f"is not JSON: {error}"), None, position)
+            return replace(line, text="", problem=f"is not JSON: {error}"), None
         if not isinstance(found, dict):
-            return Row(replace(line, text="", problem="is not a JSON object"), None, position)
+            return replace(line, text="", problem="is not a JSON object"), None
         self.columns.check_free(list(found), line.name)
         record = line.text.rstrip(JSON_SPACE)[:-1] + (", " if found else "")
         column = self.columns.text
         if column not in found:
             listing = ", ".join(found) or "none"
-            problem = f"has no column {column!r}; it has: {listing}"
-            return Row(replace(line, text="", problem=problem), record, position)
-        return Row(as_line(found[column], line.name, column), record, position)
+            return replace(line, text="", problem=f"has no column {column!r}; it has: {listing}"), record
+        return as_line(found[column], line.name, column), record
 
-    def write(self, path: Path, block: Block) -> None:
-        """Write objects with the added columns."""
-        lines = (self._line(row.record, result) for row, result in block)
-        _write(path, "".join(f"{line}\n" for line in lines), self.compressed)
-
-    def _line(self, record: str | None, result: Result | None) -> str:
+    def _written(self, row: Row, result: Result | None) -> str:
         added = json.dumps(self.columns.values(result), ensure_ascii=False)
-        return added if record is None else record + added.removeprefix("{")
-
-    def join(self, source: Path, blocks: Sequence[Path], out: Path) -> None:
-        """Join lines."""
-        _join(blocks, out, self.compressed)
-
-
-def _text_line(line: Line, result: Result | None) -> str:
-    text = "" if result is None else one_line(result[0][0])
-    return f"{text}\r\n" if line.carriage_return else f"{text}\n"
-
-
-def _lines(path: Path, skip: int) -> Iterator[tuple[Line, int]]:
-    """Read lines, and the position in the file after each; without the first ``skip``."""
-    with path.open("rb") as file:
-        compressed = file.read(2) == b"\x1f\x8b"
-        file.seek(0)
-        stream = cast("BinaryIO", gzip.GzipFile(fileobj=file)) if compressed else file
-        try:
-            position = 0
-            for number, line in enumerate(read_lines(stream, str(path))):
-                position = file.tell() if compressed else position + line.size
-                if number >= skip:
-                    yield line, position
-        except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-            raise CorpusError(f"{path} is damaged or cut off: {error}; compress it again, and start anew") from error
-
-
-def _write(path: Path, text: str, compressed: bool) -> None:
-    # A lone surrogate can only occur in a translation, which Python escapes in this way.
-    data = text.encode(errors="backslashreplace")
-    path.write_bytes(gzip.compress(data, mtime=0) if compressed else data)
-
-
-def _join(blocks: Sequence[Path], out: Path, compressed: bool) -> None:
-    """Join files; members of gzip files make a gzip file."""
-    with out.open("wb") as joined:
-        for block in blocks:
-            with block.open("rb") as part:
-                shutil.copyfileobj(part, joined, 2**20)
-        if compressed and not blocks:
-            joined.write(gzip.compress(b"", mtime=0))
+        return f"{added if row.record is None else row.record + added.removeprefix('{')}\n"

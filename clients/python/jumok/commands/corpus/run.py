@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 import click
 
 from jumok.commands._line_requests import InputError, Line
-from jumok.commands._output import LongTexts
+from jumok.commands._output import NONE_LONG, LongTexts
 from jumok.commands._runners import Outcome, Runner
 from jumok.commands.corpus.inputs import Source
 from jumok.commands.corpus.job import Job
@@ -100,9 +100,8 @@ def translate_here(
                 if position is None:
                     position = size_before(number, block[0].row)
                     progress.skip(position)
-                progress.show(len(block), bad, block[-1].row.position - position)
+                progress.show(len(block), bad, block[-1].row.position - position, long_texts(block))
                 position = block[-1].row.position
-                progress.add(long_texts(block))
                 number += 1
             job.join(file, number, partial(sources[file].format.join, sources[file].path))
 
@@ -153,7 +152,7 @@ def _reason(outcome: Outcome, line: Line) -> str:
 
 def _long_texts(outcome: Outcome) -> LongTexts:
     if isinstance(outcome, InputError):
-        return LongTexts()
+        return NONE_LONG
     return LongTexts(len(outcome.cut_sentences), outcome.source_truncated)
 
 
@@ -192,23 +191,21 @@ class Progress:
         self._done = 0
         self.rows = 0
         self.bad = 0
-        self.long = LongTexts()
-
-    def add(self, long: LongTexts) -> None:
-        """Count the rows of a finished block that were too long for the model."""
-        self.long = LongTexts(self.long.cut_sentences + long.cut_sentences, self.long.truncated + long.truncated)
+        self.long = NONE_LONG
 
     def skip(self, size: int) -> None:
         """Count bytes that earlier runs have translated."""
         self._skipped += size
 
-    def show(self, rows: int, bad: int, size: int) -> None:
+    def show(self, rows: int, bad: int, size: int, long: LongTexts = NONE_LONG) -> None:
         """Report a finished block.
 
         Args:
             rows, bad: numbers of rows, and of bad ones.
             size: bytes of its rows in the file.
+            long: texts that were too long for the model.
         """
+        self.long = LongTexts(self.long.cut_sentences + long.cut_sentences, self.long.truncated + long.truncated)
         self.rows += rows
         self.bad += bad
         self._done += size
