@@ -199,7 +199,7 @@ class BeamSearch:
     A step looks at the best (1 + n) * K continuations of all rows. Those among the first K that end with EOS, or
     reach the maximum length, become ended hypotheses, and the K best of them by normalized score are kept. The first K
     that do not end run on. Ties go to the lower row, then the lower token id, and to the earlier ended hypothesis.
-    `_stops` is the stopping rule, by `early_stopping`.
+    `_stops` is the stopping rule, by `early_stopping`; `kernels/runtime/term_step.h` has it again, for terms.
 
     K + n candidates of each row are enough. The first K continuations hold at most the best K candidates of a row. At
     most n candidates of a row are EOS, so its best K + n hold its best K that run on. (1 + n) * K continuations are
