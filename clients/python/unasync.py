@@ -40,7 +40,6 @@ PHRASES = {
     "return await call\n": "return call.result()\n",
     "contextlib.aclosing": "contextlib.closing",
     "import grpc.aio\n": "",
-    "grpc.aio.": "grpc.",
     "jumok._async_glossaries": "jumok._glossaries",
     "await client.glossaries": "client.glossaries",
 }
@@ -48,6 +47,7 @@ WORDS = {
     r"\b(?:async|await) ": "",
     r"\bAsyncGenerator\[(\w+), None\]": r"Generator[\1, None, None]",
     r"\bAsync(?=[A-Z])|\basync_(?=[a-z])": "",
+    r"\bgrpc\.aio\b": "grpc",
     r"\b__a(enter|exit|iter)__": r"__\1__",
     r"(?<=jumok\._transport\.)aio|(?<=jumok\._corpus\.)aio": "sync",
 }

@@ -49,7 +49,7 @@ class AsyncLink:
     def __init__(
         self, opener: Opener, servers: Sequence[str], endpoints: Endpoints, is_closed: Callable[[], bool]
     ) -> None:
-        self.stubs = [AsyncStubs(opener.async_channel(server)) for server in servers]
+        self.stubs = [AsyncStubs(opener.channel(server, grpc.aio)) for server in servers]
         self.watch = AsyncWatch([stubs.channel for stubs in self.stubs], servers, endpoints, is_closed)
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import grpc
-import grpc.aio
 
 MAX_MESSAGE_BYTES = 32 * 2**20
 HEALTH_CHECK = "/grpc.health.v1.Health/Check"
@@ -76,17 +76,11 @@ class Opener:
         name = None if tls is None else tls.override_name
         self._options = (*CHANNEL_OPTIONS, *([] if name is None else [("grpc.ssl_target_name_override", name)]))
 
-    def channel(self, address: str) -> grpc.Channel:
-        """Open a channel to a server."""
+    def channel(self, address: str, package: Any = grpc) -> Any:
+        """Open a channel of ``grpc`` to a server; of ``grpc.aio``: in the running event loop."""
         if self._credentials is None:
-            return grpc.insecure_channel(address, options=self._options)
-        return grpc.secure_channel(address, self._credentials, options=self._options)
-
-    def async_channel(self, address: str) -> grpc.aio.Channel:
-        """Open a channel to a server in the running event loop."""
-        if self._credentials is None:
-            return grpc.aio.insecure_channel(address, options=self._options)
-        return grpc.aio.secure_channel(address, self._credentials, options=self._options)
+            return package.insecure_channel(address, options=self._options)
+        return package.secure_channel(address, self._credentials, options=self._options)
 
 
 def _credentials(tls: Tls | None, token: str | None) -> grpc.ChannelCredentials | None:

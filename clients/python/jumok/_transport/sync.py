@@ -50,7 +50,7 @@ class Link:
     def __init__(
         self, opener: Opener, servers: Sequence[str], endpoints: Endpoints, is_closed: Callable[[], bool]
     ) -> None:
-        self.stubs = [Stubs(opener.channel(server)) for server in servers]
+        self.stubs = [Stubs(opener.channel(server, grpc)) for server in servers]
         self.watch = Watch([stubs.channel for stubs in self.stubs], servers, endpoints, is_closed)
 
 
