@@ -6,6 +6,7 @@ CUDA_VENV ?= .venv-cuda
 # A server's environment, and those of the tools that list its packages, choose their versions, and build wheels.
 SERVER_VENV ?= .venv-server
 BUILD_VENV ?= .venv-build
+LOWEST_VENV ?= .venv-lowest
 LOCK_VENV ?= .venv-lock
 WHEELS_VENV ?= .venv-wheels
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
@@ -15,7 +16,8 @@ KERNELS := $(wildcard $(foreach depth,*/* */*/*,serve/jumok_serve/kernels/$(dept
 
 COMMA := ,
 
-PYTEST := $(VENV)/bin/pytest --numprocesses auto --maxprocesses 4 --dist loadgroup
+PYTEST_OPTIONS := --numprocesses auto --maxprocesses 4 --dist loadgroup
+PYTEST := $(VENV)/bin/pytest $(PYTEST_OPTIONS)
 
 .DEFAULT_GOAL := help
 .PHONY: help kernels-check kernels-asan kernels-qemu demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving http-load step import-memory gpu quality regression real-models students parity faults format clean
@@ -33,6 +35,15 @@ test: $(VENV)/installed-dev  ## run the tests, but for slow ones; ARGS are pytes
 
 test-fast: $(VENV)/installed-dev  ## run the tests that neither train, export nor start processes
 	$(PYTEST) -m unit $(ARGS)
+
+# Neither PyTorch nor tools that generate code are there. Old packages meet newer ones of others, and may be warned. The
+# SDK allows older packages than a server: they come first on its path.
+LOWEST_PYTEST := $(LOWEST_VENV)/bin/pytest $(PYTEST_OPTIONS) -m unit -W default::DeprecationWarning
+SDK_TESTS := tests/clients tests/proto --ignore tests/clients/test_unasync.py --ignore tests/proto/test_stubs.py
+.PHONY: test-lowest
+test-lowest: $(LOWEST_VENV)/lowest  ## run fast tests of SDK and server with the lowest versions of their packages; ARGS are pytest's
+	$(LOWEST_PYTEST) tests/serve $(SDK_TESTS) $(ARGS)
+	PYTHONPATH=$(LOWEST_VENV)/sdk $(LOWEST_PYTEST) $(SDK_TESTS) $(ARGS)
 
 test-all: $(VENV)/installed-dev  ## run all tests, slow ones too
 	$(PYTEST) $(ARGS)
@@ -160,11 +171,24 @@ lock:  ## choose the newest versions of packages for the images and wheels, in d
 	$(PIP_COMPILE) --output-file deploy/locks/cuda.txt --extra serve-gpu,http pyproject.toml deploy/locks/cuda.in
 
 clean:  ## remove the environment, and what tools and builds have left
-	rm -rf $(VENV) $(CUDA_VENV) $(SERVER_VENV) $(BUILD_VENV) $(LOCK_VENV) $(WHEELS_VENV) build dist site serve/jumok_serve/kernels/*.so .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(CUDA_VENV) $(SERVER_VENV) $(BUILD_VENV) $(LOWEST_VENV) $(LOCK_VENV) $(WHEELS_VENV) build dist site serve/jumok_serve/kernels/*.so .mypy_cache .pytest_cache .ruff_cache
 
 $(VENV)/installed-%: pyproject.toml hatch_build.py $(KERNELS) | $(VENV)/bin/python
 	@echo "Installing jumok[$*] and what it needs into $(VENV); this may take minutes ..."
 	@$(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$*]'
+	@touch $@
+
+SERVER_EXTRAS := serve,http,otel,corpus,evaluate,moses,plot
+LOWEST = $(LOWEST_VENV)/bin/python tests/lowest_versions.py
+LOWEST_PIP = $(LOWEST_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+$(LOWEST_VENV)/lowest: pyproject.toml tests/lowest_versions.py hatch_build.py $(KERNELS)
+	@rm -rf $(LOWEST_VENV)
+	@$(MAKE) --no-print-directory VENV=$(LOWEST_VENV) PYTHON=python3.11 $(LOWEST_VENV)/bin/python
+	@echo "Installing the lowest versions of what SDK and server need into $(LOWEST_VENV); this may take minutes ..."
+	@$(LOWEST) $(SERVER_EXTRAS) > $(LOWEST_VENV)/server.txt
+	@$(LOWEST) cli > $(LOWEST_VENV)/sdk.txt
+	@$(LOWEST_PIP) --constraint $(LOWEST_VENV)/server.txt --editable '.[$(SERVER_EXTRAS),test]'
+	@$(LOWEST_PIP) --no-deps --target $(LOWEST_VENV)/sdk --requirement $(LOWEST_VENV)/sdk.txt
 	@touch $@
 
 $(VENV)/locked-%: deploy/locks/%.txt | $(VENV)/bin/python

@@ -188,6 +188,36 @@ def translation_path() -> Picture:
     return picture
 
 
+def checkpoint_path() -> Picture:
+    """The way of one checkpoint through the code."""
+    picture = Picture(900, 440, "A checkpoint is read, exported and verified; a server opens the bundle")
+    picture.frame((10, 10, 880, 120), "jumok_export: jumok import, jumok export")
+    picture.box((30, 45, 150, 62), ("1 command", "folder of the bundle,", "download"), "blue")
+    picture.box((240, 45, 150, 62), ("2 recognition", "by names and first", "bytes of files"), "blue")
+    picture.box((450, 45, 210, 62), ("3 reading", "Hugging Face, Marian,", "CTranslate2, jumok train"), "blue")
+    picture.box((720, 45, 150, 62), ("model, tokenizer", "PyTorch in fp32,", "languages, limits"), "green")
+    for start, end in ((182, 236), (392, 446), (662, 716)):
+        picture.arrow((start, 76), (end, 76))
+    picture.arrow((795, 109), (795, 142), (150, 142), (150, 186))
+    picture.frame((10, 155, 880, 120), "export_bundle")
+    picture.box((30, 190, 150, 62), ("4 tracing", "ONNX graphs of", "encode, step, score"), "amber")
+    picture.box((240, 190, 170, 62), ("5 quantization", "int8 and fp16 graphs", "of the traced ones"), "amber")
+    picture.box((470, 190, 170, 62), ("6 rewriting", "selection, shortlist,", "CUDA, native operators"), "amber")
+    picture.box((700, 190, 170, 62), ("7 verification", "a server's sessions", "against PyTorch"), "amber")
+    for start, end in ((182, 236), (412, 466), (642, 696)):
+        picture.arrow((start, 221), (end, 221))
+    picture.arrow((785, 254), (785, 287), (105, 287), (105, 331))
+    picture.box((30, 335, 150, 62), ("8 writing", "manifest, SHA-256,", "renamed at the end"), "green")
+    picture.frame((240, 300, 650, 120), "jumok_serve: a server")
+    picture.box((260, 335, 180, 62), ("9 trial", "decodes in a child", "process, within limits"), "violet")
+    picture.box((485, 335, 170, 62), ("10 opening", "schema, SHA-256,", "tokenizer"), "violet")
+    picture.box((700, 335, 170, 62), ("11 loading", "sessions on a device,", "warm-up"), "violet")
+    for start, end in ((182, 256), (442, 481), (657, 696)):
+        picture.arrow((start, 366), (end, 366))
+    picture.label(187, 357, "bundle")
+    return picture
+
+
 def decoder_step() -> Picture:
     """Arrays of one decoder step."""
     picture = Picture(900, 440, "Arrays that go into and come out of one decoder step with an in-place KV cache")
@@ -265,6 +295,7 @@ PICTURES = {
     "how-it-works": how_it_works,
     "packages": packages,
     "translation-path": translation_path,
+    "checkpoint-path": checkpoint_path,
     "decoder-step": decoder_step,
     "threads": threads,
 }

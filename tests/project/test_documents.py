@@ -263,6 +263,16 @@ def test_links_and_anchors_resolve(document: Path) -> None:
     assert broken == []
 
 
+def test_files_that_the_architecture_names_exist() -> None:
+    """A name may leave out the first folders."""
+    named = re.findall(r"`([\w/]+\.py)`", (ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
+    packages = ("proto", "clients/python", "serve", "export", "tests")
+    paths = {f"/{path.relative_to(ROOT)}" for folder in packages for path in (ROOT / folder).rglob("*.py")}
+    paths.add("/hatch_build.py")
+    assert {"importers/recognition.py", "runtime/loader.py"} <= set(named)
+    assert [name for name in named if not any(path.endswith(f"/{name}") for path in paths)] == []
+
+
 def test_troubleshooting_has_every_reason() -> None:
     def reasons(error: type[JumokError]) -> set[str]:
         return {error.reason}.union(*map(reasons, error.__subclasses__()))

@@ -55,7 +55,7 @@ def test_the_attention_is_that_of_the_aligner(layers: list[int]) -> None:
     found, wanted = native.cross_attention(layers, pairs), plain.cross_attention(layers, pairs)
     for row, (source, target) in enumerate(zip(pairs.source_lengths, pairs.target_lengths, strict=True)):
         own, others = (values[row, ..., :target, :source] for values in (found, wanted))
-        assert np.abs(own - others).mean() < 1e-3  # a value that is rounded differently differs in its last bit
+        assert np.abs(own - others).mean() < 2e-3  # a value that is rounded differently differs in its last bit
     native.encode(pairs.source_ids[:10], pairs.source_lengths[:10])  # as a search does
     np.testing.assert_array_equal(native.cross_attention(layers, pairs), found)
     alone = Pairs(*(values[:1] for values in pairs))
