@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from jumok._files import written
 from jumok.testing import FakeServer
 from jumok_proto.errors import InvalidArgumentError, UnavailableError
 from tests.support.command import JUMOK, run
@@ -48,6 +49,15 @@ def test_a_file_can_be_translated_in_place_and_keeps_its_mode(server: FakeServer
     assert file.read_text(encoding="utf-8") == "A\n\nB\n"
     assert link.is_symlink()
     assert file.stat().st_mode & 0o777 == 0o640
+
+
+def test_what_replaces_a_file_is_for_no_more_eyes_while_it_is_written(tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+    target.touch(0o600)
+    with written(target):
+        (part,) = tmp_path.glob(".out.txt.*")
+        assert part.stat().st_mode & 0o777 == 0o600
+    assert target.stat().st_mode & 0o777 == 0o600
 
 
 def test_an_output_stays_as_it_was_if_the_server_is_lost(server: FakeServer, tmp_path: Path) -> None:

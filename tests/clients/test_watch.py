@@ -14,6 +14,7 @@ import grpc
 import pytest
 
 import jumok
+from jumok._concurrency import Alarm
 from jumok._transport.channel import HEALTH_CHECK
 from jumok._transport.retry import Endpoints
 from jumok._transport.watch import Silence, Watched
@@ -66,6 +67,33 @@ def test_a_call_with_less_time_is_less_patient() -> None:
     assert silence.turn(0.5) == ([], [hasty], 2.0)
     assert silence.turn(2.0) == ([], [], 2.25)
     assert silence.turn(2.25) == ([], [patient], None)  # the check is unanswered for as long
+
+
+def test_an_alarm_that_failed_rings_the_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where no thread can be started, say."""
+    rung = threading.Semaphore(0)
+    failing = [True]
+
+    def ring() -> None:
+        if failing.pop():
+            raise RuntimeError("can't start new thread")
+        rung.release()
+
+    def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    alarm = Alarm(ring)
+    with monkeypatch.context() as patched:
+        patched.setattr("jumok._concurrency.Background", refuse)
+        with pytest.raises(RuntimeError):
+            alarm.set(0.0)
+    hooked = threading.Event()
+    monkeypatch.setattr(threading, "excepthook", lambda _: hooked.set())
+    alarm.set(0.0)
+    assert hooked.wait(HANG_S)
+    failing.append(False)
+    alarm.set(0.0)
+    assert rung.acquire(timeout=HANG_S)
 
 
 def test_no_server_is_left_while_the_others_rest() -> None:

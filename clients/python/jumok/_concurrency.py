@@ -125,11 +125,11 @@ class Alarm:
         with self._changed:
             if self._at is not None and self._at <= at:
                 return
+            if not self._running:
+                Background(self._run)  # may fail, where there are no more threads
+                self._running = True
             self._at = at
             self._changed.notify()
-            if not self._running:
-                Background(self._run)
-                self._running = True
 
     def _run(self) -> None:
         while True:
@@ -142,7 +142,12 @@ class Alarm:
                     self._changed.wait(left_s)
                     continue
                 self._at = None
-            self._ring()
+            try:
+                self._ring()
+            except BaseException:
+                with self._changed:
+                    self._running, self._at = False, None
+                raise
 
 
 # --- background work ---
@@ -161,8 +166,10 @@ class AsyncBackground:
 
     async def end(self, timeout_s: float) -> None:
         """Wait until the task ends, and cancel it after this time."""
-        await asyncio.wait({self._task}, timeout=timeout_s)
-        self._task.cancel()
+        try:
+            await asyncio.wait({self._task}, timeout=timeout_s)
+        finally:
+            self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
 

@@ -1,5 +1,6 @@
 """Translation of files: options, requests and results."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -146,11 +147,13 @@ def written(target: FileTarget) -> Iterator[IO[bytes]]:
     if not path.parent.is_dir():
         raise FileNotFoundError(ENOENT, "the folder does not exist; create it, or choose another", str(path.parent))
     part = path.with_name(f".{path.name}.{uuid4().hex[:8]}")
+    mode = path.stat().st_mode if path.exists() else None
     try:
-        with part.open("xb") as out:
+        # What replaces a file may be for fewer eyes than a new one.
+        with open(part, "xb", opener=lambda name, flags: os.open(name, flags, 0o666 if mode is None else 0o600)) as out:
             yield out
-        if path.exists():
-            part.chmod(path.stat().st_mode)
+        if mode is not None:
+            part.chmod(mode)
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

@@ -118,7 +118,7 @@ class Scheduler:
             while not (work.joins or decoding or self._is_over(ahead)):
                 self._wait()
                 work = self._policy.next_work(replica, occupied, ahead, time.monotonic())
-                if work.joins or self._closing:  # otherwise idle replicas would wake each other forever
+                if work.joins or self._is_over(ahead):  # otherwise idle replicas would wake each other forever
                     self._wake_replicas()
             if decoding or ahead:
                 self._check_not_aborting()

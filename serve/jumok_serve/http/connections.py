@@ -90,6 +90,7 @@ class BoundedConnection(H11Protocol):
         self._limits = limits
         self._heads = heads
         self._counted = 0  # bytes among these
+        self._long_head = False  # was refused
         self._head: asyncio.TimerHandle | None = None
         self._unread: asyncio.TimerHandle | None = None
         self._lingers_for = 0  # bytes that are still thrown away
@@ -107,7 +108,7 @@ class BoundedConnection(H11Protocol):
     def _linger(self) -> bool:
         """Wait for the client's end if its request is refused before all of it has arrived; returns False if not."""
         begun = self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]
-        arriving = begun or self.conn.their_state is h11.SEND_BODY or self._has_long_head
+        arriving = begun or self.conn.their_state is h11.SEND_BODY or self._long_head
         if self._lingers_for or not arriving or self.transport.is_closing():
             return False
         self._lingers_for = 2 * self._limits.max_message_bytes
@@ -131,12 +132,14 @@ class BoundedConnection(H11Protocol):
                 self.transport.abort()
             return
         super().data_received(data)
+        if self._lingers_for or self.transport.is_closing():
+            return
         if self.conn.their_state is h11.IDLE:
             self._count_head(len(self.conn.trailing_data[0]))
             if self._counted > MAX_RECEIVE and self._heads.size > MAX_ARRIVING_HEADS_BYTES:
                 self._refuse(503, "too many long heads of requests are arriving: send texts in the body of a request")
                 return
-        elif self.conn.their_state is not h11.ERROR:
+        else:
             self._count_head(0)
         if self.conn.their_state is h11.SEND_BODY:
             if self.conn.trailing_data[0].count(b"\n") > MAX_HEADERS:  # of a body's end; chunks have been taken out
@@ -161,14 +164,11 @@ class BoundedConnection(H11Protocol):
         if self.conn.their_state is h11.IDLE:
             self.flow.resume_reading()  # the rest of a head
 
-    @property
-    def _has_long_head(self) -> bool:
-        """True if a request was refused because its head is too long."""
-        return self.conn.their_state is h11.ERROR and len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES
-
     def send_400_response(self, msg: str) -> None:
         """Refuse what is no request, and say what is wrong with a long head."""
-        if self._has_long_head:
+        waits = self.conn.our_state is h11.IDLE  # for a head, and not for a body
+        self._long_head = waits and len(self.conn.trailing_data[0]) > MAX_HEAD_BYTES
+        if self._long_head:
             self._refuse(431, f"the head of a request takes at most {MAX_HEAD_BYTES} bytes: send texts in its body")
         else:
             super().send_400_response(msg)

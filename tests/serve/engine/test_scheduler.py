@@ -230,3 +230,30 @@ def test_idle_replicas_without_capacity_do_not_wake_each_other(monkeypatch: pyte
         assert scheduler.stop(drain=False) == [waiting]
         assert [other.result(HANG_S) for other in others] == [None, None]
     assert len(looks) <= 8
+
+
+def test_replicas_with_sentences_encoded_ahead_do_not_wake_each_other_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    scheduler = Scheduler(EngineLimits(max_batch_tokens=48, max_alone_rows=1), 3)
+    long = sentence(48)
+    looks: list[int] = []
+    take = SchedulingPolicy.take_fitting
+
+    def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
+        looks.append(replica)
+        return take(policy, replica, now)
+
+    scheduler.submit([long])
+    assert scheduler.next_work(0, Occupancy()) is not None
+    monkeypatch.setattr(SchedulingPolicy, "take_fitting", noted)
+    with ThreadPoolExecutor(2) as idle:
+        others = [idle.submit(scheduler.next_work, number, Occupancy(), [sentence()]) for number in (1, 2)]
+        scheduler.stop(drain=True)
+        for _ in range(100_000):
+            scheduler.load()
+        assert len(looks) <= 8
+        scheduler.stop(drain=False)
+        for other in others:
+            with pytest.raises(UnavailableError, match="was stopped"):
+                other.result(HANG_S)

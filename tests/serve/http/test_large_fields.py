@@ -149,6 +149,22 @@ def test_heads_that_do_not_end_take_little_memory_together(served: Served, monke
     assert found == 200
 
 
+def test_a_head_that_is_refused_for_its_fields_is_refused_once(
+    served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(connections, "MAX_ARRIVING_HEADS_BYTES", 0)
+    connection = http.client.HTTPConnection(served.url.removeprefix("http://"))
+    fields = {f"x-{number}": "a" * MAX_RECEIVE for number in range(2)}
+    fields = {f"y-{number}": "a" for number in range(2 * MAX_HEADERS)} | fields
+    connection.request("GET", "/health", headers=fields)
+    answer = connection.getresponse()
+    assert answer.status == 400
+    assert str(MAX_HEADERS) in answer.read().decode()
+    connection.close()
+    assert call(f"{served.url}/health").status == 200
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("field", ["model", "source_language_code", "glossary.stored"])
 def test_names_are_bounded_before_they_are_compared(served: Served, field: str) -> None:
     request = translation_pb2.TranslateTextRequest(contents=["a man"])

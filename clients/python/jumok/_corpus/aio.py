@@ -53,11 +53,15 @@ class AsyncCorpusRun:
                 self._closed = True
                 call, answered = self._call, corpus.all_answered and corpus.failure is None
                 self._changed.notify_all()
-            await running.end(END_S if answered else 0.0)  # the call of an answered corpus ends by itself
-            if call is not None:
-                call.cancel()
-            await running.end(END_S)
-            await reading.end(0.0)
+            try:
+                await running.end(END_S if answered else 0.0)  # the call of an answered corpus ends by itself
+            finally:  # also if the caller is cancelled once more
+                if call is not None:
+                    call.cancel()
+                try:
+                    await running.end(END_S)
+                finally:
+                    await reading.end(0.0)
 
     async def _next(self) -> TextResult | None:
         corpus = self._corpus

@@ -55,11 +55,15 @@ class CorpusRun:
                 self._closed = True
                 call, answered = self._call, corpus.all_answered and corpus.failure is None
                 self._changed.notify_all()
-            running.end(END_S if answered else 0.0)  # the call of an answered corpus ends by itself
-            if call is not None:
-                call.cancel()
-            running.end(END_S)
-            reading.end(0.0)
+            try:
+                running.end(END_S if answered else 0.0)  # the call of an answered corpus ends by itself
+            finally:  # also if the caller is cancelled once more
+                if call is not None:
+                    call.cancel()
+                try:
+                    running.end(END_S)
+                finally:
+                    reading.end(0.0)
 
     def _next(self) -> TextResult | None:
         corpus = self._corpus

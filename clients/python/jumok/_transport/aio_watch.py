@@ -50,9 +50,9 @@ class AsyncWatch:
         watched = Watched(endpoint, self._servers[endpoint], patience_s, time.monotonic(), cancel)
         with self._changes:
             self._silence.calls.add(watched)
-        if len(self._servers) > 1:
-            self._alarm.set(patience_s)
         try:
+            if len(self._servers) > 1:
+                self._alarm.set(patience_s)
             with async_cancellation(lambda: watched.silent or self._is_closed()):
                 yield watched
         except (grpc.RpcError, grpc.FutureCancelledError, CallCancelledError):

@@ -51,9 +51,9 @@ class Watch:
         watched = Watched(endpoint, self._servers[endpoint], patience_s, time.monotonic(), cancel)
         with self._changes:
             self._silence.calls.add(watched)
-        if len(self._servers) > 1:
-            self._alarm.set(patience_s)
         try:
+            if len(self._servers) > 1:
+                self._alarm.set(patience_s)
             with cancellation(lambda: watched.silent or self._is_closed()):
                 yield watched
         except (grpc.RpcError, grpc.FutureCancelledError, CallCancelledError):
