@@ -15,7 +15,6 @@ from jumok_serve.manifest.languages import Languages, primary_language
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
 
-"""Source language of texts whose language is detected."""
 MAX_CHARACTERS: Final = 2000
 """Characters of a text that are looked at; 1 ms."""
 LEAST_CONFIDENCE: Final = 0.01

@@ -1,4 +1,4 @@
-"""Parameters of a translation from keyword options, and the function that queues its texts."""
+"""Parameters of a translation from keyword options, and translation of texts with them."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
