@@ -105,7 +105,8 @@ def giving_back_free_memory() -> Iterator[None]:
     """Return memory to the system within this context, in a thread, after much of it has become free.
 
     malloc keeps free memory between objects in use: after large requests of all kinds a server kept 340 MiB (19 kinds
-    one after the other, November 2026). Cycles of objects are collected first. Needs glibc 2.33; without it the context does nothing.
+    one after the other, November 2026). Cycles of objects are collected first. Needs glibc 2.33; without it the context
+    does nothing.
     """
     trim, info = _glibc_function("malloc_trim"), _glibc_function("mallinfo2")
     if trim is None or info is None:
