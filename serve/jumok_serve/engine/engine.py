@@ -48,10 +48,11 @@ class Engine(Scheduler):
             )
             for number in range(replicas)
         ]
+        self._counters = [replica.counters for replica in self._replicas]
 
     def counters(self) -> EngineCounters:
         """Return the counters of all threads."""
-        return EngineCounters.sum([self.queue_counters, *(replica.counters for replica in self._replicas)])
+        return EngineCounters.sum([self.queue_counters, *self._counters])
 
     def close(self, *, drain: bool = True) -> None:
         """Refuse new sentences, finish the others and end the threads.
@@ -62,3 +63,4 @@ class Engine(Scheduler):
             sentence.fail(UnavailableError("the model was stopped", retry_after_s=RETRY_AFTER_S))
         for replica in self._replicas:
             replica.join()
+        self._replicas = []  # each refers to its scheduler: without this cycle the graphs leave memory at once
