@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from jumok_serve import (
     InvalidArgumentError,
     OverloadedError,
     Translator,
-    UnavailableError,
 )
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.capacity import EngineLimits
@@ -29,6 +29,7 @@ from jumok_serve.runtime.graphs import Integers
 from jumok_serve.runtime.sessions import Binding
 from jumok_serve.runtime.state.slot_buffers import padded_length
 from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.tokenizers.input_processor import InputProcessor
 from tests.support.hang import HANG_S
 
@@ -36,8 +37,6 @@ IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
 PATIENCE_S = HANG_S
 """Bound on every wait; reached only where something is broken."""
-
-NARROW = EngineLimits(max_batch_tokens=1)
 
 
 class Gate:
@@ -92,6 +91,23 @@ class Gate:
         self._permits.release()
 
 
+@contextmanager
+def gated(bundle: Path, **limits: int) -> Iterator[tuple[Translator, Gate]]:
+    """Open a translator with such limits, and with a gate, which opens before it closes."""
+    with Translator(bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(**limits)) as translator:
+        gate = Gate(translator)
+        try:
+            yield translator, gate
+        finally:
+            gate.open()
+
+
+def submit(translator: Translator, texts: list[str], length: int, beam_size: int = 1, **more: Any) -> PendingTexts:
+    """Submit texts whose translations have so many tokens."""
+    options = DecodingOptions(beam_size=beam_size, min_length=length, max_length=length)
+    return translator.submit(texts, TranslationParameters(options=options, **more))
+
+
 @pytest.fixture
 def translator(tiny_bundle: Path) -> Iterator[Translator]:
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
@@ -113,10 +129,9 @@ def wait_until_idle(translator: Translator) -> None:
 
 
 def test_sentences_join_between_steps_and_rows_follow(translator: Translator, gate: Gate) -> None:
-    options = DecodingOptions(beam_size=3, min_length=8, max_length=8)
-    first = translator.submit(TEXTS[:1], TranslationParameters(options=options))
+    first = submit(translator, TEXTS[:1], 8, beam_size=3)
     gate.arrive()
-    second = translator.submit(TEXTS[1:3], TranslationParameters(options=options))
+    second = submit(translator, TEXTS[1:3], 8, beam_size=3)
     gate.step()
     assert translator.load().rows == 9
     gate.open()
@@ -128,22 +143,16 @@ def test_sentences_join_between_steps_and_rows_follow(translator: Translator, ga
 
 
 def test_different_beam_sizes_take_turns(translator: Translator, gate: Gate) -> None:
-    wide = translator.submit(
-        TEXTS[:2], TranslationParameters(options=DecodingOptions(beam_size=4, min_length=3, max_length=3))
-    )
+    wide = submit(translator, TEXTS[:2], 3, beam_size=4)
     gate.arrive()
-    narrow = translator.submit(
-        TEXTS[:3], TranslationParameters(options=DecodingOptions(beam_size=1, min_length=3, max_length=3))
-    )
+    narrow = submit(translator, TEXTS[:3], 3)
     gate.open()
-    assert len(wide.collect()) == 2
-    assert len(narrow.collect()) == 3
+    assert (len(wide.collect()), len(narrow.collect())) == (2, 3)
     assert gate.rows == [8, 8, 3, 8, 3, 3]
 
 
 def test_a_cancelled_sentence_leaves_before_the_next_step(translator: Translator, gate: Gate) -> None:
-    options = DecodingOptions(beam_size=2, min_length=20, max_length=20)
-    first, leaving, last = translator.submit(TEXTS[:3], TranslationParameters(options=options)).futures
+    first, leaving, last = submit(translator, TEXTS[:3], 20, beam_size=2).futures
     gate.arrive()
     gate.step()
     gate.step()
@@ -151,17 +160,15 @@ def test_a_cancelled_sentence_leaves_before_the_next_step(translator: Translator
     gate.open()
     with pytest.raises(CancelledError):
         leaving.result()
-    assert len(first.result().hypotheses[0].token_ids) == 20
-    assert len(last.result().hypotheses[0].token_ids) == 20
+    for other in (first, last):
+        assert len(other.result().hypotheses[0].token_ids) == 20
     # The engine stood before its third step when the future was cancelled; the fourth is without its rows.
     assert gate.rows[:4] == [6, 6, 6, 4]
     wait_until_idle(translator)
 
 
 def test_collecting_ends_with_a_cancellation(translator: Translator, gate: Gate) -> None:
-    pending = translator.submit(
-        TEXTS[:3], TranslationParameters(options=DecodingOptions(beam_size=1, min_length=20, max_length=20))
-    )
+    pending = submit(translator, TEXTS[:3], 20)
     gate.arrive()
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(pending.collect)
@@ -174,12 +181,10 @@ def test_collecting_ends_with_a_cancellation(translator: Translator, gate: Gate)
 
 
 def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, limits=NARROW) as translator:
-        gate = Gate(translator)
-        options = DecodingOptions(beam_size=1, min_length=4, max_length=4)
-        first = translator.submit(TEXTS[:1], TranslationParameters(options=options))
+    with gated(tiny_bundle, max_batch_tokens=1) as (translator, gate):
+        first = submit(translator, TEXTS[:1], 4)
         gate.arrive()
-        waiting = translator.submit(TEXTS[1:2], TranslationParameters(options=options))
+        waiting = submit(translator, TEXTS[1:2], 4)
         assert translator.load().queued_requests == 1
         waiting.cancel()
         gate.open()
@@ -188,28 +193,36 @@ def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: 
         assert gate.rows == [1] * 4
 
 
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Number of sentences of each encoder run."""
+    runs, encode = list[int](), Batch.encode
+
+    def noted(batch: Batch, sentences: Sequence[Sentence]) -> None:
+        runs.append(len(sentences))
+        encode(batch, sentences)
+
+    monkeypatch.setattr(Batch, "encode", noted)
+    return runs
+
+
 def test_a_sentence_cancelled_before_its_encoder_run_is_not_encoded(
-    translator: Translator, monkeypatch: pytest.MonkeyPatch
+    translator: Translator, encoded: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, cancelled = threading.Event(), threading.Event()
-    encoded: list[int] = []
-    encode = Batch.encode
+    begun, cancelled, encode = threading.Event(), threading.Event(), Batch.encode
 
     def hold(batch: Batch, sentences: Sequence[Sentence]) -> None:
-        encoded.extend(len(sentence.source_ids) for sentence in sentences)
         begun.set()
         assert cancelled.wait(PATIENCE_S)
         encode(batch, sentences)
 
     monkeypatch.setattr(Batch, "encode", hold)
-    short, long = translator.submit(
-        ["a dog", "a dog " * 12], TranslationParameters(options=DecodingOptions(max_length=3))
-    ).futures
+    short, long = submit(translator, ["a dog", "a dog " * 12], 3).futures
     assert begun.wait(PATIENCE_S)
     assert long.cancel()
     cancelled.set()
     assert short.result(PATIENCE_S)
-    assert len(encoded) == 1
+    assert encoded == [1]
     wait_until_idle(translator)
 
 
@@ -220,19 +233,16 @@ def pass_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 
 
 def test_a_deadline_in_the_batch_and_in_the_queue(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, limits=NARROW) as translator:
-        gate = Gate(translator)
-        options = DecodingOptions(beam_size=1, min_length=10, max_length=10)
+    with gated(tiny_bundle, max_batch_tokens=1) as (translator, gate):
         deadline = time.monotonic() + 600
-        decoding = translator.submit(TEXTS[:1], TranslationParameters(options=options, deadline=deadline))
+        decoding = submit(translator, TEXTS[:1], 10, deadline=deadline)
         gate.arrive()
-        waiting = translator.submit(TEXTS[1:2], TranslationParameters(options=options, deadline=deadline))
+        waiting = submit(translator, TEXTS[1:2], 10, deadline=deadline)
         pass_time(monkeypatch, 600)
         gate.open()
-        with pytest.raises(DeadlineExceededError, match="being translated"):
-            decoding.collect()
-        with pytest.raises(DeadlineExceededError, match="in the queue"):
-            waiting.collect()
+        for pending, place in ((decoding, "being translated"), (waiting, "in the queue")):
+            with pytest.raises(DeadlineExceededError, match=place):
+                pending.collect()
         wait_until_idle(translator)
         assert len(gate.rows) == 1
         assert translator.translate(TEXTS[0], beam_size=1).hypotheses
@@ -246,76 +256,54 @@ def test_a_timeout_of_translate(translator: Translator, gate: Gate) -> None:
     opener.join()
 
 
-def test_a_batch_stays_within_its_tokens(tiny_bundle: Path) -> None:
-    budget = 300
-    with Translator(
-        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=budget)
-    ) as translator:
-        gate = Gate(translator)
+@pytest.mark.parametrize("budget", [1, 300])
+def test_a_batch_stays_within_its_tokens_or_has_one_sentence(tiny_bundle: Path, budget: int) -> None:
+    with gated(tiny_bundle, max_batch_tokens=budget) as (translator, gate):
         gate.open()
-        translator.translate(TEXTS * 10, beam_size=2)
-        assert max(gate.rows) > 2
-        assert max(rows * source for rows, source in zip(gate.rows, gate.sources, strict=True)) <= budget
-
-
-def test_a_sentence_over_the_bound_is_decoded_alone(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, limits=NARROW) as translator:
-        gate = Gate(translator)
-        gate.open()
-        assert len(translator.translate(TEXTS, beam_size=2, max_length=5)) == len(TEXTS)
-        assert set(gate.rows) == {2}
+        assert len(translator.translate(TEXTS * 4, beam_size=2, max_length=5)) == 4 * len(TEXTS)
+        sizes = list(zip(gate.rows, gate.sources, strict=True))
+        assert all(rows == 2 or rows * source <= budget for rows, source in sizes)
+        assert (max(gate.rows) > 2) == (budget == 300)
 
 
 @pytest.mark.parametrize(
-    ("most_sentences", "most_tokens", "message"),
+    ("limits", "texts", "message"),
     [
-        (2, 1000, "a request takes at most 2 sentences here, got 4"),
-        (1000, 5, "a request takes at most 5 tokens here, got"),
+        ({"max_queue_requests": 2}, TEXTS, "a request takes at most 2 sentences here, got 4"),
+        ({"max_queue_tokens": 5}, TEXTS, "a request takes at most 5 tokens here, got"),
+        ({}, [], "send at least one"),
     ],
 )
 def test_a_request_that_never_fits_is_an_invalid_argument(
-    tiny_bundle: Path, most_sentences: int, most_tokens: int, message: str
+    tiny_bundle: Path, limits: dict[str, int], texts: list[str], message: str
 ) -> None:
-    with Translator(
-        tiny_bundle,
-        precision="fp32",
-        replicas=1,
-        threads=1,
-        limits=EngineLimits(max_queue_requests=most_sentences, max_queue_tokens=most_tokens),
-    ) as translator:
+    with gated(tiny_bundle, **limits) as (translator, gate):
+        gate.open()
         with pytest.raises(InvalidArgumentError, match=message) as refused:
-            translator.translate(TEXTS)
+            translator.translate(texts)
         assert refused.value.field == "contents"
         assert translator.load() == IDLE
         assert translator.translate("a").model == translator.name
 
 
 def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
-    with Translator(
-        tiny_bundle,
-        precision="fp32",
-        replicas=1,
-        threads=1,
-        limits=EngineLimits(max_batch_tokens=1, max_queue_requests=4),
-    ) as translator:
-        gate = Gate(translator)
-        options = DecodingOptions(beam_size=1, min_length=3, max_length=3)
-        running = translator.submit(TEXTS[:1], TranslationParameters(options=options))
+    with gated(tiny_bundle, max_batch_tokens=1, max_queue_requests=4) as (translator, gate):
+        running = submit(translator, TEXTS[:1], 3)
         gate.arrive()
-        waiting = translator.submit(TEXTS[1:], TranslationParameters(options=options))
+        waiting = submit(translator, TEXTS[1:], 3)
         assert not translator.is_full()
         with pytest.raises(OverloadedError, match="holds 3 of at most 4 sentences: no room for 2 more") as refused:
-            translator.submit(TEXTS[:2], TranslationParameters(options=options))
+            submit(translator, TEXTS[:2], 3)
         assert refused.value.retry_after_s == 1.0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(InputProcessor, "sources", None)  # refused before anything is tokenized
             with pytest.raises(OverloadedError):
-                translator.submit(TEXTS[:2], TranslationParameters(options=options))
+                submit(translator, TEXTS[:2], 3)
         assert translator.load().queued_requests == 3
-        last = translator.submit(TEXTS[:1], TranslationParameters(options=options))
+        last = submit(translator, TEXTS[:1], 3)
         assert translator.is_full()
         with pytest.raises(OverloadedError):
-            translator.submit(TEXTS[:1], TranslationParameters(options=options))
+            submit(translator, TEXTS[:1], 3)
         gate.open()
         assert len(running.collect() + waiting.collect() + last.collect()) == 5
         assert not translator.is_full()
@@ -335,13 +323,12 @@ def test_a_sentence_for_which_the_model_computes_nan_fails_alone(
             value.update_inplace(broken)
         return memory, first_state
 
-    options = DecodingOptions(beam_size=2, min_length=3, max_length=3)
-    expected = translator.submit(TEXTS[:3], TranslationParameters(options=options)).collect()
+    expected = submit(translator, TEXTS[:3], 3, beam_size=2).collect()
     lengths = [len(translator.tokenizer.encode(text)) for text in TEXTS[:3]]
     middle = lengths[1]
     assert lengths.count(middle) == 1
     monkeypatch.setattr(translator.graphs, "encode", spoil)
-    futures = translator.submit(TEXTS[:3], TranslationParameters(options=options)).futures
+    futures = submit(translator, TEXTS[:3], 3, beam_size=2).futures
     errors = [future.exception(PATIENCE_S) for future in futures]
     assert [type(error) for error in errors if error] == [ModelFailedError]
     for future, error, other in zip(futures, errors, expected, strict=True):
@@ -375,91 +362,35 @@ def test_constraints_that_leave_no_token_end_the_translation(
     ]
 
 
-def test_closing_finishes_what_was_submitted(tiny_bundle: Path) -> None:
-    translator = Translator(tiny_bundle, precision="fp32", replicas=1, threads=1)
-    pending = translator.submit(TEXTS * 5, TranslationParameters(options=DecodingOptions(beam_size=2)))
-    translator.close()
-    assert len(pending.collect()) == 20
-    with pytest.raises(UnavailableError, match="being stopped"):
-        translator.translate(TEXTS[0])
-    translator.close()
-
-
-def test_closing_without_draining_fails_what_is_left(tiny_bundle: Path) -> None:
-    translator = Translator(tiny_bundle, precision="fp32", replicas=1, threads=1, limits=NARROW)
-    gate = Gate(translator)
-    pending = translator.submit(
-        TEXTS, TranslationParameters(options=DecodingOptions(beam_size=1, min_length=30, max_length=30))
-    )
-    gate.arrive()
-    closing = threading.Thread(target=translator.close, kwargs={"drain": False})
-    closing.start()
-    with pytest.raises(UnavailableError, match="was stopped"):
-        pending.futures[0].result(HANG_S)  # a short text waits in the queue, which is cleared first
-    gate.open()
-    closing.join(PATIENCE_S)
-    assert not closing.is_alive()
-    for future in pending.futures:
-        with pytest.raises(UnavailableError, match="was stopped"):
-            future.result(timeout=0)
-    assert translator.load() == IDLE
-
-
-def test_limits_are_checked() -> None:
+@pytest.mark.parametrize("name", ["threads", "replicas"])
+def test_numbers_are_checked(tiny_bundle: Path, name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be at least 1, got 0"):
+        Translator(tiny_bundle, **{name: 0})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="max_batch_tokens must be at least 1, got 0"):
         EngineLimits(max_batch_tokens=0)
 
 
-def test_threads_are_checked(tiny_bundle: Path) -> None:
-    with pytest.raises(ValueError, match="threads must be at least 1, got 0"):
-        Translator(tiny_bundle, threads=0)
-
-
-def test_no_texts_are_refused(translator: Translator) -> None:
-    with pytest.raises(InvalidArgumentError, match="send at least one") as refused:
-        translator.translate([])
-    assert refused.value.field == "contents"
-
-
 def test_sentences_encoded_ahead_are_translated_as_if_alone(
-    translator: Translator, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
+    translator: Translator, tiny_bundle: Path, encoded: list[int]
 ) -> None:
     texts = [" ".join(TEXTS[: 1 + number % 2]) for number in range(4 * AHEAD_SHARE)]
     whole = translator.translate(texts, split_sentences=False, beam_size=2, max_length=6)
-    expected = [one.hypotheses for one in whole]
-    runs: list[int] = []
-    encode = Batch.encode
-
-    def noted(batch: Batch, sentences: Sequence[Sentence]) -> None:
-        runs.append(len(sentences))
-        encode(batch, sentences)
-
-    monkeypatch.setattr(Batch, "encode", noted)
     longest = max(one.source_token_count for one in whole)
-    room = 2 * padded_length(longest)
-    with Translator(
-        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=room)
-    ) as narrow:
-        gate = Gate(narrow)
-        runs.clear()
+    with gated(tiny_bundle, max_batch_tokens=2 * padded_length(longest)) as (narrow, gate):
+        encoded.clear()
         pending = narrow.submit(texts, TranslationParameters(options=DecodingOptions(beam_size=2, max_length=6)))
         gate.arrive()
-        assert sum(runs) == 1 + (len(texts) - 1) // AHEAD_SHARE
+        assert sum(encoded) == 1 + (len(texts) - 1) // AHEAD_SHARE
         assert narrow.load().queued_requests == len(texts) - 1
         gate.open()
-        assert [one.hypotheses for one in pending.collect()] == expected
+        assert [one.hypotheses for one in pending.collect()] == [one.hypotheses for one in whole]
         assert gate.rows[0] == 2
-        assert sum(runs) == len(texts) > len(runs)
+        assert sum(encoded) == len(texts) > len(encoded)
 
 
 def test_cancelled_sentences_encoded_ahead_are_not_decoded(tiny_bundle: Path) -> None:
-    with Translator(
-        tiny_bundle, precision="fp32", replicas=1, threads=1, limits=EngineLimits(max_batch_tokens=32)
-    ) as narrow:
-        gate = Gate(narrow)
-        pending = narrow.submit(
-            TEXTS * 4 * AHEAD_SHARE, TranslationParameters(options=DecodingOptions(beam_size=1, max_length=4))
-        )
+    with gated(tiny_bundle, max_batch_tokens=32) as (narrow, gate):
+        pending = submit(narrow, TEXTS * 4 * AHEAD_SHARE, 4)
         gate.arrive()
         pending.cancel()
         gate.open()

@@ -1,12 +1,17 @@
 """Batch invariance: a sentence's translation does not depend on its batch, its slot, or when it joined."""
 
 import random
+from collections.abc import Collection
 from pathlib import Path
 
 import pytest
 
 from jumok_serve import DecodingOptions, Translation, Translator
 from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.translation import PendingTexts
+
+Job = tuple[int, int]
+"""Number of a text, and beam size."""
 
 SENTENCES = 100
 BEAM_SIZES = (1, 2, 5)
@@ -29,34 +34,35 @@ def test_alone_together_and_joining_at_random_moments(
 ) -> None:
     bundle: Path = request.getfixturevalue(model)
     texts = sentences()
-    jobs = [(index, beam_size) for index in range(len(texts)) for beam_size in BEAM_SIZES]
-    generator = random.Random(5)
     with Translator(bundle, precision=precision, threads=2) as translator:
-        alone = {(i, k): translator.translate(texts[i], beam_size=k, truncate=True) for i, k in jobs}
+        alone = {
+            (i, k): translator.translate(text, beam_size=k, truncate=True)
+            for i, text in enumerate(texts)
+            for k in BEAM_SIZES
+        }
         assert len({translation.text for translation in alone.values()}) > len(texts) / 4
-        off = 0
-        for beam_size in BEAM_SIZES:
-            together = translator.translate(texts, beam_size=beam_size, truncate=True)
-            off += scores_off({(i, beam_size): value for i, value in enumerate(together)}, alone)
-        generator.shuffle(jobs)
-        pending = []
-        for i, k in jobs:
-            pending.append(
-                (
-                    (i, k),
-                    translator.submit(
-                        [texts[i]], TranslationParameters(options=DecodingOptions(beam_size=k), truncate=True)
-                    ),
-                )
-            )
-            if generator.random() < 0.2:  # the engine works while the others wait outside
-                _, earlier = generator.choice(pending)
-                earlier.collect()
-        off += scores_off({job: joined.collect()[0] for job, joined in pending}, alone)
-    assert off <= most_off(precision, 2 * len(jobs))
+        off = sum(scores_off(translated_together(translator, texts, k), alone) for k in BEAM_SIZES)
+        off += scores_off(joining_at_random(translator, texts, alone), alone)
+    assert off <= most_off(precision, 2 * len(alone))
 
 
-def scores_off(got: dict[tuple[int, int], Translation], alone: dict[tuple[int, int], Translation]) -> int:
+def translated_together(translator: Translator, texts: list[str], beam_size: int) -> dict[Job, Translation]:
+    found = translator.translate(texts, beam_size=beam_size, truncate=True)
+    return {(index, beam_size): translation for index, translation in enumerate(found)}
+
+
+def joining_at_random(translator: Translator, texts: list[str], jobs: Collection[Job]) -> dict[Job, Translation]:
+    """Translate each text of the jobs in a request of its own, in random order."""
+    generator, pending = random.Random(5), dict[Job, PendingTexts]()
+    for index, beam_size in generator.sample(list(jobs), len(jobs)):
+        parameters = TranslationParameters(options=DecodingOptions(beam_size=beam_size), truncate=True)
+        pending[index, beam_size] = translator.submit([texts[index]], parameters)
+        if generator.random() < 0.2:  # the engine works while the others wait outside
+            generator.choice(list(pending.values())).collect()
+    return {job: joined.collect()[0] for job, joined in pending.items()}
+
+
+def scores_off(got: dict[Job, Translation], alone: dict[Job, Translation]) -> int:
     """The number of scores that differ; tokens may not."""
     off = 0
     for job, translation in got.items():

@@ -28,7 +28,7 @@ def translator(tiny_bundle: Path) -> Iterator[Translator]:
         yield translator
 
 
-def fail_once(patched: pytest.MonkeyPatch, owner: Any, name: str, error: BaseException) -> None:
+def fail_once(patched: pytest.MonkeyPatch, owner: type, name: str, error: BaseException) -> None:
     """Make a method fail at its next call only."""
     original, calls = getattr(owner, name), count()
 
@@ -40,13 +40,25 @@ def fail_once(patched: pytest.MonkeyPatch, owner: Any, name: str, error: BaseExc
     patched.setattr(owner, name, method)
 
 
-@pytest.mark.parametrize("error", [RuntimeError("out of memory, say"), SystemExit("out of memory, say")])
-def test_a_failing_step_fails_its_sentences_and_the_engine_restarts(
-    translator: Translator, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, error: BaseException
+@pytest.mark.parametrize(
+    ("owner", "name", "error"),
+    [
+        (Batch, "step", RuntimeError("out of memory, say")),
+        (Batch, "step", SystemExit("out of memory, say")),
+        (Graphs, "encode", RuntimeError("out of memory, say")),
+    ],
+)
+def test_a_failing_step_or_encoder_fails_its_sentences_and_the_engine_restarts(
+    translator: Translator,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    name: str,
+    error: BaseException,
 ) -> None:
     expected = translator.translate(TEXTS[0])
     with monkeypatch.context() as patched, caplog.at_level("INFO"):
-        fail_once(patched, Batch, "step", error)
+        fail_once(patched, owner, name, error)
         with pytest.raises(EngineFailedError, match="failed while it translated") as failed:
             translator.translate(TEXTS)
         # It waits for the restart, which succeeds.
@@ -59,13 +71,8 @@ def test_a_failing_step_fails_its_sentences_and_the_engine_restarts(
     wait_until_idle(translator)
 
 
-def test_a_failing_encoder_fails_the_joining_sentences(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    with monkeypatch.context() as patched:
-        fail_once(patched, translator.graphs, "encode", RuntimeError("no such shape"))
-        with pytest.raises(EngineFailedError):
-            translator.translate(TEXTS, timeout_s=HANG_S)
-        assert translator.translate(TEXTS[0]).hypotheses
-    wait_until_idle(translator)
+def fail(*_: object) -> None:
+    raise RuntimeError("the device is lost, say")
 
 
 class Breakdown:
@@ -80,7 +87,7 @@ class Breakdown:
 
         def failing_step(batch: Batch) -> None:
             if self.present:
-                raise RuntimeError("the device is lost, say")
+                fail()
             step(batch)
 
         def held_wait(scheduler: Scheduler, timeout_s: float) -> bool:
@@ -162,9 +169,6 @@ def test_waiting_texts_fail_with_the_first_restart(
 
 
 def test_a_model_that_is_down_can_be_closed(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(batch: Batch) -> None:
-        raise RuntimeError("the device is lost, say")
-
     monkeypatch.setattr(Batch, "step", fail)
     monkeypatch.setattr("jumok_serve.engine.replica.FIRST_RESTART_S", HANG_S)
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
@@ -180,10 +184,6 @@ def test_a_failure_without_any_text_is_not_retried_at_once(
 ) -> None:
     breakdown.present = False
     with monkeypatch.context() as patched:
-
-        def fail(*_: object) -> None:
-            raise RuntimeError("no memory for a list, say")
-
         patched.setattr(Scheduler, "next_work", fail)
         with pytest.raises(EngineFailedError):  # wakes it
             translator.translate("A dog runs.", min_length=8)
@@ -206,7 +206,7 @@ def test_other_replicas_go_on(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
         if not broken:
             broken.append(name)
         if name in broken:
-            raise RuntimeError("the device is lost, say")
+            fail()
         step(batch)
 
     gave_up = threading.Event()
@@ -245,12 +245,8 @@ def test_warm_up_decodes_every_shape_and_reports_failures(
     assert rows == [2] * 8 + [1] * 8 + [16] * 8 + [1] * 8  # the model's beam, a beam of one, a batch, a sample
     assert "warmed up tiny-en-de 1 in " in caplog.text
     assert translator.counters().step_rows.total == 0  # warm-up steps are not counted
-
-    def fail(batch: Batch) -> None:
-        raise RuntimeError("no kernel for this")
-
     monkeypatch.setattr(Batch, "step", fail)
-    with pytest.raises(BundleError, match="decoding with it fails: no kernel for this"):
+    with pytest.raises(BundleError, match="decoding with it fails: the device is lost, say"):
         translator.warm_up()
 
 

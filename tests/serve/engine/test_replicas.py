@@ -1,6 +1,5 @@
 """Several replicas over one queue: equal results, shared work, and separate failures."""
 
-import random
 import threading
 import time
 from collections import defaultdict
@@ -23,10 +22,21 @@ from jumok_serve.runtime.graphs import FEW_ROWS, Graphs
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.runtime.sessions import Binding, session_options
 from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.translation import PendingTexts
 from tests.serve.engine.test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
-from tests.serve.engine.test_invariance import most_off, scores_off, sentences
+from tests.serve.engine.test_invariance import (
+    joining_at_random,
+    most_off,
+    scores_off,
+    sentences,
+    translated_together,
+)
 
 OPTIONS = DecodingOptions(beam_size=2, min_length=12, max_length=12)
+
+
+def submit(translator: Translator, texts: list[str], deadline: float | None = None) -> PendingTexts:
+    return translator.submit(texts, TranslationParameters(options=OPTIONS, deadline=deadline))
 
 
 class Steps:
@@ -50,9 +60,10 @@ class Steps:
 
         monkeypatch.setattr(Batch, "step", noted)
 
-    def arrive(self) -> None:
-        """Wait until one more thread is before a step."""
-        assert self._arrived.acquire(timeout=PATIENCE_S)
+    def arrive(self, threads: int = 2) -> None:
+        """Wait until so many more threads are before a step."""
+        for _ in range(threads):
+            assert self._arrived.acquire(timeout=PATIENCE_S)
 
 
 @pytest.fixture
@@ -105,36 +116,16 @@ def test_several_replicas_give_the_results_of_one(
     tiny_bundle: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = sentences()[:80]
-    jobs = [(index, beam_size) for index in range(len(texts)) for beam_size in (1, 4)]
-    generator = random.Random(5)
     with Translator(tiny_bundle, precision=precision, threads=1) as one:
-        expected = {
-            (i, k): translation
-            for k in (1, 4)
-            for i, translation in enumerate(one.translate(texts, beam_size=k, truncate=True))
-        }
+        expected = translated_together(one, texts, 1) | translated_together(one, texts, 4)
     with Translator(
         tiny_bundle, precision=precision, replicas=2, threads=1, limits=EngineLimits(max_batch_tokens=1000)
     ) as translator:
         steps = Steps(monkeypatch)
         steps.opened.set()
-        together = {(i, 4): t for i, t in enumerate(translator.translate(texts, beam_size=4, truncate=True))}
-        off = scores_off(together, expected)
-        generator.shuffle(jobs)
-        pending = []
-        for i, k in jobs:
-            pending.append(
-                (
-                    (i, k),
-                    translator.submit(
-                        [texts[i]], TranslationParameters(options=DecodingOptions(beam_size=k), truncate=True)
-                    ),
-                )
-            )
-            if generator.random() < 0.2:  # the engine works while the others wait outside
-                generator.choice(pending)[1].collect()
-        off += scores_off({job: joined.collect()[0] for job, joined in pending}, expected)
-        assert off <= most_off(precision, len(together) + len(jobs))
+        together, joining = translated_together(translator, texts, 4), joining_at_random(translator, texts, expected)
+        off = scores_off(together, expected) + scores_off(joining, expected)
+        assert off <= most_off(precision, len(together) + len(joining))
         assert len(steps.rows) == 2
         wait_until_idle(translator)
 
@@ -188,7 +179,7 @@ def test_a_sentence_that_leaves_before_its_first_step_is_forgotten(
         wait_until_idle(translator)
         with monkeypatch.context() as patch:
             patch.setattr(Replica, "_step_all", held_once)
-            (future,) = translator.submit(TEXTS[:1], TranslationParameters(options=OPTIONS)).futures
+            (future,) = submit(translator, TEXTS[:1]).futures
             assert reached.wait(PATIENCE_S)
             before = first_tokens()
             assert future.cancel()
@@ -199,8 +190,7 @@ def test_a_sentence_that_leaves_before_its_first_step_is_forgotten(
 
 
 def test_idle_replicas_share_a_request_and_load_adds_up(translator: Translator, steps: Steps) -> None:
-    pending = translator.submit(TEXTS * 2, TranslationParameters(options=OPTIONS))
-    steps.arrive()
+    pending = submit(translator, TEXTS * 2)
     steps.arrive()
     assert list(steps.rows.values()) == [[8], [8]]
     load = translator.load()
@@ -212,11 +202,11 @@ def test_idle_replicas_share_a_request_and_load_adds_up(translator: Translator, 
 
 
 def test_a_second_text_goes_to_the_other_replica(translator: Translator, steps: Steps) -> None:
-    first = translator.submit(TEXTS[:1], TranslationParameters(options=OPTIONS))
-    steps.arrive()
+    first = submit(translator, TEXTS[:1])
+    steps.arrive(1)
     assert list(steps.rows.values()) == [[2]]
-    second = translator.submit(TEXTS[1:2], TranslationParameters(options=OPTIONS))
-    steps.arrive()
+    second = submit(translator, TEXTS[1:2])
+    steps.arrive(1)
     assert list(steps.rows.values()) == [[2], [2]]
     steps.opened.set()
     first.collect()
@@ -226,8 +216,7 @@ def test_a_second_text_goes_to_the_other_replica(translator: Translator, steps: 
 def test_a_failing_step_fails_its_replicas_sentences_alone(
     translator: Translator, steps: Steps, caplog: pytest.LogCaptureFixture
 ) -> None:
-    futures = translator.submit(TEXTS, TranslationParameters(options=OPTIONS)).futures
-    steps.arrive()
+    futures = submit(translator, TEXTS).futures
     steps.arrive()
     failing = next(iter(steps.rows))
     steps.failing.add(failing)
@@ -246,10 +235,9 @@ def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(
     translator: Translator, steps: Steps, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deadline = time.monotonic() + 600
-    leaving = translator.submit(TEXTS[:2], TranslationParameters(options=OPTIONS))
+    leaving = submit(translator, TEXTS[:2])
     steps.arrive()
-    steps.arrive()
-    late = translator.submit(TEXTS[2:], TranslationParameters(options=OPTIONS, deadline=deadline))
+    late = submit(translator, TEXTS[2:], deadline)
     for future in leaving.futures:
         assert future.cancel()
     pass_time(monkeypatch, 600)
@@ -263,23 +251,23 @@ def test_cancelled_and_late_sentences_leave_every_replica_within_one_step(
     assert list(steps.rows.values()) == [[2], [2]]
 
 
-def test_closing_finishes_the_sentences_of_all_replicas(tiny_bundle: Path) -> None:
-    translator = Translator(
-        tiny_bundle, precision="fp32", replicas=3, threads=1, limits=EngineLimits(max_batch_tokens=100)
-    )
+@pytest.mark.parametrize("replicas", [1, 3])
+def test_closing_finishes_the_sentences_of_all_replicas(tiny_bundle: Path, replicas: int) -> None:
+    limits = EngineLimits(max_batch_tokens=100)
+    translator = Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=1, limits=limits)
     pending = translator.submit(TEXTS * 5, TranslationParameters(options=DecodingOptions(beam_size=2)))
     translator.close()
     assert len(pending.collect()) == 20
     with pytest.raises(UnavailableError, match="being stopped"):
         translator.translate(TEXTS[0])
     assert translator.load() == IDLE
+    translator.close()
 
 
 def test_closing_without_draining_fails_the_sentences_of_all_replicas(translator: Translator, steps: Steps) -> None:
-    running = translator.submit(TEXTS, TranslationParameters(options=OPTIONS)).futures
+    running = submit(translator, TEXTS).futures
     steps.arrive()
-    steps.arrive()
-    waiting = translator.submit(TEXTS, TranslationParameters(options=OPTIONS)).futures
+    waiting = submit(translator, TEXTS).futures
     closing = threading.Thread(target=translator.close, kwargs={"drain": False})
     closing.start()
     for future in waiting:
@@ -315,29 +303,32 @@ def test_pools_have_workers_for_one_replica_alone_and_for_all(
 
 
 @pytest.mark.parametrize(
-    ("precision", "cores", "threads", "replicas"),
-    [("int8", 1, None, 1), ("int8", 2, None, 2), ("int8", 64, None, 4), ("int8", 8, 4, 2), ("fp32", 8, None, 4)],
+    ("size", "precision", "cores", "threads", "replicas"),
+    [
+        ("small", "int8", 1, None, 1),
+        ("small", "int8", 2, None, 2),
+        ("small", "int8", 64, None, 4),
+        ("small", "int8", 8, 4, 2),
+        ("small", "fp32", 8, None, 4),
+        ("large", "int8", 8, None, 4),
+        ("large", "fp32", 8, None, 1),
+    ],
 )
-def test_a_small_model_has_several_replicas_if_cores_suffice(
+def test_models_have_several_replicas_if_cores_suffice_large_ones_in_int8(
     tiny_bundle: Path,
+    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
+    size: str,
     precision: str,
     cores: int,
     threads: int | None,
     replicas: int,
 ) -> None:
+    if size == "large":
+        request.getfixturevalue("large")
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
     loaded = load_graphs(Bundle.open(tiny_bundle), precision, [CPU], replicas=None, threads=threads)
     assert loaded.replicas == replicas
-
-
-@pytest.mark.usefixtures("large")
-@pytest.mark.parametrize(("precision", "replicas"), [("int8", 4), ("fp32", 1)])
-def test_large_models_have_several_replicas_in_int8(
-    tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, precision: str, replicas: int
-) -> None:
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(8)))
-    assert load_graphs(Bundle.open(tiny_bundle), precision, [CPU], replicas=None, threads=None).replicas == replicas
 
 
 @pytest.mark.usefixtures("large")
@@ -364,8 +355,7 @@ def test_replicas_of_a_small_model_share_one_session_and_divide_few_rows_too(
     assert loaded.shared is loaded.graphs
     steps = Steps(monkeypatch)
     with Translator(tiny_bundle, precision="int8", replicas=2, threads=1) as translator:
-        pending = translator.submit(TEXTS[:2], TranslationParameters(options=OPTIONS))
-        steps.arrive()
+        pending = submit(translator, TEXTS[:2])
         steps.arrive()
         assert list(steps.rows.values()) == [[2], [2]]
         steps.opened.set()
@@ -430,8 +420,3 @@ def test_the_log_says_how_many_there_are_and_warns_of_more_than_the_cores(
     warned = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert said in caplog.text
     assert len(warned) == ("cores" in said)
-
-
-def test_replicas_are_checked(tiny_bundle: Path) -> None:
-    with pytest.raises(ValueError, match="replicas must be at least 1, got 0"):
-        Translator(tiny_bundle, replicas=0)
