@@ -11,11 +11,18 @@ from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options
 
 
-def test_the_drain_rate_is_unknown_before_a_full_window() -> None:
+@pytest.mark.parametrize(
+    "records",
+    [
+        [(0, True), (WINDOW_S / 2, True)],
+        [(0, True), (0.9 * WINDOW_S, False), (5 * WINDOW_S, True), (5.5 * WINDOW_S, True)],  # an empty queue between
+    ],
+)
+def test_the_drain_rate_is_unknown_before_a_full_window(records: list[tuple[float, bool]]) -> None:
     rate = DrainRate(at_once=0)
     assert rate.min_wait_s(10**9) == 0
-    rate.record(1000, 0.0, waiting=True)
-    rate.record(1000, WINDOW_S / 2, waiting=True)
+    for now, waiting in records:
+        rate.record(1000, now, waiting=waiting)
     assert rate.min_wait_s(10**9) == 0
 
 
@@ -27,15 +34,6 @@ def test_the_fastest_window_counts_and_caution_divides() -> None:
     fastest = 400 / WINDOW_S
     assert rate.min_wait_s(100) == 0  # one batch may take this work at once
     assert rate.min_wait_s(100 + 1600) == pytest.approx(1600 / fastest / CAUTION)
-
-
-def test_work_that_leaves_an_empty_queue_is_not_measured() -> None:
-    rate = DrainRate(at_once=0)
-    rate.record(10, 0.0, waiting=True)
-    rate.record(10, 0.9 * WINDOW_S, waiting=False)
-    rate.record(10, 5 * WINDOW_S, waiting=True)  # idle until then
-    rate.record(10, 5.5 * WINDOW_S, waiting=True)
-    assert rate.min_wait_s(10**9) == 0
 
 
 def sentence(deadline: float | None = None) -> Sentence:

@@ -58,9 +58,10 @@ def test_every_end_of_a_sentence_is_settled() -> None:
         else:
             one.future.set_result(Decoded((), 0.0, 0.0, 0.0))
         one.future.cancel()  # ends it no second time
+    callers.arrived([sentence("few")], NOW)
+    assert callers.is_light("few")
     callers.settle()
-    assert callers._unfinished == {}
-    assert callers._heavy == set()
+    assert not callers.is_light("few")
 
 
 def test_callers_are_present_for_a_while_after_their_last_sentence() -> None:

@@ -26,6 +26,20 @@ def closed_at_last(scheduler: Scheduler) -> Iterator[None]:
         scheduler.stop(drain=False)
 
 
+def watch(monkeypatch: pytest.MonkeyPatch, name: str = "take") -> tuple[list[int], threading.Semaphore]:
+    """Return the replicas that look for sentences, and a semaphore that counts their looks."""
+    looks, looked, take = list[int](), threading.Semaphore(0), getattr(SchedulingPolicy, name)
+
+    def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
+        looks.append(replica)
+        looked.release()
+        found: list[Sentence] = take(policy, replica, now)
+        return found
+
+    monkeypatch.setattr(SchedulingPolicy, name, noted)
+    return looks, looked
+
+
 def take(scheduler: Scheduler, replica: int, decoding: Sequence[Sentence] = ()) -> list[Sentence] | None:
     """Take the sentences that a replica with nothing encoded ahead admits beside those that it decodes."""
     work = scheduler.next_work(replica, occupied(decoding))
@@ -34,16 +48,7 @@ def take(scheduler: Scheduler, replica: int, decoding: Sequence[Sentence] = ()) 
 
 def test_a_sentence_wakes_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler(EngineLimits(max_alone_rows=1), 3)
-    looked = threading.Semaphore(0)
-    looks: list[int] = []
-    take_of_policy = SchedulingPolicy.take
-
-    def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
-        looks.append(replica)
-        looked.release()
-        return take_of_policy(policy, replica, now)
-
-    monkeypatch.setattr(SchedulingPolicy, "take", noted)
+    looks, looked = watch(monkeypatch)
     only = sentence()
     with ThreadPoolExecutor(3) as replicas, closed_at_last(scheduler):
         taking = [replicas.submit(take, scheduler, number) for number in range(3)]
@@ -59,14 +64,7 @@ def test_a_sentence_wakes_one_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
 def test_the_replica_that_worked_last_wakes_first(monkeypatch: pytest.MonkeyPatch, order: tuple[int, ...]) -> None:
     scheduler = Scheduler(EngineLimits(max_alone_rows=1), 3)
-    looked = threading.Semaphore(0)
-    take_of_policy = SchedulingPolicy.take
-
-    def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
-        looked.release()
-        return take_of_policy(policy, replica, now)
-
-    monkeypatch.setattr(SchedulingPolicy, "take", noted)
+    _, looked = watch(monkeypatch)
     with ThreadPoolExecutor(3) as replicas, closed_at_last(scheduler):
         taking = {}
         for number in order:
@@ -186,13 +184,19 @@ def test_every_sentence_is_taken_once_in_order_and_within_bounds(replicas: int) 
         assert order == sentences
 
 
-def test_sentences_encoded_ahead_wait_for_other_replicas_or_the_end() -> None:
+@pytest.mark.parametrize("drain", [True, False])
+def test_sentences_encoded_ahead_wait_for_other_replicas_or_the_end(drain: bool) -> None:
     scheduler = Scheduler(EngineLimits(max_batch_tokens=32, max_alone_rows=1), 2)
     long, ahead = sentence(32), [sentence(), sentence()]
     scheduler.submit([long])
     assert take(scheduler, 0) == [long]
     with ThreadPoolExecutor(2) as idle:
         waiting = idle.submit(scheduler.next_work, 1, Occupancy(), ahead)
+        if not drain:
+            assert scheduler.stop(drain=False) == []
+            with pytest.raises(UnavailableError, match="was stopped"):
+                waiting.result(HANG_S)
+            return
         assert take(scheduler, 0, [long]) == []
         other = idle.submit(take, scheduler, 0)  # the long one is done, and none waits
         work = waiting.result(HANG_S)
@@ -200,29 +204,15 @@ def test_sentences_encoded_ahead_wait_for_other_replicas_or_the_end() -> None:
         assert work.ready == ahead
         assert scheduler.stop(drain=True) == []
         assert other.result(HANG_S) is None
-        scheduler = Scheduler(EngineLimits(max_batch_tokens=32, max_alone_rows=1), 2)
-        scheduler.submit([long])
-        assert take(scheduler, 0) == [long]
-        waiting = idle.submit(scheduler.next_work, 1, Occupancy(), ahead)
-        assert scheduler.stop(drain=False) == []
-        with pytest.raises(UnavailableError, match="was stopped"):
-            waiting.result(HANG_S)
 
 
 def test_idle_replicas_without_capacity_do_not_wake_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduler = Scheduler(EngineLimits(max_batch_tokens=48, max_alone_rows=1), 3)
     long, waiting = sentence(48), sentence()
-    looks: list[int] = []
-    take_of_policy = SchedulingPolicy.take
-
-    def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
-        looks.append(replica)
-        return take_of_policy(policy, replica, now)
-
     scheduler.submit([long])
     assert take(scheduler, 0) == [long]
     scheduler.submit([waiting])
-    monkeypatch.setattr(SchedulingPolicy, "take", noted)
+    looks, _ = watch(monkeypatch)
     with ThreadPoolExecutor(2) as idle:
         others = [idle.submit(take, scheduler, number) for number in (1, 2)]
         for _ in range(100_000):
@@ -237,16 +227,9 @@ def test_replicas_with_sentences_encoded_ahead_do_not_wake_each_other_at_the_end
 ) -> None:
     scheduler = Scheduler(EngineLimits(max_batch_tokens=48, max_alone_rows=1), 3)
     long = sentence(48)
-    looks: list[int] = []
-    take = SchedulingPolicy.take_fitting
-
-    def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
-        looks.append(replica)
-        return take(policy, replica, now)
-
     scheduler.submit([long])
     assert scheduler.next_work(0, Occupancy()) is not None
-    monkeypatch.setattr(SchedulingPolicy, "take_fitting", noted)
+    looks, _ = watch(monkeypatch, "take_fitting")
     with ThreadPoolExecutor(2) as idle:
         others = [idle.submit(scheduler.next_work, number, Occupancy(), [sentence()]) for number in (1, 2)]
         scheduler.stop(drain=True)

@@ -22,6 +22,7 @@ from jumok_serve.engine.scheduling_policy import (
 from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.search import SearchPlan, Terms
 from jumok_serve.search.options import Sampling
+from tests.serve.engine.test_scheduling_policy import occupied
 from tests.support.search_cases import make_options
 
 NOW = 1000.0
@@ -41,16 +42,16 @@ def bulk(caller: str, number: int = 200) -> list[Sentence]:
     return sentences
 
 
-def occupied(sentences: Sequence[Sentence]) -> Occupancy:
-    occupancy = Occupancy()
-    for one in sentences:
-        occupancy.add(one)
-    return occupancy
-
-
 def take(policy: SchedulingPolicy, decoding: Sequence[Sentence] = (), *, now: float = NOW) -> list[Sentence]:
     policy.occupy(0, occupied(decoding))
     return policy.take(0, now)
+
+
+def assert_equal_parts(taken: Sequence[Sentence]) -> None:
+    """Check that a batch is full, with the same number of two callers."""
+    assert len(taken) == 100
+    numbers = Counter(one.caller for one in taken)
+    assert abs(numbers["first"] - numbers["second"]) * taken[0].work <= QUANTUM
 
 
 def test_a_caller_alone_fills_the_batch_and_encodes_ahead() -> None:
@@ -69,10 +70,8 @@ def test_callers_with_much_work_share_full_batches(replicas: int) -> None:
     policy.admit(bulk("first"), NOW)
     policy.admit(bulk("second"), NOW)
     taken = take(policy)
-    assert len(taken) == 100
     assert sum(one.plan.step_work for one in taken) > MAX_SHARED_STEP_WORK
-    numbers = Counter(one.caller for one in taken)
-    assert abs(numbers["first"] - numbers["second"]) * taken[0].work <= QUANTUM
+    assert_equal_parts(taken)
     policy.occupy(1 - replicas, occupied(taken))  # of the last replica
     assert bool(policy.take_ahead(0, [], NOW)) == (replicas == 1)
 
@@ -179,9 +178,7 @@ def test_sentences_that_are_late_do_not_count_as_work_of_their_caller() -> None:
     policy.admit(bulk("second"), NOW)
     taken = take(policy, now=NOW + 0.02)
     assert all(one.future.done() for one in late)
-    assert len(taken) == 100
-    numbers = Counter(one.caller for one in taken)
-    assert abs(numbers["first"] - numbers["second"]) * taken[0].work <= QUANTUM
+    assert_equal_parts(taken)
 
 
 def test_a_light_sentence_joins_beside_a_full_batch() -> None:
@@ -325,15 +322,12 @@ def test_a_caller_below_its_share_gets_in_while_others_have_filled_the_queue(bou
     assert policy.load().queued_requests > 56
 
 
-def test_a_process_without_other_callers_fills_the_whole_queue() -> None:
+def test_a_process_without_other_callers_and_one_request_fill_the_whole_queue() -> None:
     policy = SchedulingPolicy(EngineLimits(max_queue_requests=16), 1)
     admit(policy, "", 15)
     assert not policy.is_full("")
     admit(policy, "", 1)
     assert policy.is_full("")
-
-
-def test_one_request_may_fill_an_empty_queue() -> None:
     policy = SchedulingPolicy(EngineLimits(max_queue_requests=16), 1)
     policy.admit([sentence("a") for _ in range(16)], NOW)
     assert policy.load().queued_requests == 16
