@@ -1,7 +1,9 @@
 """Futures are done once, tell everybody who asked, and wait no longer than they are let."""
 
 import threading
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError
+from functools import partial
 
 import pytest
 
@@ -15,6 +17,8 @@ def future() -> Future[int]:
 
 
 def test_the_first_outcome_stays(future: Future[int]) -> None:
+    calls: list[None] = []
+    future.add_cancel_callback(lambda: calls.append(None))
     assert not future.done()
     assert future.set_result(1)
     assert future.done()
@@ -22,6 +26,7 @@ def test_the_first_outcome_stays(future: Future[int]) -> None:
     assert not future.set_exception(ValueError("late"))
     assert not future.cancel()
     assert (future.result(), future.exception(), future.cancelled()) == (1, None, False)
+    assert not calls
 
 
 def test_an_error_is_raised(future: Future[int]) -> None:
@@ -34,32 +39,16 @@ def test_an_error_is_raised(future: Future[int]) -> None:
 
 def test_a_cancelled_future_has_no_result(future: Future[int]) -> None:
     calls: list[str] = []
-    future.add_cancel_callback(lambda: calls.append("before"))
+    future.add_done_callback(lambda _: calls.append("done"))
+    future.add_cancel_callback(lambda: calls.append("cancelled"))
     assert future.cancel()
     assert future.cancel()
     future.add_cancel_callback(lambda: calls.append("after"))
     assert not future.set_result(1)
-    assert (future.done(), future.cancelled(), calls) == (True, True, ["before", "after"])
-    with pytest.raises(CancelledError):
-        future.result()
-    with pytest.raises(CancelledError):
-        future.exception()
-
-
-def test_a_late_cancellation_calls_nothing(future: Future[int]) -> None:
-    calls: list[None] = []
-    future.add_cancel_callback(lambda: calls.append(None))
-    future.set_result(1)
-    assert not future.cancel()
-    assert not calls
-
-
-def test_cancel_callbacks_come_before_done_callbacks(future: Future[int]) -> None:
-    calls: list[str] = []
-    future.add_done_callback(lambda _: calls.append("done"))
-    future.add_cancel_callback(lambda: calls.append("cancelled"))
-    future.cancel()
-    assert calls == ["cancelled", "done"]
+    assert (future.done(), future.cancelled(), calls) == (True, True, ["cancelled", "done", "after"])
+    for outcome in (future.result, future.exception):
+        with pytest.raises(CancelledError):
+            outcome()
 
 
 def test_callbacks_are_called_once_even_if_others_fail(future: Future[int], caplog: pytest.LogCaptureFixture) -> None:
@@ -75,16 +64,21 @@ def test_callbacks_are_called_once_even_if_others_fail(future: Future[int], capl
     assert "ZeroDivisionError" in caplog.text
 
 
+def in_threads(works: Iterable[Callable[[], object]], meanwhile: Callable[[], object] = bool) -> None:
+    """Run each in a thread of its own, and something else meanwhile."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    meanwhile()
+    for thread in threads:
+        thread.join()
+
+
 def test_result_waits_with_a_bound(future: Future[int]) -> None:
     with pytest.raises(TimeoutError, match=r"0\.001 s"):
         future.result(timeout=0.001)
     found: list[int] = []
-    waiting = [threading.Thread(target=lambda: found.append(future.result(HANG_S))) for _ in range(3)]
-    for thread in waiting:
-        thread.start()
-    future.set_result(1)
-    for thread in waiting:
-        thread.join()
+    in_threads([lambda: found.append(future.result(HANG_S))] * 3, lambda: future.set_result(1))
     assert found == [1, 1, 1]
 
 
@@ -97,29 +91,22 @@ def test_one_of_several_threads_completes_it(future: Future[int]) -> None:
         if future.set_result(number):
             won.append(number)
 
-    threads = [threading.Thread(target=complete, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(partial(complete, number) for number in range(8))
     assert won == [future.result()]
 
 
 def test_callbacks_added_during_completion_are_called() -> None:
-    for _ in range(200):
-        future: Future[int] = Future()
-        together = threading.Barrier(4)
-        seen: list[int] = []
+    together = threading.Barrier(4)
 
-        def ask(future: Future[int], together: threading.Barrier, seen: list[int]) -> None:
-            together.wait()
-            future.add_done_callback(lambda done: seen.append(done.result()))
+    def ask(future: Future[int], seen: list[int]) -> None:
+        together.wait()
+        future.add_done_callback(lambda done: seen.append(done.result()))
 
-        threads = [threading.Thread(target=ask, args=(future, together, seen)) for _ in range(3)]
-        for thread in threads:
-            thread.start()
+    def complete(future: Future[int]) -> None:
         together.wait()
         future.set_result(1)
-        for thread in threads:
-            thread.join()
+
+    for _ in range(200):
+        future, seen = Future[int](), list[int]()
+        in_threads([partial(ask, future, seen)] * 3, partial(complete, future))
         assert seen == [1, 1, 1]

@@ -60,9 +60,9 @@ class Steps:
 
         monkeypatch.setattr(Batch, "step", noted)
 
-    def arrive(self, threads: int = 2) -> None:
-        """Wait until so many more threads are before a step."""
-        for _ in range(threads):
+    def arrive(self) -> None:
+        """Wait until two more threads are before a step."""
+        for _ in range(2):
             assert self._arrived.acquire(timeout=PATIENCE_S)
 
 
@@ -199,18 +199,6 @@ def test_idle_replicas_share_a_request_and_load_adds_up(translator: Translator, 
     assert len(pending.collect()) == 8
     assert list(steps.rows.values()) == [[8] * 12] * 2
     wait_until_idle(translator)
-
-
-def test_a_second_text_goes_to_the_other_replica(translator: Translator, steps: Steps) -> None:
-    first = submit(translator, TEXTS[:1])
-    steps.arrive(1)
-    assert list(steps.rows.values()) == [[2]]
-    second = submit(translator, TEXTS[1:2])
-    steps.arrive(1)
-    assert list(steps.rows.values()) == [[2], [2]]
-    steps.opened.set()
-    first.collect()
-    second.collect()
 
 
 def test_a_failing_step_fails_its_replicas_sentences_alone(

@@ -26,6 +26,13 @@ def occupied(sentences: Sequence[Sentence]) -> Occupancy:
     return occupancy
 
 
+def waiting(sentences: Sequence[Sentence], replicas: int = 1, **limits: int) -> SchedulingPolicy:
+    """Make a policy with waiting sentences."""
+    policy = SchedulingPolicy(EngineLimits(**limits), replicas)
+    policy.admit(sentences, NOW)
+    return policy
+
+
 def take(policy: SchedulingPolicy, replica: int, decoding: Sequence[Sentence] = ()) -> list[Sentence]:
     """Take sentences for a replica that decodes others."""
     policy.occupy(replica, occupied(decoding))
@@ -62,9 +69,8 @@ def test_occupancy_counts_rows_times_padded_source_for_each_beam_size() -> None:
 def test_idle_replicas_share_waiting_sentences_evenly_in_order(
     replicas: int, beam_sizes: list[int], expected: list[int]
 ) -> None:
-    policy = SchedulingPolicy(EngineLimits(max_alone_rows=1), replicas)
     sentences = [sentence(beam_size=beam_size) for beam_size in beam_sizes]
-    policy.admit(sentences, NOW)
+    policy = waiting(sentences, replicas, max_alone_rows=1)
     taken = [take(policy, replica) or [] for replica in range(sum(number > 0 for number in expected))]
     assert [len(one) for one in taken] == [number for number in expected if number]
     assert [one for part in taken for one in part] == sentences
@@ -74,9 +80,8 @@ def test_idle_replicas_share_waiting_sentences_evenly_in_order(
 
 
 def test_few_rows_go_to_the_working_replica_while_they_fit() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_alone_rows=16, max_batch_tokens=8 * 20), 2)
     sentences = [sentence(beam_size=4) for _ in range(4)]
-    policy.admit(sentences[:1], NOW)
+    policy = waiting(sentences[:1], 2, max_alone_rows=16, max_batch_tokens=8 * 20)
     assert take(policy, 1) == sentences[:1]
     assert policy.runs_alone(1)
     assert not policy.runs_alone(0)
@@ -91,15 +96,13 @@ def test_few_rows_go_to_the_working_replica_while_they_fit() -> None:
 
 
 def test_many_rows_are_shared() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_alone_rows=16), 2)
-    policy.admit([sentence(beam_size=4) for _ in range(6)], NOW)
+    policy = waiting([sentence(beam_size=4) for _ in range(6)], 2, max_alone_rows=16)
     assert [len(take(policy, replica) or []) for replica in (0, 1)] == [3, 3]
 
 
 def test_a_replica_is_not_alone_while_others_will_take_waiting_sentences() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_alone_rows=16), 3)
     sentences = [sentence(beam_size=4) for _ in range(6)]
-    policy.admit(sentences, NOW)
+    policy = waiting(sentences, 3, max_alone_rows=16)
     assert take(policy, 0) == sentences[:2]
     assert not policy.runs_alone(0)
     policy.set_aside(1)
@@ -109,9 +112,8 @@ def test_a_replica_is_not_alone_while_others_will_take_waiting_sentences() -> No
 
 
 def test_a_replica_is_alone_if_few_sentences_wait_for_it() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_alone_rows=4), 2)
     sentences = [sentence(MAX_JOINING_TOKENS // 2) for _ in range(4)]
-    policy.admit(sentences[:1], NOW)
+    policy = waiting(sentences[:1], 2, max_alone_rows=4)
     assert take(policy, 0) == sentences[:1]
     policy.admit(sentences[1:], NOW)
     assert take(policy, 0, sentences[:1]) == sentences[1:3]
@@ -120,8 +122,7 @@ def test_a_replica_is_alone_if_few_sentences_wait_for_it() -> None:
 
 
 def test_a_replica_over_its_share_leaves_new_sentences_to_others() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_alone_rows=1), 2)
-    policy.admit([sentence() for _ in range(10)], NOW)
+    policy = waiting([sentence() for _ in range(10)], 2, max_alone_rows=1)
     mine = take(policy, 0)
     theirs = take(policy, 1)
     assert mine is not None
@@ -133,9 +134,8 @@ def test_a_replica_over_its_share_leaves_new_sentences_to_others() -> None:
 
 
 def test_each_replica_has_an_equal_part_of_the_tokens() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=100, max_alone_rows=1), 2)
     sentences = [sentence(8) for _ in range(20)]
-    policy.admit(sentences, NOW)
+    policy = waiting(sentences, 2, max_batch_tokens=100, max_alone_rows=1)
     mine = take(policy, 0)
     theirs = take(policy, 1)
     assert (mine, theirs) == (sentences[:6], sentences[6:12])
@@ -143,10 +143,9 @@ def test_each_replica_has_an_equal_part_of_the_tokens() -> None:
 
 
 def test_each_replica_has_an_equal_part_of_the_rows() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_rows=10, max_alone_rows=1), 2)
     sentences = [sentence(beam_size=2) for _ in range(6)]
     wide = sentence(beam_size=12)
-    policy.admit([*sentences, wide], NOW)
+    policy = waiting([*sentences, wide], 2, max_batch_rows=10, max_alone_rows=1)
     assert take(policy, 0) == sentences[:2]  # 5 rows per replica
     assert take(policy, 1) == sentences[2:4]
     assert take(policy, 0, sentences[:1]) == [sentences[4]]
@@ -182,9 +181,8 @@ def test_few_rows_that_the_busier_replica_leaves_go_to_the_idle_one() -> None:
 
 
 def test_a_sentence_over_its_part_runs_alone_and_one_over_the_whole_waits_for_all_others() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=100, max_alone_rows=1), 2)
     long, short, huge, last = sentence(60), sentence(8), sentence(200), sentence(8)
-    policy.admit([long, short, huge, last], NOW)
+    policy = waiting([long, short, huge, last], 2, max_batch_tokens=100, max_alone_rows=1)
     assert take(policy, 0) == [long]
     assert take(policy, 1) == [short]
     assert take(policy, 0, [long]) == []
@@ -194,9 +192,8 @@ def test_a_sentence_over_its_part_runs_alone_and_one_over_the_whole_waits_for_al
 
 
 def test_a_decoding_replica_takes_few_tokens_at_a_time_and_an_idle_one_all() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=10**6), 1)
     sentences = [sentence(100) for _ in range(12)] + [sentence(2 * MAX_JOINING_TOKENS) for _ in range(2)]
-    policy.admit(sentences, NOW)
+    policy = waiting(sentences, max_batch_tokens=10**6)
     assert take(policy, 0, [sentence()]) == sentences[: MAX_JOINING_TOKENS // 100]
     assert take(policy, 0, [sentence()]) == sentences[5:10]
     assert take(policy, 0, [sentence()]) == sentences[10:12]
@@ -206,9 +203,8 @@ def test_a_decoding_replica_takes_few_tokens_at_a_time_and_an_idle_one_all() -> 
 
 
 def test_a_share_of_the_queue_is_encoded_ahead_and_joins_as_it_fits() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=2 * 8 * 8, max_alone_rows=1), 2)
     sentences = [sentence() for _ in range(16 + 16 * AHEAD_SHARE)]
-    policy.admit(sentences, NOW)
+    policy = waiting(sentences, 2, max_batch_tokens=2 * 8 * 8, max_alone_rows=1)
     assert take(policy, 0) == sentences[:8]
     assert policy.take_ahead(0, sentences[:8], NOW) == []  # the other replica has room
     assert take(policy, 1) == sentences[8:16]
@@ -224,10 +220,9 @@ def test_a_share_of_the_queue_is_encoded_ahead_and_joins_as_it_fits() -> None:
 
 
 def test_sentences_over_a_replicas_part_are_not_encoded_ahead() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 8, max_alone_rows=1), 1)
     sentences = [sentence() for _ in range(12)]
     sentences[9:10] = [sentence(8 * 8 + 1)]
-    policy.admit(sentences, NOW)
+    policy = waiting(sentences, max_batch_tokens=8 * 8, max_alone_rows=1)
     assert policy.take_ahead(0, [], NOW) == []  # a replica has room for the first
     assert take(policy, 0) == sentences[:8]
     assert sentences[8].future.cancel()
@@ -241,9 +236,8 @@ def test_sentences_over_a_replicas_part_are_not_encoded_ahead() -> None:
 
 @pytest.mark.parametrize("decoding", [True, False])
 def test_a_sentence_encoded_ahead_keeps_its_capacity_and_others_go_elsewhere(decoding: bool) -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=96), 2)
     first, long, *small = sentence(), sentence(48), *[sentence() for _ in range(12)]
-    policy.admit([first, long, *small], NOW)
+    policy = waiting([first, long, *small], 2, max_batch_tokens=96)
     policy.occupy(1, occupied([sentence(40)]))
     assert take(policy, 0) == [first]
     ahead = policy.take_ahead(0, [first], NOW)
@@ -257,9 +251,8 @@ def test_a_sentence_encoded_ahead_keeps_its_capacity_and_others_go_elsewhere(dec
 
 
 def test_cancelled_sentences_leave_the_queue_while_others_are_encoded_ahead() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=16), 1)
     first, *others = [sentence() for _ in range(12)]
-    policy.admit([first, *others], NOW)
+    policy = waiting([first, *others], max_batch_tokens=16)
     assert take(policy, 0) == [first, others[0]]
     ahead = policy.take_ahead(0, [first], NOW)
     assert ahead == others[1:3]

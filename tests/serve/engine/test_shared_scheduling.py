@@ -22,10 +22,9 @@ from jumok_serve.engine.scheduling_policy import (
 from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.search import SearchPlan, Terms
 from jumok_serve.search.options import Sampling
-from tests.serve.engine.test_scheduling_policy import occupied
+from tests.serve.engine.test_scheduling_policy import NOW, occupied, waiting
 from tests.support.search_cases import make_options
 
-NOW = 1000.0
 SETTINGS = settings(deadline=None, derandomize=True, database=None)
 
 
@@ -55,9 +54,8 @@ def assert_equal_parts(taken: Sequence[Sentence]) -> None:
 
 
 def test_a_caller_alone_fills_the_batch_and_encodes_ahead() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 400), 1)
     sentences = bulk("bulk")
-    policy.admit(sentences, NOW)
+    policy = waiting(sentences, max_batch_tokens=8 * 400)
     assert take(policy) == sentences[:100]
     assert policy.take_ahead(0, [], NOW)
     assert not any(one.light for one in sentences)
@@ -66,8 +64,7 @@ def test_a_caller_alone_fills_the_batch_and_encodes_ahead() -> None:
 @pytest.mark.parametrize("replicas", [1, 2])
 def test_callers_with_much_work_share_full_batches(replicas: int) -> None:
     """With several replicas none of them encodes ahead, as another one could decode these sentences first."""
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=replicas * 8 * 400), replicas)
-    policy.admit(bulk("first"), NOW)
+    policy = waiting(bulk("first"), replicas, max_batch_tokens=replicas * 8 * 400)
     policy.admit(bulk("second"), NOW)
     taken = take(policy)
     assert sum(one.plan.step_work for one in taken) > MAX_SHARED_STEP_WORK
@@ -77,8 +74,7 @@ def test_callers_with_much_work_share_full_batches(replicas: int) -> None:
 
 
 def test_steps_are_short_while_another_caller_is_present() -> None:
-    policy = SchedulingPolicy(EngineLimits(), 1)
-    policy.admit([last := sentence("other")], NOW)
+    policy = waiting([last := sentence("other")])
     assert take(policy) == [last]
     last.future.cancel()
     sentences = bulk("bulk")
@@ -147,9 +143,8 @@ def test_terms_make_no_long_step_although_their_caller_is_alone(terms: int, alte
 
 
 def test_a_sentence_with_terms_joins_a_large_batch_without() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=2**20), 1)
     plain, few = [sentence("caller") for _ in range(300)], [with_terms("caller", 3, 8, 8) for _ in range(3)]
-    policy.admit([*plain, *few], NOW)
+    policy = waiting([*plain, *few], max_batch_tokens=2**20)
     decoding: list[Sentence] = []
     while more := take(policy, decoding):
         decoding += more
@@ -157,9 +152,8 @@ def test_a_sentence_with_terms_joins_a_large_batch_without() -> None:
 
 
 def test_one_sentence_with_a_wide_beam_fills_a_short_step() -> None:
-    policy = SchedulingPolicy(EngineLimits(), 1)
     wide = [sentence("wide", beam_size=64) for _ in range(4)]
-    policy.admit(wide, NOW)
+    policy = waiting(wide)
     policy.admit([light := sentence("other")], NOW)
     assert take(policy) == [light, wide[0]]
     assert take(policy, [light, wide[0]]) == []
@@ -167,8 +161,7 @@ def test_one_sentence_with_a_wide_beam_fills_a_short_step() -> None:
 
 def test_sentences_that_are_late_do_not_count_as_work_of_their_caller() -> None:
     """Callers with as many sentences that can be decoded get equal parts of a batch."""
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 400), 1)
-    policy.admit([gone := sentence("first")], NOW)
+    policy = waiting([gone := sentence("first")], max_batch_tokens=8 * 400)
     gone.future.cancel()
     assert take(policy) == []  # and scans no queue for some time
     late = bulk("first", 100)
@@ -182,9 +175,8 @@ def test_sentences_that_are_late_do_not_count_as_work_of_their_caller() -> None:
 
 
 def test_a_light_sentence_joins_beside_a_full_batch() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 40), 1)
     sentences = bulk("bulk")
-    policy.admit(sentences, NOW)
+    policy = waiting(sentences, max_batch_tokens=8 * 40)
     decoding = take(policy)
     assert len(decoding) == 10
     policy.admit([light := sentence("light", tokens=60)], NOW)
@@ -195,8 +187,7 @@ def test_a_light_sentence_joins_beside_a_full_batch() -> None:
 
 
 def test_a_light_sentence_does_not_wait_for_those_encoded_ahead() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=8 * 40), 1)
-    policy.admit(bulk("bulk"), NOW)
+    policy = waiting(bulk("bulk"), max_batch_tokens=8 * 40)
     decoding = take(policy)
     ahead = policy.take_ahead(0, [], NOW)
     assert ahead
@@ -209,8 +200,7 @@ def test_a_light_sentence_does_not_wait_for_those_encoded_ahead() -> None:
 
 
 def test_light_rows_are_bounded_and_the_rest_take_their_turn() -> None:
-    policy = SchedulingPolicy(EngineLimits(), 1)
-    policy.admit(bulk("bulk"), NOW)
+    policy = waiting(bulk("bulk"))
     light = [sentence(str(number), tokens=1, max_length=10) for number in range(MAX_LIGHT_ROWS // 4 + 3)]
     policy.admit(light, NOW)
     taken = take(policy)
@@ -262,8 +252,7 @@ def test_heavy_callers_share_the_work_and_none_starves(sizes: list[tuple[int, in
 
 
 def test_a_request_may_take_a_bounded_number_of_row_steps() -> None:
-    policy = SchedulingPolicy(EngineLimits(max_request_work=4 * 100 * 10), 1)
-    policy.admit([sentence("a") for _ in range(10)], NOW)
+    policy = waiting([sentence("a") for _ in range(10)], max_request_work=4 * 100 * 10)
     with pytest.raises(
         InvalidArgumentError,
         match=r"could take 4400 row steps .* more than the 4000 of a request: send several, or lower beam_size or max_",
@@ -328,8 +317,7 @@ def test_a_process_without_other_callers_and_one_request_fill_the_whole_queue() 
     assert not policy.is_full("")
     admit(policy, "", 1)
     assert policy.is_full("")
-    policy = SchedulingPolicy(EngineLimits(max_queue_requests=16), 1)
-    policy.admit([sentence("a") for _ in range(16)], NOW)
+    policy = waiting([sentence("a") for _ in range(16)], max_queue_requests=16)
     assert policy.load().queued_requests == 16
 
 
