@@ -63,17 +63,3 @@ def test_logits_are_exact(blocks: int, depth: int, sentences: int, beams: int) -
         expected = exact.astype(np.float32) * (scales.ravel() * np.float32(0.02)) + np.repeat(biases, beams, axis=0)
         found = logits(rows, 0.02, zero_point, packed, scales, sums, biases)
         np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("token", [-1, VOCABULARY])
-def test_tokens_outside_of_the_vocabulary_are_refused(token: int) -> None:
-    tokens = np.zeros(WIDTH, np.int64)
-    tokens[7] = token
-    with pytest.raises(Exception, match="listed tokens do not fit the weights"):
-        gathered(np.ones((VOCABULARY, 8), np.int8), tokens)
-
-
-@pytest.mark.parametrize("depth", [1, 6, 255])
-def test_weights_that_kernels_cannot_pack_are_refused(depth: int) -> None:
-    with pytest.raises(Exception, match="do not fit each other"):
-        gathered(np.ones((VOCABULARY, depth), np.int8), np.zeros(WIDTH, np.int64))

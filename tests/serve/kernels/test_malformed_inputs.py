@@ -1,13 +1,13 @@
 """Graphs whose tensors have wrong sizes get errors from the kernels, and never crash the process."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.models.native_operators import AS_LEVELS, CONSTANTS, needs_library, rounding, run
+from tests.support.models.native_operators import AS_LEVELS, CONSTANTS, NOT_CONSTANT, needs_library, rounding, run
 
 pytestmark = needs_library
 
@@ -190,12 +190,14 @@ def test_wrong_sizes_are_errors_or_harmless(operator: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(CONSTANTS))
-def test_empty_constants_are_refused(name: str) -> None:
-    """No kernel is made of scales, zero points, weights or biases without values."""
+def test_constants_that_vary_or_are_empty_are_refused(name: str) -> None:
+    """Kernels read scales, zero points, weights and biases once, when a session is made."""
     users = [one for one, (inputs, _, _) in OPERATORS.items() if name in inputs]
     assert users
     for operator in users:
         inputs, outputs, attributes = OPERATORS[operator]
+        with pytest.raises(Exception, match=NOT_CONSTANT):
+            run(operator, inputs, outputs, CONSTANTS - {name}, **attributes)
         for empty in (np.zeros(0, inputs[name].dtype), np.zeros((0, 3), inputs[name].dtype)):
             with pytest.raises(Exception, match=r"scale|fit each other|norm"):
                 run(operator, {**inputs, name: empty}, outputs, **attributes)
@@ -258,20 +260,126 @@ def test_visibility_counts_one_bit_of_each_byte() -> None:
         np.testing.assert_array_equal(found, one)
 
 
-BIASES: dict[str, Callable[[], NDArray[Any]]] = {
-    "axes": lambda: floats(ENTRIES),
-    "sentences": lambda: floats(2, 1, 1, ENTRIES),
-    "heads": lambda: floats(1, HEADS + 1, 1, ENTRIES),
-    "beams": lambda: floats(1, 1, BEAMS + 1, ENTRIES),
-    "entries": lambda: floats(1, 1, 1, ENTRIES - 1),
-}
+FIT = "do not fit each other"
+PARTS = "weights, scales and biases of a product do not fit each other"
+DEPTH = "rows are not as deep as the weights that they are multiplied with"
+FACTORS = "factors of rows do not match the rows of a product"
+POSITIONS = "position embeddings do not fit the tokens and their embeddings"
+GROUPS = "tokens cannot be divided into as many groups"
+SLOTS = "does not match the slots of the KV cache"
+NORM = "a product does not fit the weights of its norm"
 
 
-@pytest.mark.parametrize("wrong", BIASES)
-def test_a_bias_of_other_scores_is_refused(wrong: str) -> None:
-    inputs, outputs, attributes = OPERATORS["SelfAttention"]
-    with pytest.raises(Exception, match="the bias does not match the scores"):
-        run("SelfAttention", {**inputs, "position_bias": BIASES[wrong]()}, outputs, **attributes)
+def in_slot(slot: int) -> Arrays:
+    places = np.zeros((SENTENCES, BEAMS, 3), np.int64)
+    places[1, :, 0] = slot
+    return {"places": places}
+
+
+def entries(*shape: int, value: tuple[int, ...] = (), dtype: Any = np.float32) -> Arrays:
+    """Keys and values of these shapes, without places."""
+    return {"key": np.zeros(shape, dtype), "value": np.zeros(value or shape, dtype), "places": None}
+
+
+REFUSED: list[tuple[str, str, list[Arrays]]] = [
+    (
+        "ThreeProducts",
+        PARTS,
+        [
+            {"weights1": np.ones((7, 5), np.int8)},
+            {"weights2": np.ones(40, np.int8)},
+            {"weight_scales0": floats(1)},
+            {"weight_scales2": np.array(0.1, np.float32)},
+            {"bias1": floats(4)},
+        ],
+    ),
+    ("ThreeFloatProducts", PARTS, [{"weights1": floats(7, 5)}, {"bias1": floats(4)}]),
+    ("Product", PARTS, [{"transposed": 1}]),
+    ("Product", DEPTH, [{"levels": np.zeros(shape, np.uint8)} for shape in ((2, 7), (2, 9), (8, 2), ())]),
+    ("FloatProduct", DEPTH, [{"x": floats(2, 7)}]),
+    ("FloatProduct", "these kernels do not know the activation of a product", [{"activation": 4}]),
+    *(
+        (
+            operator,
+            FACTORS,
+            [
+                {"levels": np.ones((2, 3, 8), np.uint8), "factors": floats(*shape)}
+                for shape in ((2, 3), (3, 2, 1), (6, 1), (2, 3, 8), (2, 2, 1), ())
+            ],
+        )
+        for operator in ("Product", "ThreeProducts")
+    ),
+    ("ProductAddNorm", FACTORS, [{"factors": floats(5)}]),
+    ("ProductAddNorm", NORM, [{"weight": floats(4)}, {"bias": floats(4)}]),
+    ("ProductAddNorm", "the residual does not match the product", [{"added": floats(4, 5)}]),
+    (
+        "AddNorm",
+        "the inputs of a layer norm do not match",
+        [{"y": floats(*shape)} for shape in ((1, 8), (4, 7), (3, 3, 8))],
+    ),
+    (
+        "FloatSsruAddNorm",
+        "a parent is outside of the state",
+        [{"parents": np.array([0, 1, parent])} for parent in (-1, 4, 2**40)],
+    ),
+    *(
+        (operator, message, changes)
+        for operator in ("Int8Embedding", "FloatEmbedding")
+        for message, changes in (
+            ("a token id is outside of the vocabulary", [{"tokens": np.full((2, 3), one)} for one in (-1, 9)]),
+            (
+                "or a position outside of the table of positions",
+                [{"positions": np.full((2, 3), one)} for one in (-1, 5)],
+            ),
+            (POSITIONS, [{"places": floats(5, 3)}, {"positions": np.zeros((1, 3), np.int64)}]),
+            (GROUPS, [{"grouped": floats(0, 1)}, {"grouped": floats(5, 1)}]),
+        )
+    ),
+    ("Int8Embedding", "rows, scales and tokens do not fit each other", [{"scales": floats(8)}]),
+    (
+        "Select",
+        "outside of the logits",
+        [{"logit_biases.places": np.array([280]), "logit_biases.values": floats(1)}],
+    ),
+    ("Select", "different rows", [{"scores": floats(3)}]),
+    ("Select", "a row to renormalize is outside", [{"renormalize": np.array([4])}]),
+    ("Select", "at least one candidate", [{"candidates": np.array([0])}]),
+    ("ListedWeights", "listed tokens do not fit the weights", [{"tokens": np.full(128, one)} for one in (-1, 9)]),
+    ("ListedWeights", FIT, [{"weights0": np.ones((9, depth), np.int8)} for depth in (1, 6, 255)]),
+    ("Int8Entries", "do not match the number of heads", [{"x": floats(1, 3, 9)}, {"x": floats(1, 3, 5, 4)}]),
+    (
+        "CrossAttention",
+        FIT,
+        [
+            entries(3, 2, 5, 16),
+            entries(3, 5, 16, value=(3, 2, 5, 8)),
+            entries(3, 2, 5, 8, value=(3, 5, 16)),
+            entries(3, 5, 12),
+        ],
+    ),
+    # Int8 entries need scales and lie by head.
+    ("Int8CrossAttention", FIT, [entries(*shape, dtype=np.int8) for shape in ((3, 2, 5, 8), (3, 5, 16), (3, 5, 24))]),
+    *((operator, SLOTS, [in_slot(-1), in_slot(3)]) for operator in ("SelfAttention", "CrossAttention")),
+    (
+        "SelfAttention",
+        "the bias does not match the scores",
+        [
+            {"position_bias": floats(*shape)}
+            for shape in ((5,), (2, 1, 1, 5), (1, HEADS + 1, 1, 5), (1, 1, BEAMS + 1, 5), (1, 1, 1, 4))
+        ],
+    ),
+]
+"""A part of the message for inputs or attributes that do not fit; it comes before any read out of bounds."""
+
+
+@pytest.mark.parametrize(("operator", "message", "all_changes"), REFUSED)
+def test_what_does_not_fit_is_refused(operator: str, message: str, all_changes: list[Arrays]) -> None:
+    inputs, outputs, attributes = OPERATORS[operator]
+    for changes in all_changes:
+        settings = {name: changes.get(name, value) for name, value in attributes.items()}
+        given = inputs | {name: array for name, array in changes.items() if name not in attributes}
+        with pytest.raises(Exception, match=message):
+            run(operator, given, outputs, **settings)
 
 
 @pytest.mark.parametrize("count", [3, 300])

@@ -71,19 +71,35 @@ def test_without_a_library_the_log_names_the_remedy(library_path: Path, logged_l
     assert str(library_path) in logged_line()
 
 
-@pytest.mark.parametrize("content", [b"", b"\x7fELF\x02\x01", b"no library\n" * 100])
-def test_a_file_that_is_no_library_is_not_used(
-    library_path: Path, logged_line: Callable[[], str], content: bytes
+def for_another_machine(path: Path, good: bytes) -> None:
+    machine = int.from_bytes(good[18:20], "little")
+    other = X86_64 if machine == AARCH64 else AARCH64
+    path.write_bytes(good[:18] + other.to_bytes(2, "little") + good[20:])
+
+
+@compiles
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda path, _: path.write_bytes(b""), "{path}"),
+        (lambda path, _: path.write_bytes(b"\x7fELF\x02\x01"), "{path}"),
+        (lambda path, _: path.write_bytes(b"no library\n" * 100), "{path}"),
+        (lambda path, _: path.mkdir(), "{path}"),
+        (lambda path, _: compiled("RegisterSomething", path), "RegisterCustomOps"),
+        (for_another_machine, "{path}"),
+    ],
+    ids=["empty", "head", "text", "folder", "another library", "another machine"],
+)
+def test_what_is_no_library_is_not_used(
+    library_path: Path,
+    good: bytes,
+    logged_line: Callable[[], str],
+    make: Callable[[Path, bytes], object],
+    said: str,
 ) -> None:
-    library_path.write_bytes(content)
+    make(library_path, good)
     assert native.library() is None
-    assert str(library_path) in logged_line()
-
-
-def test_a_folder_is_not_used(library_path: Path, logged_line: Callable[[], str]) -> None:
-    library_path.mkdir()
-    assert native.library() is None
-    assert str(library_path) in logged_line()
+    assert said.format(path=library_path) in logged_line()
 
 
 @compiles
@@ -99,24 +115,6 @@ def test_a_library_that_is_cut_off_anywhere_is_not_used(
         assert native.library() is None
     assert len(caplog.records) == len(sizes)
     assert f"{library_path} is cut off, {len(good) - 1} of {len(good)} bytes; " in caplog.records[-1].getMessage()
-
-
-@compiles
-def test_another_library_is_not_used(library_path: Path, logged_line: Callable[[], str]) -> None:
-    compiled("RegisterSomething", library_path)
-    assert native.library() is None
-    assert "RegisterCustomOps" in logged_line()
-
-
-@compiles
-def test_a_library_for_another_machine_is_not_used(
-    library_path: Path, good: bytes, logged_line: Callable[[], str]
-) -> None:
-    machine = int.from_bytes(good[18:20], "little")
-    other = X86_64 if machine == AARCH64 else AARCH64
-    library_path.write_bytes(good[:18] + other.to_bytes(2, "little") + good[20:])
-    assert native.library() is None
-    assert str(library_path) in logged_line()
 
 
 @compiles

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from jumok_export.native.int8_cache import to_entries, to_floats
-from tests.support.models.native_operators import AS_LEVELS, CONSTANTS, NOT_CONSTANT, levels, needs_library, run
+from tests.support.models.native_operators import AS_LEVELS, levels, needs_library, run
 
 pytestmark = needs_library
 
@@ -55,10 +55,12 @@ def dequantized(kept: NDArray[Any]) -> NDArray[Any]:
     return to_floats(kept) if kept.dtype == np.int8 else kept
 
 
-@pytest.mark.parametrize("dtype", PREFIXES)
+@pytest.mark.parametrize(
+    ("dtype", "by_token"), [*((dtype, False) for dtype in PREFIXES), (np.float32, True), (np.float16, True)]
+)
 @pytest.mark.parametrize("shape", SHAPES)
-def test_cross_attention(shape: tuple[int, ...], dtype: Any) -> None:
-    """Entries after a source's length are not read."""
+def test_cross_attention(shape: tuple[int, ...], dtype: Any, by_token: bool) -> None:
+    """Entries after a source's length are not read; the encoder's keys and values lie by token, not by head."""
     sentences, beams, heads, width, entries = shape
     random = np.random.default_rng(1)
     query = random.normal(size=(sentences, beams, heads * width)).astype(np.float32)
@@ -69,36 +71,16 @@ def test_cross_attention(shape: tuple[int, ...], dtype: Any) -> None:
     for sentence, length in enumerate(lengths):
         keys[sentence, :, length:] = values[sentence, :, length:] = UNSEEN[dtype]
     inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
-    name = f"{PREFIXES[dtype]}CrossAttention"
-    (found,) = run(name, inputs, {"output": np.float32}, num_heads=heads, scale=0.3)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=CLOSE[dtype])
-    (in_levels,) = run(f"{name}Quantized", {**inputs, **AS_LEVELS}, {"output": np.uint8}, num_heads=heads, scale=0.3)
-    np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
-
-
-@pytest.mark.parametrize("half", [False, True], ids=["float", "half"])
-@pytest.mark.parametrize("shape", SHAPES)
-def test_cross_attention_of_tokens(shape: tuple[int, ...], half: bool) -> None:
-    """The encoder's keys and values lie by token, not by head; a single row takes another path of the kernel."""
-    sentences, queries, heads, width, entries = shape
-    random = np.random.default_rng(7)
-    dtype = np.float16 if half else np.float32
-    query = random.normal(size=(sentences, queries, heads * width)).astype(np.float32)
-    keys, values = (random.normal(size=(sentences, entries, heads * width)).astype(dtype) for _ in range(2))
-    lengths = random.integers(1, entries + 1, sentences)
-    mask = np.where(np.arange(entries) < lengths[:, None], 0, -np.inf)[:, None, None]
-    split = (sentences, entries, heads, width)
-    by_head = {name: array.reshape(split).transpose(0, 2, 1, 3) for name, array in (("key", keys), ("value", values))}
-    expected = attended(query, by_head["key"], by_head["value"], mask, 0.3)
-    for sentence, length in enumerate(lengths):
-        keys[sentence, length:] = values[sentence, length:] = np.nan
-    inputs = {"query": query, "key": keys, "value": values, "lengths": lengths}
-    settings = {"num_heads": heads, "scale": 0.3}
-    name = "HalfCrossAttention" if half else "CrossAttention"
+    name, settings = f"{PREFIXES[dtype]}CrossAttention", {"num_heads": heads, "scale": 0.3}
     (found,) = run(name, inputs, {"output": np.float32}, **settings)
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
-    (of_heads,) = run(name, {**inputs, **by_head}, {"output": np.float32}, **settings)
-    np.testing.assert_allclose(found, of_heads, rtol=1e-5, atol=2e-6)
+    if by_token and dtype != np.int8:
+        of_heads = found
+        inputs |= {
+            each: inputs[each].transpose(0, 2, 1, 3).reshape(sentences, entries, -1) for each in ("key", "value")
+        }
+        (found,) = run(name, inputs, {"output": np.float32}, **settings)
+        np.testing.assert_allclose(found, of_heads, rtol=1e-5, atol=2e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=CLOSE[dtype])
     (in_levels,) = run(f"{name}Quantized", {**inputs, **AS_LEVELS}, {"output": np.uint8}, **settings)
     np.testing.assert_array_equal(in_levels, levels(found, 0.02, 128))
 
@@ -193,13 +175,6 @@ def test_int8_entries_keep_nan(heads: int, width: int, number: float) -> None:
     assert np.isfinite(floats[0, 1, width:]).all()
 
 
-@pytest.mark.parametrize("by", ["tokens", "heads"])
-def test_int8_entries_check_the_number_of_heads(by: str) -> None:
-    given = np.zeros((1, 3, 9) if by == "tokens" else (1, 3, 5, 4), np.float32)
-    with pytest.raises(Exception, match="do not match the number of heads"):
-        run("Int8Entries", {"given": given}, {"entries": np.int8}, num_heads=2)
-
-
 @pytest.mark.parametrize("width", [20, 64])
 def test_tokens_of_a_source_do_not_depend_on_its_padding(width: int) -> None:
     """Bit for bit, for any number of padding rows."""
@@ -215,68 +190,25 @@ def test_tokens_of_a_source_do_not_depend_on_its_padding(width: int) -> None:
         np.testing.assert_array_equal(each, found[0])
 
 
-def test_a_row_without_visible_entries_gets_zeros() -> None:
-    """Such rows belong to empty slots."""
-    ones = np.ones((1, 2, 8), np.float32)
-    cache = np.full((1, 1, 4, 8), np.nan, np.float32)
-    visible = np.zeros((1, 2, 4), np.bool_)
-    visible[0, 1, 2] = True
-    places = np.array([[[0, 0, 9], [0, 0, 2]]])  # entry 9 does not exist
+@pytest.mark.parametrize("entries", [4, 24])
+@pytest.mark.parametrize("beams", [1, 2])
+def test_rows_without_visible_entries_get_zeros(beams: int, entries: int) -> None:
+    """Such rows belong to empty slots; their new entries lie beyond the last one."""
+    ones = np.ones((3, beams, 8), np.float32)
+    cache = np.full((3, 1, entries, 8), np.nan, np.float32)
+    seen = np.zeros((3, beams), np.bool_)
+    seen[1] = seen[2, -1] = True
+    visible = seen[..., None] & (np.arange(entries) == entries - 1)
+    places = np.stack([np.arange(3)[:, None].repeat(beams, axis=1), np.zeros_like(seen), entries - seen], axis=-1)
     inputs = {"query": ones, "key": ones, "value": ones, "keys": cache, "values": cache}
     found, *_ = run(
         "SelfAttention",
-        {**inputs, "places": places, "visible": visible},
+        {**inputs, "places": places.astype(np.int64), "visible": visible},
         {"output": np.float32, "next_keys": np.float32, "next_values": np.float32},
         num_heads=1,
         scale=1.0,
     )
-    np.testing.assert_array_equal(found, [[[0] * 8, [1] * 8]])
-
-
-@pytest.mark.parametrize("entries", [4, 24])
-@pytest.mark.parametrize("beams", [1, 2])
-def test_a_sentence_without_visible_entries_gets_zeros(beams: int, entries: int) -> None:
-    ones = np.ones((2, beams, 8), np.float32)
-    cache = np.full((2, 1, entries, 8), np.nan, np.float32)
-    visible = np.zeros((2, beams, entries), np.bool_)
-    visible[1, :, entries - 1] = True
-    places = np.array([[[0, 0, entries]] * beams, [[1, 0, entries - 1]] * beams])  # beyond the last entry
-    found, *_ = run(
-        "SelfAttention",
-        {"query": ones, "key": ones, "value": ones, "keys": cache, "values": cache}
-        | {"places": places, "visible": visible},
-        {"output": np.float32, "next_keys": np.float32, "next_values": np.float32},
-        num_heads=1,
-        scale=1.0,
-    )
-    np.testing.assert_array_equal(found, [[[0] * 8] * beams, [[1] * 8] * beams])
-
-
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    """The error comes before any read out of bounds."""
-    keys = np.zeros((1, 2, 4, 8), np.float32)
-    inputs = {"query": np.zeros((1, 1, 8), np.float32), "key": keys, "value": keys, "lengths": np.ones(1, np.int64)}
-    by_token = np.zeros((1, 4, 8), np.float32)
-    for key, value in ((keys, keys), (by_token, keys[..., :4]), (keys[..., :4], by_token), (by_token[..., :6],) * 2):
-        others = {**inputs, "key": key, "value": value}
-        with pytest.raises(Exception, match="do not fit each other"):
-            run("CrossAttention", others, {"output": np.float32}, num_heads=2, scale=1.0)
-
-
-@pytest.mark.parametrize("axes", [(1, 2, 3, 8), (1, 3, 16), (1, 3, 24)])
-def test_int8_entries_need_scales_and_lie_by_head(axes: tuple[int, ...]) -> None:
-    entries = np.zeros(axes, np.int8)
-    inputs = {"query": np.zeros((1, 1, 16), np.float32), "key": entries, "value": entries, "lengths": np.array([3])}
-    with pytest.raises(Exception, match="do not fit each other"):
-        run("Int8CrossAttention", inputs, {"output": np.float32}, num_heads=2, scale=1.0)
-
-
-@pytest.mark.parametrize("name", ["scale", "zero_point"])
-def test_attention_refuses_scales_that_vary(name: str) -> None:
-    query, cache = np.zeros((1, 1, 8), np.float32), np.zeros((1, 1, 4, 8), np.float32)
-    inputs = {"query": query, "key": cache, "value": cache, "lengths": np.ones(1, np.int64), **AS_LEVELS}
-    with pytest.raises(Exception, match=NOT_CONSTANT):
-        run("CrossAttentionQuantized", inputs, {"output": np.uint8}, CONSTANTS - {name}, num_heads=1, scale=1.0)
+    np.testing.assert_array_equal(found, seen[..., None] * ones)
 
 
 @pytest.mark.parametrize("beams", [1, 2])
@@ -302,27 +234,34 @@ def test_results_do_not_depend_on_the_batch(dtype: Any, beams: int) -> None:
         np.testing.assert_array_equal(found[0], together[sentence])
 
 
+def cached(
+    dtype: Any, beams: int, seen: NDArray[Any], slots: NDArray[Any], capacity: int, entries: int
+) -> dict[str, NDArray[Any]]:
+    """Inputs of self-attention for sentences in slots; each sees as many entries, and the last ones are new."""
+    random, heads = np.random.default_rng(8), 3
+    rows = [random.normal(size=(len(slots), beams, heads * 64)).astype(np.float32) for _ in range(3)]
+    caches = [quantized(random.normal(size=(capacity, heads, entries, 64)), dtype) for _ in range(2)]
+    places = np.zeros((len(slots), beams, 3), np.int64)
+    places[:, :, 0] = slots[:, None]
+    places[:, :, 2] = seen[:, None] - 1 - np.arange(beams)
+    visible = np.zeros((capacity, beams, entries), bool)
+    visible[slots] = np.arange(entries) < seen[:, None, None]
+    names = ("query", "new_key", "new_value", "key", "value", "places", "visible")
+    return dict(zip(names, (*rows, *caches, places, visible), strict=True))
+
+
 @pytest.mark.parametrize("beams", [1, 2])
 @pytest.mark.parametrize("dtype", PREFIXES)
 def test_rows_over_a_kv_cache_do_not_depend_on_the_batch(dtype: Any, beams: int) -> None:
     """Bit for bit: alone in one thread, and beside others whose heads are split among threads."""
-    random, sentences, heads, entries = np.random.default_rng(8), 9, 3, 48
-    rows = [random.normal(size=(sentences, beams, heads * 64)).astype(np.float32) for _ in range(3)]
-    caches = [quantized(random.normal(size=(sentences, heads, entries, 64)), dtype) for _ in range(2)]
-    seen = np.array([5, 48, 17, 16, 33, 2, 40, 8, 20])
-    places = np.zeros((sentences, beams, 3), np.int64)
-    places[:, :, 0] = np.arange(sentences)[:, None]
-    places[:, :, 2] = seen[:, None] - 1 - np.arange(beams)
-    visible = np.broadcast_to(np.arange(entries) < seen[:, None, None], (sentences, beams, entries))
-    names = ("query", "new_key", "new_value", "keys", "values", "places", "visible")
-    inputs = dict(zip(names, (*rows, *caches, places, visible), strict=True))
+    inputs = cached(dtype, beams, np.array([5, 48, 17, 16, 33, 2, 40, 8, 20]), np.arange(9), 9, 48)
     outputs = {"output": np.float32, "next_keys": dtype, "next_values": dtype}
     name = f"{PREFIXES[dtype]}SelfAttention"
-    together = run(name, inputs, outputs, num_heads=heads, scale=0.125)
-    for sentence in range(sentences):
+    together = run(name, inputs, outputs, num_heads=3, scale=0.125)
+    for sentence in range(9):
         alone = {name: array[sentence, None] for name, array in inputs.items()}
         alone["places"] = alone["places"] * [0, 1, 1]
-        for found, expected in zip(run(name, alone, outputs, num_heads=heads, scale=0.125), together, strict=True):
+        for found, expected in zip(run(name, alone, outputs, num_heads=3, scale=0.125), together, strict=True):
             np.testing.assert_array_equal(found[0], expected[sentence])
 
 
@@ -330,59 +269,29 @@ def test_rows_over_a_kv_cache_do_not_depend_on_the_batch(dtype: Any, beams: int)
 @pytest.mark.parametrize("dtype", PREFIXES)
 def test_sentences_may_have_any_slots(dtype: Any, beams: int) -> None:
     """Results and written entries equal those of sentences in slots 0 .. n-1; other slots stay unchanged."""
-    random, sentences, heads, entries = np.random.default_rng(9), 9, 3, 24
-    slots = random.permutation(14)[:sentences]
-    rows = [random.normal(size=(sentences, beams, heads * 64)).astype(np.float32) for _ in range(3)]
-    caches = [quantized(random.normal(size=(14, heads, entries, 64)), dtype) for _ in range(2)]
-    lengths = random.integers(beams, entries, sentences)
-    places = np.zeros((sentences, beams, 3), np.int64)
-    places[:, :, 0] = slots[:, None]
-    places[:, :, 2] = lengths[:, None] - 1 - np.arange(beams)
-    visible = np.zeros((14, beams, entries), bool)
-    visible[slots] = np.arange(entries) < lengths[:, None, None]
-    in_order = places.copy()
-    in_order[:, :, 0] = np.arange(sentences)[:, None]
-    settings = {"num_heads": heads, "scale": 0.125}
-
-    names, outputs = (
-        ("query", "new_key", "new_value", "key", "value", "places", "visible"),
-        ("output", "keys", "values"),
-    )
-    types = dict(zip(outputs, (np.float32, dtype, dtype), strict=True))
-    name = f"{PREFIXES[dtype]}SelfAttention"
-    inputs = dict(zip(names, (*rows, *caches, places, visible), strict=True))
+    random, settings = np.random.default_rng(9), {"num_heads": 3, "scale": 0.125}
+    slots, lengths = random.permutation(14)[:9], random.integers(beams, 24, 9)
+    inputs = cached(dtype, beams, lengths, slots, 14, 24)
+    in_order = inputs | {name: inputs[name][slots] for name in ("key", "value", "visible")}
+    in_order["places"] = inputs["places"].copy()
+    in_order["places"][:, :, 0] = np.arange(9)[:, None]
+    name, types = f"{PREFIXES[dtype]}SelfAttention", {"output": np.float32, "keys": dtype, "values": dtype}
     found, *written = run(name, inputs, types, **settings)
-    own = [cache[slots] for cache in caches]
-    inputs = dict(zip(names, (*rows, *own, in_order, visible[slots]), strict=True))
-    expected, *others = run(name, inputs, types, **settings)
+    expected, *others = run(name, in_order, types, **settings)
     np.testing.assert_array_equal(found, expected)
-    for before, after, other in zip(caches, written, others, strict=True):
+    for before, after, other in zip((inputs["key"], inputs["value"]), written, others, strict=True):
         np.testing.assert_array_equal(after[slots], other)
         np.testing.assert_array_equal(np.delete(after, slots, 0), np.delete(before, slots, 0))
 
     name = f"{PREFIXES[dtype]}CrossAttention"
-    memory = {"query": rows[0], "key": own[0], "value": own[1], "lengths": lengths}
-    in_slots = {**memory, "key": caches[0], "value": caches[1]}
-    (expected,) = run(name, memory, {"output": np.float32}, **settings)
-    (found,) = run(name, {**in_slots, "places": places}, {"output": np.float32}, **settings)
-    np.testing.assert_array_equal(found, expected)
-    (expected,) = run(f"{name}Quantized", {**memory, **AS_LEVELS}, {"output": np.uint8}, **settings)
-    (found,) = run(f"{name}Quantized", {**in_slots, **AS_LEVELS, "places": places}, {"output": np.uint8}, **settings)
-    np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.parametrize("slot", [-1, 3])
-def test_slots_out_of_range_are_refused(slot: int) -> None:
-    query, keys = np.ones((1, 1, 8), np.float32), np.ones((3, 1, 4, 8), np.float32)
-    places = np.array([[[slot, 0, 0]]])
-    inputs = {"query": query, "key": keys, "value": keys, "lengths": np.array([2]), "places": places}
-    with pytest.raises(Exception, match="does not match the slots of the KV cache"):
-        run("CrossAttention", inputs, {"output": np.float32}, num_heads=1, scale=1.0)
-    visible = np.ones((3, 1, 4), bool)
-    inputs = {"query": query, "new_key": query, "new_value": query, "key": keys, "value": keys, "places": places}
-    outputs = {"output": np.float32, "keys": np.float32, "values": np.float32}
-    with pytest.raises(Exception, match="does not match the slots of the KV cache"):
-        run("SelfAttention", {**inputs, "visible": visible}, outputs, num_heads=1, scale=1.0)
+    memory, in_slots = (
+        {each: given[each] for each in ("query", "key", "value")} | {"lengths": lengths} for given in (in_order, inputs)
+    )
+    for suffix, more, dtype_of_output in (("", {}, np.float32), ("Quantized", AS_LEVELS, np.uint8)):
+        outputs = {"output": dtype_of_output}
+        (expected,) = run(f"{name}{suffix}", {**memory, **more}, outputs, **settings)
+        (found,) = run(f"{name}{suffix}", {**in_slots, **more, "places": inputs["places"]}, outputs, **settings)
+        np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("beams", [1, 3])

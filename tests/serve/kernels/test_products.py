@@ -1,4 +1,4 @@
-"""Products of quantized values with int8 weights against NumPy's integers, in one thread and in several."""
+"""Products with int8 weights against NumPy's integers, and with packed floats, in one thread and in several."""
 
 import math
 import subprocess
@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from jumok_serve.native import library
-from tests.support.models.native_operators import CONSTANTS, levels, model_of, needs_library, rounding, run
+from tests.support.models.native_operators import levels, model_of, needs_library, rounding, run
 
 pytestmark = needs_library
 
@@ -43,24 +43,44 @@ ACTIVATIONS = (
 LINEAR, SILU, GELU, RELU = range(4)
 NAMES = ["linear", "silu", "gelu", "relu"]
 
+KINDS = FLOAT, INT8, WITH_FACTORS = "float", "int8", "int8 with factors"
+
+
+def prefix_of(kind: str) -> str:
+    """How names of operators for a kind begin."""
+    return "Float" if kind == FLOAT else ""
+
 
 def inputs_of(
-    shape: tuple[int, ...], *, zero_point: int = 128, transposed: bool = False, biased: bool = True, parts: int = 1
+    shape: tuple[int, ...],
+    *,
+    kind: str = INT8,
+    zero_point: int = 128,
+    transposed: bool = False,
+    biased: bool = True,
+    parts: int = 1,
 ) -> dict[str, Any]:
     """Inputs of some products of shape (..., depth, columns), each with more columns than the one before."""
     *rows, depth, columns = shape
-    random = np.random.default_rng(8)
-    inputs: dict[str, Any] = {
-        "levels": random.integers(0, 256, (*rows, depth), np.uint8),
-        "levels_scale": np.array(0.02, np.float32),
-        "levels_zero_point": np.array(zero_point, np.uint8),
-    }
+    random = np.random.default_rng(12 if kind == FLOAT else 8)
+    inputs: dict[str, Any] = {}
+    if kind == FLOAT:
+        inputs["numbers"] = random.normal(size=(*rows, depth)).astype(np.float32)
+    else:
+        inputs["levels"] = random.integers(0, 256, (*rows, depth), np.uint8)
+        inputs["levels_scale"] = np.array(0.02, np.float32)
+        inputs["levels_zero_point"] = np.array(zero_point, np.uint8)
     for part in range(parts):
         own = columns + 29 * part
-        weights = random.integers(-127, 128, (own, depth) if transposed else (depth, own), np.int8)
-        scales = random.uniform(0.001, 0.01, own).astype(np.float32)
-        bias = random.normal(size=own).astype(np.float32) if biased else None
-        inputs |= {f"weights{part}": weights, f"weight_scales{part}": scales, f"bias{part}": bias}
+        size = (own, depth) if transposed else (depth, own)
+        if kind == FLOAT:
+            inputs[f"weights{part}"] = random.normal(size=size).astype(np.float32)
+        else:
+            inputs[f"weights{part}"] = random.integers(-127, 128, size, np.int8)
+            inputs[f"weight_scales{part}"] = random.uniform(0.001, 0.01, own).astype(np.float32)
+        inputs[f"bias{part}"] = random.normal(size=own).astype(np.float32) if biased else None
+    if kind == WITH_FACTORS:
+        inputs["factors"] = factors_of(inputs)
     return inputs
 
 
@@ -68,19 +88,15 @@ def products(operator: str, inputs: Mapping[str, Any], **settings: int) -> list[
     """Outputs of an operator; by default weights are [depth, columns], without activation."""
     chosen = {"transposed": 0, "biased": int(inputs["bias0"] is not None), "activation": LINEAR, **settings}
     dtype = np.uint8 if operator.endswith("Quantized") else np.float32
-    outputs = {f"output{part}": dtype for part in range(3 if operator == "ThreeProducts" else 1)}
+    outputs = {f"output{part}": dtype for part in range(3 if operator.startswith("Three") else 1)}
     return run(operator, inputs, outputs, **chosen)
 
 
-def scaled_products(inputs: Mapping[str, Any], factors: NDArray[np.float32]) -> list[NDArray[np.float32]]:
-    """Products without bias, then factors of rows and the biases in NumPy; each step rounds to float32."""
-    parts = [name.removeprefix("bias") for name in inputs if name.startswith("bias")]
-    plain = {**inputs, **{f"bias{part}": None for part in parts}}
-    shares = products("ThreeProducts" if len(parts) == 3 else "Product", plain)
-    biases = [inputs[f"bias{part}"] for part in parts]
-    return [
-        share * factors if bias is None else share * factors + bias for share, bias in zip(shares, biases, strict=True)
-    ]
+def scaled_product(inputs: Mapping[str, Any], factors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A product without bias, then factors of rows and the bias in NumPy; each step rounds to float32."""
+    (product,) = products("Product", {**inputs, "bias0": None})
+    scaled: NDArray[np.float32] = product * factors
+    return scaled if inputs["bias0"] is None else scaled + inputs["bias0"]
 
 
 def factors_of(inputs: Mapping[str, Any]) -> NDArray[np.float32]:
@@ -161,6 +177,28 @@ def test_scales_biases_activations_and_quantized_values(shape: tuple[int, ...], 
     np.testing.assert_array_equal(in_levels, levels(found, 0.03, zero_point))
 
 
+@pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
+@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_products_of_floats(shape: tuple[int, ...], activation: int, transposed: bool) -> None:
+    for biased in (False, True):
+        inputs = inputs_of(shape, kind=FLOAT, transposed=transposed, biased=biased)
+        weights = inputs["weights0"].astype(np.float64)
+        expected = inputs["numbers"] @ (weights.T if transposed else weights)
+        expected = ACTIVATIONS[activation](expected + inputs["bias0"] if biased else expected)
+        (found,) = products("FloatProduct", inputs, activation=activation, transposed=int(transposed))
+        np.testing.assert_allclose(found, expected, rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
+def test_nan_is_kept(activation: int) -> None:
+    """In whole panels of columns and in partial ones, so that the engine can fail the sentence."""
+    inputs = inputs_of((7, 9, 70), kind=FLOAT)
+    inputs["numbers"][3, 4] = np.nan
+    (found,) = products("FloatProduct", inputs, activation=activation)
+    np.testing.assert_array_equal(np.isnan(found), np.arange(7)[:, None].repeat(70, axis=1) == 3)
+
+
 @pytest.mark.parametrize("scale", [1e-3, 0.03, 1, 1e6])
 @pytest.mark.parametrize("activation", [SILU, GELU], ids=["silu", "gelu"])
 def test_activations_of_numbers_small_and_large(activation: int, scale: float) -> None:
@@ -176,154 +214,84 @@ def test_activations_of_numbers_small_and_large(activation: int, scale: float) -
 @pytest.mark.parametrize("transposed", [False, True], ids=["plain", "transposed"])
 @pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
 @pytest.mark.parametrize("shape", [(1, 40, 64), (5, 65, 65), (200, 130, 33)], ids=str)
-def test_three_products_are_three_times_one(shape: tuple[int, ...], biased: bool, transposed: bool) -> None:
-    inputs = inputs_of(shape, biased=biased, transposed=transposed, parts=3)
-    together = products("ThreeProducts", inputs, transposed=int(transposed))
-    common = {name: array for name, array in inputs.items() if name.startswith("levels")}
-    for part, found in enumerate(together):
-        own = {f"{name}0": inputs[f"{name}{part}"] for name in ("weights", "weight_scales", "bias")}
-        (alone,) = products("Product", {**common, **own}, transposed=int(transposed))
+@pytest.mark.parametrize("kind", KINDS)
+def test_three_products_are_three_times_one(kind: str, shape: tuple[int, ...], biased: bool, transposed: bool) -> None:
+    inputs = inputs_of(shape, kind=kind, biased=biased, transposed=transposed, parts=3)
+    factors = {"factors": inputs.pop("factors")} if kind == WITH_FACTORS else {}
+    prefix, turned = prefix_of(kind), int(transposed)
+    shared = {name: array for name, array in inputs.items() if not name[-1].isdigit()}
+    for part, found in enumerate(products(f"Three{prefix}Products", {**inputs, **factors}, transposed=turned)):
+        own = {f"{name[:-1]}0": array for name, array in inputs.items() if name.endswith(str(part))}
+        (alone,) = products(f"{prefix}Product", {**shared, **own, **factors}, transposed=turned)
         np.testing.assert_array_equal(found, alone)
 
 
 @pytest.mark.parametrize("activation", [LINEAR, SILU, GELU, RELU], ids=NAMES)
-def test_rows_do_not_depend_on_the_batch(activation: int) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_rows_do_not_depend_on_the_batch(kind: str, activation: int) -> None:
     """A row gives the same bits alone and among many others, for all shapes of the row axes."""
-    inputs = inputs_of((200, 97, 70))
-    (together,) = products("Product", inputs, activation=activation)
+    inputs = inputs_of((200, 97, 70), kind=kind)
+    by_row = [name for name in ("numbers", "levels", "factors") if name in inputs]
+    operator = f"{prefix_of(kind)}Product"
+    (together,) = products(operator, inputs, activation=activation)
     firsts = (0, 7, 60, 95, 96, 120, 150, 193)
-    for rows in (*(slice(first, first + count) for count, first in enumerate(firsts, 1)), slice(40, 140)):
-        (some,) = products("Product", {**inputs, "levels": inputs["levels"][rows]}, activation=activation)
-        np.testing.assert_array_equal(some, together[rows])
+    for rows in (*(slice(first, first + count) for count, first in enumerate(firsts, 1)), slice(40, 140), 9):
+        some = {name: inputs[name][rows] for name in by_row}
+        (found,) = products(operator, {**inputs, **some}, activation=activation)
+        np.testing.assert_array_equal(found, together[rows])
     for axes in ((10, 20), (4, 25, 2)):
-        spread = {**inputs, "levels": inputs["levels"].reshape(*axes, -1)}
-        (found,) = products("Product", spread, activation=activation)
+        spread = {name: inputs[name].reshape(*axes, -1) for name in by_row}
+        (found,) = products(operator, {**inputs, **spread}, activation=activation)
         np.testing.assert_array_equal(found, together.reshape(*axes, -1))
-    (found,) = products("Product", {**inputs, "levels": inputs["levels"][9]}, activation=activation)
-    np.testing.assert_array_equal(found, together[9])
 
 
 @pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
 @pytest.mark.parametrize("shape", [*SHAPES, (3, 5, 65, 70)], ids=str)
 def test_factors_of_rows_multiply_before_the_bias(shape: tuple[int, ...], biased: bool) -> None:
-    """Bit for bit as in operators of their own: nothing is fused with an addition."""
+    """Bit for bit as in operators of their own: nothing is fused with an addition; activations follow."""
     inputs = inputs_of(shape, biased=biased)
     factors = factors_of(inputs)
-    (expected,) = scaled_products(inputs, factors)
+    expected = scaled_product(inputs, factors)
     with_factors = {**inputs, "factors": factors}
     (found,) = products("Product", with_factors)
     np.testing.assert_array_equal(found.view(np.uint32), expected.view(np.uint32))
     (relu,) = products("Product", with_factors, activation=RELU)
     np.testing.assert_array_equal(relu, np.maximum(expected, 0))
+    for activation in (SILU, GELU):
+        (found,) = products("Product", with_factors, activation=activation)
+        np.testing.assert_allclose(found, ACTIVATIONS[activation](expected.astype(np.float64)), rtol=2e-6, atol=5e-6)
     (quantized,) = products("ProductQuantized", {**inputs, **rounding(0.5, 100), "factors": factors})
     np.testing.assert_array_equal(quantized, levels(expected, 0.5, 100))
     (without,) = products("Product", {**inputs, "factors": None})
     np.testing.assert_array_equal(without, products("Product", inputs)[0])
 
 
-@pytest.mark.parametrize("activation", [SILU, GELU], ids=["silu", "gelu"])
-def test_activations_follow_factors(activation: int) -> None:
-    inputs = inputs_of((13, 32, 200))
-    factors = factors_of(inputs)
-    (expected,) = scaled_products(inputs, factors)
-    (found,) = products("Product", {**inputs, "factors": factors}, activation=activation)
-    np.testing.assert_allclose(found, ACTIVATIONS[activation](expected.astype(np.float64)), rtol=2e-6, atol=5e-6)
-
-
-@pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
-@pytest.mark.parametrize("shape", [(1, 40, 64), (5, 65, 65), (200, 130, 33)], ids=str)
-def test_three_products_share_factors_of_rows(shape: tuple[int, ...], biased: bool) -> None:
-    inputs = inputs_of(shape, biased=biased, parts=3)
-    factors = factors_of(inputs)
-    found = products("ThreeProducts", {**inputs, "factors": factors})
-    for one, expected in zip(found, scaled_products(inputs, factors), strict=True):
-        np.testing.assert_array_equal(one, expected)
-
-
-def test_rows_with_factors_do_not_depend_on_the_batch() -> None:
-    inputs = inputs_of((200, 97, 70))
-    factors = factors_of(inputs)
-    (together,) = products("Product", {**inputs, "factors": factors})
-    for rows in (slice(0, 1), slice(7, 9), slice(40, 140), slice(95, 102), slice(199, 200)):
-        some = {**inputs, "levels": inputs["levels"][rows], "factors": factors[rows]}
-        np.testing.assert_array_equal(products("Product", some)[0], together[rows])
-
-
-def test_factors_that_do_not_fit_the_rows_are_refused() -> None:
-    for operator, parts in (("Product", 1), ("ThreeProducts", 3)):
-        inputs = inputs_of((2, 3, 8, 12), parts=parts)
-        for shape in ((2, 3), (3, 2, 1), (6, 1), (2, 3, 8), (2, 2, 1), ()):
-            with pytest.raises(Exception, match="factors of rows do not match the rows of a product"):
-                products(operator, {**inputs, "factors": np.ones(shape, np.float32)})
-    norm = {name: np.ones(12, np.float32) for name in ("weight", "bias")}
-    wrong = {**inputs_of((2, 8, 12)), "added": np.zeros((2, 12), np.float32), **norm, "factors": norm["weight"]}
-    with pytest.raises(Exception, match="factors of rows do not match the rows of a product"):
-        run("ProductAddNorm", wrong, {"sum": np.float32}, transposed=0, biased=1, activation=LINEAR, epsilon=1e-3)
-
-
-@pytest.mark.parametrize("factored", [False, True], ids=["no factors", "factors"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("shape", [(1, 30, 17), (7, 64, 64), (3, 5, 65, 70), (200, 256, 512)])
-def test_a_product_and_its_norm_are_the_same_in_one_operator(shape: tuple[int, ...], factored: bool) -> None:
+def test_a_product_and_its_norm_are_the_same_in_one_operator(shape: tuple[int, ...], kind: str) -> None:
     """Bit for bit, also without the outputs that no node reads."""
     random = np.random.default_rng(11)
-    inputs, width = inputs_of(shape), shape[-1]
-    factors = {"factors": factors_of(inputs)} if factored else {}
-    (product,) = products("Product", {**inputs, **factors})
+    inputs, width, operator = inputs_of(shape, kind=kind), shape[-1], f"{prefix_of(kind)}Product"
+    (product,) = products(operator, inputs)
     added = random.normal(size=product.shape).astype(np.float32)
     norm = {name: random.normal(size=width).astype(np.float32) for name in ("weight", "bias")}
     floats = {"sum": np.float32, "norm": np.float32}
     expected = run("AddNorm", {"x": added, "y": product, **norm}, floats, epsilon=1e-3)
     settings = {"transposed": 0, "biased": 1, "activation": LINEAR, "epsilon": 1e-3}
+    factors = {"factors": inputs.pop("factors")} if kind == WITH_FACTORS else {}
     together = {**inputs, "added": added, **norm}
-    for found, one in zip(run("ProductAddNorm", {**together, **factors}, floats, **settings), expected, strict=True):
+    for found, one in zip(
+        run(f"{operator}AddNorm", {**together, **factors}, floats, **settings), expected, strict=True
+    ):
         np.testing.assert_array_equal(found, one)
     for name, one in zip(floats, expected, strict=True):
         only = {"sum": None, "norm": None, name: np.float32}
-        (alone,) = run("ProductAddNorm", {**together, **factors}, only, **settings)
+        (alone,) = run(f"{operator}AddNorm", {**together, **factors}, only, **settings)
         np.testing.assert_array_equal(alone, one)
     rounded = {**together, **rounding(0.03, 100), **factors}
     for wanted in (floats, floats | {"sum": None}, floats | {"norm": None}, {"sum": None, "norm": None}):
-        *_, found = run("ProductAddNormQuantized", rounded, {**wanted, "quantized": np.uint8}, **settings)
+        *_, found = run(f"{operator}AddNormQuantized", rounded, {**wanted, "quantized": np.uint8}, **settings)
         np.testing.assert_array_equal(found, levels(expected[1], 0.03, 100))
-
-
-def test_a_norm_that_does_not_fit_its_product_is_refused() -> None:
-    inputs = inputs_of((2, 8, 12)) | {"added": np.zeros((2, 12), np.float32)}
-    norm = {"weight": np.ones(12, np.float32), "bias": np.ones(12, np.float32)}
-    settings = {"transposed": 0, "biased": 1, "activation": LINEAR, "epsilon": 1e-3}
-    for name in norm:
-        with pytest.raises(Exception, match="a product does not fit the weights of its norm"):
-            run("ProductAddNorm", {**inputs, **norm, name: np.ones(11, np.float32)}, {"sum": np.float32}, **settings)
-    wrong = {**inputs, **norm, "added": np.zeros((3, 12), np.float32)}
-    with pytest.raises(Exception, match="the residual does not match the product"):
-        run("ProductAddNorm", wrong, {"sum": np.float32}, **settings)
-
-
-@pytest.mark.parametrize(
-    "name", ["levels_scale", "levels_zero_point", "weights0", "weight_scales0", "bias0", "scale", "zero_point"]
-)
-def test_inputs_that_must_be_constant_are_checked(name: str) -> None:
-    inputs = {**inputs_of((2, 8, 8)), **rounding(0.02, 128)}
-    with pytest.raises(Exception, match="weights, scales, zero points and biases have to be constant"):
-        run("ProductQuantized", inputs, {"output": np.uint8}, CONSTANTS - {name}, transposed=0, biased=1, activation=0)
-
-
-def test_shapes_that_do_not_fit_are_refused() -> None:
-    inputs = inputs_of((2, 8, 12), parts=3)
-    for name, array in (
-        ("weights1", inputs["weights1"][:7]),
-        ("weights2", inputs["weights2"].ravel()),
-        ("weight_scales0", inputs["weight_scales0"][:1]),
-        ("weight_scales2", np.array(0.1, np.float32)),
-        ("bias1", inputs["bias1"][1:]),
-    ):
-        with pytest.raises(Exception, match="weights, scales and biases of a product do not fit each other"):
-            products("ThreeProducts", {**inputs, name: array})
-    with pytest.raises(Exception, match="weights, scales and biases of a product do not fit each other"):
-        products("Product", inputs_of((2, 8, 12)), transposed=1)
-    for shape in ((2, 7), (2, 9), (8, 2), ()):
-        with pytest.raises(Exception, match="rows are not as deep as the weights that they are multiplied with"):
-            products("Product", {**inputs_of((2, 8, 12)), "levels": np.zeros(shape, np.uint8)})
 
 
 MEMORY = """

@@ -92,17 +92,6 @@ def test_gates_far_from_zero_keep_or_replace_the_state() -> None:
     np.testing.assert_allclose(following, [[3, 3, 1, 1, 2, np.nan, 1, 3]], rtol=1e-6)
 
 
-@pytest.mark.parametrize("parent", [-1, 4, 2**40])
-def test_parents_outside_of_the_state_are_refused(parent: int) -> None:
-    """The error comes before any read out of bounds."""
-    others = cells(1, 5) | {"parents": np.array([parent])}
-    inputs = {**operands(1, 3, 5, quantized=False, biased=ALL_BIASED), **others}
-    inputs |= {"weight": np.ones(5, np.float32), "bias": np.ones(5, np.float32)}
-    settings = {"transposed": 0, "activation": 0, "biased": ALL_BIASED, "epsilon": 1e-3}
-    with pytest.raises(Exception, match="a parent is outside of the state"):
-        run("FloatSsruAddNorm", inputs, {**NORM, "next": np.float32}, **settings)
-
-
 @pytest.mark.parametrize(("blocks", "columns"), [(1, 128), (3, 7), (40, 128)])
 @pytest.mark.parametrize(("sentences", "beams"), [(1, 1), (3, 4), (20, 2)])
 def test_logits_of_listed_tokens(blocks: int, columns: int, sentences: int, beams: int) -> None:
