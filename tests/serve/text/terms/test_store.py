@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import threading
@@ -16,9 +17,12 @@ from jumok_proto.glossaries.stored import GlossaryEntries
 from jumok_serve.text.terms import GlossaryStore, glossary, store
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
 
-ENDLESS = b'{"name": "a", "dictionaries": [{"source": "", "target": "", "entries": 1e999, "bytes": 1}]}\n'
-"""First line of a file with an infinite number."""
-ANIMALS = GlossaryEntries(tsv="dog\tHund\tKöter\n#\ncat\tKatze\n", source_language="en", target_language="de")
+
+def entries(tsv: str, source: str = "en", target: str = "de") -> GlossaryEntries:
+    return GlossaryEntries(tsv=tsv, source_language=source, target_language=target)
+
+
+ANIMALS = entries("dog\tHund\tKöter\n#\ncat\tKatze\n")
 
 
 @pytest.fixture
@@ -55,7 +59,7 @@ def test_each_owner_has_its_own(stored: GlossaryStore) -> None:
 
 def test_create_can_be_repeated_and_names_are_used_once(stored: GlossaryStore) -> None:
     made = stored.create("", "pets", [ANIMALS])
-    same = GlossaryEntries(tsv="dog\tHund\tKöter\ncat\tKatze", source_language="en", target_language="de")
+    same = entries("dog\tHund\tKöter\ncat\tKatze")
     assert stored.create("", "pets", [same]) == made
     with pytest.raises(InvalidArgumentError, match="'pets' is stored already") as error:
         stored.create("", "pets", [GlossaryEntries(tsv="dog\tHund")])
@@ -66,22 +70,15 @@ def test_create_can_be_repeated_and_names_are_used_once(stored: GlossaryStore) -
 
 
 def test_an_update_keeps_the_id_and_other_dictionaries(stored: GlossaryStore) -> None:
-    made = stored.create("", "pets", [ANIMALS, GlossaryEntries(tsv="dog\tchien", target_language="fr")])
-    changed = stored.update(
-        "",
-        "pets",
-        name="animals",
-        dictionaries=[GlossaryEntries(tsv="dog\tDogge", source_language="EN", target_language="de")],
-    )
+    made = stored.create("", "pets", [ANIMALS, entries("dog\tchien", "", "fr")])
+    changed = stored.update("", "pets", name="animals", dictionaries=[entries("dog\tDogge", "EN")])
     assert (changed.id, changed.name, changed.created) == (made.id, "animals", made.created)
     assert stored.entries("", "animals", "en", "de").tsv == "dog\tDogge\n"
     assert stored.entries("", "animals", "en", "fr").tsv == "dog\tchien\n"
-    without = stored.update(
-        "", made.id, dictionaries=[GlossaryEntries(tsv="", source_language="en", target_language="de")]
-    )
+    without = stored.update("", made.id, dictionaries=[entries("")])
     assert [one.target_language for one in without.dictionaries] == ["fr"]
     with pytest.raises(InvalidArgumentError, match="none would be left: delete it instead"):
-        stored.update("", made.id, dictionaries=[GlossaryEntries(tsv="# none\n", target_language="fr")])
+        stored.update("", made.id, dictionaries=[entries("# none\n", "", "fr")])
     assert stored.get("", made.id) == without
 
 
@@ -89,9 +86,7 @@ def test_terms_follow_an_update(stored: GlossaryStore) -> None:
     stored.create("", "pets", [ANIMALS])
     before = stored.terms("", "pets", "en", "de")
     assert stored.terms("", "pets", "en-GB", "de_AT") is before
-    stored.update(
-        "", "pets", dictionaries=[GlossaryEntries(tsv="dog\tDogge", source_language="en", target_language="de")]
-    )
+    stored.update("", "pets", dictionaries=[entries("dog\tDogge")])
     assert [match.targets for match in stored.terms("", "pets", "en", "de").find("dog")] == [("Dogge",)]
     assert [match.targets for match in before.find("dog")] == [("Hund", "Köter")]
 
@@ -111,15 +106,7 @@ def test_terms_follow_an_update(stored: GlossaryStore) -> None:
 def test_the_dictionary_of_the_languages_is_chosen(
     stored: GlossaryStore, source: str, target: str, chosen: str | None
 ) -> None:
-    stored.create(
-        "",
-        "pets",
-        [
-            GlossaryEntries(tsv="a\tone", source_language="en", target_language="de"),
-            GlossaryEntries(tsv="a\ttwo", source_language="en", target_language="de-AT"),
-            GlossaryEntries(tsv="a\tany", target_language="de"),
-        ],
-    )
+    stored.create("", "pets", [entries("a\tone"), entries("a\ttwo", "en", "de-AT"), entries("a\tany", "")])
     if chosen is not None:
         assert stored.entries("", "pets", source, target).tsv == f"a\t{chosen}\n"
         return
@@ -127,33 +114,53 @@ def test_the_dictionary_of_the_languages_is_chosen(
         stored.entries("", "pets", source, target)
 
 
+BAD_LANGUAGES = ["d" * 65, "de de", "de\nat", "\u202e", "ä", "de.AT"]
+
+
 @pytest.mark.parametrize(
-    ("name", "tsv", "message"),
+    ("name", "dictionaries", "message"),
     [
-        ("", "a\tb", "name: needs 1 to 128 printable characters"),
-        ("x" * 129, "a\tb", "name: needs 1 to 128"),
-        ("a\nb", "a\tb", "name: needs 1 to 128"),
-        (" a", "a\tb", "name: needs 1 to 128"),
-        ("a", "a\tb\nc", r"dictionaries\[0\].tsv: line 2 needs a source term"),
-        ("a", "a\tb\n\n" + "x" * 257 + "\tc", r"line 3: a source term has 257 characters, at most 256"),
-        ("a", "a\t" + "\t".join(map(str, range(9))), "line 1: the entry 'a' needs 1 to 8 target terms, got 9"),
-        ("a", "a-b\tc\nd\te\na- b\tc\nA-B\tf", "line 4 has the source term of line 1, 'A-B'"),
-        ("a", "a\tb\rc", "line 1: a target term of 'a' has a tab, a line break"),
+        ("", ["a\tb"], "name: needs 1 to 128 printable characters"),
+        *((name, ["a\tb"], "name: needs 1 to 128") for name in ("x" * 129, "a\nb", " a")),
+        ("a", ["a\tb\nc"], r"dictionaries\[0\].tsv: line 2 needs a source term"),
+        ("a", ["a\tb\n\n" + "x" * 257 + "\tc"], r"line 3: a source term has 257 characters, at most 256"),
+        ("a", ["a\t" + "\t".join(map(str, range(9)))], "line 1: the entry 'a' needs 1 to 8 target terms, got 9"),
+        ("a", ["a-b\tc\nd\te\na- b\tc\nA-B\tf"], "line 4 has the source term of line 1, 'A-B'"),
+        ("a", ["a\tb\rc"], "line 1: a target term of 'a' has a tab, a line break"),
+        (
+            "a",
+            ["a\tb\n#\nc\td\n\ne\tf\n" + "".join(f"{number}\ta\n" for number in range(8))],
+            "line 13 is one too many: a glossary takes at most 10 entries",
+        ),
+        ("a", [], "give a dictionary with some"),
+        ("a", ["", entries("# none\n", "")], "give a dictionary with some"),
+        (
+            "a",
+            [entries("a\tb"), entries("a\tb", "EN")],
+            r"dictionaries\[1\]: an earlier dictionary has these languages",
+        ),
+        *(
+            ("a", [entries("a\tb", tag)], r"dictionaries\[0\].source_language_code: must be a language tag")
+            for tag in BAD_LANGUAGES
+        ),
+        *(
+            ("a", [entries("a\tb", target=tag)], r"dictionaries\[0\].target_language_code: must be a language tag")
+            for tag in BAD_LANGUAGES
+        ),
     ],
 )
-def test_a_glossary_that_is_refused(stored: GlossaryStore, name: str, tsv: str, message: str) -> None:
+def test_a_glossary_that_is_refused(
+    stored: GlossaryStore,
+    name: str,
+    dictionaries: list[str | GlossaryEntries],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(glossary, "MAX_ENTRIES", 10)
+    given = [GlossaryEntries(tsv=one) if isinstance(one, str) else one for one in dictionaries]
     with pytest.raises(InvalidArgumentError, match=message):
-        stored.create("", name, [GlossaryEntries(tsv=tsv)])
+        stored.create("", name, given)
     assert stored.list("") == []
-
-
-def test_dictionaries_that_are_refused(stored: GlossaryStore) -> None:
-    for none in ([], [GlossaryEntries(tsv=""), GlossaryEntries(tsv="# none\n", target_language="de")]):
-        with pytest.raises(InvalidArgumentError, match="give a dictionary with some"):
-            stored.create("", "pets", none)
-    twice = GlossaryEntries(tsv="a\tb", source_language="EN", target_language="de")
-    with pytest.raises(InvalidArgumentError, match=r"dictionaries\[1\]: an earlier dictionary has these languages"):
-        stored.create("", "pets", [ANIMALS, twice])
 
 
 def test_many_entries(stored: GlossaryStore) -> None:
@@ -163,24 +170,23 @@ def test_many_entries(stored: GlossaryStore) -> None:
     assert [match.targets for match in found] == [("Wort0",), ("Wort99999",)]
 
 
-def test_one_entry_too_many(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(glossary, "MAX_ENTRIES", 2)
-    with pytest.raises(InvalidArgumentError, match="line 5 is one too many: a glossary takes at most 2 entries"):
-        stored.create("", "more", [GlossaryEntries(tsv="a\tb\n#\nc\td\n\ne\tf\n")])
-
-
 def test_limits_of_an_owner(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "MAX_GLOSSARIES", 2)
     monkeypatch.setattr(store, "MAX_BYTES", 60)
+    one = [GlossaryEntries(tsv="a\tb")]
     first = stored.create("", "first", [ANIMALS])
     with pytest.raises(InvalidArgumentError, match="may have 60 bytes of entries, and would have"):
         stored.create("", "second", [GlossaryEntries(tsv="a\t" + "b" * 60)])
-    stored.create("", "second", [GlossaryEntries(tsv="a\tb")])
+    stored.create("", "second", one)
     with pytest.raises(InvalidArgumentError, match="at most 2 glossaries can be stored: delete some"):
-        stored.create("", "third", [GlossaryEntries(tsv="a\tb")])
+        stored.create("", "third", one)
     stored.create("other", "third", [ANIMALS])
     stored.delete("", first.id)
-    assert stored.create("", "third", [GlossaryEntries(tsv="a\tb")]).name == "third"
+    assert stored.create("", "third", one).name == "third"
+    monkeypatch.setattr(store, "MAX_GLOSSARY_BYTES", 60)
+    with pytest.raises(InvalidArgumentError, match="a glossary may have 60 bytes of entries, and would have"):
+        stored.update("other", "third", dictionaries=[entries("a\t" + "b" * 40, "de", "en")])
+    assert [found.entry_count for found in stored.get("other", "third").dictionaries] == [2]
 
 
 def test_dictionaries_of_an_owner(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,16 +205,6 @@ def test_dictionaries_of_an_owner(stored: GlossaryStore, monkeypatch: pytest.Mon
     assert len(stored.get("", "0").dictionaries) == 5000
 
 
-@pytest.mark.parametrize("tag", ["d" * 65, "de de", "de\nat", "\u202e", "ä", "de.AT"])
-def test_languages_that_are_refused(stored: GlossaryStore, tag: str) -> None:
-    for role in ("source", "target"):
-        entries = GlossaryEntries(tsv="a\tb", **{f"{role}_language": tag})
-        with pytest.raises(
-            InvalidArgumentError, match=rf"dictionaries\[0\].{role}_language_code: must be a language tag"
-        ):
-            stored.create("", "pets", [entries])
-
-
 def test_a_failed_write_changes_nothing(stored: GlossaryStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = stored.create("", "pets", [ANIMALS])
 
@@ -217,31 +213,53 @@ def test_a_failed_write_changes_nothing(stored: GlossaryStore, tmp_path: Path, m
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        stored.update(
-            "", "pets", dictionaries=[GlossaryEntries(tsv="x\ty", source_language="en", target_language="de")]
-        )
+        stored.update("", "pets", dictionaries=[entries("x\ty")])
     monkeypatch.undo()
     assert stored.list("") == [made]
     assert stored.entries("", "pets").tsv.startswith("dog\tHund")
     assert [path.name for path in (tmp_path / "made" / "glossaries" / "shared").iterdir()] == [f"{made.id}.glossary"]
 
 
-@pytest.mark.parametrize("damage", [b"", b"no json\n", b"{}\n", b"[1]\n", b'{"name": 1}\n', ENDLESS])
+def changed_line(**change: Any) -> Callable[[bytes], bytes]:
+    """A change of the values in the first line of a file."""
+
+    def change_of(content: bytes) -> bytes:
+        line, _, rest = content.partition(b"\n")
+        return "".join(json.JSONEncoder().iterencode({**json.loads(line), **change})).encode() + b"\n" + rest
+
+    return change_of
+
+
+def described(**change: Any) -> Callable[[bytes], bytes]:
+    return changed_line(dictionaries=[{"source": "", "target": "", "entries": 1, "bytes": 36, **change}])
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        *(lambda _, content=content: content for content in (b"", b"no json\n", b"{}\n", b"[1]\n", b'{"name": 1}\n')),
+        lambda content: content[:-3],
+        *(changed_line(name=name) for name in ("\ud800", "a\nb", "a" * 129, ["pets"])),
+        *(
+            changed_line(created=created)
+            for created in ("2026-01-01T00:00:00", "0001-01-01T00:00:00+14:00", "yesterday")
+        ),
+        *(described(entries=number) for number in (-1, 10**4000)),
+        lambda content: re.sub(rb'("entries": ?)[0-9]+', rb"\g<1>1e999", content),
+        described(source="e n"),
+        changed_line(dictionaries=[{"source": "", "target": "", "entries": 1, "bytes": size} for size in (46, -10)]),
+    ],
+)
 def test_a_damaged_file_is_left_out(
-    stored: GlossaryStore, tmp_path: Path, damage: bytes, caplog: pytest.LogCaptureFixture
+    stored: GlossaryStore, tmp_path: Path, damage: Callable[[bytes], bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    made, other = stored.create("", "pets", [ANIMALS]), stored.create("", "other", [ANIMALS])
-    path = tmp_path / "made" / "glossaries" / "shared" / f"{made.id}.glossary"
-    path.write_bytes(damage)
-    assert GlossaryStore(tmp_path / "made" / "glossaries").list("") == [other]
-    assert f"{made.id}.glossary is left out" in caplog.text
-
-
-def test_a_file_cut_off_is_left_out(stored: GlossaryStore, tmp_path: Path) -> None:
-    made = stored.create("", "pets", [ANIMALS])
-    path = tmp_path / "made" / "glossaries" / "shared" / f"{made.id}.glossary"
-    path.write_bytes(path.read_bytes()[:-3])
-    assert GlossaryStore(tmp_path / "made" / "glossaries").list("") == []
+    (path,) = folder_of(stored, tmp_path).iterdir()
+    path.with_name("changed.glossary").write_bytes(damage(path.read_bytes()))
+    path.with_name(os.fsdecode(b"\xff.glossary")).write_bytes(path.read_bytes())
+    for one in (stored, GlossaryStore(tmp_path / "made" / "glossaries")):
+        assert [found.name for found in one.list("")] == ["pets"]
+    assert "changed.glossary is left out" in caplog.text
+    assert "has a name that cannot be used" in caplog.text
 
 
 def test_another_process_is_seen(stored: GlossaryStore, tmp_path: Path) -> None:
@@ -272,15 +290,6 @@ def test_threads_make_a_name_once(stored: GlossaryStore) -> None:
         thread.join()
     assert len(refused) == 7
     assert len(stored.list("")) == 1
-
-
-def test_a_glossary_that_grows_too_large(stored: GlossaryStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "MAX_GLOSSARY_BYTES", 60)
-    stored.create("", "pets", [ANIMALS])
-    more = GlossaryEntries(tsv="a\t" + "b" * 40, source_language="de", target_language="en")
-    with pytest.raises(InvalidArgumentError, match="a glossary may have 60 bytes of entries, and would have"):
-        stored.update("", "pets", dictionaries=[more])
-    assert [one.entry_count for one in stored.get("", "pets").dictionaries] == [2]
 
 
 def folder_of(stored: GlossaryStore, tmp_path: Path) -> Path:
@@ -329,36 +338,6 @@ def test_what_is_no_file_is_left_out(
         one.create("", f"after {id(one)}", [ANIMALS])
         one.delete("", f"after {id(one)}")
     assert f"x.glossary is left out: {problem}" in caplog.text
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"name": "\ud800"},
-        {"name": "a\nb"},
-        {"name": "a" * 129},
-        {"name": ["pets"]},
-        {"created": "2026-01-01T00:00:00"},
-        {"created": "0001-01-01T00:00:00+14:00"},
-        {"created": "yesterday"},
-        {"dictionaries": [{"source": "", "target": "", "entries": -1, "bytes": 36}]},
-        {"dictionaries": [{"source": "", "target": "", "entries": 10**4000, "bytes": 36}]},
-        {"dictionaries": [{"source": "e n", "target": "", "entries": 1, "bytes": 36}]},
-        {"dictionaries": [{"source": "", "target": "", "entries": 1, "bytes": size} for size in (46, -10)]},
-    ],
-)
-def test_a_first_line_with_a_bad_value_is_left_out(
-    stored: GlossaryStore, tmp_path: Path, change: dict[str, Any], caplog: pytest.LogCaptureFixture
-) -> None:
-    (path,) = folder_of(stored, tmp_path).iterdir()
-    line, _, entries = path.read_bytes().partition(b"\n")
-    path.with_name("changed.glossary").write_bytes(
-        "".join(json.JSONEncoder().iterencode({**json.loads(line), **change})).encode() + b"\n" + entries
-    )
-    path.with_name(os.fsdecode(b"\xff.glossary")).write_bytes(path.read_bytes())
-    assert [one.name for one in stored.list("")] == ["pets"]
-    assert "changed.glossary is left out" in caplog.text
-    assert "has a name that cannot be used" in caplog.text
 
 
 @pytest.mark.parametrize(
