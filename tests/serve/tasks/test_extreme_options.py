@@ -4,7 +4,6 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,12 +40,6 @@ def value_of(name: str) -> st.SearchStrategy[Any]:
 
 
 OPTIONS = st.fixed_dictionaries({}, optional={name: value_of(name) for name in Options.__annotations__})
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import teacher_forcing
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
-from tests.support.models.variants import edited, multilingual, unconstrained
+from tests.support.models.variants import edited, unconstrained
 
 START, EOS = 2, 3
 BURST = 4
@@ -28,13 +28,6 @@ TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman r
 def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
     """A translator without suppressed tokens, so that no constraint changes probabilities."""
     bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "unconstrained", unconstrained)
-    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
-        yield translator
-
-
-@pytest.fixture(scope="module")
-def polyglot(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
-    bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
     with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 

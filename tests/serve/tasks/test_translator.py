@@ -1,8 +1,9 @@
 """`Translator` in process: results, defaults, limits, wrong input, and an oracle of its search."""
 
+import itertools
 import math
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import fields
 from functools import partial
 from pathlib import Path
@@ -27,12 +28,6 @@ from tests.support.models.variants import edited, without
 from tests.support.reference_search import reference_search
 
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
-        yield translator
 
 
 @pytest.mark.parametrize(
@@ -116,13 +111,6 @@ def test_unseen_text_is_translated(translator: Translator, text: str) -> None:
     assert translator.translate(text, max_length=5).hypotheses
 
 
-@pytest.mark.parametrize(("text", "message"), [("a\ud800b", "U\\+D800"), ("nul\0", "NUL|U\\+0000")])
-def test_unusable_characters_are_named_with_their_place(translator: Translator, text: str, message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message) as refused:
-        translator.translate([TEXTS[0], text])
-    assert refused.value.field == "contents[1]"
-
-
 def test_a_text_over_the_limit_is_refused_or_truncated(translator: Translator) -> None:
     longest = translator.manifest.limits.max_source_length
     text = "dog " * (2 * longest)
@@ -189,9 +177,6 @@ def test_unordered_texts_are_refused(translator: Translator, texts: Any) -> None
 
 def test_messages_name_parameters_and_field_the_request(translator: Translator) -> None:
     calls: list[tuple[Callable[[], object], str, str]] = [
-        (lambda: translator.translate(["a man", "\0"]), "texts[1]: character 0", "contents[1]"),
-        (lambda: translator.translate(["a"], target_prefix=[]), "target_prefix must be one for", "target_prefixes"),
-        (lambda: translator.translate("a", beam_size=0), "beam_size must", "options.beam_size"),
         (lambda: translator.score("\0", "a"), "texts[0]: character 0", "contents[0]"),
         (lambda: translator.align("a", source_language=3), "source_language must", "source_language_code"),  # type: ignore[call-overload]
     ]
@@ -207,10 +192,41 @@ def test_a_str_is_not_submitted_letter_by_letter(translator: Translator) -> None
             translator.submit("a man", TranslationParameters(split_sentences=split_sentences))
 
 
-@pytest.mark.parametrize("timeout_s", [0, -1, math.nan])
-def test_invalid_timeout_is_refused(translator: Translator, timeout_s: float) -> None:
-    with pytest.raises(InvalidArgumentError, match="timeout_s must be a number of seconds above 0"):
-        translator.translate(TEXTS[0], timeout_s=timeout_s)
+@pytest.mark.parametrize(
+    ("texts", "asked", "message", "field"),
+    [
+        (["a", "b\ud800c"], {}, "U\\+D800", "contents[1]"),
+        (["a", "\0"], {}, r"^texts\[1\]: character 0 .*NUL", "contents[1]"),
+        *(
+            ("a", {"timeout_s": value}, "must be a number of seconds above 0", "timeout_s")
+            for value in (0, -1, math.nan)
+        ),
+        ("a", {"max_length": 100_000}, "max_length", "options.max_length"),
+        ("a", {"beam_size": 0}, "^beam_size must", "options.beam_size"),
+        ("a", {"target_language": 7}, "target_language must be a string, got int", "target_language_code"),
+        (["a"], {"target_prefix": []}, "^target_prefix must be one for", "target_prefixes"),
+        ("a", {"target_prefix": "Ein " * 60}, "no room for another", "target_prefixes[0]"),
+        ("a", {"target_prefix": "E" * 2000}, "2000 characters, far more than the 48 tokens", "target_prefixes[0]"),
+        ("a", {"target_prefix": "E\0"}, "NUL", "target_prefixes[0]"),
+        ("a", {"target_prefix": ["Ein"]}, "must be a string, got list", "target_prefixes[0]"),
+        (["a", "b"], {"target_prefix": ["Ein", "E\ud800"]}, "U\\+D800", "target_prefixes[1]"),
+        (["a", "b"], {"target_prefix": ["Ein", 3]}, "must be a string, got int", "target_prefixes[1]"),
+        (["a", "b"], {"target_prefix": ["Ein"]}, "one for each of 2 texts, got 1", "target_prefixes"),
+        (["a", "b"], {"target_prefix": "Ein"}, "one for each of 2 texts, got str", "target_prefixes"),
+        ("a", {"target_prefix": "Ein Mann", "max_length": 48}, "after a target prefix of", "options.max_length"),
+        ("a", {"target_prefix": "Ein Mann", "min_length": 48}, "min_length must be at most", "options.min_length"),
+        ("a", {"forced_first_token": 180}, "beyond the model's vocabulary", "options.forced_first_token"),
+        ("a", {"forced_first_token": 0}, "is one that the model never writes", "options.forced_first_token"),
+        ("a", {"beam_size": 2, "top_k": 3}, "excludes a beam_size above 1", "options.beam_size"),
+        ("a", {"beam_size": 2, "num_hypotheses": 3}, "num_hypotheses must be at most", "options.num_hypotheses"),
+    ],
+)
+def test_what_does_not_fit_is_refused_by_field(
+    translator: Translator, texts: Any, asked: dict[str, Any], message: str, field: str
+) -> None:
+    with pytest.raises(InvalidArgumentError, match=message) as caught:
+        translator.translate(texts, **asked)
+    assert caught.value.field == field
 
 
 def test_the_longest_source_and_target(translator: Translator) -> None:
@@ -224,12 +240,6 @@ def test_the_longest_source_and_target(translator: Translator) -> None:
     )
     assert translation.output_token_count == limits.max_target_length
     assert all(math.isfinite(score) for score in translation.hypotheses[0].token_scores)
-
-
-def test_wrong_option_is_named(translator: Translator) -> None:
-    with pytest.raises(InvalidArgumentError) as refused:
-        translator.translate(TEXTS[0], max_length=100_000)
-    assert refused.value.field == "options.max_length"
 
 
 def test_the_options_are_those_of_the_decoder() -> None:
@@ -249,15 +259,12 @@ def test_the_same_seed_draws_the_same_whatever_is_in_the_batch(translator: Trans
     searched = translator.submit(TEXTS, TranslationParameters(options=DecodingOptions(beam_size=4, min_length=8)))
     assert translator.translate(TEXTS, seed=7, num_hypotheses=4, **SAMPLING) == alone
     searched.collect()
-    assert translator.translate(TEXTS, seed=8, num_hypotheses=4, **SAMPLING) != alone
     drawn = [hypothesis.token_ids for answer in alone for hypothesis in answer.hypotheses]
     assert [len(answer.hypotheses) for answer in alone] == [4] * len(TEXTS)
     assert len(set(drawn)) > len(TEXTS)
-
-
-def test_without_a_seed_every_draw_is_another(translator: Translator) -> None:
-    first, second = (translator.translate(TEXTS, num_hypotheses=4, **SAMPLING) for _ in range(2))
-    assert first != second
+    others = [translator.translate(TEXTS, seed=seed, num_hypotheses=4, **SAMPLING) for seed in (8, None, None)]
+    for one, other in itertools.combinations([alone, *others], 2):
+        assert one != other
 
 
 def test_sampling_from_one_token_is_greedy_search(translator: Translator) -> None:

@@ -1,15 +1,14 @@
-"""Alignment in process and through server and SDK, against PyTorch and the aligner graph."""
+"""Alignment and attention of hypotheses, in process and through server and SDK, against the aligner graph."""
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import onnx
 import pytest
-from onnx import helper
 
 import jumok
 from jumok_proto.alignment_conversion import alignments_from_proto, alignments_to_proto
@@ -17,8 +16,8 @@ from jumok_proto.alignments import Alignment
 from jumok_proto.attention import ATTENTION_KINDS
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, LanguageNotFoundError, Translator
 from jumok_serve.runtime.graphs import Pairs
-from jumok_serve.tasks import attention_query
-from tests.support.models.variants import edited, multilingual, without
+from jumok_serve.tasks import attention_query, hypothesis_attention, teacher_forcing
+from tests.support.models.variants import edited, without
 from tests.support.servers.in_process_server import serving
 
 COMMITTED = Path(__file__).parents[3] / "models/multi30k-en-de-transformer"
@@ -26,42 +25,35 @@ TEXTS = ["A dog runs.", "", "The old woman reads a book in the park.", "A girl."
 
 
 @pytest.fixture(scope="module")
-def translator(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
-    bundle = edited(tiny_bundle, tmp_path_factory.mktemp("bundle") / "multilingual", multilingual)
-    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
-        yield translator
-
-
-@pytest.fixture(scope="module")
 def committed() -> Iterator[Translator]:
-    with Translator(COMMITTED, threads=1) as translator:
-        yield translator
+    with Translator(COMMITTED, threads=1) as polyglot:
+        yield polyglot
 
 
 @pytest.fixture(scope="module")
-def client(translator: Translator, committed: Translator) -> Iterator[jumok.Client]:
-    with serving(translator, committed) as address, jumok.Client(address) as client:
+def client(polyglot: Translator, committed: Translator) -> Iterator[jumok.Client]:
+    with serving(polyglot, committed) as address, jumok.Client(address) as client:
         yield client
 
 
-def test_unknown_source_tokens_are_shown_as_in_the_text(translator: Translator) -> None:
+def test_unknown_source_tokens_are_shown_as_in_the_text(polyglot: Translator) -> None:
     text = "A 😀猫 dog."
     around: list[dict[str, Any]] = [{}, {"source_language": "fr-FR", "target_language": "pt-BR"}]
     for arguments in around:
-        aligned = translator.align(text, **arguments)
+        aligned = polyglot.align(text, **arguments)
         assert [token.text for token in aligned.source_tokens if token.unknown] == ["😀猫"]
-        translation = translator.translate(text, attention=True, **arguments)
+        translation = polyglot.translate(text, attention=True, **arguments)
         assert translation.source_tokens == tuple(token.text for token in aligned.source_tokens)
         (word,) = [token for token in aligned.words().source_tokens if token.unknown]
         assert word.text == "😀猫"
         (received,) = alignments_from_proto(alignments_to_proto([aligned]))
         assert received.source_tokens == aligned.source_tokens
-    cut = translator.align("dog " * 60 + "猫", truncate=True)
+    cut = polyglot.align("dog " * 60 + "猫", truncate=True)
     assert not any(token.unknown for token in cut.source_tokens)
 
 
-def test_unknown_tokens_of_given_translations_are_marked(translator: Translator) -> None:
-    known, some, own = translator.align(["A dog."] * 3, ["Ein Hund.", "Ein 😀猫 Hund.", None])
+def test_unknown_tokens_of_given_translations_are_marked(polyglot: Translator) -> None:
+    known, some, own = polyglot.align(["A dog."] * 3, ["Ein Hund.", "Ein 😀猫 Hund.", None])
     (unknown,) = [token for token in some.target_tokens if token.unknown]
     assert (unknown.text, unknown.special) == ("<unk>", False)
     assert not any(token.unknown for token in (*known.target_tokens, *own.target_tokens, *some.source_tokens))
@@ -72,12 +64,12 @@ def test_unknown_tokens_of_given_translations_are_marked(translator: Translator)
     assert received == some
 
 
-def graph_attention(translator: Translator, text: str, target: str) -> list[np.ndarray]:
+def graph_attention(polyglot: Translator, text: str, target: str) -> list[np.ndarray]:
     """Run the aligner graph on one pair; each result is [layers, heads, ...]."""
-    tokenizer = translator.tokenizer
+    tokenizer = polyglot.tokenizer
     source, ids = [*tokenizer.encode(text), 3], [*tokenizer.encode_target(target), 3]
     pair = Pairs(*map(np.array, ([source], [len(source)], [2], [ids], [len(ids)])))
-    return [of_kind[0] for of_kind in translator.graphs.align(pair)]
+    return [of_kind[0] for of_kind in polyglot.graphs.align(pair)]
 
 
 @pytest.mark.parametrize(("layer", "head"), [(None, None), (1, None), (None, 3), (2, 0)])
@@ -104,23 +96,23 @@ def test_one_layer_or_head_of_several(
     assert client.align(text, target, model=committed.name, **arguments) == answer
 
 
-def test_a_server_answers_as_in_process(translator: Translator, client: jumok.Client) -> None:
+def test_a_server_answers_as_in_process(polyglot: Translator, client: jumok.Client) -> None:
     targets = ["Ein Hund.", None, None, "Ein Mann"]
     arguments: dict[str, Any] = {"kinds": ATTENTION_KINDS, "source_language": "fr-FR", "target_language": "nl"}
-    expected = translator.align(TEXTS, targets, each_head=True, **arguments)
-    found = client.align(TEXTS, targets, each_head=True, model=translator.name, **arguments)
+    expected = polyglot.align(TEXTS, targets, each_head=True, **arguments)
+    found = client.align(TEXTS, targets, each_head=True, model=polyglot.name, **arguments)
     for one, other in zip(found, expected, strict=True):
         check_close(one, other)
     long = "a man " * 100
-    cut = client.align(long, truncate=True, model=translator.name)
+    cut = client.align(long, truncate=True, model=polyglot.name)
     assert cut.source_truncated
-    check_close(cut, translator.align(long, truncate=True))
+    check_close(cut, polyglot.align(long, truncate=True))
 
     async def scenario() -> Alignment:
         async with jumok.AsyncClient(client._connection.servers) as other:
-            return await other.align("A dog.", "Ein Hund.", model=translator.name)
+            return await other.align("A dog.", "Ein Hund.", model=polyglot.name)
 
-    check_close(asyncio.run(scenario()), translator.align("A dog.", "Ein Hund."))
+    check_close(asyncio.run(scenario()), polyglot.align("A dog.", "Ein Hund."))
 
 
 def check_close(found: Alignment, expected: Alignment) -> None:
@@ -141,61 +133,47 @@ def check_close(found: Alignment, expected: Alignment) -> None:
             np.testing.assert_allclose(np.array(one.by_head or ()), np.array(other.by_head or ()), atol=1e-5)
 
 
+CHECKED_BY_THE_CLIENT: list[dict[str, Any]] = [{"kinds": "cross"}, {"kinds": []}, {"kinds": ["all"]}, {"layer": True}]
+
+
 @pytest.mark.parametrize(
     ("texts", "targets", "arguments", "field", "message"),
     [
         ("a", None, {"layer": 1}, "layer", "layer must be 0 to 0, got 1: model 'tiny-en-de' has no other cross-"),
-        (
-            "a",
-            None,
-            {"head": 2, "kinds": ["encoder"]},
-            "head",
-            "head must be 0 to 1, got 2: model 'tiny-en-de' has no other self-attention in its encoder",
-        ),
+        ("a", None, {"head": 2, "kinds": ["encoder"]}, "head", "head must be 0 to 1, got 2: .* in its encoder"),
         ("a", None, {"layer": -1}, "layer", "layer must be a number from 0, got -1"),
         ("a", None, {"kinds": ["cross", "cross"]}, "kinds[1]", "kinds has 'cross' twice"),
-        (["a", "b"], ["c"], {}, "targets", "one for each of 2 texts, got 1"),
         (["a", ""], ["c", "d"], {}, "targets[1]", "the text has no content"),
         (["a", "b"], [None, "d " * 60], {}, "targets[1]", "and the model writes at most 48"),
         (["a", "b " * 100], None, {}, "contents[1]", "and the model reads at most"),
+        (["a", "b"], ["c"], {}, "targets", "one for each of 2 texts, got 1"),
+        *(("a", None, asked, next(iter(asked)), "must be a|are cross") for asked in CHECKED_BY_THE_CLIENT),
     ],
 )
 def test_invalid_alignment_is_refused_by_field(
-    translator: Translator, client: jumok.Client, texts: Any, targets: Any, arguments: Any, field: str, message: str
+    polyglot: Translator, client: jumok.Client, texts: Any, targets: Any, arguments: Any, field: str, message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as caught:
-        translator.align(texts, targets, **arguments)
-    assert caught.value.field == field
-    if field == "targets":
-        return  # which the client sees itself
+        polyglot.align(texts, targets, **arguments)
+    assert caught.value.field.removesuffix("[0]") == field
+    if field == "targets" or arguments in CHECKED_BY_THE_CLIENT:
+        return
     with pytest.raises(jumok.InvalidArgumentError, match=message) as refused:
-        client.align(texts, targets, model=translator.name, **arguments)
+        client.align(texts, targets, model=polyglot.name, **arguments)
     assert refused.value.field == field
 
 
-@pytest.mark.parametrize(
-    ("arguments", "field"),
-    [
-        ({"kinds": "cross"}, "kinds"),
-        ({"kinds": []}, "kinds"),
-        ({"kinds": ["cross", "all"]}, "kinds[1]"),
-        ({"layer": True}, "layer"),
-    ],
-)
-def test_invalid_query_is_refused(translator: Translator, arguments: Any, field: str) -> None:
-    with pytest.raises(InvalidArgumentError) as caught:
-        translator.align("a", **arguments)
-    assert caught.value.field == field
+def test_an_unknown_language_is_refused(polyglot: Translator) -> None:
     with pytest.raises(LanguageNotFoundError):
-        translator.align("a", target_language="xx")
+        polyglot.align("a", target_language="xx")
 
 
-def test_too_many_weights_are_refused(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_weights_are_refused(polyglot: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     text, target = "A dog runs.", "Ein Hund."
-    answer = translator.align(text, target, kinds=ATTENTION_KINDS, each_head=True)
+    answer = polyglot.align(text, target, kinds=ATTENTION_KINDS, each_head=True)
     weights = sum(np.size(answer.attention(kind).mean) for kind in ATTENTION_KINDS)
     monkeypatch.setattr(attention_query, "MAX_WEIGHTS", 3 * weights)  # those of the mean, and of two heads
-    assert translator.align(text, target, kinds=ATTENTION_KINDS, each_head=True) == answer
+    assert polyglot.align(text, target, kinds=ATTENTION_KINDS, each_head=True) == answer
     refused: list[tuple[list[str], list[str] | None]] = [
         ([text], None),  # which could be of the maximum length
         ([text, "A"], [target, "E"]),
@@ -204,82 +182,84 @@ def test_too_many_weights_are_refused(translator: Translator, monkeypatch: pytes
         with pytest.raises(
             InvalidArgumentError, match=f"more than the {3 * weights} of a request: send several"
         ) as caught:
-            translator.align(texts, targets, kinds=ATTENTION_KINDS, each_head=True)
+            polyglot.align(texts, targets, kinds=ATTENTION_KINDS, each_head=True)
         assert caught.value.field == "contents"
-    assert translator.align(text, kinds=["encoder"]).encoder
+    assert polyglot.align(text, kinds=["encoder"]).encoder
 
 
-def no_self_attention(folder: Path) -> Callable[[dict[str, Any]], None]:
-    """Remove self-attention from the aligner of a copied bundle, as in recurrent models."""
-
-    def edit(manifest: dict[str, Any]) -> None:
-        for variant in manifest["precisions"].values():
-            aligner = variant["graphs"]["aligner"]
-            path = folder / aligner["file"]
-            model = onnx.load(path, load_external_data=False)
-            empty = helper.make_tensor("none", onnx.TensorProto.INT64, [4], [0, 0, 0, 0])
-            whole = model.graph.output[1].name
-            nodes = [
-                helper.make_node("Constant", [], ["none"], value=empty),
-                helper.make_node("Slice", [whole, "none_starts", "none_ends", "none_axes"], ["encoder_none"]),
-            ]
-            for name, values in (("none_starts", [0, 0]), ("none_ends", [0, 0]), ("none_axes", [1, 2])):
-                value = helper.make_tensor(name, onnx.TensorProto.INT64, [2], values)
-                nodes.insert(0, helper.make_node("Constant", [], [name], value=value))
-            model.graph.node.extend(nodes)
-            spec = aligner["outputs"][1]
-            spec["axes"][1:3] = [0, 0]
-            del model.graph.output[1:]
-            output = helper.make_tensor_value_info("encoder_none", onnx.TensorProto.FLOAT, spec["axes"])
-            model.graph.output.append(output)
-            _rename(model, whole, "encoder_whole")
-            _rename(model, "encoder_none", whole)
-            content = model.SerializeToString()
-            path.write_bytes(content)
-            manifest["files"][aligner["file"]] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-            aligner["outputs"] = aligner["outputs"][:2]
-
-    return edit
-
-
-def _rename(model: onnx.ModelProto, old: str, new: str) -> None:
-    for node in model.graph.node:
-        for names in (node.input, node.output):
-            names[:] = [new if name == old else name for name in names]
-    for output in model.graph.output:
-        if output.name == old:
-            output.name = new
-
-
-def test_a_model_without_attention_says_so(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_model_without_attention_says_so(tiny_bundle: Path, recurrent_bundle: Path, tmp_path: Path) -> None:
     plain = edited(tiny_bundle, tmp_path / "plain", without("aligner"))
-    recurrent = edited(tiny_bundle, tmp_path / "recurrent", no_self_attention(tmp_path / "recurrent"))
     with (
         Translator(plain, precision="fp32", replicas=1, threads=1) as none,
-        Translator(recurrent, precision="fp32", replicas=1, threads=1) as cross_alone,
-        Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as whole,
+        Translator(recurrent_bundle, precision="fp32", replicas=1, threads=1) as cross_alone,
     ):
         cases: list[tuple[Translator, dict[str, Any], str]] = [
-            (
-                none,
-                {},
-                "model 'tiny-en-de' has no attention to show: it decodes without, or has no aligner, which computes it",
-            ),
-            (cross_alone, {"kinds": ["encoder"]}, "model 'tiny-en-de' has no self-attention in its encoder"),
-            (cross_alone, {"kinds": ["cross", "decoder"]}, "model 'tiny-en-de' has no self-attention in its decoder"),
+            (none, {}, "has no attention to show: it decodes without, or has no aligner, which computes it"),
+            (cross_alone, {"kinds": ["encoder"]}, "has no self-attention in its encoder"),
+            (cross_alone, {"kinds": ["cross", "decoder"]}, "has no self-attention in its decoder"),
         ]
-        for translator, arguments, message in cases:
+        for refusing, arguments, reason in cases:
+            message = f"model '{refusing.name}' {reason}"
             with pytest.raises(AttentionUnavailableError, match=message):
-                translator.align("A dog.", **arguments)
-            with serving(translator) as address, jumok.Client(address) as client:
+                refusing.align("A dog.", **arguments)
+            with serving(refusing) as address, jumok.Client(address) as client:
                 with pytest.raises(jumok.FailedPreconditionError, match=message) as caught:
                     client.align("A dog.", **arguments)
                 assert caught.value.reason == "ATTENTION_UNAVAILABLE"
-        expected, found = (one.align(TEXTS, each_head=True) for one in (whole, cross_alone))
-        assert found == expected
-        pair = Pairs(*map(np.array, ([[5, 3]], [2], [2], [[3]], [1])))
-        encoder = cross_alone.graphs.attention(["encoder"], pair)
-        assert [array.shape for array in encoder] == [(1, 0, 0, 2, 2)]
+        assert cross_alone.align("A dog.").cross
+
+
+def test_batches_of_hypotheses_are_bounded(polyglot: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    together = polyglot.translate(TEXTS, attention=True, beam_size=3, num_hypotheses=3, max_length=9)
+    rows: list[int] = []
+    align = polyglot.graphs.attention
+
+    def counted(kinds: Any, pairs: Pairs) -> Any:
+        rows.append(len(pairs.source_ids))
+        return align(kinds, pairs)
+
+    monkeypatch.setattr(polyglot.graphs, "attention", counted)
+    monkeypatch.setattr(teacher_forcing, "MAX_BATCH_WEIGHTS", 2000)
+    apart = polyglot.translate(TEXTS, attention=True, beam_size=3, num_hypotheses=3, max_length=9)
+    assert sum(rows) == 9
+    assert len(rows) > 2
+    for one, other in zip(together, apart, strict=True):
+        for hypothesis, same in zip(one.hypotheses, other.hypotheses, strict=True):
+            np.testing.assert_allclose(np.array(hypothesis.attention), np.array(same.attention), atol=1e-6)
+
+
+@pytest.mark.parametrize("asked", [{"texts": ["A dog."] * 9}, {"texts": "A dog.", "target_prefix": "Ein Mann " * 12}])
+def test_too_many_weights_of_hypotheses_are_refused(
+    polyglot: Translator, monkeypatch: pytest.MonkeyPatch, asked: dict[str, Any]
+) -> None:
+    """Tokens of prefixes count too."""
+    monkeypatch.setattr(hypothesis_attention, "MAX_ATTENTION_WEIGHTS", 200)
+    assert polyglot.translate("A dog.", attention=True, max_length=5).hypotheses[0].attention
+    with pytest.raises(InvalidArgumentError, match="more than the 200 of a request: send several requests") as caught:
+        polyglot.translate(attention=True, max_length=5, **asked)
+    assert caught.value.field == "attention"
+
+
+def test_an_aligner_needs_cross_attention_alone_and_in_any_place(tiny_bundle: Path, tmp_path: Path) -> None:
+    def narrow(manifest: dict[str, Any]) -> None:
+        aligner = manifest["precisions"]["fp32"]["graphs"]["aligner"]
+        path = tmp_path / "narrow" / aligner["file"]
+        model = onnx.load(path, load_external_data=False)
+        encoder, cross = model.graph.output[1], model.graph.output[0]
+        del model.graph.output[:]
+        model.graph.output.extend([encoder, cross])
+        content = model.SerializeToString()
+        path.write_bytes(content)
+        manifest["files"][aligner["file"]] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        aligner["outputs"] = [aligner["outputs"][1], aligner["outputs"][0]]
+
+    narrowed = edited(tiny_bundle, tmp_path / "narrow", narrow)
+    with (
+        Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as whole,
+        Translator(narrowed, precision="fp32", replicas=1, threads=1) as narrow_one,
+    ):
+        expected, found = (one.translate(TEXTS, attention=True, max_length=5) for one in (whole, narrow_one))
+    assert [answer.hypotheses for answer in found] == [answer.hypotheses for answer in expected]
 
 
 def test_the_committed_model_follows_a_sentence_word_for_word(committed: Translator) -> None:
