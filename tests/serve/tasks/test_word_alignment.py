@@ -11,12 +11,6 @@ from jumok_serve.tasks.word_alignment import MAX_WORDS, Place, TokenAlignment, a
 from tests.support.growth import calls_made, lines_run
 
 
-def aligned(rows: list[list[float]], source: str, target: str) -> list[str]:
-    (found,) = align_words([TokenAlignment(np.array(rows), source, words(source), target, words(target))])
-    assert [place for place, _ in found] == words(target)
-    return [source[slice(*place)] for _, place in found]
-
-
 def test_words_and_signs_are_apart() -> None:
     assert [text[slice(*place)] for text in ["Don't, 3.5 a_b!"] for place in words(text)] == [
         *("Don", "'", "t", ",", "3", ".", "5", "a_b", "!")
@@ -107,19 +101,24 @@ def test_tokens_of_many_signs_take_bounded_memory() -> None:
     assert dashes(MAX_WORDS // 4) < 1.5 * dashes(MAX_WORDS // 8)
 
 
-def test_a_word_goes_with_the_word_that_it_attends_to_most() -> None:
-    assert aligned([[0.8, 0.2], [0.3, 0.7]], "red cat", "rote Katze") == ["red", "cat"]
-    assert aligned([[0.1, 0.9], [0.6, 0.4]], "red cat", "Katze rote") == ["cat", "red"]
-
-
-def test_a_full_stop_that_all_attend_to_is_no_evidence() -> None:
-    rows = [[0.3, 0.1, 0.6], [0.1, 0.3, 0.6], [0.1, 0.1, 0.8]]
-    assert aligned(rows, "red cat.", "rote Katze.") == ["red", "cat", "."]
-
-
-def test_equal_words_go_together() -> None:
-    rows = [[0.6, 0.4], [0.7, 0.3]]
-    assert aligned(rows, "see LibreOffice", "LibreOffice sehen") == ["LibreOffice", "see"]
+@pytest.mark.parametrize(
+    ("rows", "source", "target", "found"),
+    [
+        ([[0.8, 0.2], [0.3, 0.7]], "red cat", "rote Katze", ["red", "cat"]),
+        ([[0.1, 0.9], [0.6, 0.4]], "red cat", "Katze rote", ["cat", "red"]),
+        # A full stop that all attend to is no evidence.
+        ([[0.3, 0.1, 0.6], [0.1, 0.3, 0.6], [0.1, 0.1, 0.8]], "red cat.", "rote Katze.", ["red", "cat", "."]),
+        # Equal words go together.
+        ([[0.6, 0.4], [0.7, 0.3]], "see LibreOffice", "LibreOffice sehen", ["LibreOffice", "see"]),
+        ([[0.0, 0.0]], "red cat", "rote", [""]),
+    ],
+)
+def test_a_word_goes_with_the_word_that_it_attends_to_most(
+    rows: list[list[float]], source: str, target: str, found: list[str]
+) -> None:
+    (places,) = align_words([TokenAlignment(np.array(rows), source, words(source), target, words(target))])
+    assert [place for place, _ in places] == words(target)
+    assert [source[slice(*place)] for _, place in places] == found
 
 
 def test_no_words_are_aligned_to_nothing() -> None:
@@ -127,7 +126,6 @@ def test_no_words_are_aligned_to_nothing() -> None:
     assert align_words([]) == []
     assert align_words([TokenAlignment(without, "", [(0, 0)], "Haus", [(0, 4)])]) == [[((0, 4), (0, 0))]]
     assert align_words([TokenAlignment(without, "house", [(0, 5)], "", [(0, 0)])]) == [[]]
-    assert aligned([[0.0, 0.0]], "red cat", "rote") == [""]
 
 
 def test_sentences_have_the_words_that_each_has_alone() -> None:

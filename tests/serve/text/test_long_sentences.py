@@ -2,7 +2,6 @@
 
 # ruff: noqa: RUF001
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,12 +17,6 @@ from tests.support.servers.in_process_server import serving
 
 CLAUSE = "A cat sleeps in the tree and a bird sings over the house, two women read a red book in the street"
 LONG = f"{'; '.join([CLAUSE] * 8)}."
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as opened:
-        yield opened
 
 
 @given(st.text("ab,; \u0301。，", max_size=80), st.integers(1, 9))
@@ -88,11 +81,6 @@ def test_only_a_long_sentence_is_cut(translator: Translator) -> None:
             translator.translate(text, split_sentences=split, cut_long_sentences=cutting)
     assert translator.translate(text, truncate=True).cut_sentences == ()
     assert translator.translate(text, truncate=True).source_truncated
-
-
-def test_parts_count_as_sentences(translator: Translator) -> None:
-    with pytest.raises(InvalidArgumentError, match="at most 4096 sentences"):
-        translator.translate("a " * 200_000)
 
 
 @pytest.mark.parametrize("text", ["***", "😀", "  ***\n\n😀 … ", "안녕하세요", "你好。 안녕"])

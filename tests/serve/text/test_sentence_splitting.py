@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -19,12 +18,6 @@ from tests.support.servers.in_process_server import serving
 TEXT = "  The cat sleeps. A bird sings in the tree!\r\n\r\nDr. Smith reads\n a book.  Two women talk.\n"
 SENTENCES = ("The cat sleeps.", "A bird sings in the tree!", "Dr. Smith reads", "a book.", "Two women talk.")
 SPACES = ("  ", " ", "\r\n\r\n", "\n ", "  ", "\n")
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -125,6 +118,7 @@ LONG = "cat " * 400
         ({"texts": ["A.", 3]}, "contents[1]", ""),
         ({"texts": ["a\n" * (MAX_SENTENCES + 1)]}, "contents[0]", f"at most {MAX_SENTENCES} sentences"),
         ({"texts": ["a\n" * MAX_SENTENCES, "b"]}, "contents", f"at most {MAX_SENTENCES} sentences"),
+        ({"texts": ["a " * 200_000]}, "contents", f"at most {MAX_SENTENCES} sentences"),  # its parts
         ({"texts": ["A. B."] * 2, "target_prefix": ["Ein", "Ein " * 60]}, "target_prefixes[1]", ""),
         ({"texts": ["A. B."] * 2, "target_prefix": ["Ein"]}, "target_prefixes", "one for each of 2 texts"),
     ],

@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError
-from pathlib import Path
 
 import lxml.html
 import pytest
@@ -27,12 +26,6 @@ PAGE = (
     "<!-- a <b>note</b> --><pre>  not\n translated </pre><p>***</p></body></html>\n"
 )
 TAG = re.compile(r"<!--.*?-->|<[^>\"']*(?:\"[^\"]*\"|'[^']*'|[^>\"'])*>")
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as opened:
-        yield opened
 
 
 def tags(text: str) -> list[str]:
@@ -103,8 +96,14 @@ def test_xml_keeps_its_form(translator: Translator) -> None:
         ({"texts": ["a", "<a></b>"], "markup": "xml"}, "contents[1]"),
         ({"texts": ["a", "<a>\0</a>"]}, "contents[1]"),
         ({"texts": ["a", f"<p>A</p><p>{'a ' * 400}</p>"], "split_sentences": False}, "contents[1]"),
-        ({"attention": True}, "attention"),
-        ({"num_hypotheses": 2, "beam_size": 2}, "options.num_hypotheses"),
+        *(
+            (asked | {"split_sentences": split}, field)
+            for asked, field in (
+                ({"attention": True}, "attention"),
+                ({"num_hypotheses": 2, "beam_size": 2}, "options.num_hypotheses"),
+            )
+            for split in (True, False)
+        ),
         ({"target_prefix": ["Ein"]}, "target_prefixes"),
         ({"markup": "rtf"}, "markup"),
     ],
@@ -113,15 +112,7 @@ def test_refusals_name_the_field(settings: dict[str, object], field: str, transl
     with pytest.raises(InvalidArgumentError) as refused:
         translator.translate(**{"texts": ["<b>a</b>"], "markup": "html", **settings})  # type: ignore[call-overload]
     assert refused.value.field == field
-
-
-@pytest.mark.parametrize("settings", [{"attention": True}, {"num_hypotheses": 2, "beam_size": 2}])
-@pytest.mark.parametrize("split", [True, False])
-def test_what_has_no_tags_is_refused_for_the_markup(
-    settings: dict[str, object], split: bool, translator: Translator
-) -> None:
-    with pytest.raises(InvalidArgumentError, match="with markup"):
-        translator.translate("<b>a</b>", markup="html", split_sentences=split, **settings)  # type: ignore[call-overload]
+    assert "with markup" in str(refused.value) or field not in {"attention", "options.num_hypotheses"}
 
 
 def test_words_are_aligned_no_further_after_the_work_was_cancelled(
