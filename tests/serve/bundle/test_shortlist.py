@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,15 @@ from jumok_serve import BundleError, DecodingOptions, Translator
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
-from jumok_serve.runtime import graphs as graphs_module
+from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime import sessions, step_selection
 from jumok_serve.runtime.decoders import Decoder, make_decoder
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.sessions import open_session, products_saturate
+from jumok_serve.runtime.sessions import open_session
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
 from jumok_serve.runtime.step_selection import ShortlistColumns
-from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries
+from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, SearchPlan
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support import command as commands
@@ -160,9 +161,6 @@ def test_a_search_finds_what_brute_force_over_the_list_does(
 def _submit(
     translator: Translator, source: list[int], listed: np.ndarray, options: SearchOptions, prefix: tuple[int, ...]
 ) -> Any:
-    from jumok_serve.engine.sentence import Sentence
-    from jumok_serve.search import SearchPlan
-
     sentence = Sentence(source_ids=source, plan=SearchPlan(options, START, prefix, source), allowed_tokens=listed)
     translator._engine.submit([sentence])
     return sentence.future
@@ -240,20 +238,6 @@ def test_list_of_all_tokens_changes_nothing(
         assert (free.shortlisted, listed.shortlisted) == (False, True)
 
 
-@pytest.mark.skipif(products_saturate(), reason="this processor cuts off products of signed weights")
-def test_translations_are_the_same_with_the_weights_made_unsigned(
-    listed_bundle: Path, sentences: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    outcomes = []
-    for saturates in (False, True):
-        monkeypatch.setattr(graphs_module, "products_saturate", lambda saturates=saturates: saturates)
-        with Translator(listed_bundle, precision="int8", threads=1, shortlist=True) as translator:
-            outcomes.append([each.hypotheses[0] for each in translator.translate(sentences[0], beam_size=2)])
-    for signed, unsigned in zip(*outcomes, strict=True):
-        assert signed.token_ids == unsigned.token_ids
-        assert signed.score == pytest.approx(unsigned.score, abs=1e-5)
-
-
 def test_a_prefix_is_followed_by_as_many_candidates_as_a_beam_has(
     tiny_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]]
 ) -> None:
@@ -302,36 +286,34 @@ def test_a_file_of_other_lists_is_refused(listed_bundle: Path, tmp_path: Path) -
         replace(bundle, path=tmp_path / "elsewhere", pinned=None).shortlist()
 
 
-def _without_description(manifest: dict[str, Any]) -> None:
-    manifest["shortlist"] = None
-    del manifest["files"]["shortlist.npz"]
+def removed(*places: str) -> Callable[[dict[str, Any]], None]:
+    """Remove values from a manifest by their paths."""
+
+    def edit(manifest: dict[str, Any]) -> None:
+        for place in places:
+            *parents, last = place.split("/")
+            del reduce(dict.__getitem__, parents, manifest)[last]
+
+    return edit
 
 
-def _without_graphs(manifest: dict[str, Any]) -> None:
-    for name in ("projection", "decoder_shortlist", "sampler_shortlist"):
-        del manifest["precisions"]["int8"]["graphs"][name]
-
-
-def _without_sampler(manifest: dict[str, Any]) -> None:
-    del manifest["precisions"]["int8"]["graphs"]["sampler_shortlist"]
-
-
-def _of_another_direction(manifest: dict[str, Any]) -> None:
-    manifest["shortlist"]["target"] = "fr"
-
-
-def _without_file(manifest: dict[str, Any]) -> None:
-    del manifest["files"]["shortlist.npz"]
+IN_INT8 = "precisions/int8/graphs"
 
 
 @pytest.mark.parametrize(
     ("edit", "problem"),
     [
-        (_without_description, "precisions.fp32.graphs: there are graphs for a shortlist, but no shortlist"),
-        (_without_graphs, "precisions.int8.graphs: graph 'projection' is missing"),
-        (_without_sampler, "graph 'sampler_shortlist' is missing; a shortlist needs projection, decoder_shortlist"),
-        (_of_another_direction, "shortlist: en to fr is not a pair of the model"),
-        (_without_file, "shortlist.file: 'shortlist.npz' is not among the files"),
+        (removed("shortlist", "files/shortlist.npz"), "graphs: there are graphs for a shortlist, but no shortlist"),
+        (
+            removed(*(f"{IN_INT8}/{name}" for name in ("projection", "decoder_shortlist", "sampler_shortlist"))),
+            "precisions.int8.graphs: graph 'projection' is missing",
+        ),
+        (removed(f"{IN_INT8}/sampler_shortlist"), "graph 'sampler_shortlist' is missing; a shortlist needs projection"),
+        (
+            lambda manifest: manifest["shortlist"].update(target="fr"),
+            "shortlist: en to fr is not a pair of the model",
+        ),
+        (removed("files/shortlist.npz"), "shortlist.file: 'shortlist.npz' is not among the files"),
     ],
 )
 def test_a_manifest_that_contradicts_itself_is_refused(

@@ -40,13 +40,27 @@ def test_the_processor_is_probed_once() -> None:
     assert products_saturate.cache_info().misses == 1
 
 
+@pytest.mark.parametrize(
+    ("model", "shortlist"),
+    [
+        ("tiny_bundle", False),
+        pytest.param(
+            "listed_bundle", True, marks=pytest.mark.skipif(products_saturate(), reason="signed products are cut off")
+        ),
+    ],
+)
 def test_translations_are_the_same_with_the_weights_made_unsigned(
-    tiny_bundle: Path, sentences: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
+    model: str,
+    shortlist: bool,
+    request: pytest.FixtureRequest,
+    sentences: tuple[list[str], list[str]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     outcomes = []
     for saturates in (False, True):
         monkeypatch.setattr(graphs_module, "products_saturate", lambda saturates=saturates: saturates)
-        with Translator(tiny_bundle, precision="int8", threads=1) as translator:
+        bundle: Path = request.getfixturevalue(model)
+        with Translator(bundle, precision="int8", threads=1, shortlist=shortlist) as translator:
             outcomes.append([each.hypotheses[0] for each in translator.translate(sentences[0], beam_size=2)])
     for signed, unsigned in zip(*outcomes, strict=True):
         assert signed.token_ids == unsigned.token_ids
