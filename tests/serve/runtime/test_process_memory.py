@@ -5,6 +5,7 @@ import gc
 import threading
 import time
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -28,22 +29,30 @@ class Cycle:
         self.itself = self
 
 
+@pytest.fixture
+def thawed() -> Iterator[None]:
+    """Undo what a test freezes."""
+    threshold = gc.get_threshold()
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+@pytest.mark.usefixtures("thawed")
 def test_frozen_objects_are_collected_when_memory_is_given_back() -> None:
+    """They stay frozen after a context of rare collections."""
     cycle = Cycle()
     alive = weakref.ref(cycle)
-    threshold = gc.get_threshold()
     freeze_objects()
-    try:
-        del cycle
-        gc.collect()
-        assert alive() is not None
-        give_back_memory()
-        assert alive() is None
-        assert gc.get_freeze_count() > 0
-        assert gc.get_threshold()[0] == NEW_OBJECTS
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*threshold)
+    del cycle
+    with rare_collections():
+        pass
+    gc.collect()
+    assert alive() is not None
+    give_back_memory()
+    assert alive() is None
+    assert gc.get_freeze_count() > 0
+    assert gc.get_threshold()[0] == NEW_OBJECTS
 
 
 def test_giving_back_memory_freezes_nothing() -> None:
@@ -65,19 +74,6 @@ def test_collections_are_rare_within_a_context_and_spare_older_objects() -> None
     assert gc.get_freeze_count() == 0
     gc.collect()
     assert alive() is None
-
-
-def test_objects_that_were_frozen_before_stay_frozen() -> None:
-    threshold = gc.get_threshold()
-    freeze_objects()
-    try:
-        with rare_collections():
-            pass
-        assert gc.get_freeze_count() > 0
-        assert gc.get_threshold()[0] == NEW_OBJECTS
-    finally:
-        gc.unfreeze()
-        gc.set_threshold(*threshold)
 
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")

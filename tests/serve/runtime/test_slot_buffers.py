@@ -54,20 +54,6 @@ def random() -> np.random.Generator:
 
 
 @pytest.mark.parametrize("ahead", [False, True])
-def test_sentences_survive_growth_of_slots_and_of_the_source_axis(random: np.random.Generator, ahead: bool) -> None:
-    memory = SlotBuffers(SPECS, "S", ahead=ahead)
-    first = encoded(random, 2, 5)
-    memory.reserve(2, 5, 0)
-    memory.write(range(2), first)
-    memory.reserve(3, 21, 2)
-    second = encoded(random, 1, 21)
-    memory.write([2], second)
-    for row in range(2):
-        assert_same(content(memory, 3, row, 5), {name: value[row] for name, value in first.items()})
-    assert_same(content(memory, 3, 2, 21), {name: value[0] for name, value in second.items()})
-
-
-@pytest.mark.parametrize("ahead", [False, True])
 @pytest.mark.parametrize("seed", range(3))
 def test_sentences_survive_random_reservations(seed: int, ahead: bool) -> None:
     random = np.random.default_rng(seed)
@@ -101,44 +87,35 @@ def test_moving_copies_one_slot_over_another(random: np.random.Generator, ahead:
     assert_same(content(memory, 2, 1, 4), {name: value[1] for name, value in sentences.items()})
 
 
-def test_the_source_axis_is_cut_when_a_long_sentence_has_left(random: np.random.Generator) -> None:
-    memory = SlotBuffers(SPECS, "S")
-    memory.reserve(1, 100, 0)
-    short = encoded(random, 1, 6)
-    memory.write([0], short)
-    memory.reserve(2, 6, 1)
-    assert memory.length == LENGTH_STEP
-    assert_same(content(memory, 2, 0, 6), {name: value[0] for name, value in short.items()})
-
-
-def test_the_source_axis_keeps_a_length_that_short_sentences_grow_to(random: np.random.Generator) -> None:
-    memory = SlotBuffers(SPECS, "S")
-    memory.reserve(1, KEPT_LENGTH, 0)
-    view = memory.view(1)
-    assert not memory.reserve(1, 6, 0)
-    assert memory.view(1) is view
-    short = encoded(random, 1, 6)
-    memory.write([0], short)
-    assert_same(content(memory, 1, 0, 6), {name: value[0] for name, value in short.items()})
-
-
-def test_a_buffer_with_positions_ahead_moves_seldom() -> None:
-    memory = SlotBuffers(SPECS, "S", ahead=True)
-    lengths = []
-    # Grown by half, to `KEPT_LENGTH` at least; kept up to `KEPT_AHEAD`, for any number of slots.
-    for slots, length, used in ((4, 5, 0), (4, 33, 4), (4, 17, 4), (9, 8, 4), (9, 170, 9), (9, 8, 9), (9, 260, 9)):
-        memory.reserve(slots, length, used)
-        lengths.append(memory.length)
-    assert lengths == [32, 64, 64, 64, 264, 32, 400]
-
-
-def test_a_short_buffer_with_positions_ahead_keeps_its_slots() -> None:
-    memory = SlotBuffers(SPECS, "S", ahead=True)
-    capacities = []
-    for slots, length, used in ((9, 5, 0), (2, 33, 1), (2, KEPT_AHEAD, 2), (2, 8, 2)):
-        memory.reserve(slots, length, used)
-        capacities.append(memory.capacity)
-    assert capacities == [9, 9, 2, 2]
+@pytest.mark.parametrize(
+    ("ahead", "attribute", "reservations", "expected"),
+    [
+        *((False, "length", [(1, source, 0)], [-(-source // LENGTH_STEP) * LENGTH_STEP]) for source in range(1, 40)),
+        # The source axis is cut when a long sentence has left, and keeps a length that short sentences grow to.
+        (False, "length", [(1, 100, 0), (2, 6, 1)], [104, LENGTH_STEP]),
+        (False, "length", [(1, KEPT_LENGTH, 0), (1, 6, 0)], [KEPT_LENGTH] * 2),
+        # Few long sentences do not keep the slots of many short ones.
+        (False, "capacity", [(1000, 8, 0), (3, 100, 2)], [1000, 3]),
+        # Positions ahead grow by half, to `KEPT_LENGTH` at least, and are kept up to `KEPT_AHEAD` for any slots.
+        (
+            True,
+            "length",
+            [(4, 5, 0), (4, 33, 4), (4, 17, 4), (9, 8, 4), (9, 170, 9), (9, 8, 9), (9, 260, 9)],
+            [32, 64, 64, 64, 264, 32, 400],
+        ),
+        (True, "capacity", [(9, 5, 0), (2, 33, 1), (2, KEPT_AHEAD, 2), (2, 8, 2)], [9, 9, 2, 2]),
+    ],
+)
+def test_reservations(
+    ahead: bool, attribute: str, reservations: list[tuple[int, int, int]], expected: list[int]
+) -> None:
+    """By number of slots, longest source, and slots in use."""
+    memory = SlotBuffers(SPECS, "S", ahead=ahead)
+    found = []
+    for reservation in reservations:
+        memory.reserve(*reservation)
+        found.append(getattr(memory, attribute))
+    assert found == expected
 
 
 def test_a_buffer_keeps_no_slots_beyond_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,13 +128,6 @@ def test_a_buffer_keeps_no_slots_beyond_its_memory(monkeypatch: pytest.MonkeyPat
     assert memory.capacity == 9
 
 
-def test_few_long_sentences_do_not_keep_the_slots_of_many_short_ones() -> None:
-    memory = SlotBuffers(SPECS, "S")
-    memory.reserve(1000, 8, 0)
-    memory.reserve(3, 100, 2)
-    assert memory.view(memory.capacity)["memory.keys"].shape() == [3, 2, 104, 3]
-
-
 def test_a_view_is_no_copy_and_is_made_once(random: np.random.Generator) -> None:
     memory = SlotBuffers(SPECS, "S")
     memory.reserve(4, 8, 0)
@@ -165,16 +135,9 @@ def test_a_view_is_no_copy_and_is_made_once(random: np.random.Generator) -> None
     sentence = encoded(random, 1, 8)
     memory.write([1], sentence)
     np.testing.assert_array_equal(view["memory.keys"].numpy()[1], sentence["memory.keys"][0])
+    assert not memory.reserve(3, 6, 3)
     assert memory.view(3) is view
     assert view["memory.keys"].shape() == [3, 2, 8, 3]
-
-
-def test_every_source_length_is_rounded_up_to_the_step() -> None:
-    for source in range(1, 40):
-        memory = SlotBuffers(SPECS, "S")
-        memory.reserve(1, source, 0)
-        assert memory.length % LENGTH_STEP == 0
-        assert source <= memory.length < source + LENGTH_STEP
 
 
 def test_buffers_fit_into_limited_address_space() -> None:

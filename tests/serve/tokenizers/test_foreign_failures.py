@@ -1,5 +1,6 @@
 """Failures of native libraries: each belongs to one text, and every call is answered."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import onnxruntime
@@ -30,22 +31,21 @@ def test_a_text_that_the_tokenizer_fails_on_is_refused_alone(tiny_bundle: Path, 
         jumok.Client(address, timeout_s=HANG_S) as client,
     ):
         wanted = client.translate(READABLE).text
-        for split_sentences in (False, True):
-            with pytest.raises(jumok.InvalidArgumentError) as refused:
-                client.translate([READABLE, UNREADABLE], split_sentences=split_sentences)
-            assert refused.value.field == "contents[1]"
-            with pytest.raises(jumok.InvalidArgumentError, match="tokenizer cannot read") as refused:
-                list(client.translate_stream(UNREADABLE, split_sentences=split_sentences))
-            assert refused.value.field == "content"
         # Longer texts are encoded in the library's own threads.
-        with pytest.raises(jumok.InvalidArgumentError, match="tokenizer cannot read"):
-            client.translate(f"{READABLE} " * (MAX_LOCKED // 8) + UNREADABLE, truncate=True)
-        with pytest.raises(jumok.InvalidArgumentError) as refused:
-            client.translate([READABLE] * 2, target_prefix=[None, UNREADABLE])
-        assert refused.value.field == "target_prefixes[1]"
-        with pytest.raises(jumok.InvalidArgumentError) as refused:
-            client.score([READABLE], [UNREADABLE])
-        assert refused.value.field == "targets[0]"
+        long = f"{READABLE} " * (MAX_LOCKED // 8) + UNREADABLE
+        calls: list[tuple[Callable[[], object], str]] = [
+            (lambda: client.translate([READABLE, UNREADABLE], split_sentences=False), "contents[1]"),
+            (lambda: client.translate([READABLE, UNREADABLE], split_sentences=True), "contents[1]"),
+            (lambda: list(client.translate_stream(UNREADABLE, split_sentences=False)), "content"),
+            (lambda: list(client.translate_stream(UNREADABLE, split_sentences=True)), "content"),
+            (lambda: client.translate(long, truncate=True), "contents[0]"),
+            (lambda: client.translate([READABLE] * 2, target_prefix=[None, UNREADABLE]), "target_prefixes[1]"),
+            (lambda: client.score([READABLE], [UNREADABLE]), "targets[0]"),
+        ]
+        for call, field in calls:
+            with pytest.raises(jumok.InvalidArgumentError, match="tokenizer cannot read") as refused:
+                call()
+            assert refused.value.field == field
         first, bad, last = client.translate_iter([READABLE, UNREADABLE, READABLE])
         assert (first.translation.text, last.translation.text) == (wanted, wanted)
         assert isinstance(bad.error, jumok.InvalidArgumentError)

@@ -7,6 +7,7 @@ import time
 import unicodedata
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,8 +42,10 @@ def test_seen_text_comes_back_normalized(tokenizer: SentencePieceTokenizer, text
 
 
 def test_encode_gives_nothing_special(tokenizer: SentencePieceTokenizer) -> None:
+    """Special tokens that are spelled out are text."""
     assert tokenizer.encode(SEEN)
     assert not {PAD, UNK, START, EOS} & set(tokenizer.encode(SEEN))
+    assert not {PAD, START, EOS} & set(tokenizer.encode("</s> <s> <pad>"))
     assert tokenizer.encode_target(SEEN) == tokenizer.encode(SEEN)
 
 
@@ -79,11 +82,6 @@ def test_unseen_character_is_one_unknown_token_and_decodes_visibly(tokenizer: Se
     assert tokenizer.decode([UNK]) == " ⁇ "
 
 
-def test_spelled_out_special_tokens_are_text(tokenizer: SentencePieceTokenizer) -> None:
-    ids = tokenizer.encode("</s> <s> <pad>")
-    assert not {PAD, START, EOS} & set(ids)
-
-
 def test_decode_leaves_special_tokens_out(tokenizer: SentencePieceTokenizer) -> None:
     ids = tokenizer.encode(SEEN)
     assert tokenizer.decode([START, *ids[:3], PAD, *ids[3:], EOS, PAD, PAD]) == SEEN
@@ -99,24 +97,16 @@ def test_tokens_are_the_pieces_of_the_ids(tokenizer: SentencePieceTokenizer) -> 
     assert tokenizer.tokens([PAD, UNK, START, EOS]) == ["<pad>", "<unk>", "<s>", "</s>"]
     assert tokenizer.source_tokens(ids) == pieces
     assert tokenizer.tokens([]) == []
-
-
-def test_numpy_ids_are_accepted(tokenizer: SentencePieceTokenizer) -> None:
-    ids = tokenizer.encode(SEEN)
     array = list(np.asarray(ids, dtype=np.int64))
     assert tokenizer.decode(array) == tokenizer.decode(ids)
-    assert tokenizer.tokens(array) == tokenizer.tokens(ids)
+    assert tokenizer.tokens(array) == pieces
 
 
 @pytest.mark.parametrize("token", [-1, 10_000])
 def test_id_beyond_the_vocabulary_is_named(tokenizer: SentencePieceTokenizer, token: int) -> None:
-    message = f"token {token} lies beyond the vocabulary of {tokenizer.vocab_size}"
-    with pytest.raises(IndexError, match=message):
-        tokenizer.decode([EOS, token])
-    with pytest.raises(IndexError, match=message):
-        tokenizer.tokens([token])
-    with pytest.raises(IndexError, match=message):
-        tokenizer.source_tokens([token])
+    for read in (tokenizer.decode, tokenizer.tokens, tokenizer.source_tokens):
+        with pytest.raises(IndexError, match=f"token {token} lies beyond the vocabulary of {tokenizer.vocab_size}"):
+            read([EOS, token])
 
 
 def test_source_and_target_models_are_kept_apart(english_model: Path, german_model: Path, tmp_path: Path) -> None:
@@ -137,47 +127,36 @@ def test_source_and_target_models_are_kept_apart(english_model: Path, german_mod
     assert loaded.decode(target.encode(german)) == german
 
 
-def test_saved_shared_model_is_stored_once_and_loads_alike(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
-    description = tokenizer.save(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["tokenizer.model"]
-    assert description.files == ("tokenizer.model",)
-    assert load_tokenizer(description, tmp_path).encode(SEEN) == tokenizer.encode(SEEN)
-
-
-def test_model_may_be_given_by_its_content(
+def test_saved_shared_model_is_stored_once_and_loads_alike(
     tokenizer: SentencePieceTokenizer, shared_model: Path, tmp_path: Path
 ) -> None:
-    from_content = SentencePieceTokenizer(shared_model.read_bytes())
-    assert from_content.encode(SEEN) == tokenizer.encode(SEEN)
-    from_content.save(tmp_path)
-    assert (tmp_path / "tokenizer.model").read_bytes() == shared_model.read_bytes()
-    with pytest.raises(ValueError, match="content of 3 bytes is not a SentencePiece model"):
-        SentencePieceTokenizer(b"abc")
+    """Whether it was given by its path or by its content."""
+    for name, given in (("path", tokenizer), ("content", SentencePieceTokenizer(shared_model.read_bytes()))):
+        folder = tmp_path / name
+        folder.mkdir()
+        description = given.save(folder)
+        assert [path.name for path in folder.iterdir()] == ["tokenizer.model"]
+        assert description.files == ("tokenizer.model",)
+        assert (folder / "tokenizer.model").read_bytes() == shared_model.read_bytes()
+        assert load_tokenizer(description, folder).encode(SEEN) == given.encode(SEEN) == tokenizer.encode(SEEN)
 
 
-def test_description_that_does_not_fit_the_model_is_refused(tokenizer: SentencePieceTokenizer, tmp_path: Path) -> None:
-    description = tokenizer.save(tmp_path)
-    wrong_size = description.model_copy(update={"source_vocab_size": 50, "target_vocab_size": 50})
-    with pytest.raises(ValueError, match=f"source vocabulary is {tokenizer.vocab_size}, the manifest says 50"):
-        load_tokenizer(wrong_size, tmp_path)
+JSON = r"is not a tokenizer\.json that tokenizers [\d.]+ reads: "
 
 
-@pytest.mark.parametrize("content", [b"", b"not a model", b"\x00" * 64])
-def test_file_that_is_no_model_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "broken.model"
+@pytest.mark.parametrize(
+    ("tokenizer_type", "content", "message"),
+    [
+        *((SentencePieceTokenizer, content, "is not a SentencePiece model") for content in (b"", b"no", b"\x00" * 64)),
+        *((TokenizerJson, content, JSON) for content in (b"", b"{}", b"[]", b'{"added_tokens": [], "model": {}}')),
+    ],
+)
+def test_file_that_is_no_model_is_refused(tmp_path: Path, tokenizer_type: Any, content: bytes, message: str) -> None:
+    path = tmp_path / "broken"
     path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"broken\.model is not a SentencePiece model"):
-        SentencePieceTokenizer(path)
-
-
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b'{"added_tokens": [], "model": {}}'])
-def test_file_that_is_no_tokenizer_json_is_refused(tmp_path: Path, content: bytes) -> None:
-    path = tmp_path / "broken.json"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"broken\.json is not a tokenizer\.json that tokenizers [\d.]+ reads: "):
-        TokenizerJson(path)
-    with pytest.raises(ValueError, match=r"the tokenizer\.json is not a tokenizer\.json"):
-        TokenizerJson(content)
+    for given, name in ((path, "broken"), (content, "")):
+        with pytest.raises(ValueError, match=f"{name} {message}"):
+            tokenizer_type(given)
 
 
 def test_tokenizer_json_has_its_own_size_where_none_is_given() -> None:
@@ -256,9 +235,10 @@ def test_threads_share_a_tokenizer(tokenizer: SentencePieceTokenizer) -> None:
         ("ab\x00c", r"contents\[3\]: character 2 is U\+0000, the NUL character"),
         ("\ud83d", r"contents\[3\]: character 0 is U\+D83D, a lone surrogate"),
         ("ab\udfff\x00", r"contents\[3\]: character 2 is U\+DFFF, a lone surrogate"),
+        (b"text", r"contents\[3\] must be a string, got bytes"),
     ],
 )
-def test_unusable_character_is_named_with_its_place(text: str, message: str) -> None:
+def test_unusable_texts_are_named_with_their_place(text: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as caught:
         check_text(text, "contents[3]")
     assert caught.value.field == "contents[3]"
@@ -267,8 +247,3 @@ def test_unusable_character_is_named_with_its_place(text: str, message: str) -> 
 @pytest.mark.parametrize("text", ["", " ", "😀", "\x01", "\U0010ffff", "\ufffd"])
 def test_other_characters_are_usable(text: str) -> None:
     check_text(text, "contents[0]")
-
-
-def test_text_must_be_a_string() -> None:
-    with pytest.raises(InvalidArgumentError, match=r"contents\[0\] must be a string, got bytes"):
-        check_text(b"text", "contents[0]")  # type: ignore[arg-type]
