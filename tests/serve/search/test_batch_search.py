@@ -133,25 +133,32 @@ def pair_with_terms(rng: np.random.Generator, beam_size: int) -> Pair:
     return Pair(case, case.search(), case.search())
 
 
+def advance_to_the_end(table: BatchSearch, pairs: list[Pair], rng: np.random.Generator) -> tuple[int, int, int]:
+    """Return how often a search was advanced, and looked at the step itself, and hypotheses with all terms."""
+    slots: list[Pair | None] = [*pairs]
+    advanced = looked = met = 0
+    table.join(range(len(pairs)), [pair.together for pair in pairs])
+    while any(slots):
+        advanced += sum(map(bool, slots))
+        looked += step(table, slots, with_empty=False)
+        for slot, pair in enumerate(slots):
+            if pair and rng.random() < 0.1:
+                assert table.search(slot).stable_tokens() == pair.alone.stable_tokens()
+            if pair and pair.alone.finished:
+                assert pair.together.hypotheses() == pair.alone.hypotheses()
+                met += sum(None not in one.terms for one in pair.alone.hypotheses())
+                table.leave([slot])
+                slots[slot] = None
+    return advanced, looked, met
+
+
 @pytest.mark.parametrize("beam_size", [2, 4, 7])
 def test_searches_with_terms_in_a_batch_equal_searches_alone(beam_size: int, implementation: str) -> None:
     """Native steps advance most of them without Python, with the same scores bit by bit."""
     rng = np.random.default_rng(beam_size)
-    table, advanced, looked, met = BatchSearch(beam_size), 0, 0, 0
-    for _ in range(12):
-        slots: list[Pair | None] = [pair_with_terms(rng, beam_size) for _ in range(5)]
-        table.join(range(5), [pair.together for pair in slots if pair])
-        while any(slots):
-            advanced += sum(map(bool, slots))
-            looked += step(table, slots, with_empty=False)
-            for slot, pair in enumerate(slots):
-                if pair and rng.random() < 0.1:
-                    assert table.search(slot).stable_tokens() == pair.alone.stable_tokens()
-                if pair and pair.alone.finished:
-                    assert pair.together.hypotheses() == pair.alone.hypotheses()
-                    met += sum(None not in one.terms for one in pair.alone.hypotheses())
-                    table.leave([slot])
-                    slots[slot] = None
+    table = BatchSearch(beam_size)
+    counts = [advance_to_the_end(table, [pair_with_terms(rng, beam_size) for _ in range(5)], rng) for _ in range(12)]
+    advanced, looked, met = map(sum, zip(*counts, strict=True))
     assert met > 60
     assert looked < 0.8 * advanced if implementation == "native" else looked == advanced
     assert not table.has_boosts  # searches without terms take steps of their own
@@ -185,19 +192,8 @@ def test_searches_with_too_many_terms_for_a_table_are_advanced_in_python(
     bound: str, most: int, implementation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(f"jumok_serve.search.{bound}", most)
-    rng, beam_size = np.random.default_rng(8), 4
-    table, advanced, looked = BatchSearch(beam_size), 0, 0
-    pairs = [pair_with_terms(rng, beam_size) for _ in range(6)]
-    slots: list[Pair | None] = [*pairs]
-    table.join(range(len(pairs)), [pair.together for pair in pairs])
-    while any(slots):
-        advanced += sum(map(bool, slots))
-        looked += step(table, slots, with_empty=False)
-        for slot, pair in enumerate(pairs):
-            if slots[slot] and pair.alone.finished:
-                assert pair.together.hypotheses() == pair.alone.hypotheses()
-                table.leave([slot])
-                slots[slot] = None
+    rng = np.random.default_rng(8)
+    advanced, looked, _ = advance_to_the_end(BatchSearch(4), [pair_with_terms(rng, 4) for _ in range(6)], rng)
     assert looked < advanced if most and implementation == "native" else looked == advanced
 
 

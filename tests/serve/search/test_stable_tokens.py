@@ -2,12 +2,15 @@
 
 import copy
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 import numpy as np
+import pytest
 
-from jumok_serve.search import FinishedHypothesis, Search, make_search
+from jumok_serve.search import FinishedHypothesis, Search, make_search, options_with_terms
+from tests.serve.search.test_terms import random_terms
 from tests.support.reference_search import START, Scores, StepFunction, drive, toy_model
 from tests.support.search_cases import Case, constrained, make_options, random_case
 
@@ -38,13 +41,19 @@ def snapshots(case: Case) -> Iterator[tuple[Search, list[FinishedHypothesis]]]:
         yield each, hypotheses
 
 
-def test_stable_tokens_grow_until_they_are_the_hypothesis() -> None:
+@pytest.mark.parametrize(("with_terms", "cases", "most"), [(False, 1500, 1000), (True, 150, 50)])
+def test_stable_tokens_grow_until_they_are_the_hypothesis(with_terms: bool, cases: int, most: int) -> None:
     rng = np.random.default_rng(3)
     early = 0
-    for _ in range(1500):
-        case = random_case(rng)
+    for _ in range(cases):
+        case = random_case(rng, least_tokens=8 if with_terms else 4)
         if rng.random() < 0.5:
             case = constrained(rng, case)
+        if with_terms:
+            case = replace(case, terms=(terms := random_terms(rng, vocabulary=8)))
+            if case.options.renormalize:
+                case = replace(case, options=replace(case.options, repetition_penalty=1.0))
+            case = replace(case, options=options_with_terms(case.options, terms))
         before: list[int] = []
         for search, hypotheses in snapshots(case):
             sure = search.stable_tokens()
@@ -53,7 +62,7 @@ def test_stable_tokens_grow_until_they_are_the_hypothesis() -> None:
             before = sure
             early += bool(sure) and not search.finished
         assert tuple(before) == (hypotheses[0].token_ids if hypotheses else ())
-    assert early > 1000
+    assert early > most
 
 
 def first_after(case: Case, cut: int, then: StepFunction) -> tuple[int, ...]:

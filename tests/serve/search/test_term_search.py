@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jumok_serve.search import FinishedHypothesis, Search, Terms, make_search, options_with_terms
+from jumok_serve.search import FinishedHypothesis, Terms, make_search, options_with_terms
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.term_search import divide
 from jumok_serve.search.terms import reachable_terms, read_terms
@@ -162,42 +162,6 @@ def test_the_number_of_candidates_is_enough() -> None:
             drive(make_search(options, START, (), (), terms), case.step, extra_candidates=extra) for extra in (0, 9)
         )
         assert few == many
-
-
-class Watched:
-    """A search that keeps its stable tokens after each step."""
-
-    def __init__(self, search: Search) -> None:
-        self._search = search
-        self.stable: list[list[int]] = []
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._search, name)
-
-    def advance(self, tokens: Sequence[int], scores: Sequence[float], rows: Sequence[int]) -> None:
-        self._search.advance(tokens, scores, rows)
-        self.stable.append(self._search.stable_tokens())
-
-
-def test_stable_tokens_grow_until_they_are_the_hypothesis() -> None:
-    rng = np.random.default_rng(3)
-    early = 0
-    for _ in range(150):
-        case, terms = random_case(rng, least_tokens=8), random_terms(rng, vocabulary=8)
-        if rng.random() < 0.3:
-            case = constrained(rng, case)
-        if case.options.renormalize:
-            case = replace(case, options=replace(case.options, repetition_penalty=1.0))
-        options = options_with_terms(case.options, terms)
-        watched = Watched(make_search(options, START, case.prefix, (), terms))
-        hypotheses, stable = drive(watched, case.step), watched.stable  # type: ignore[arg-type]  # it has all of a search
-        best = list(hypotheses[0].token_ids) if hypotheses else []
-        for before, after in itertools.pairwise(stable):
-            assert after[: len(before)] == before
-        assert all(best[: len(tokens)] == tokens for tokens in stable)
-        assert stable[-1] == best
-        early += sum(map(bool, stable[:-1]))
-    assert early > 50
 
 
 @pytest.mark.parametrize(
