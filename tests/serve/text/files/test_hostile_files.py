@@ -39,6 +39,10 @@ def read(content: str, name: str) -> None:
         ("markdown", lambda size: "> # " + " #" * (size // 2) + "x\n"),
         ("html", lambda size: "<script>" + "</script " * (size // 9)),
         ("html", lambda size: "a<title>" + "</title/" * (size // 8) + "<p>"),
+        *(
+            ("html", lambda size, part=part: part * (size // len(part)))
+            for part in ("<p>one <b>two</b></p>\n", "<b>", "<code>a</code> b ", "<", "</p>", "<div translate=no>")
+        ),
         ("po", lambda size: '#, fuzzy\nmsgid "a"\nmsgstr "' + " " * size + 'x"\n'),
         ("po", lambda size: 'msgid "' + "\\n" * (size // 2) + '"\nmsgstr ""\n'),
         ("po", lambda size: 'msgid "' + "a" * size + "\n"),

@@ -56,19 +56,17 @@ def vtt_files(draw: st.DrawFn) -> str:
     return end.join(parts)
 
 
-@given(srt_files())
+CASES = st.one_of(srt_files().map(lambda content: ("srt", content)), vtt_files().map(lambda content: ("vtt", content)))
+
+
+@given(CASES)
 @made
-def test_srt_without_a_change(content: str) -> None:
-    assert rewritten(content, "srt") == content
+def test_nothing_changes_without_a_change(case: tuple[str, str]) -> None:
+    name, content = case
+    assert rewritten(content, name) == content
 
 
-@given(vtt_files())
-@made
-def test_vtt_without_a_change(content: str) -> None:
-    assert rewritten(content, "vtt") == content
-
-
-@given(st.one_of(srt_files().map(lambda content: ("srt", content)), vtt_files().map(lambda content: ("vtt", content))))
+@given(CASES)
 @made
 def test_translated_cues_have_the_structure_of_the_file(case: tuple[str, str]) -> None:
     name, content = case

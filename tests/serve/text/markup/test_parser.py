@@ -62,7 +62,7 @@ def test_a_piece_is_escaped_in_one_call() -> None:
         ("<script>if (a<b) x('</p>')</script>One<!-- <b> two -->", ["One<!-- <b> two -->"]),
         ("Call <code>f(x)</code> now", ["Call <code>f(x)</code> now"]),
         ("<pre>one\n two</pre>three<style>b {}</style>", ["three"]),
-        ('One <span translate="no">Two</span> <i TRANSLATE=no>x</i> three', None),
+        (KEPT := 'One <span translate="no">Two</span> <i TRANSLATE=no>x</i> three', [KEPT]),
         ("<p translate=no>One <b>two</b></p>three", ["three"]),
         ('<b title="translate=no">One</b>', ['<b title="translate=no">One</b>']),
         # Attributes as they are written, with any character.
@@ -75,8 +75,8 @@ def test_a_piece_is_escaped_in_one_call() -> None:
         ("<!--one", ["<!--one"]),
     ],
 )
-def test_html_is_blocks_of_text_with_tags(text: str, wanted: list[str] | None) -> None:
-    assert blocks(parse(text, "html")) == ([text] if wanted is None else wanted)
+def test_html_is_blocks_of_text_with_tags(text: str, wanted: list[str]) -> None:
+    assert blocks(parse(text, "html")) == wanted
 
 
 @pytest.mark.parametrize(
@@ -158,6 +158,10 @@ def test_declared_entities_and_attributes_are_refused_by_name(
         ("<l>a<l <l <l", "not well-formed XML"),
         ("<l>a<!-- b", "not well-formed XML: unclosed token"),
         ("<l>a<![CDATA[ b", "not well-formed XML"),
+        *(
+            (text, "not well-formed XML: .* in line 1")
+            for text in ("<a>", "<a></b>", "<a b=c/>", "a & b", "<a b='<'/>", "</a>", "\x02")
+        ),
     ],
 )
 def test_what_the_parser_does_not_take_is_refused(text: str, message: str) -> None:
@@ -208,12 +212,6 @@ def test_tags_without_an_end_are_read_again_a_bounded_number_of_times() -> None:
 def test_ignored_content_of_long_entities_is_kept() -> None:
     text = f"one <code>&#{'1' * 5_000};</code> two"
     assert blocks(parse(text, "html")) == [text]
-
-
-@pytest.mark.parametrize("text", ["<a>", "<a></b>", "<a b=c/>", "a & b", "<a b='<'/>", "</a>", "\x02"])
-def test_xml_that_is_not_well_formed_is_refused(text: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=r"not well-formed XML: .* in line 1"):
-        parse(text, "xml")
 
 
 FRAGMENTS = (
@@ -269,11 +267,10 @@ HOSTILE = {
     "less than": "<" * 40_000,
     "ends": "</b>" * 20_000,
     "white space": " \n" * 40_000,
-    "five megabytes": "<p>One <b>big</b> cat &amp; a dog.</p>\n" * 140_000,
 }
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if name != "five megabytes"])
+@pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("kind", ["html", "xml"])
 def test_hostile_markup_is_parsed_or_refused(name: str, kind: MarkupKind) -> None:
     started = time.thread_time()
@@ -296,9 +293,3 @@ def test_tags_within_quotation_marks_are_no_tags(text: str) -> None:
     document = parse(text, "xml")
     assert document.written(shown) == text
     assert "one" in blocks(document)[-1]
-
-
-@pytest.mark.slow
-def test_five_megabytes_are_parsed() -> None:
-    document = parse(HOSTILE["five megabytes"], "html")
-    assert len(document.blocks) == 140_000

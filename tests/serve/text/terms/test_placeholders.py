@@ -1,5 +1,7 @@
 """Parts of texts that are copied: kinds of placeholders, and patterns."""
 
+from collections.abc import Iterable
+
 import pytest
 
 from jumok_proto.errors import InvalidArgumentError
@@ -13,32 +15,20 @@ def found(placeholders: Placeholders, text: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "parts"),
+    ("asked", "text", "parts"),
     [
-        ("Hello {name}, {0} of {{ total }}!", ["{name}", "{0}", "{{ total }}"]),
-        ("${HOME} and {}", ["${HOME}", "{}"]),
-        ("{ not this one }", []),
-        ("%s of %d, %(count)d, %1$s, %.2f, %-5s, %ld", ["%s", "%d", "%(count)d", "%1$s", "%.2f", "%-5s", "%ld"]),
-        ("100% sure, 5 %", []),
-        ("100%sure", []),
-        ("See https://example.org/a?b=c(d).", ["https://example.org/a?b=c(d"]),
-        ("See http://example.org, www.example.org.", ["http://example.org", "www.example.org"]),
-        ("Write to a.b+c@example.co.uk.", ["a.b+c@example.co.uk"]),
-        ("Ask @anna and x@y", ["@anna"]),
-    ],
-)
-def test_kinds(text: str, parts: list[str]) -> None:
-    assert found(Placeholders(tuple(KINDS)), text) == parts
-
-
-def test_other_kinds_are_no_placeholders() -> None:
-    assert found(Placeholders(("braces",)), "%s {a} @b https://c.de") == ["{a}"]
-    assert found(Placeholders(), "%s {a}") == []
-
-
-@pytest.mark.parametrize(
-    ("pattern", "text", "parts"),
-    [
+        (KINDS, "Hello {name}, {0} of {{ total }}!", ["{name}", "{0}", "{{ total }}"]),
+        (KINDS, "${HOME} and {}", ["${HOME}", "{}"]),
+        (KINDS, "{ not this one }", []),
+        (KINDS, "%s of %d, %(count)d, %1$s, %.2f, %-5s, %ld", ["%s", "%d", "%(count)d", "%1$s", "%.2f", "%-5s", "%ld"]),
+        (KINDS, "100% sure, 5 %", []),
+        (KINDS, "100%sure", []),
+        (KINDS, "See https://example.org/a?b=c(d).", ["https://example.org/a?b=c(d"]),
+        (KINDS, "See http://example.org, www.example.org.", ["http://example.org", "www.example.org"]),
+        (KINDS, "Write to a.b+c@example.co.uk.", ["a.b+c@example.co.uk"]),
+        (KINDS, "Ask @anna and x@y", ["@anna"]),
+        (["braces"], "%s {a} @b https://c.de", ["{a}"]),
+        ([], "%s {a}", []),
         ("ACME", "ACME and ACMEs, acme", ["ACME"]),
         ("ERR-*", "ERR-17 ERR-_x, ERR-", ["ERR-17", "ERR-_x"]),
         ("*.txt", "a b.txt.", ["b.txt"]),
@@ -48,8 +38,10 @@ def test_other_kinds_are_no_placeholders() -> None:
         ("C++", "C++ and C", ["C++"]),
     ],
 )
-def test_patterns(pattern: str, text: str, parts: list[str]) -> None:
-    assert found(Placeholders(patterns=(pattern,)), text) == parts
+def test_kinds_and_patterns(asked: str | Iterable[str], text: str, parts: list[str]) -> None:
+    """A pattern is a string."""
+    placeholders = Placeholders(patterns=(asked,)) if isinstance(asked, str) else Placeholders(tuple(asked))
+    assert found(placeholders, text) == parts
 
 
 def test_matches_are_copied_once() -> None:
