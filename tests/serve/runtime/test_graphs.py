@@ -1,7 +1,5 @@
 """Graphs: differences from the manifest are refused, and selection and sampling follow their formulas."""
 
-import hashlib
-import json
 import re
 import shutil
 from collections.abc import Callable
@@ -21,6 +19,7 @@ from jumok_serve.runtime.graphs import Graphs, Pairs
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
 from jumok_serve.runtime.step_selection import VocabularyColumns
 from jumok_serve.search import NO_ENTRIES, Constraints, Draw, Entries
+from tests.support.models.hostile_bundles import edit_graph
 from tests.support.models.native_operators import needs_library
 
 ENCODER = f"fp32/encoder{'_native' if library() else ''}.onnx"
@@ -34,31 +33,25 @@ def graphs(tiny_bundle: Path, request: pytest.FixtureRequest) -> Graphs:
 
 
 @pytest.fixture
-def forge(tiny_bundle: Path, tmp_path: Path) -> Callable[[str, Callable[[onnx.ModelProto], None]], Path]:
+def forge(tiny_bundle: Path, tmp_path: Path) -> Callable[[str, Callable[[onnx.GraphProto], object]], Path]:
     """Change a graph in a copy of the bundle, with its size and hash in the manifest kept right."""
 
-    def change(file: str, edit: Callable[[onnx.ModelProto], None]) -> Path:
+    def change(file: str, edit: Callable[[onnx.GraphProto], object]) -> Path:
         path = tmp_path / "forged"
         if not path.exists():
             shutil.copytree(tiny_bundle, path)
-        model = onnx.load(path / file, load_external_data=False)
-        edit(model)
-        content = model.SerializeToString()
-        (path / file).write_bytes(content)
-        manifest = json.loads((path / "manifest.json").read_text())
-        manifest["files"][file] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        (path / "manifest.json").write_text(json.dumps(manifest))
+        edit_graph(path, file, edit)
         return path
 
     return change
 
 
-def rename_output(old: str, new: str) -> Callable[[onnx.ModelProto], None]:
-    def edit(model: onnx.ModelProto) -> None:
-        for value in model.graph.output:
+def rename_output(old: str, new: str) -> Callable[[onnx.GraphProto], None]:
+    def edit(graph: onnx.GraphProto) -> None:
+        for value in graph.output:
             if value.name == old:
                 value.name = new
-        for node in model.graph.node:
+        for node in graph.node:
             node.output[:] = [new if name == old else name for name in node.output]
 
     return edit
@@ -77,7 +70,7 @@ def test_wrong_tensor_names_are_all_reported(forge: Callable[..., Path]) -> None
 
 
 def test_an_invalid_graph_is_reported(forge: Callable[..., Path]) -> None:
-    path = forge(DECODER, lambda model: model.graph.node[0].ClearField("output"))
+    path = forge(DECODER, lambda graph: graph.node[0].ClearField("output"))
     with pytest.raises(BundleError, match=f"{re.escape(DECODER)}: ONNX Runtime cannot load it"):
         Translator(path, precision="fp32")
 

@@ -74,6 +74,7 @@ def check(translate: Callable[..., Any], options: dict[str, Any], *, split: bool
         assert str(options[name]) in str(error)
 
 
+@pytest.mark.parametrize("over_the_wire", [False, True])
 @given(options=OPTIONS, split=st.booleans())
 @example(options={"length_penalty": 400}, split=True)
 @example(options={"length_penalty": 10}, split=True)
@@ -81,20 +82,11 @@ def check(translate: Callable[..., Any], options: dict[str, Any], *, split: bool
 @example(options={"repetition_penalty": 1e6, "beam_size": 64, "length_penalty": 10, "min_length": 40}, split=True)
 @example(options={"repetition_penalty": 1e-6, "beam_size": 4, "length_penalty": -10}, split=True)
 @example(options={"temperature": 1e-6, "top_p": 1e-6, "repetition_penalty": 1e6, "length_penalty": -10}, split=True)
-@settings(SETTINGS, max_examples=150)
-def test_every_combination_is_finite_or_refused(translator: Translator, options: dict[str, Any], split: bool) -> None:
-    check(translator.translate, options, split=split)
-
-
-@given(options=OPTIONS, split=st.booleans())
-@example(options={"length_penalty": 400}, split=True)
-@example(options={"length_penalty": -10, "beam_size": 64, "num_hypotheses": 64, "early_stopping": "never"}, split=False)
-@example(options={"repetition_penalty": 1e6, "beam_size": 64, "length_penalty": 10, "min_length": 40}, split=True)
-@settings(SETTINGS, max_examples=60)
-def test_every_combination_is_finite_or_refused_over_the_wire(
-    client: jumok.Client, options: dict[str, Any], split: bool
+@settings(SETTINGS, max_examples=110)
+def test_every_combination_is_finite_or_refused(
+    translator: Translator, client: jumok.Client, options: dict[str, Any], split: bool, over_the_wire: bool
 ) -> None:
-    check(client.translate, options, split=split)
+    check(client.translate if over_the_wire else translator.translate, options, split=split)
 
 
 @pytest.mark.parametrize("length_penalty", ends(RANGES["length_penalty"]))

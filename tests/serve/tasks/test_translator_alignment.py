@@ -1,13 +1,12 @@
 """Alignment and attention of hypotheses, in process and through server and SDK, against the aligner graph."""
 
 import asyncio
-import hashlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
 import pytest
 
 import jumok
@@ -15,8 +14,10 @@ from jumok_proto.alignment_conversion import alignments_from_proto, alignments_t
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import ATTENTION_KINDS
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, LanguageNotFoundError, Translator
+from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import attention_query, hypothesis_attention, teacher_forcing
+from tests.support.models.hostile_bundles import edit_graph, edit_manifest
 from tests.support.models.variants import edited, without
 from tests.support.servers.in_process_server import serving
 
@@ -241,22 +242,19 @@ def test_too_many_weights_of_hypotheses_are_refused(
 
 
 def test_an_aligner_needs_cross_attention_alone_and_in_any_place(tiny_bundle: Path, tmp_path: Path) -> None:
-    def narrow(manifest: dict[str, Any]) -> None:
-        aligner = manifest["precisions"]["fp32"]["graphs"]["aligner"]
-        path = tmp_path / "narrow" / aligner["file"]
-        model = onnx.load(path, load_external_data=False)
-        encoder, cross = model.graph.output[1], model.graph.output[0]
-        del model.graph.output[:]
-        model.graph.output.extend([encoder, cross])
-        content = model.SerializeToString()
-        path.write_bytes(content)
-        manifest["files"][aligner["file"]] = {"size": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        aligner["outputs"] = [aligner["outputs"][1], aligner["outputs"][0]]
+    narrow = shutil.copytree(tiny_bundle, tmp_path / "narrow")
+    aligner = Bundle.open(narrow).variant("fp32").graphs["aligner"].file
 
-    narrowed = edited(tiny_bundle, tmp_path / "narrow", narrow)
+    def keep_two(outputs: Any) -> None:
+        cross, encoder, _ = outputs
+        del outputs[:]
+        outputs.extend([encoder, cross])
+
+    edit_graph(narrow, aligner, lambda graph: keep_two(graph.output))
+    edit_manifest(narrow, lambda fields: keep_two(fields["precisions"]["fp32"]["graphs"]["aligner"]["outputs"]))
     with (
         Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as whole,
-        Translator(narrowed, precision="fp32", replicas=1, threads=1) as narrow_one,
+        Translator(narrow, precision="fp32", replicas=1, threads=1) as narrow_one,
     ):
         expected, found = (one.translate(TEXTS, attention=True, max_length=5) for one in (whole, narrow_one))
     assert [answer.hypotheses for answer in found] == [answer.hypotheses for answer in expected]

@@ -1,6 +1,5 @@
 """Glossaries and parts that are copied, in process: over real graphs and tokenizers."""
 
-import random
 import re
 import threading
 from collections.abc import Iterator
@@ -16,7 +15,6 @@ from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.terms import MAX_TERM_WORK, MAX_TERMS, TermMatch, TermTokenizer
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
 from jumok_serve.tokenizers.input_processor import CHARACTERS_PER_TOKEN
-from tests.support.search_cases import EARLY_STOPPING
 
 GLOSSARY = Glossary({"dog": "Hund", "old woman": ["alte Frau", "Frau"], "park": "Straße", "a": "unschreibbar☃"})
 SOURCE_WORDS = "a the old dog woman runs in park two men and girl"
@@ -62,13 +60,10 @@ def test_texts_without_terms_are_as_before(translator: Translator) -> None:
     assert with_terms.hypotheses[0].terms == ()
 
 
-def test_a_term_that_cannot_be_written_is_reported(translator: Translator) -> None:
+def test_terms_that_cannot_be_written_are_reported(translator: Translator) -> None:
     hypothesis = translate(translator, "a dog", Terminology(GLOSSARY), max_length=12).hypotheses[0]
     assert [(term.source, term.satisfied) for term in hypothesis.terms] == [("a", False), ("dog", True)]
     assert hypothesis.terms[0].target_span is None
-
-
-def test_terms_that_are_longer_than_the_maximum_length_are_reported(translator: Translator) -> None:
     tokens = len(translator.tokenizer.encode_target("Hund"))
     hypothesis = translate(translator, TEXT, Terminology(GLOSSARY), max_length=tokens).hypotheses[0]
     assert len(hypothesis.token_ids) <= tokens
@@ -140,41 +135,6 @@ def test_long_terms_are_left_out_before_they_cost_memory(translator: Translator)
         ["A dog."], TranslationParameters(options=DecodingOptions(max_length=20), terms=Words((long, short)))
     ).collect()
     assert [term.satisfied for term in translation.hypotheses[0].terms] == [False, True]
-
-
-def test_batches_with_and_without_terms(translator: Translator) -> None:
-    """Each text gets the translation that it gets alone, and all terms appear."""
-    generator = random.Random(4)
-    words = TARGET_WORDS.split()
-    jobs = []
-    for number in range(60):
-        text = " ".join(generator.choices(SOURCE_WORDS.split(), k=number % 9 + 1))
-        terms = Words(tuple(generator.choices(words, k=number % 4)))
-        options = DecodingOptions(
-            beam_size=generator.choice([1, 4]), early_stopping=EARLY_STOPPING[number % 3], max_length=30
-        )
-        jobs.append((text, TranslationParameters(options=options, terms=terms if terms.words else None)))
-    alone = [translator.submit([text], parameters).collect()[0] for text, parameters in jobs]
-    pending = [translator.submit([text], parameters) for text, parameters in jobs]
-    for (_, parameters), expected, together in zip(jobs, alone, pending, strict=True):
-        (translation,) = together.collect()
-        assert translation.hypotheses[0].token_ids == expected.hypotheses[0].token_ids
-        assert all(term.satisfied for term in translation.hypotheses[0].terms)
-        assert len(translation.hypotheses[0].terms) == (len(parameters.terms.words) if parameters.terms else 0)  # type: ignore[attr-defined]
-
-
-def test_stable_texts_with_terms_grow(translator: Translator) -> None:
-    seen: list[str] = []
-    pending = translator.submit(
-        [TEXT],
-        TranslationParameters(options=DecodingOptions(beam_size=4, max_length=24), terms=Terminology(GLOSSARY)),
-        on_progress=lambda: seen.append("step"),
-    )
-    stable = [""]
-    while not all(future.done() for future in pending.futures):
-        stable += pending.stable_texts()
-    (translation,) = pending.collect()
-    assert all(translation.text.startswith(text) for text in stable)
 
 
 class Watched:
