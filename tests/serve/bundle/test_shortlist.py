@@ -19,13 +19,13 @@ from jumok_serve.runtime import sessions, step_selection
 from jumok_serve.runtime.decoders import Decoder, make_decoder
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.sessions import open_session
 from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
 from jumok_serve.runtime.step_selection import ShortlistColumns
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, SearchPlan
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support import command as commands
+from tests.support.calls import noted_calls
 from tests.support.hang import HANG_S
 from tests.support.models.stepping import logits_of
 from tests.support.models.variants import edited, multilingual, unconstrained
@@ -251,13 +251,7 @@ def test_a_prefix_is_followed_by_as_many_candidates_as_a_beam_has(
 
 
 def test_only_one_decoder_is_loaded(listed_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[str] = []
-
-    def noted(path: Path, *arguments: Any, **settings: Any) -> Any:
-        opened.append(path.stem)
-        return open_session(path, *arguments, **settings)
-
-    monkeypatch.setattr(sessions, "open_session", noted)
+    opened = noted_calls(monkeypatch, sessions, "open_session")
     bundle = Bundle.open(listed_bundle)
     for listed, names in (
         (False, {"encoder", "decoder", "sampler"}),
@@ -265,7 +259,7 @@ def test_only_one_decoder_is_loaded(listed_bundle: Path, monkeypatch: pytest.Mon
     ):
         opened.clear()
         graphs = Graphs(bundle, "int8", device=CPU, threads=1, listed=listed, native=False)
-        assert set(opened) == names
+        assert {path.stem for path, *_ in opened} == names
         assert ("projection.weight" in graphs.decoder_inputs) is listed
 
 

@@ -1,9 +1,8 @@
 """Batches step by step: empty slots, and steps that repeat the last one, change no result."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.state.slot_buffers import SlotBuffers
 from jumok_serve.search import FinishedHypothesis, SearchPlan
+from tests.support.calls import noted_calls
 from tests.support.models.native_operators import needs_library
 from tests.support.search_cases import make_options
 
@@ -87,16 +87,9 @@ def test_sentences_of_one_encoder_run_are_copied_at_once(listed_bundle: Path, mo
     first, second, third, fourth, *_ = sentences(1)
     batch.encode([third, first])
     batch.encode([second, fourth])
-    joins: list[int] = []
-    join = SlotBuffers.join
-
-    def noted(buffers: SlotBuffers, slots: Sequence[int], *others: Any) -> None:
-        joins.append(len(slots))
-        join(buffers, slots, *others)
-
-    monkeypatch.setattr(SlotBuffers, "join", noted)
+    joins = noted_calls(monkeypatch, SlotBuffers, "join")
     batch.join([first, second, third, fourth])
-    assert joins == [2, 2]
+    assert [len(slots) for _, slots, *_ in joins] == [2, 2]
     assert set(batch.sentences) == {first, second, third, fourth}
 
 
@@ -129,7 +122,7 @@ def test_repeated_steps_change_no_result(
         batch.step()
 
     expected = decoded(graphs, beam_size, anew)
-    runs, others = counted(monkeypatch, DecoderStep, "run"), counted(monkeypatch, Decoder, "step")
+    runs, others = noted_calls(monkeypatch, DecoderStep, "run"), noted_calls(monkeypatch, Decoder, "step")
     assert decoded(graphs, beam_size, Batch.step) == expected
     repeated = len(runs) - len(others)
     assert repeated > 5
@@ -140,18 +133,6 @@ def test_repeated_steps_change_no_result(
 
     assert decoded(graphs, beam_size, run) == expected
     assert len(runs) - len(others) > repeated + 5
-
-
-def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[None]:
-    """A list that grows with each call of a method."""
-    calls, method = list[None](), getattr(owner, name)
-
-    def call(*arguments: object) -> object:
-        calls.append(None)
-        return method(*arguments)
-
-    monkeypatch.setattr(owner, name, call)
-    return calls
 
 
 def test_a_run_of_steps_is_interrupted(tiny_bundle: Path) -> None:

@@ -31,6 +31,7 @@ from jumok_serve.runtime.state.slot_buffers import padded_length
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.tokenizers.input_processor import InputProcessor
+from tests.support.calls import noted_calls
 from tests.support.hang import HANG_S
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
@@ -193,23 +194,11 @@ def test_a_cancelled_sentence_never_leaves_the_queue_for_the_batch(tiny_bundle: 
         assert gate.rows == [1] * 4
 
 
-@pytest.fixture
-def encoded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Number of sentences of each encoder run."""
-    runs, encode = list[int](), Batch.encode
-
-    def noted(batch: Batch, sentences: Sequence[Sentence]) -> None:
-        runs.append(len(sentences))
-        encode(batch, sentences)
-
-    monkeypatch.setattr(Batch, "encode", noted)
-    return runs
-
-
 def test_a_sentence_cancelled_before_its_encoder_run_is_not_encoded(
-    translator: Translator, encoded: list[int], monkeypatch: pytest.MonkeyPatch
+    translator: Translator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun, cancelled, encode = threading.Event(), threading.Event(), Batch.encode
+    begun, cancelled = threading.Event(), threading.Event()
+    runs, encode = noted_calls(monkeypatch, Batch, "encode"), Batch.encode
 
     def hold(batch: Batch, sentences: Sequence[Sentence]) -> None:
         begun.set()
@@ -222,7 +211,7 @@ def test_a_sentence_cancelled_before_its_encoder_run_is_not_encoded(
     assert long.cancel()
     cancelled.set()
     assert short.result(PATIENCE_S)
-    assert encoded == [1]
+    assert [len(sentences) for _, sentences in runs] == [1]
     wait_until_idle(translator)
 
 
@@ -371,21 +360,21 @@ def test_numbers_are_checked(tiny_bundle: Path, name: str) -> None:
 
 
 def test_sentences_encoded_ahead_are_translated_as_if_alone(
-    translator: Translator, tiny_bundle: Path, encoded: list[int]
+    translator: Translator, tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts = [" ".join(TEXTS[: 1 + number % 2]) for number in range(4 * AHEAD_SHARE)]
     whole = translator.translate(texts, split_sentences=False, beam_size=2, max_length=6)
     longest = max(one.source_token_count for one in whole)
     with gated(tiny_bundle, max_batch_tokens=2 * padded_length(longest)) as (narrow, gate):
-        encoded.clear()
+        runs = noted_calls(monkeypatch, Batch, "encode")
         pending = narrow.submit(texts, TranslationParameters(options=DecodingOptions(beam_size=2, max_length=6)))
         gate.arrive()
-        assert sum(encoded) == 1 + (len(texts) - 1) // AHEAD_SHARE
+        assert sum(len(sentences) for _, sentences in runs) == 1 + (len(texts) - 1) // AHEAD_SHARE
         assert narrow.load().queued_requests == len(texts) - 1
         gate.open()
         assert [one.hypotheses for one in pending.collect()] == [one.hypotheses for one in whole]
         assert gate.rows[0] == 2
-        assert sum(encoded) == len(texts) > len(encoded)
+        assert sum(len(sentences) for _, sentences in runs) == len(texts) > len(runs)
 
 
 def test_cancelled_sentences_encoded_ahead_are_not_decoded(tiny_bundle: Path) -> None:

@@ -1,8 +1,8 @@
 """Futures are done once, tell everybody who asked, and wait no longer than they are let."""
 
 import threading
-from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError
+from collections.abc import Callable, Sequence
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -64,14 +64,13 @@ def test_callbacks_are_called_once_even_if_others_fail(future: Future[int], capl
     assert "ZeroDivisionError" in caplog.text
 
 
-def in_threads(works: Iterable[Callable[[], object]], meanwhile: Callable[[], object] = bool) -> None:
+def in_threads(works: Sequence[Callable[[], object]], meanwhile: Callable[[], object] = bool) -> None:
     """Run each in a thread of its own, and something else meanwhile."""
-    threads = [threading.Thread(target=work) for work in works]
-    for thread in threads:
-        thread.start()
-    meanwhile()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(len(works)) as pool:
+        pending = [pool.submit(work) for work in works]
+        meanwhile()
+        for one in pending:
+            one.result()
 
 
 def test_result_waits_with_a_bound(future: Future[int]) -> None:
@@ -91,7 +90,7 @@ def test_one_of_several_threads_completes_it(future: Future[int]) -> None:
         if future.set_result(number):
             won.append(number)
 
-    in_threads(partial(complete, number) for number in range(8))
+    in_threads([partial(complete, number) for number in range(8)])
     assert won == [future.result()]
 
 

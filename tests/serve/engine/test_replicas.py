@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -16,11 +15,10 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.replica import Replica
 from jumok_serve.engine.scheduling_policy import SchedulingPolicy
-from jumok_serve.engine.sentence import Sentence
+from jumok_serve.runtime import sessions as sessions_module
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import FEW_ROWS, Graphs
 from jumok_serve.runtime.loader import load_graphs
-from jumok_serve.runtime.sessions import Binding, session_options
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.translation import PendingTexts
 from tests.serve.engine.test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
@@ -31,6 +29,7 @@ from tests.serve.engine.test_invariance import (
     sentences,
     translated_together,
 )
+from tests.support.calls import noted_calls
 
 OPTIONS = DecodingOptions(beam_size=2, min_length=12, max_length=12)
 
@@ -92,21 +91,13 @@ def large(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_replica_asks_the_scheduler_only_if_sentences_come_or_go(
     tiny_bundle: Path, replicas: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[int] = []
-    take = SchedulingPolicy.take
-
-    def noted(policy: SchedulingPolicy, replica: int, now: float) -> list[Sentence]:
-        asked.append(replica)
-        return take(policy, replica, now)
-
+    asked = noted_calls(monkeypatch, SchedulingPolicy, "take")
     numbers = set()
     for length in (3, 30):
-        with monkeypatch.context() as patch:
-            patch.setattr(SchedulingPolicy, "take", noted)
-            asked.clear()
-            with Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=1) as translator:
-                translator.translate(TEXTS[0], beam_size=1, min_length=length, max_length=length)
-            numbers.add(len(asked))
+        asked.clear()
+        with Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=1) as translator:
+            translator.translate(TEXTS[0], beam_size=1, min_length=length, max_length=length)
+        numbers.add(len(asked))
     assert max(numbers) - min(numbers) <= 2 * replicas  # idle replicas wake at random
 
 
@@ -133,22 +124,15 @@ def test_several_replicas_give_the_results_of_one(
 def test_a_replica_keeps_small_emptied_batches_of_other_beam_sizes(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[int] = []
-    make = Batch.__init__
-
-    def noted(batch: Batch, graphs: Graphs, beam_size: int, pad: int) -> None:
-        made.append(beam_size)
-        make(batch, graphs, beam_size, pad)
-
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
-        monkeypatch.setattr(Batch, "__init__", noted)
+        made = noted_calls(monkeypatch, Batch, "__init__")
 
         def made_for(texts: list[str], *beam_sizes: int) -> list[int]:
             made.clear()
             for beam_size in beam_sizes:
                 translator.translate(texts, beam_size=beam_size)
                 wait_until_idle(translator)
-            return list(made)
+            return [beam_size for _, _, beam_size, _ in made]
 
         assert made_for(TEXTS[:1], 2, 3, 4, 2, 3, 4) == [2, 3, 4]
         assert made_for(TEXTS[:1], 6, 7) == [6, 7]  # in the place of the batch of size 2
@@ -278,16 +262,10 @@ def test_closing_without_draining_fails_the_sentences_of_all_replicas(translator
 def test_pools_have_workers_for_one_replica_alone_and_for_all(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, replicas: int, threads: int | None, made: list[int]
 ) -> None:
-    options: list[int] = []
-
-    def note(threads: int | None, *others: Any, **named: Any) -> Any:
-        options.append(threads or 0)
-        return session_options(threads, *others, **named)
-
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0, 1})
-    monkeypatch.setattr("jumok_serve.runtime.sessions.session_options", note)
+    options = noted_calls(monkeypatch, sessions_module, "session_options")
     Translator(tiny_bundle, precision="fp32", replicas=replicas, threads=threads).close()
-    assert options == made
+    assert [number or 0 for number, *_ in options] == made
 
 
 @pytest.mark.parametrize(
@@ -354,20 +332,13 @@ def test_replicas_of_a_small_model_share_one_session_and_divide_few_rows_too(
 def test_one_thread_decodes_few_rows_of_a_small_model(
     tiny_bundle: Path, precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    bound: dict[int, set[int]] = defaultdict(set)  # rows, by graphs
     with (
         Translator(tiny_bundle, precision=precision, replicas=1, threads=2) as translator,
         Translator(tiny_bundle, precision=precision, replicas=1, threads=1) as one,
     ):
         few = translator.graphs.few
         assert few is not None
-        bind_decoder = Graphs.bind_decoder
-
-        def noted(graphs: Graphs, rows: int) -> Binding:
-            bound[id(graphs)].add(rows)
-            return bind_decoder(graphs, rows)
-
-        monkeypatch.setattr(Graphs, "bind_decoder", noted)
+        bound = noted_calls(monkeypatch, Graphs, "bind_decoder")
         for beam_size in (1, 3, 5):
             for texts in (TEXTS[:1], TEXTS):
                 found, expected = (
@@ -375,8 +346,9 @@ def test_one_thread_decodes_few_rows_of_a_small_model(
                     for each in (translator, one)
                 )
                 assert found == expected
-        assert {1, 3} <= bound[id(few)] == {rows for rows in bound[id(translator.graphs)] if rows <= FEW_ROWS}
-        assert max(bound[id(translator.graphs)]) > FEW_ROWS
+        of_few, of_all = ({rows for graphs, rows in bound if graphs is one} for one in (few, translator.graphs))
+        assert {1, 3} <= of_few == {rows for rows in of_all if rows <= FEW_ROWS}
+        assert max(of_all) > FEW_ROWS
 
 
 @pytest.mark.usefixtures("large")

@@ -55,22 +55,23 @@ def test_occupancy_counts_rows_times_padded_source_for_each_beam_size() -> None:
 
 
 @pytest.mark.parametrize(
-    ("replicas", "beam_sizes", "expected"),
+    ("replicas", "beam_sizes", "expected", "alone"),
     [
-        (1, [1] * 5, [5]),
-        (2, [1] * 64, [32, 32]),
-        (2, [4] * 3, [1, 2]),
-        (2, [4, 1, 1, 1, 1], [1, 4]),
-        (3, [1] * 10, [3, 3, 4]),
-        (4, [2] * 2, [1, 1, 0, 0]),
-        (16, [1] * 17, [1] * 15 + [2]),
+        (1, [1] * 5, [5], 1),
+        (2, [1] * 64, [32, 32], 1),
+        (2, [4] * 3, [1, 2], 1),
+        (2, [4] * 6, [3, 3], 16),
+        (2, [4, 1, 1, 1, 1], [1, 4], 1),
+        (3, [1] * 10, [3, 3, 4], 1),
+        (4, [2] * 2, [1, 1, 0, 0], 1),
+        (16, [1] * 17, [1] * 15 + [2], 1),
     ],
 )
 def test_idle_replicas_share_waiting_sentences_evenly_in_order(
-    replicas: int, beam_sizes: list[int], expected: list[int]
+    replicas: int, beam_sizes: list[int], expected: list[int], alone: int
 ) -> None:
     sentences = [sentence(beam_size=beam_size) for beam_size in beam_sizes]
-    policy = waiting(sentences, replicas, max_alone_rows=1)
+    policy = waiting(sentences, replicas, max_alone_rows=alone)
     taken = [take(policy, replica) or [] for replica in range(sum(number > 0 for number in expected))]
     assert [len(one) for one in taken] == [number for number in expected if number]
     assert [one for part in taken for one in part] == sentences
@@ -93,11 +94,6 @@ def test_few_rows_go_to_the_working_replica_while_they_fit() -> None:
     assert take(policy, 0) == sentences[2:]
     assert not policy.runs_alone(0)
     assert not policy.runs_alone(1)
-
-
-def test_many_rows_are_shared() -> None:
-    policy = waiting([sentence(beam_size=4) for _ in range(6)], 2, max_alone_rows=16)
-    assert [len(take(policy, replica) or []) for replica in (0, 1)] == [3, 3]
 
 
 def test_a_replica_is_not_alone_while_others_will_take_waiting_sentences() -> None:

@@ -17,6 +17,7 @@ from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import teacher_forcing
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
+from tests.support.calls import noted_calls
 from tests.support.models.variants import edited, unconstrained
 
 START, EOS = 2, 3
@@ -80,27 +81,23 @@ def test_a_pair_does_not_depend_on_what_it_is_scored_with(
     translator: Translator, sentences: tuple[list[str], list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     together = translator.score(*sentences)
-    sizes = []
-    score = translator.graphs.score
-
-    def counted(pairs: Pairs) -> Any:
-        rows = len(pairs.source_ids)
-        sizes.append((rows, rows * (pairs.source_ids.shape[1] + pairs.target_ids.shape[1])))
-        return score(pairs)
-
-    monkeypatch.setattr(translator.graphs, "score", counted)
+    runs = noted_calls(monkeypatch, translator.graphs, "score")
     monkeypatch.setattr(teacher_forcing, "MAX_BATCH_TOKENS", 100)
     apart = translator.score(*sentences)
+    sizes = [
+        (len(pairs.source_ids), len(pairs.source_ids) * (pairs.source_ids.shape[1] + pairs.target_ids.shape[1]))
+        for (pairs,) in runs
+    ]
     assert sum(rows for rows, _ in sizes) == len(sentences[0])
     assert all(tokens <= 100 or rows == 1 for rows, tokens in sizes)
     assert max(rows for rows, _ in sizes) > 1
     for one, other in zip(together, apart, strict=True):
         assert one.token_ids == other.token_ids
         assert one.token_scores == pytest.approx(other.token_scores, abs=1e-5)
-    sizes.clear()
+    runs.clear()
     monkeypatch.setattr(teacher_forcing, "MAX_BATCH_LOGITS", 1)
     translator.score(*sentences)
-    assert {rows for rows, _ in sizes} == {1}
+    assert {len(pairs.source_ids) for (pairs,) in runs} == {1}
 
 
 def test_one_pair_gives_a_score_and_several_a_list(translator: Translator) -> None:

@@ -17,6 +17,7 @@ from jumok_serve import AttentionUnavailableError, InvalidArgumentError, Languag
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import attention_query, hypothesis_attention, teacher_forcing
+from tests.support.calls import noted_calls
 from tests.support.models.hostile_bundles import edit_graph, edit_manifest
 from tests.support.models.variants import edited, without
 from tests.support.servers.in_process_server import serving
@@ -212,18 +213,11 @@ def test_a_model_without_attention_says_so(tiny_bundle: Path, recurrent_bundle: 
 
 def test_batches_of_hypotheses_are_bounded(polyglot: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
     together = polyglot.translate(TEXTS, attention=True, beam_size=3, num_hypotheses=3, max_length=9)
-    rows: list[int] = []
-    align = polyglot.graphs.attention
-
-    def counted(kinds: Any, pairs: Pairs) -> Any:
-        rows.append(len(pairs.source_ids))
-        return align(kinds, pairs)
-
-    monkeypatch.setattr(polyglot.graphs, "attention", counted)
+    runs = noted_calls(monkeypatch, polyglot.graphs, "attention")
     monkeypatch.setattr(teacher_forcing, "MAX_BATCH_WEIGHTS", 2000)
     apart = polyglot.translate(TEXTS, attention=True, beam_size=3, num_hypotheses=3, max_length=9)
-    assert sum(rows) == 9
-    assert len(rows) > 2
+    assert sum(len(pairs.source_ids) for _, pairs in runs) == 9
+    assert len(runs) > 2
     for one, other in zip(together, apart, strict=True):
         for hypothesis, same in zip(one.hypotheses, other.hypotheses, strict=True):
             np.testing.assert_allclose(np.array(hypothesis.attention), np.array(same.attention), atol=1e-6)

@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, Translator
+from jumok_serve.tasks import hypothesis_attention
 from jumok_serve.tasks.unknown_words import aligned_words, replace_unknown, source_words
 from jumok_serve.tasks.word_alignment import token_places, words
 from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 from jumok_serve.tokenizers.word_list import WordListTokenizer
+from tests.support.calls import noted_calls
 from tests.support.growth import lines_run
 from tests.support.models.variants import edited, without
 
@@ -87,16 +89,10 @@ def test_words_of_tokens_take_work_in_proportion_to_the_text(token: str) -> None
 
 
 def test_hypotheses_of_a_text_read_it_once(translator: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = []
-
-    def counted(text: str, tokens: Sequence[str]) -> list[str]:
-        read.append(text)
-        return source_words(text, tokens)
-
-    monkeypatch.setattr("jumok_serve.tasks.hypothesis_attention.source_words", counted)
+    reads = noted_calls(monkeypatch, hypothesis_attention, "source_words")
     found = translator.translate([TEXT, "A dog runs."], beam_size=4, num_hypotheses=4, split_sentences=False, **WRITES)
     assert [len(one.hypotheses) for one in found] == [4, 4]
-    assert read == [TEXT, "A dog runs."]
+    assert [text for text, _ in reads] == [TEXT, "A dog runs."]
 
 
 def test_source_words_are_in_texts(translator: Translator) -> None:

@@ -4,6 +4,8 @@ import gc
 import threading
 import weakref
 from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,10 @@ from jumok_proto.errors import OverloadedError
 from jumok_proto.glossaries.stored import GlossaryEntries
 from jumok_serve.text.terms import Glossary, GlossaryStore, store
 from jumok_serve.text.terms.glossary_file import GlossaryFile
+from tests.support.calls import noted_calls
 
 ENTRIES = GlossaryEntries(tsv="dog\tHund\n")
+Reads = Callable[[], Counter[str]]
 SIZE = Glossary.from_tsv(ENTRIES.tsv).num_bytes
 
 
@@ -23,17 +27,10 @@ def stored(tmp_path: Path) -> GlossaryStore:
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def reads(monkeypatch: pytest.MonkeyPatch) -> Reads:
     """Number of reads by name of the glossary."""
-    counts = Counter[str]()
-    content = GlossaryFile.content
-
-    def counted(file: GlossaryFile, number: int) -> bytes:
-        counts[file.glossary.name] += 1
-        return content(file, number)
-
-    monkeypatch.setattr(GlossaryFile, "content", counted)
-    return counts
+    calls = noted_calls(monkeypatch, GlossaryFile, "content")
+    return lambda: Counter(file.glossary.name for file, _ in calls)
 
 
 def make(stored: GlossaryStore, owner: str, *names: str) -> None:
@@ -41,42 +38,36 @@ def make(stored: GlossaryStore, owner: str, *names: str) -> None:
         stored.create(owner, name, [ENTRIES])
 
 
-def test_calls_that_wait_for_one_glossary_read_it_once(stored: GlossaryStore, reads: Counter[str]) -> None:
+def test_calls_that_wait_for_one_glossary_read_it_once(stored: GlossaryStore, reads: Reads) -> None:
     make(stored, "", "pets")
     together = threading.Barrier(8)
-    found = list[Glossary]()
 
-    def call() -> None:
+    def call(_: int) -> Glossary:
         together.wait()
-        found.append(stored.terms("", "pets", "en", "de"))
+        return stored.terms("", "pets", "en", "de")
 
-    threads = [threading.Thread(target=call) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert reads == {"pets": 1}
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(call, range(8)))
+    assert reads() == {"pets": 1}
     assert len(set(map(id, found))) == 1
 
 
 def test_a_glossary_in_use_is_shared_although_it_is_not_kept(
-    stored: GlossaryStore, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
+    stored: GlossaryStore, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "MAX_KEPT_BYTES", SIZE)
     names = ["first", "second", "third"]
     make(stored, "", *names)
     used = [stored.terms("", name, "en", "de") for _ in range(5) for name in names]
     assert len(set(map(id, used))) == len(names)
-    assert reads == dict.fromkeys(names, 1)
+    assert reads() == dict.fromkeys(names, 1)
     used.clear()
     stored.terms("", "third", "en", "de")  # the only one that is kept
     stored.terms("", "first", "en", "de")
-    assert reads == {"first": 2, "second": 1, "third": 1}
+    assert reads() == {"first": 2, "second": 1, "third": 1}
 
 
-def test_glossaries_in_use_are_bounded(
-    stored: GlossaryStore, reads: Counter[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_glossaries_in_use_are_bounded(stored: GlossaryStore, reads: Reads, monkeypatch: pytest.MonkeyPatch) -> None:
     """One owner may have half; a call that is refused reads nothing."""
     monkeypatch.setattr(store, "MAX_LOADED_BYTES", 4 * SIZE)
     for owner in ("anna", "ben", "eva"):
@@ -87,7 +78,7 @@ def test_glossaries_in_use_are_bounded(
     used += [stored.terms("ben", name, "en", "de") for name in "12"]
     with pytest.raises(OverloadedError):
         stored.terms("eva", "1", "en", "de")
-    assert reads == {"1": 2, "2": 2}
+    assert reads() == {"1": 2, "2": 2}
     assert stored.terms("anna", "1", "en", "de") is used[0]
     del used[0]
     assert [match.targets for match in stored.terms("anna", "3", "en", "de").find("dog")] == [("Hund",)]

@@ -9,6 +9,7 @@ import pytest
 
 from jumok_serve.text.terms import Placeholders
 from jumok_serve.text.terms.glossary import KINDS, MAX_CHARACTERS, MAX_PATTERNS, Patterns
+from tests.support.calls import noted_calls
 
 ALPHABETS = (
     "a-",
@@ -83,18 +84,10 @@ def hostile_patterns() -> list[str]:
 @pytest.mark.parametrize("repeated", ["a-", "-", "a", "a- ", "\u2500_"])
 def test_each_part_of_a_text_is_looked_at_once(repeated: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many patterns almost match there: the reading of a text is counted, not its time."""
-    looked_at = 0
-    begun_at = Patterns._begun_at
-
-    def counted(patterns: Patterns, parts: Sequence[str]) -> list[int | None]:
-        nonlocal looked_at
-        looked_at += len(parts)
-        return begun_at(patterns, parts)
-
-    monkeypatch.setattr(Patterns, "_begun_at", counted)
+    looks = noted_calls(monkeypatch, Patterns, "_begun_at")
     text = repeated * 5000
     assert not any(Patterns(hostile_patterns()).find(text))
-    assert looked_at <= 1.5 * len(text)
+    assert sum(len(parts) for _, parts in looks) <= 1.5 * len(text)
 
 
 def test_the_beginning_of_a_text_is_enough_for_the_first_places() -> None:

@@ -5,8 +5,8 @@ import os
 import re
 import shutil
 import socket
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -283,11 +283,8 @@ def test_threads_make_a_name_once(stored: GlossaryStore) -> None:
         except InvalidArgumentError as error:
             refused.append(error)
 
-    threads = [threading.Thread(target=make, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(make, range(8)))
     assert len(refused) == 7
     assert len(stored.list("")) == 1
 
