@@ -1,13 +1,15 @@
-"""Reading of files: formats, encodings, and bytes that are no text."""
+"""Reading of files: formats, encodings, bytes that are no text, and plain text."""
 
 import codecs
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.files.document import ENDINGS, FORMATS, FileDocument
 from jumok_serve.text.files.pieces import Text
-from tests.support.files import read_file
+from tests.support.files import made, read_file, rewritten, texts
 
 
 def written(document: FileDocument) -> bytes:
@@ -53,3 +55,21 @@ def test_bytes_that_are_no_text(data: bytes, message: str) -> None:
     with pytest.raises(InvalidArgumentError, match=message) as error:
         read_file(data, "a.txt", "")
     assert error.value.field == "file"
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"])))
+@made
+def test_nothing_changes_without_a_change(content: str) -> None:
+    assert rewritten(content, "text") == content
+    kept = rewritten(content, "text", lambda _: "")
+    assert kept.count("\n") == content.count("\n")
+    assert [text.line for text in texts(content, "text")] == sorted({text.line for text in texts(content, "text")})
+
+
+def test_lines_are_texts() -> None:
+    content = "\n  A dog. It runs.\t\r\n***\n12\n\x0cTwo\u2028lines\n"
+    assert [(text.content, text.line) for text in texts(content, "text")] == [
+        ("A dog. It runs.", 2),
+        ("Two\u2028lines", 5),
+    ]
+    assert rewritten(content, "text", str.upper) == "\n  A DOG. IT RUNS.\t\r\n***\n12\n\x0cTWO\u2028LINES\n"

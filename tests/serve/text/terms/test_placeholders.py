@@ -1,13 +1,17 @@
-"""Parts of texts that are copied: kinds of placeholders, and patterns."""
+"""Parts of texts that are copied: kinds of placeholders, and patterns with stars in one pass over a text."""
 
-from collections.abc import Iterable
+import random
+import re
+from collections.abc import Iterable, Sequence
+from itertools import islice
 
 import pytest
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.tasks.terms import MAX_TERMS
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
-from jumok_serve.text.terms.glossary import KINDS, MAX_MATCH
+from jumok_serve.text.terms.glossary import KINDS, MAX_CHARACTERS, MAX_MATCH, MAX_PATTERNS, Patterns
+from tests.support.calls import noted_calls
 
 
 def found(placeholders: Placeholders, text: str) -> list[str]:
@@ -92,3 +96,95 @@ def test_placeholders_come_before_entries() -> None:
     terminology = Terminology(Placeholders(("braces",)), Glossary({"name": "Name", "user": "Nutzer"}))
     assert [match.targets for match in terminology.find("name {name} user")] == [("Name",), ("{name}",), ("Nutzer",)]
     assert Terminology().find("name") == []
+
+
+ALPHABETS = (
+    "a-",
+    "ab-*",
+    "ab_ .*",
+    "a\u00e9\u0301\u0e01\u0e31\u4e2d\u0663-* ",
+    "a{}%$(d)0.*",
+    "@aw.-:/htp",
+    "\u2500\U0001f600a*",
+)
+
+
+def expected_places(kinds: Sequence[str], patterns: Sequence[str], text: str) -> list[tuple[int, int]]:
+    """Find places as one regular expression of all patterns, then kinds, does."""
+
+    def expression(pattern: str) -> str:
+        stars = r"\w++".join(map(re.escape, re.split(r"\*+", pattern)))
+        before = r"(?<!\w)" if re.match(r"[\w*]", pattern) else ""
+        return before + stars + (r"(?!\w)" if re.search(r"[\w*]\Z", pattern) else "")
+
+    parts = [*map(expression, patterns), *(KINDS[kind] for kind in KINDS if kind in kinds)]
+    return [found.span() for found in re.finditer("|".join(f"(?:{part})" for part in parts), text)]
+
+
+def random_text(rng: random.Random, alphabet: str, length: int) -> str:
+    return "".join(rng.choice(alphabet) for _ in range(length))
+
+
+@pytest.mark.parametrize("alphabet", ALPHABETS)
+def test_equals_a_regular_expression(alphabet: str) -> None:
+    """Over patterns that overlap each other, themselves and kinds."""
+    rng = random.Random(alphabet)
+    found = 0
+    for _ in range(1500):
+        drawn = [random_text(rng, f"{alphabet}*", rng.randint(1, 8)) for _ in range(rng.randint(1, 6))]
+        patterns = [pattern for pattern in drawn if pattern.strip("* ")]
+        kinds = [kind for kind in KINDS if patterns == [] or rng.random() < 0.3]
+        text = random_text(rng, alphabet, rng.randint(0, 60))
+        text += rng.choice(["", "http://a.b", "{a} %d @a", "a@b.c"])
+        expected = expected_places(kinds, patterns, text)
+        assert [(one.first, one.after) for one in Placeholders(kinds, patterns).find(text)] == expected
+        found += len(expected)
+    assert found > 500
+
+
+@pytest.mark.parametrize("length", [1000, 1024, 1025, 3000])
+def test_equals_a_regular_expression_over_long_texts(length: int) -> None:
+    """With patterns and parts that lie across the pieces in which a text is looked at."""
+    rng = random.Random(length)
+    patterns = ["-".join("a" * 100) + "-b*", "*-" * 100, "b--", "ab*.*"]
+    text = "".join(rng.choice(["a-", "a-" * 101, "bc", "-", ".", "abc.d", "\u2014"]) for _ in range(length))
+    expected = expected_places((), patterns, text)
+    assert [(one.first, one.after) for one in Placeholders(patterns=patterns).find(text)] == expected
+    assert len(expected) > 50
+
+
+@pytest.mark.parametrize("before", [2**14 - 3, 2**14 - 1, 2**14, 2**15 - 2])
+def test_a_kind_is_found_across_the_pieces_of_a_text(before: int) -> None:
+    text = " " * before + "http://example.org/" + "a" * 1990 + "." + " {name}"
+    found = [(one.first, one.after) for one in Placeholders(tuple(KINDS)).find(text)]
+    assert found == expected_places(tuple(KINDS), (), text)
+    assert len(found) == 2
+
+
+def hostile_patterns() -> list[str]:
+    """Return as many patterns as are possible, as long as possible, which almost match everywhere."""
+    return [f"{'*-' * 120}x{number:02x}" for number in range(MAX_PATTERNS // 2)] + [
+        f"{'-' * (MAX_CHARACTERS - 2)}{number:02x}" for number in range(MAX_PATTERNS // 2)
+    ]
+
+
+@pytest.mark.parametrize("repeated", ["a-", "-", "a", "a- ", "\u2500_"])
+def test_each_part_of_a_text_is_looked_at_once(repeated: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many patterns almost match there: the reading of a text is counted, not its time."""
+    looks = noted_calls(monkeypatch, Patterns, "_begun_at")
+    text = repeated * 5000
+    assert not any(Patterns(hostile_patterns()).find(text))
+    assert sum(len(parts) for _, parts in looks) <= 1.5 * len(text)
+
+
+def test_the_beginning_of_a_text_is_enough_for_the_first_places() -> None:
+    places = Patterns(["a"]).find("a " * 50_000)
+    assert list(islice(places, 3)) == [(0, 1), (2, 3), (4, 5)]
+
+
+def test_memory_is_counted() -> None:
+    """Different characters in all patterns take the most."""
+    alike = Placeholders(patterns=["-" * MAX_CHARACTERS] * MAX_PATTERNS)
+    different = Placeholders(patterns=["".join(map(chr, range(0x2500, 0x2600)))] * MAX_PATTERNS)
+    assert 2**20 > different.num_bytes > 2**18 > alike.num_bytes
+    assert Placeholders(("url",)).num_bytes == 0
