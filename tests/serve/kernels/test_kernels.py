@@ -207,11 +207,12 @@ def test_rows_with_nan(width: int) -> None:
 @pytest.mark.parametrize("width", [16, 37, 512])
 def test_embedding(width: int, in_int8: bool) -> None:
     random = np.random.default_rng(width)
-    table, scales = (30 * random.normal(size=(50, width))).astype(np.float32), np.ones(50, np.float32)
-    name, inputs = "FloatEmbedding", {"table": table}
+    table: NDArray[Any] = (30 * random.normal(size=(50, width))).astype(np.float32)
+    scales = np.ones(50, np.float32)
+    name, inputs = "FloatEmbedding", Arrays(table=table)
     if in_int8:
         scales, table = random.uniform(0.001, 0.1, 50).astype(np.float32), table.astype(np.int8)
-        name, inputs = "Int8Embedding", {"table": table, "scales": scales}
+        name, inputs = "Int8Embedding", Arrays(table=table, scales=scales)
     for shape in ((1,), (3, 4), (2, 300), (12,)):
         tokens = random.integers(0, 50, shape)
         inputs["tokens"] = tokens

@@ -281,6 +281,15 @@ def entries(*shape: int, value: tuple[int, ...] = (), dtype: Any = np.float32) -
     return {"key": np.zeros(shape, dtype), "value": np.zeros(value or shape, dtype), "places": None}
 
 
+WRONG_EMBEDDINGS: list[tuple[str, list[Arrays]]] = [
+    ("a token id is outside of the vocabulary", [{"tokens": np.full((2, 3), one)} for one in (-1, 9)]),
+    (
+        "or a position outside of the table of positions",
+        [{"positions": np.full((2, 3), one)} for one in (-1, 5)],
+    ),
+    (POSITIONS, [{"places": floats(5, 3)}, {"positions": np.zeros((1, 3), np.int64)}]),
+    (GROUPS, [{"grouped": floats(0, 1)}, {"grouped": floats(5, 1)}]),
+]
 REFUSED: list[tuple[str, str, list[Arrays]]] = [
     (
         "ThreeProducts",
@@ -325,15 +334,7 @@ REFUSED: list[tuple[str, str, list[Arrays]]] = [
     *(
         (operator, message, changes)
         for operator in ("Int8Embedding", "FloatEmbedding")
-        for message, changes in (
-            ("a token id is outside of the vocabulary", [{"tokens": np.full((2, 3), one)} for one in (-1, 9)]),
-            (
-                "or a position outside of the table of positions",
-                [{"positions": np.full((2, 3), one)} for one in (-1, 5)],
-            ),
-            (POSITIONS, [{"places": floats(5, 3)}, {"positions": np.zeros((1, 3), np.int64)}]),
-            (GROUPS, [{"grouped": floats(0, 1)}, {"grouped": floats(5, 1)}]),
-        )
+        for message, changes in WRONG_EMBEDDINGS
     ),
     ("Int8Embedding", "rows, scales and tokens do not fit each other", [{"scales": floats(8)}]),
     (

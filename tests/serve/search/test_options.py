@@ -294,8 +294,9 @@ def test_a_prefix_shortens_the_maximum_length() -> None:
         assert resolve(options, max_target_length=20, prefix=(5,) * 15).max_length == 5
     prefixed = "must be at most 5 with this model after a target prefix of 15 tokens, got 6"
     for name in ("max_length", "min_length"):
+        asked: dict[str, Any] = {name: 6}
         with pytest.raises(InvalidArgumentError, match=f"{name} {prefixed}") as caught:
-            resolve(DecodingOptions(**{name: 6}), max_target_length=20, prefix=(5,) * 15)
+            resolve(DecodingOptions(**asked), max_target_length=20, prefix=(5,) * 15)
         assert caught.value.field == f"options.{name}"
     with pytest.raises(InvalidArgumentError, match="has 20 tokens, and the model writes at most 20: there") as caught:
         resolve(DecodingOptions(), max_target_length=20, prefix=(5,) * 20)

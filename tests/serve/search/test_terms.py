@@ -3,7 +3,6 @@
 import gc
 import itertools
 import math
-import tracemalloc
 import weakref
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -17,6 +16,7 @@ from jumok_serve.search import SearchPlan, Terms, TermSpan, options_with_terms
 from jumok_serve.search.options import Sampling
 from jumok_serve.search.term_outcomes import OutcomeTable
 from jumok_serve.search.terms import TermAutomaton, reachable_terms, read_terms
+from tests.support.memory import traced
 from tests.support.reference_terms import follow, missing_terms, state_after
 from tests.support.search_cases import make_options
 
@@ -296,14 +296,11 @@ def test_few_outcomes_are_kept_of_terms_with_many_tokens() -> None:
     table = OutcomeTable(automaton)
     columns = table.columns_of(np.arange(5))
     states, sizes = [automaton.start], []
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         for token in range(600):
             states.append(automaton.next(states[-1], token))
             table.of(states[-1:], np.zeros(5, np.int64), columns)
-            sizes.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
+            sizes.append(memory()[0])
     assert len(set(states)) > 500
     assert max(sizes) < 1.2 * max(sizes[:300])
     found = table.of([automaton.start], np.zeros(5, np.int64), columns)

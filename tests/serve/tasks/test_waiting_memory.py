@@ -1,7 +1,6 @@
 """Memory of waiting texts: within the estimate that bounds the queue, and given back."""
 
 import gc
-import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -19,6 +18,7 @@ from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.parameters import TranslationParameters
 from jumok_serve.tasks.translation import submit_texts
 from jumok_serve.translator import Translator
+from tests.support.memory import traced
 
 TEXTS = 256
 HEAVY: list[dict[str, Any]] = [
@@ -65,11 +65,10 @@ def test_a_waiting_text_takes_at_most_its_estimate_and_gives_it_back(
     for pending in [submit(model, engine, 1, prefix, options) for _ in range(2)]:  # fills caches of options and tokens
         pending.cancel()
     gc.collect()
-    tracemalloc.start()
-    try:
-        before = tracemalloc.get_traced_memory()[0]
+    with traced() as memory:
+        before = memory()[0]
         pending = submit(model, engine, TEXTS, prefix, options)
-        taken = tracemalloc.get_traced_memory()[0] - before
+        taken = memory()[0] - before
         tokens = sum(len(job.source.token_ids) + len(job.prompt) for job in pending.jobs)
         assert TEXTS * SENTENCE_BYTES / 4 < taken < TEXTS * SENTENCE_BYTES + tokens * TOKEN_BYTES
         pending.cancel()
@@ -77,9 +76,7 @@ def test_a_waiting_text_takes_at_most_its_estimate_and_gives_it_back(
         assert engine.take() == 1
         del pending, last
         gc.collect()
-        assert tracemalloc.get_traced_memory()[0] - before < taken / 10
-    finally:
-        tracemalloc.stop()
+        assert memory()[0] - before < taken / 10
 
 
 def test_the_queue_is_bounded_in_bytes(model: TaskModel) -> None:

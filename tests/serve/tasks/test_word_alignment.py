@@ -1,7 +1,5 @@
 """Alignment of words by attention, and the text that tokens spell."""
 
-import tracemalloc
-
 import numpy as np
 import pytest
 
@@ -9,6 +7,7 @@ from jumok_proto.errors import DeadlineExceededError
 from jumok_serve.tasks.parameters import Deadline
 from jumok_serve.tasks.word_alignment import MAX_WORDS, Place, TokenAlignment, align_words, token_places, words
 from tests.support.growth import calls_made, lines_run
+from tests.support.memory import traced
 
 
 def test_words_and_signs_are_apart() -> None:
@@ -74,12 +73,9 @@ def test_a_batch_is_not_aligned_after_the_deadline() -> None:
 def peak_bytes(source: str, target: str, places: list[Place]) -> int:
     """Return the most memory that aligning two texts takes; both have the same tokens."""
     sentence = TokenAlignment(np.full((len(places),) * 2, 1 / len(places), np.float32), source, places, target, places)
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         align_words([sentence])
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
+        return memory()[1]
 
 
 def test_a_truncated_text_takes_the_memory_of_what_is_read() -> None:

@@ -2,7 +2,6 @@
 
 import codecs
 import re
-import tracemalloc
 
 import pytest
 
@@ -11,6 +10,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.files.document import FORMATS, KEPT_BYTES, MAX_KEPT, READ_BYTES, FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Text
 from tests.support.files import read_file
+from tests.support.memory import traced
 
 CUE = "00:00:01,000 --> 00:00:02,000\n"
 WIDE = "\U0001f642"
@@ -67,15 +67,12 @@ def test_memory_of_a_file_is_below_its_bound(name: str, content: str) -> None:
 
 def peak_of(content: str, name: str) -> int:
     """Most bytes while a file's pieces are made and written, with its characters, and a list of the pieces."""
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         whole = (content + " ")[:-1]
         for piece in FORMATS[name].pieces(whole):
             if isinstance(piece, Text) and len(piece.content) <= MAX_CHARACTERS:
                 piece.write(piece.written)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        _, peak = memory()
     return peak
 
 
@@ -141,12 +138,9 @@ def test_the_bytes_of_a_file_are_freed_once_they_are_read(encoding: str) -> None
 )
 def test_memory_of_kept_pieces(name: str, content: str) -> None:
     data = content.encode()
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         document = read_file(data, "", name)
-        kept, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        kept, _ = memory()
     assert document.few is not None
     assert len(document.few) > 0.8 * MAX_KEPT
     assert kept < KEPT_BYTES

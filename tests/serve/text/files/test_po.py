@@ -1,7 +1,6 @@
 """PO files: empty and fuzzy translations are made, plural forms too; all else stays."""
 
 import re
-import tracemalloc
 
 import pytest
 from hypothesis import given
@@ -12,6 +11,7 @@ from jumok_serve.text.files.pieces import MAX_READ
 from jumok_serve.text.files.po import po_pieces
 from tests.support.files import made, rewritten, texts
 from tests.support.growth import calls_made
+from tests.support.memory import traced
 
 HEADER = (
     'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
@@ -201,12 +201,9 @@ def test_all_plural_forms_share_the_work_and_the_memory_of_their_source(letter: 
 
     def peak(forms: int) -> int:
         content = file(forms)
-        tracemalloc.start()
-        try:
+        with traced() as memory:
             kept = list(po_pieces(content))
-            _, most = tracemalloc.get_traced_memory()
-        finally:
-            tracemalloc.stop()
+            _, most = memory()
         assert len(kept) == 3 * forms + 3
         return most
 

@@ -1,7 +1,6 @@
 """Intervals of spans over a translation, compared with all possible ones."""
 
 import itertools
-import tracemalloc
 from collections.abc import Iterator, Sequence
 
 import pytest
@@ -12,6 +11,7 @@ from jumok_serve.tasks.word_alignment import words
 from jumok_serve.text.markup.parser import Span
 from jumok_serve.text.markup.transfer import MAX_CELLS, Word, best_intervals, transfer, write_spans
 from tests.support.growth import lines_run
+from tests.support.memory import traced
 
 GAINS = st.floats(-1, 1, width=16)
 
@@ -88,12 +88,9 @@ def test_work_for_one_sentence_is_bounded(monkeypatch: pytest.MonkeyPatch, shape
         spans, text = one_sentence(shape, size)
         of_source = words(text)
         placed = [Word(*place, 0) for place in of_source[: int(kept * len(of_source))]]
-        tracemalloc.start()
-        try:
+        with traced() as memory:
             transfer(spans, text, placed, [(0, len(text))])
-            peak = tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
+            peak = memory()[1]
         return lines_run(lambda: transfer(spans, text, placed, [(0, len(text))])), peak
 
     (lines, peak), (most_lines, most_peak) = most(2000), most(8000)

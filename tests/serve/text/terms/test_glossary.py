@@ -2,7 +2,6 @@
 
 import itertools
 import random
-import tracemalloc
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
 
@@ -16,6 +15,7 @@ from jumok_serve.text.terms import Glossary
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
 from jumok_serve.text.terms.glossary import words as split
 from tests.support.growth import lines_run
+from tests.support.memory import traced
 
 GLOSSARY = Glossary(
     {
@@ -150,12 +150,9 @@ def test_memory_is_that_of_the_texts() -> None:
     words = Glossary({f"{'a ' * 120}{number}": "x" for number in range(1000)})
     wide = Glossary({f"\U0001f600{number}": [f"\U0001f600{target}" for target in range(8)] for number in range(1000)})
     for glossary in (words, wide, Glossary({})):
-        tracemalloc.start()
-        try:
+        with traced() as memory:
             copy = Glossary(dict(zip(glossary._sources, (one.split("\t") for one in glossary._targets), strict=True)))
-            taken = tracemalloc.get_traced_memory()[0]
-        finally:
-            tracemalloc.stop()
+            taken = memory()[0]
         assert copy.num_bytes == glossary.num_bytes
         assert taken < 1.2 * glossary.num_bytes + 4096
     assert words.num_bytes < 400_000
