@@ -49,15 +49,11 @@ def test_bytes_of_a_precision_are_its_graphs_and_weights(bundle: Bundle) -> None
     assert f"{on_disk:,}" in row(describe(bundle), "fp32", f"{on_disk:,}")
 
 
-def test_lines_fit_the_terminal_and_end_without_space(bundle: Bundle) -> None:
+def test_lines_fit_the_terminal_and_numbers_are_aligned(bundle: Bundle) -> None:
     lines = describe(bundle).splitlines()
     path = str(bundle.path)
     assert all(len(line) <= 100 for line in lines if path not in line)
     assert all(line == line.rstrip() for line in lines)
-
-
-def test_numbers_are_aligned(bundle: Bundle) -> None:
-    lines = describe(bundle).splitlines()
     heading = lines.index("Verification") + 1
     cells = ("cases", "40", "1,200")
     ends = {line.index(cell) + len(cell) for line, cell in zip(lines[heading:], cells, strict=False)}

@@ -1,8 +1,6 @@
 """Native operators decode what the plain graphs decode: the same tokens, by greedy search, beams and at random."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,16 +8,13 @@ import pytest
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.errors import BundleError
-from jumok_serve.native import library
 from jumok_serve.runtime import graphs as graphs_module
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE
 from jumok_serve.runtime.graphs import Graphs
 from tests.serve.runtime.test_device_slots import START, decoded, random_sources
+from tests.support.models.native_operators import needs_library
 from tests.support.models.stepping import logits_of
-from tests.support.models.variants import edited
-
-needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
-
+from tests.support.models.variants import edited, without
 
 SEARCHES = ((1, False), (4, False), (3, True))
 """Greedy search, beams, and sampling."""
@@ -105,17 +100,9 @@ def test_plain_graphs_decode_without_the_library_and_on_devices(
         assert {spec.dtype for spec in (*graphs.memory_specs, *graphs.state_specs)} == {"float32"}
 
 
-def without_in_int8(*names: str) -> Callable[[dict[str, Any]], None]:
-    def edit(manifest: dict[str, Any]) -> None:
-        for name in names:
-            del manifest["precisions"]["int8"]["graphs"][name]
-
-    return edit
-
-
 @needs_library
 def test_a_bundle_without_native_graphs_decodes_with_plain_ones(tiny_bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(BundleError, match=r"graph 'decoder_native' is missing; native operators need decoder_native"):
-        Bundle.open(edited(tiny_bundle, tmp_path / "half", without_in_int8("decoder_native")))
-    path = edited(tiny_bundle, tmp_path / "none", without_in_int8("encoder_native", "decoder_native"))
+        Bundle.open(edited(tiny_bundle, tmp_path / "half", without("decoder_native")))
+    path = edited(tiny_bundle, tmp_path / "none", without("encoder_native", "decoder_native"))
     assert not Graphs(Bundle.open(path), "int8", device=CPU, threads=1).native

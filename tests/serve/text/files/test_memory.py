@@ -202,9 +202,3 @@ LINES = f"12\n{CUE}A line that <i>actors</i> say,\nand another line.\n\n"
 )
 def test_large_files_of_ordinary_density_are_accepted(name: str, content: str, size: int) -> None:
     assert needed_memory((content * (size // len(content))).encode(), "", name) < 210 * 2**20
-
-
-def test_pieces_of_plain_text() -> None:
-    pieces = list(FORMATS["text"].pieces("a\n\n b"))
-    assert "".join(piece.written if isinstance(piece, Text) else piece for piece in pieces) == "a\n\n b"
-    assert [(piece.content, piece.line) for piece in pieces if isinstance(piece, Text)] == [("a", 1), ("b", 3)]
