@@ -50,12 +50,6 @@ def test_whole_bundle_opens(toy_bundle: Path) -> None:
     }
 
 
-def test_unknown_precision_is_refused_by_name(toy_bundle: Path) -> None:
-    bundle = Bundle.open(toy_bundle)
-    with pytest.raises(BundleError, match="has no precision 'fp16'; it has fp32"):
-        bundle.variant("fp16")
-
-
 def test_missing_folder_and_missing_manifest(tmp_path: Path) -> None:
     assert problems_of(tmp_path / "nowhere") == ("no such folder",)
     assert problems_of(tmp_path) == ("manifest.json is missing; is this a bundle?",)

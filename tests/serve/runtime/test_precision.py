@@ -21,15 +21,18 @@ def with_agreement(manifest: Manifest, share: float | None) -> Manifest:
 
 
 @pytest.mark.parametrize(
-    ("share", "precision"),
-    [(None, "int8"), (1.0, "int8"), (0.98, "int8"), (0.979, "fp32")],
+    ("share", "only", "precision"),
+    [(None, False, "int8"), (1.0, False, "int8"), (0.98, False, "int8"), (0.979, False, "fp32"), (0.5, True, "int8")],
 )
 def test_int8_is_taken_unless_it_is_known_to_agree_badly(
-    share: float | None, precision: str, tiny_bundle: Path
+    share: float | None, only: bool, precision: str, tiny_bundle: Path
 ) -> None:
+    """Or there is nothing else."""
     manifest = with_agreement(Bundle.open(tiny_bundle).manifest, share)
+    if only:
+        manifest = manifest.model_copy(update={"precisions": {"int8": manifest.precisions["int8"]}})
     assert automatic_precision(manifest, "cpu") == precision
-    assert automatic_precision(manifest, "cuda") == "fp32"
+    assert automatic_precision(manifest, "cuda") == ("int8" if only else "fp32")
 
 
 def test_random_tokens_are_judged_less_severely() -> None:
@@ -62,12 +65,6 @@ def test_the_reason_to_leave_int8_is_said(tiny_bundle: Path, caplog: pytest.LogC
     assert automatic_precision(manifest.model_copy(update={"agreement": {"int8": short}}), "cpu") == "fp32"
     said = "int8 agrees with fp32 only in 99.0 % of 100 tokens and in 90.0 % of 20 translations (calibration texts)"
     assert said in caplog.text
-
-
-def test_int8_is_taken_if_there_is_nothing_else(tiny_bundle: Path) -> None:
-    manifest = with_agreement(Bundle.open(tiny_bundle).manifest, 0.5)
-    only = manifest.model_copy(update={"precisions": {"int8": manifest.precisions["int8"]}})
-    assert automatic_precision(only, "cpu") == "int8"
 
 
 def test_the_precision_of_the_imported_weights_is_taken_however_fp32_rounds(tiny_bundle: Path) -> None:

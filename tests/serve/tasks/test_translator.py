@@ -287,7 +287,7 @@ def test_missing_graphs_are_refused(tiny_bundle: Path, tmp_path: Path) -> None:
 
 
 def test_a_bundle_without_the_precision(tiny_bundle: Path) -> None:
-    with pytest.raises(BundleError, match="has no precision 'fp16'"):
+    with pytest.raises(BundleError, match="has no precision 'fp16'; it has fp32, int8"):
         Translator(tiny_bundle, precision="fp16")
 
 
