@@ -15,7 +15,6 @@ from jumok_proto.results import FinishReason
 from jumok_serve import (
     DeadlineExceededError,
     DecodingOptions,
-    InvalidArgumentError,
     OverloadedError,
     Translator,
 )
@@ -33,6 +32,7 @@ from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.tokenizers.input_processor import InputProcessor
 from tests.support.calls import noted_calls
 from tests.support.hang import HANG_S
+from tests.support.refusals import refused
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
@@ -268,9 +268,8 @@ def test_a_request_that_never_fits_is_an_invalid_argument(
 ) -> None:
     with gated(tiny_bundle, **limits) as (translator, gate):
         gate.open()
-        with pytest.raises(InvalidArgumentError, match=message) as refused:
+        with refused("contents", message):
             translator.translate(texts)
-        assert refused.value.field == "contents"
         assert translator.load() == IDLE
         assert translator.translate("a").model == translator.name
 
@@ -281,9 +280,9 @@ def test_a_full_queue_refuses_all_texts_of_a_request(tiny_bundle: Path) -> None:
         gate.arrive()
         waiting = submit(translator, TEXTS[1:], 3)
         assert not translator.is_full()
-        with pytest.raises(OverloadedError, match="holds 3 of at most 4 sentences: no room for 2 more") as refused:
+        with pytest.raises(OverloadedError, match="holds 3 of at most 4 sentences: no room for 2 more") as full:
             submit(translator, TEXTS[:2], 3)
-        assert refused.value.retry_after_s == 1.0
+        assert full.value.retry_after_s == 1.0
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(InputProcessor, "sources", None)  # refused before anything is tokenized
             with pytest.raises(OverloadedError):

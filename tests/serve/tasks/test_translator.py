@@ -26,6 +26,7 @@ from jumok_serve.tasks.parameters import TranslationParameters
 from tests.support.models.stepping import logits_of
 from tests.support.models.variants import edited, without
 from tests.support.reference_search import reference_search
+from tests.support.refusals import refused
 
 TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman reads a book in the park."]
 
@@ -114,11 +115,8 @@ def test_unseen_text_is_translated(translator: Translator, text: str) -> None:
 def test_a_text_over_the_limit_is_refused_or_truncated(translator: Translator) -> None:
     longest = translator.manifest.limits.max_source_length
     text = "dog " * (2 * longest)
-    with pytest.raises(
-        InvalidArgumentError, match=f"special ones included, and the model reads at most {longest}: split it"
-    ) as refused:  # and EOS
+    with refused("contents[1]", f"special ones included, and the model reads at most {longest}: split it"):
         translator.translate(["A dog.", text], split_sentences=False)
-    assert refused.value.field == "contents[1]"
     truncated = translator.translate(text, truncate=True, max_length=4)
     assert truncated.source_truncated
     assert truncated.source_token_count == longest
@@ -170,9 +168,8 @@ def test_unordered_texts_are_refused(translator: Translator, texts: Any) -> None
         lambda: translator.align(texts),
     ]
     for call in calls:
-        with pytest.raises(InvalidArgumentError, match="texts must be a str, or a sequence of them") as refused:
+        with refused("contents", "texts must be a str, or a sequence of them"):
             call()
-        assert refused.value.field == "contents"
 
 
 def test_messages_name_parameters_and_field_the_request(translator: Translator) -> None:
@@ -181,9 +178,8 @@ def test_messages_name_parameters_and_field_the_request(translator: Translator) 
         (lambda: translator.align("a", source_language=3), "source_language must", "source_language_code"),  # type: ignore[call-overload]
     ]
     for call, message, field in calls:
-        with pytest.raises(InvalidArgumentError, match=f"^{re.escape(message)}") as refused:
+        with refused(field, f"^{re.escape(message)}"):
             call()
-        assert refused.value.field == field
 
 
 def test_a_str_is_not_submitted_letter_by_letter(translator: Translator) -> None:
@@ -224,9 +220,8 @@ def test_a_str_is_not_submitted_letter_by_letter(translator: Translator) -> None
 def test_what_does_not_fit_is_refused_by_field(
     translator: Translator, texts: Any, asked: dict[str, Any], message: str, field: str
 ) -> None:
-    with pytest.raises(InvalidArgumentError, match=message) as caught:
+    with refused(field, message):
         translator.translate(texts, **asked)
-    assert caught.value.field == field
 
 
 def test_the_longest_source_and_target(translator: Translator) -> None:

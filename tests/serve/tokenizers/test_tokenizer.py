@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 import tokenizers
 
-from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.tokenizers.input_processor import check_text
 from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 from jumok_serve.tokenizers.tokenizer import load_tokenizer
 from jumok_serve.tokenizers.tokenizer_json import MAX_LOCKED, TokenizerJson
+from tests.support.refusals import refused
 
 PAD, UNK, START, EOS = range(4)
 SEEN = "a little girl is standing on a blue ladder ."
@@ -239,9 +239,8 @@ def test_threads_share_a_tokenizer(tokenizer: SentencePieceTokenizer) -> None:
     ],
 )
 def test_unusable_texts_are_named_with_their_place(text: Any, message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message) as caught:
+    with refused("contents[3]", message):
         check_text(text, "contents[3]")
-    assert caught.value.field == "contents[3]"
 
 
 @pytest.mark.parametrize("text", ["", " ", "😀", "\x01", "\U0010ffff", "\ufffd"])

@@ -16,6 +16,7 @@ from jumok_serve.text.terms.glossary import MAX_ENTRIES
 from jumok_serve.text.terms.glossary import words as split
 from tests.support.growth import lines_run
 from tests.support.memory import traced
+from tests.support.refusals import refused
 
 GLOSSARY = Glossary(
     {
@@ -129,9 +130,8 @@ def test_a_match_has_the_target_terms_of_its_entry() -> None:
     ],
 )
 def test_entries_that_are_refused(entries: dict[str, object], message: str) -> None:
-    with pytest.raises(InvalidArgumentError, match=message) as error:
+    with refused("glossary", message):
         Glossary(entries)  # type: ignore[arg-type]
-    assert error.value.field == "glossary"
 
 
 def test_many_entries() -> None:
