@@ -142,7 +142,10 @@ def test_a_search_finds_what_brute_force_over_the_list_does(
             assert FORCED not in listed
             barred = np.setdiff1d(np.arange(whole.vocabulary), listed)
             prefix = () if options.forced_first_token else (int(barred[50]), int(barred[60]))
-            searches.append((source, barred, prefix, _submit(translator, source, listed, options, prefix)))
+            plan = SearchPlan(options, START, prefix, source)
+            sentence = Sentence(source_ids=source, plan=plan, allowed_tokens=listed)
+            translator._engine.submit([sentence])
+            searches.append((source, barred, prefix, sentence.future))
         for source, barred, prefix, future in searches:
 
             def step(tokens: tuple[int, ...], source: list[int] = source, barred: np.ndarray = barred) -> np.ndarray:
@@ -156,14 +159,6 @@ def test_a_search_finds_what_brute_force_over_the_list_does(
             for one, other in zip(found, expected, strict=True):
                 assert one.score == pytest.approx(other.score, abs=1e-4)
                 assert one.token_scores == pytest.approx(other.token_scores, abs=1e-4)
-
-
-def _submit(
-    translator: Translator, source: list[int], listed: np.ndarray, options: SearchOptions, prefix: tuple[int, ...]
-) -> Any:
-    sentence = Sentence(source_ids=source, plan=SearchPlan(options, START, prefix, source), allowed_tokens=listed)
-    translator._engine.submit([sentence])
-    return sentence.future
 
 
 @pytest.mark.parametrize("precision", ["fp32", "int8"])

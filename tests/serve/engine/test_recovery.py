@@ -28,18 +28,6 @@ def translator(tiny_bundle: Path) -> Iterator[Translator]:
         yield translator
 
 
-def fail_once(patched: pytest.MonkeyPatch, owner: type, name: str, error: BaseException) -> None:
-    """Make a method fail at its next call only."""
-    original, calls = getattr(owner, name), count()
-
-    def method(*arguments: Any) -> Any:
-        if next(calls) == 0:
-            raise error
-        return original(*arguments)
-
-    patched.setattr(owner, name, method)
-
-
 @pytest.mark.parametrize(
     ("owner", "name", "error"),
     [
@@ -57,8 +45,15 @@ def test_a_failing_step_or_encoder_fails_its_sentences_and_the_engine_restarts(
     error: BaseException,
 ) -> None:
     expected = translator.translate(TEXTS[0])
+    original, calls = getattr(owner, name), count()
+
+    def fails_once(*arguments: Any) -> Any:
+        if next(calls) == 0:
+            raise error
+        return original(*arguments)
+
     with monkeypatch.context() as patched, caplog.at_level("INFO"):
-        fail_once(patched, owner, name, error)
+        patched.setattr(owner, name, fails_once)
         with pytest.raises(EngineFailedError, match="failed while it translated") as failed:
             translator.translate(TEXTS)
         # It waits for the restart, which succeeds.

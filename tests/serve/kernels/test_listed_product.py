@@ -4,7 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from tests.support.models.native_operators import needs_library, run
 
@@ -12,32 +11,6 @@ pytestmark = needs_library
 
 WIDTH = 128
 VOCABULARY = 300
-
-
-def gathered(weights: NDArray[np.int8], tokens: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """Packed weights and sums of listed tokens."""
-    inputs = {"weights0": weights, "tokens": tokens}
-    return run("ListedWeights", inputs, {"packed": np.int8, "sums": np.int32}, columns=WIDTH)
-
-
-def logits(
-    levels: NDArray[np.uint8],
-    scale: float,
-    zero_point: int,
-    packed: NDArray[np.int8],
-    scales: NDArray[np.float32],
-    sums: NDArray[np.int32],
-    biases: NDArray[np.float32],
-) -> NDArray[np.float32]:
-    """Logits of packed weights."""
-    inputs = {
-        "levels": levels,
-        "levels_scale": np.array(scale, np.float32),
-        "levels_zero_point": np.array(zero_point, np.uint8),
-        **{"packed": packed, "scales": scales, "sums": sums, "biases": biases},
-    }
-    [found] = run("ListedProduct", inputs, {"logits": np.float32})
-    return np.asarray(found)
 
 
 @pytest.mark.parametrize("blocks", [1, 3, 9])
@@ -55,11 +28,18 @@ def test_logits_are_exact(blocks: int, depth: int, sentences: int, beams: int) -
     scales = random.uniform(0.001, 0.01, (blocks, 1, WIDTH)).astype(np.float32)
     biases = random.normal(size=(sentences, blocks * WIDTH)).astype(np.float32)
     biases[:, ::3] = -np.inf
-    packed, sums = gathered(weights, tokens)
+    outputs = {"packed": np.int8, "sums": np.int32}
+    packed, sums = run("ListedWeights", {"weights0": weights, "tokens": tokens}, outputs, columns=WIDTH)
     assert packed.shape == (blocks, depth, WIDTH)
     np.testing.assert_array_equal(sums, weights[tokens].sum(axis=1, dtype=np.int64))
     for zero_point in (0, 1, 128, 255):
         exact = (rows.astype(np.int64) - zero_point) @ weights[tokens].T.astype(np.int64)
         expected = exact.astype(np.float32) * (scales.ravel() * np.float32(0.02)) + np.repeat(biases, beams, axis=0)
-        found = logits(rows, 0.02, zero_point, packed, scales, sums, biases)
+        inputs: dict[str, Any] = {
+            "levels": rows,
+            "levels_scale": np.array(0.02, np.float32),
+            "levels_zero_point": np.array(zero_point, np.uint8),
+            **{"packed": packed, "scales": scales, "sums": sums, "biases": biases},
+        }
+        (found,) = run("ListedProduct", inputs, {"logits": np.float32})
         np.testing.assert_array_equal(found, expected)

@@ -1,6 +1,7 @@
 """Searches in a batch equal searches alone, while others join, leave and move."""
 
 import gc
+import operator
 import weakref
 from dataclasses import dataclass, field, replace
 
@@ -245,7 +246,7 @@ def step(table: BatchSearch, slots: list[Pair | None], *, with_empty: bool) -> i
     others = table.advance_steady(np.array(taking_part), tokens, totals)
     table.advance(others)
     assert table.arrays.changes > before or np.array_equal(table.arrays.num_candidates, needed)
-    assert table.constraints_version > changes or all(map(id_equal, table.constraints, constraints))
+    assert table.constraints_version > changes or all(map(operator.is_, table.constraints, constraints))
     for slot, pair in enumerate(slots):
         if pair is not None:
             rows = slice(taking_part.index(slot) * beam_size, (taking_part.index(slot) + 1) * beam_size)
@@ -255,10 +256,6 @@ def step(table: BatchSearch, slots: list[Pair | None], *, with_empty: bool) -> i
 
 def in_order(boosts: Constraints) -> list[tuple[list[int], float]]:
     return sorted(zip(boosts.factors.places.tolist(), boosts.factors.values.tolist(), strict=True))
-
-
-def id_equal(one: object, other: object) -> bool:
-    return one is other
 
 
 def seen(search: Search, tokens: np.ndarray, totals: np.ndarray) -> Continuations:
