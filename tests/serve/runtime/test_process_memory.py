@@ -5,7 +5,6 @@ import gc
 import threading
 import time
 import weakref
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,30 +28,24 @@ class Cycle:
         self.itself = self
 
 
-@pytest.fixture
-def thawed() -> Iterator[None]:
-    """Undo what a test freezes."""
-    threshold = gc.get_threshold()
-    yield
-    gc.unfreeze()
-    gc.set_threshold(*threshold)
-
-
-@pytest.mark.usefixtures("thawed")
 def test_frozen_objects_are_collected_when_memory_is_given_back() -> None:
     """They stay frozen after a context of rare collections."""
-    cycle = Cycle()
+    cycle, threshold = Cycle(), gc.get_threshold()
     alive = weakref.ref(cycle)
     freeze_objects()
-    del cycle
-    with rare_collections():
-        pass
-    gc.collect()
-    assert alive() is not None
-    give_back_memory()
-    assert alive() is None
-    assert gc.get_freeze_count() > 0
-    assert gc.get_threshold()[0] == NEW_OBJECTS
+    try:
+        del cycle
+        with rare_collections():
+            pass
+        gc.collect()
+        assert alive() is not None
+        give_back_memory()
+        assert alive() is None
+        assert gc.get_freeze_count() > 0
+        assert gc.get_threshold()[0] == NEW_OBJECTS
+    finally:
+        gc.unfreeze()
+        gc.set_threshold(*threshold)
 
 
 def test_giving_back_memory_freezes_nothing() -> None:

@@ -18,8 +18,6 @@ from jumok_serve.tokenizers.input_processor import CHARACTERS_PER_TOKEN
 from tests.support.refusals import refused
 
 GLOSSARY = Glossary({"dog": "Hund", "old woman": ["alte Frau", "Frau"], "park": "Straße", "a": "unschreibbar☃"})
-SOURCE_WORDS = "a the old dog woman runs in park two men and girl"
-TARGET_WORDS = "Hund Mann Frau Straße Mädchen und eine alte"
 TEXT = "The old woman and the dog in the park."
 
 
