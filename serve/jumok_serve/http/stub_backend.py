@@ -27,8 +27,8 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
+from jumok_serve.engine.share import account_of
 from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Directions, Response, Sender
-from jumok_serve.service.connections import account_of
 from jumok_serve.service.rpc.call import BEARER, REQUEST_ID
 
 DIRECTIONS_S = 10.0

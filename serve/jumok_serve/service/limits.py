@@ -29,7 +29,7 @@ def check_tag_names(written: Sequence[str], field: str) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
-    """Limits of the service; ``jumok_serve.engine.capacity.EngineLimits`` has those of queue and batch.
+    """Limits of the service; ``jumok_serve.engine.request_queue.EngineLimits`` has those of queue and batch.
 
     Attributes:
         max_message_bytes: size of a request.

@@ -25,10 +25,10 @@ from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.lifecycle import Lifecycle
 from jumok_serve.service.models.registry import LoadedModel, ModelRegistry
+from jumok_serve.service.rpc.byte_budget import UnreadResponses
 from jumok_serve.service.rpc.call import AccessControl, CallCounts, CallGate, CallObserver
-from jumok_serve.service.rpc.error_boundary import guarded_handlers
+from jumok_serve.service.rpc.interceptor import guarded_handlers
 from jumok_serve.service.rpc.request_reader import make_intake
-from jumok_serve.service.rpc.shares import UnreadResponses
 from jumok_serve.text.terms import GlossaryStore
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]

@@ -9,7 +9,7 @@ import numpy as np
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights, Matrix
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Future
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.runtime.graphs import Floats
 from jumok_serve.search.options import DecodingOptions

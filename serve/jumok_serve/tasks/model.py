@@ -8,8 +8,8 @@ import numpy as np
 from jumok_proto.errors import UnavailableError
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
 from jumok_serve.engine.sentence import Sentence
+from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.engine.warm_up import Shape
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest

@@ -11,8 +11,7 @@ from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, 
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.bundle.pinned_folder import MappedFile
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.future import Future
-from jumok_serve.engine.sentence import Decoded, Sentence
+from jumok_serve.engine.sentence import Decoded, Future, Sentence
 from jumok_serve.engine.statistics import Progress
 from jumok_serve.interrupts import check
 from jumok_serve.manifest.languages import Direction

@@ -15,9 +15,8 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_serve.bundle.bundle import Bundle, read_manifest
 from jumok_serve.bundle.describe import as_json, describe
-from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.request_queue import AdmissionPolicy
+from jumok_serve.engine.request_queue import AdmissionPolicy, EngineLimits
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.manifest import Manifest
@@ -27,8 +26,9 @@ from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import CALL, Call
-from jumok_serve.service.rpc.error_boundary import Ending, guarded_handlers
+from jumok_serve.service.rpc.interceptor import guarded_handlers
 from jumok_serve.service.rpc.request_reader import make_intake
+from jumok_serve.service.rpc.statuses import Ending
 from jumok_serve.tasks.alignment import prepare_alignment
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.scoring import prepare_scoring

@@ -20,8 +20,8 @@ from jumok_serve import (
     UnavailableError,
 )
 from jumok_serve.engine.batch import Batch
-from jumok_serve.engine.capacity import EngineLimits
-from jumok_serve.engine.scheduling_policy import AHEAD_SHARE
+from jumok_serve.engine.request_queue import EngineLimits
+from jumok_serve.engine.scheduler import AHEAD_SHARE
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import Load
 from jumok_serve.errors import ModelFailedError

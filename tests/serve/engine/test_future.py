@@ -5,7 +5,7 @@ from concurrent.futures import CancelledError
 
 import pytest
 
-from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Future
 from tests.support.hang import HANG_S
 
 

@@ -16,7 +16,7 @@ from jumok_serve import DeadlineExceededError, DecodingOptions, EngineLimits, Tr
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.replica import Replica
-from jumok_serve.engine.scheduling_policy import SchedulingPolicy
+from jumok_serve.engine.scheduler import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import FEW_ROWS, Graphs

@@ -12,7 +12,7 @@ import pytest
 
 from jumok_proto.errors import RateLimitedError
 from jumok_serve import DeadlineExceededError, InvalidArgumentError, Translator, UnavailableError
-from jumok_serve.engine.capacity import EngineLimits
+from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import teacher_forcing
 from jumok_serve.tasks.attention_query import AttentionQuery

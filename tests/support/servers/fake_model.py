@@ -15,7 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
-from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Future
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import (

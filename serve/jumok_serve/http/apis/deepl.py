@@ -22,9 +22,8 @@ from jumok_proto.v1.translation_pb2 import (
 from jumok_serve.http.apis.deepl_glossaries import DEEPL, glossary_routes
 from jumok_serve.http.apis.languages import language_name, spelled_by
 from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Directions
-from jumok_serve.http.errors import renamed_fields
 from jumok_serve.http.requests import Fields, text_field, texts_field
-from jumok_serve.http.site import Incoming, Site, route
+from jumok_serve.http.site import Incoming, Site, renamed_fields, route
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.limits import check_tag_names
 

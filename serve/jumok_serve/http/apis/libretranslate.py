@@ -20,9 +20,8 @@ from jumok_proto.v1.translation_pb2 import (
 )
 from jumok_serve.http.apis.languages import MAX_LISTS, PAIR_BYTES, language_name
 from jumok_serve.http.backend import DETECT, TRANSLATE, Directions
-from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
 from jumok_serve.http.requests import JSON, Fields, number_field, parse_form, text_field, texts_field
-from jumok_serve.http.site import Dialect, Incoming, Site, bearer, route
+from jumok_serve.http.site import Dialect, Incoming, Site, bearer, http_status, renamed_fields, retry_headers, route
 from jumok_serve.manifest.languages import is_auto
 
 KEY = "api_key"

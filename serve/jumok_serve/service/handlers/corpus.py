@@ -13,13 +13,12 @@ from google.rpc import status_pb2
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from jumok_proto.results import Timings, Translation
-from jumok_serve.engine.future import Future
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
-from jumok_serve.engine.sentence import Decoded
+from jumok_serve.engine.sentence import Decoded, Future
+from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.service.handlers.requests import single_text_field_names
-from jumok_serve.service.handlers.waiting import LoopWakeups, submit_when_there_is_room
+from jumok_serve.service.handlers.worker_pool import LoopWakeups, submit_when_there_is_room
 from jumok_serve.service.rpc.call import CorpusRecord, current_request_id
-from jumok_serve.service.rpc.error_boundary import drop_frames, is_expected, to_status
+from jumok_serve.service.rpc.statuses import drop_frames, is_expected, to_status
 from jumok_serve.tasks.translation import Pending
 
 logger = logging.getLogger(__name__)

@@ -10,14 +10,14 @@ from jumok_proto.conversion import timings_from_proto, timings_to_proto
 from jumok_proto.results import DetectedLanguage, Timings, Translation
 from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.translation_pb2 import CorpusSettings, TranslateTextRequest, TranslateTextResponse
-from jumok_serve.engine.future import Future
-from jumok_serve.errors import blamed_texts
+from jumok_serve.engine.sentence import Future
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.service.handlers.requests import TranslationMessage
 from jumok_serve.service.handlers.worker_pool import Pieces, WorkerPool
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.tasks.translation import Pending
 from jumok_serve.text.detection import MAX_CHARACTERS, detect_source, group_by_language, rank_languages
+from jumok_serve.text.sentence_translation import blamed_texts
 from jumok_serve.tokenizers.input_processor import check_count
 
 Message = TypeVar("Message", bound=TranslationMessage)

@@ -14,15 +14,15 @@ from google.rpc.status_pb2 import Status
 from jumok_proto.conversion import markup_to_proto, rules_to_proto
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
+from jumok_serve.engine.share import OpenCalls
 from jumok_serve.service.handlers.corpus import Item, Result, Stream
 from jumok_serve.service.handlers.requests import check_request, single_text_field_names
-from jumok_serve.service.handlers.waiting import submit_when_there_is_room
-from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool
+from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool, submit_when_there_is_room
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from jumok_serve.service.rpc.call import Call, Write, current_caller, current_peer, current_request_id
-from jumok_serve.service.rpc.error_boundary import drop_frames, to_status
 from jumok_serve.service.rpc.request_reader import STREAM_PATIENCE_S, RequestReader, too_slow
-from jumok_serve.service.rpc.shares import Arrival, ByteBudget, OpenCalls
+from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.text.files.document import FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Piece, Text
 

@@ -32,7 +32,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
+from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.service.handlers.corpus import Corpus, Item, Result, Stream, Written
 from jumok_serve.service.handlers.detection import (
@@ -51,8 +51,7 @@ from jumok_serve.service.handlers.requests import (
     parse_request,
     single_text_field_names,
 )
-from jumok_serve.service.handlers.waiting import LoopWakeups
-from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, RequestWork, size_of
+from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, LoopWakeups, RequestWork, size_of
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ChosenModels, LoadedModel, ModelRegistry, Scoring
 from jumok_serve.service.rpc.call import Call, current_caller, record_items

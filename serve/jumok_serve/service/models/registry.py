@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol
 from jumok_proto.alignments import Alignment
 from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError, ModelNotFoundError
 from jumok_proto.results import ModelState, Route, Score
-from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Future
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import DuplicateModelError
 from jumok_serve.manifest.languages import MAX_LISTED, Languages, tag_key

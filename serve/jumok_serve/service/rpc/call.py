@@ -23,13 +23,11 @@ from jumok_proto.errors import (
     UnauthenticatedError,
 )
 from jumok_proto.results import Timings, Translation
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
+from jumok_serve.engine.share import RETRY_AFTER_S, OpenCalls, RateLimiter, account_of
 from jumok_serve.engine.statistics import REFUSAL_SECONDS, SECONDS, Histogram
-from jumok_serve.rate_limit import RateLimiter
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile
-from jumok_serve.service.connections import account_of
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.shares import OpenCalls, UnreadResponses
+from jumok_serve.service.rpc.byte_budget import UnreadResponses
 
 REQUEST_ID = "x-request-id"
 """Metadata key of the request id, in requests and in responses."""

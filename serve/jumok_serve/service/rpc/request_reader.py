@@ -18,10 +18,10 @@ from jumok_proto.errors import (
     OverloadedError,
     UnavailableError,
 )
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
+from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from jumok_serve.service.rpc.call import current_peer
-from jumok_serve.service.rpc.shares import Arrival, ByteBudget
 
 Fields: TypeAlias = "Mapping[int, Fields | None]"
 """Fields that hold further fields, by number: for a message its own such fields, for packed numbers None."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from jumok_serve.service.rpc import shares
-from jumok_serve.service.rpc.shares import Arrival, ByteBudget
+from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from tests.support.hang import HANG_S
 
 

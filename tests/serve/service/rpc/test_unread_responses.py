@@ -22,9 +22,9 @@ from jumok_proto.v1.translation_pb2 import (
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import Server
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.byte_budget import COPIES, UnreadResponse, UnreadResponses
 from jumok_serve.service.rpc.call import CALL, Call, CallObserver
 from jumok_serve.service.rpc.interceptor import Interceptor
-from jumok_serve.service.rpc.shares import COPIES, UnreadResponse, UnreadResponses
 from jumok_serve.service.services import TRANSLATION_SERVICE
 from tests.faults.tools.flood import Flood, message
 from tests.support.hang import HANG_S, bounded, until
