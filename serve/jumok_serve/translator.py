@@ -21,14 +21,20 @@ from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.engine.warm_up import WarmUp
 from jumok_serve.errors import BundleError
 from jumok_serve.forks import check_not_inherited
+from jumok_serve.interrupts import deadline_after
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.tasks.alignment import PendingAlignments, prepare_alignment
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.model import TaskModel, warm_up_sentence
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters, deadline_after
+from jumok_serve.tasks.model import (
+    ScoringParameters,
+    TaskModel,
+    TextParameters,
+    TranslationParameters,
+    warm_up_sentence,
+)
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.translation import PendingTexts, submit_texts
 from jumok_serve.text.markup.translation import submit_documents

@@ -16,7 +16,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation import parallel_text
 from jumok_serve.evaluation.parallel_text import read_parallel
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.translator import Translator
 
 BUNDLE = click.Path(path_type=Path)  # opening it says what is wrong, and the way out

@@ -14,13 +14,12 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import AppliedTerm, FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.sentence import Decoded, Future
-from jumok_serve.interrupts import check
+from jumok_serve.interrupts import Deadline, check
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.best_attention import Attended, best_attention
-from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import Deadline, TranslationParameters
+from jumok_serve.tasks.model import TaskModel, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.translation import PendingTranslations, check_parameters, submit_sources
 from jumok_serve.text.sentence_splitting import (

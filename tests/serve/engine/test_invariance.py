@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jumok_serve import DecodingOptions, Translation, Translator
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 
 SENTENCES = 100
 BEAM_SIZES = (1, 2, 5)

@@ -22,7 +22,7 @@ from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import FEW_ROWS, Graphs
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.runtime.sessions import Binding, session_options
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from tests.serve.engine.test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
 from tests.serve.engine.test_invariance import most_off, scores_off, sentences
 

@@ -16,7 +16,7 @@ from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import teacher_forcing
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters
+from jumok_serve.tasks.model import ScoringParameters, TextParameters
 from tests.support.models.variants import edited, multilingual, unconstrained
 
 START, EOS = 2, 3

@@ -32,7 +32,7 @@ from jumok_serve.manifest.parts import REQUIRED_GRAPHS, Provenance
 from jumok_serve.manifest.tokenizers import SentencePieceDescription
 from jumok_serve.service import Server
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 
 FILES = ("graph.onnx", "weights.bin", "spm.model")
 HERE = "ipv4:127.0.0.1"

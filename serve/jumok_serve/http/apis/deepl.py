@@ -25,7 +25,7 @@ from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Directions
 from jumok_serve.http.requests import Fields, text_field, texts_field
 from jumok_serve.http.site import Incoming, Site, renamed_fields, route
 from jumok_serve.manifest.languages import AUTO
-from jumok_serve.service.limits import check_tag_names
+from jumok_serve.service.handlers.requests import check_tag_names
 
 UNLIMITED = 10**12
 """Number of characters by which this API means no limit."""

@@ -16,7 +16,7 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
 from jumok_serve.engine.share import OpenCalls
 from jumok_serve.service.handlers.corpus import Item, Result, Stream
-from jumok_serve.service.handlers.requests import check_request, single_text_field_names
+from jumok_serve.service.handlers.requests import check_lengths, check_request, single_text_field_names
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool, submit_when_there_is_room
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
@@ -236,7 +236,7 @@ class _FileTexts:
         """Return the error of a text of too many characters, with their number."""
         try:
             with single_text_field_names():
-                self._limits.check_lengths(contents=[text.content])
+                check_lengths(self._limits, contents=[text.content])
         except InvalidArgumentError as error:
             drop_frames(error)
             return to_status(error, current_request_id())

@@ -1,8 +1,8 @@
-"""Parsing and validation of requests, and the terms that they have."""
+"""Parsing and validation of requests within their limits, and the terms that they have."""
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
@@ -16,11 +16,11 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.term_conversion import kinds_from_proto as placeholder_kinds_from_proto
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.limits import check_tag_names
+from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import LoadedModel
 from jumok_serve.service.rpc.call import current_caller
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder, TermMatch
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
 
@@ -126,6 +126,28 @@ def _read(terms: RequestTerms) -> _Read:
     placeholders = Placeholders(kinds, copied.patterns)
     num_bytes = MIN_BYTES + len(terms.glossary) + len(terms.do_not_translate)
     return _Read(Terminology(placeholders, glossary), num_bytes + glossary.num_bytes + placeholders.num_bytes)
+
+
+MAX_TAGS = 200_000
+"""Tags and entities of a request: each takes up to 300 bytes until the request is answered."""
+MAX_TAG_NAMES = 1000
+MAX_TAG_CHARACTERS = 20_000
+"""Names of tags in the rules of a request, and their characters together; each text compares its tags with all."""
+
+
+def check_tag_names(written: Sequence[str], field: str) -> None:
+    """Raise InvalidArgumentError for too many names of tags in the rules of a request.
+
+    Args:
+        written: names, which may also stand in one text with commas between them.
+    """
+    count, characters = sum(text.count(",") + 1 for text in written), sum(map(len, written))
+    if count > MAX_TAG_NAMES or characters > MAX_TAG_CHARACTERS:
+        raise InvalidArgumentError(
+            f"rules take at most {MAX_TAG_NAMES} names of tags, of {MAX_TAG_CHARACTERS} characters together, got "
+            f"{count} of {characters}; leave some out",
+            field=field,
+        )
 
 
 MAX_LISTED_TOKENS = 256
@@ -264,6 +286,53 @@ def check_request(message: Message, field: str = "") -> None:
             raise InvalidArgumentError(
                 f"{name} takes at most {MAX_NAME_CHARACTERS} characters, got {len(value)}: shorten it", field=name
             )
+
+
+def check_num_texts(limits: ServiceLimits, num_texts: int) -> None:
+    """Raise InvalidArgumentError for too many texts."""
+    if num_texts > limits.max_texts:
+        raise InvalidArgumentError(
+            f"a request takes at most {limits.max_texts} texts, got {num_texts}; send several requests",
+            field="contents",
+        )
+
+
+def check_lengths(limits: ServiceLimits, **texts: Sequence[str]) -> None:
+    """Raise InvalidArgumentError for a text that is too long; keywords are request fields."""
+    for field, field_texts in texts.items():
+        for index, text in enumerate(field_texts):
+            if len(text) > limits.max_characters:
+                raise InvalidArgumentError(
+                    f"a text takes at most {limits.max_characters} characters here, got {len(text)}: split it",
+                    field=f"{field}[{index}]",
+                )
+
+
+def check_tags(limits: ServiceLimits, texts: Sequence[str]) -> None:
+    """Raise InvalidArgumentError for too many tags and entities of texts with markup."""
+    count = sum(text.count("<") + text.count("&") for text in texts)
+    if count > MAX_TAGS:
+        raise InvalidArgumentError(
+            f"texts of a request have at most {MAX_TAGS} tags and entities together, got {count}; send several "
+            "requests",
+            field="contents",
+        )
+
+
+def check_hypotheses(limits: ServiceLimits, num_texts: int, beam_size: int, num_hypotheses: int) -> None:
+    """Raise InvalidArgumentError for too many hypotheses, in all or for one text."""
+    if num_texts * num_hypotheses > limits.max_hypotheses:
+        raise InvalidArgumentError(
+            f"a request takes at most {limits.max_hypotheses} hypotheses of all texts together, got "
+            f"{num_texts * num_hypotheses}; send several requests",
+            field="contents",
+        )
+    if beam_size * num_hypotheses > limits.max_beam_hypotheses:
+        raise InvalidArgumentError(
+            f"beam_size times num_hypotheses is at most {limits.max_beam_hypotheses} here, got {beam_size} times "
+            f"{num_hypotheses}",
+            field="options.beam_size",
+        )
 
 
 @contextmanager

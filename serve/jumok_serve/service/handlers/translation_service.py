@@ -46,7 +46,11 @@ from jumok_serve.service.handlers.pivot import submit_over_pivot
 from jumok_serve.service.handlers.requests import (
     ParsedRequest,
     TranslationMessage,
+    check_hypotheses,
+    check_lengths,
+    check_num_texts,
     check_request,
+    check_tags,
     parse_attention_query,
     parse_request,
     single_text_field_names,
@@ -56,7 +60,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ChosenModels, LoadedModel, ModelRegistry, Scoring
 from jumok_serve.service.rpc.call import Call, current_caller, record_items
 from jumok_serve.service.rpc.request_reader import RequestReader
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.translation import Pending, PendingTexts
 from jumok_serve.text.sentence_splitting import possible_ends
 from jumok_serve.text.terms import GlossaryStore
@@ -98,7 +102,7 @@ class TranslationService:
         check_request(request)
         if not is_auto(request.source_language_code):
             return await self._translate(request, call)
-        self._limits.check_num_texts(len(request.contents))
+        check_num_texts(self._limits, len(request.contents))
         detected = await self._detection.of_request(request, request.contents)
         return await translate_by_language(request, detected, lambda group: self._translate(group, call))
 
@@ -106,12 +110,12 @@ class TranslationService:
         """Translate texts of one language."""
         with self._use(request) as chosen:
             parsed = await self._parse(chosen, request, call)
-            self._limits.check_num_texts(len(request.contents))
+            check_num_texts(self._limits, len(request.contents))
             contents, prefixes = [*request.contents], [*request.target_prefixes]  # each access decodes them anew
-            self._limits.check_lengths(contents=contents, target_prefixes=prefixes)
+            check_lengths(self._limits, contents=contents, target_prefixes=prefixes)
             if parsed.parameters.markup is not None:
-                self._limits.check_tags(contents)
-            self._limits.check_hypotheses(len(contents), parsed.beam_size, parsed.num_hypotheses)
+                check_tags(self._limits, contents)
+            check_hypotheses(self._limits, len(contents), parsed.beam_size, parsed.num_hypotheses)
             attends = parsed.parameters.attends
             with self._work.attention_slot(attends):
                 pending = await self._submit(chosen, contents, parsed.parameters, prefixes or None)
@@ -135,11 +139,11 @@ class TranslationService:
         request, detected = await self._detection.resolve(request, request.content)
         with self._use(request) as chosen:
             parsed = await self._parse(chosen, request, call)
-            self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
+            check_hypotheses(self._limits, 1, parsed.beam_size, parsed.num_hypotheses)
             progress = asyncio.Event()
             prefixes = [request.target_prefix] if request.target_prefix else None
             with self._work.attention_slot(parsed.parameters.attends), single_text_field_names():
-                self._limits.check_lengths(contents=[request.content], target_prefixes=prefixes or [])
+                check_lengths(self._limits, contents=[request.content], target_prefixes=prefixes or [])
                 pending = await self._submit(
                     chosen,
                     [request.content],
@@ -220,7 +224,7 @@ class TranslationService:
         example = self._detection.example(settings)
         with self._use(example) as chosen:
             parsed = await self._parse(chosen, example, call)
-        self._limits.check_hypotheses(1, parsed.beam_size, parsed.num_hypotheses)
+        check_hypotheses(self._limits, 1, parsed.beam_size, parsed.num_hypotheses)
 
         parsed_for = {} if is_auto(settings.source_language_code) else {settings.source_language_code: parsed}
 
@@ -236,7 +240,7 @@ class TranslationService:
 
         async def submit(item: Item) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
-            self._limits.check_lengths(contents=[item.content], target_prefixes=prefixes or [])
+            check_lengths(self._limits, contents=[item.content], target_prefixes=prefixes or [])
             detected = await self._detection.of_item(settings, item.content)
             source = settings.source_language_code if detected is None else detected.language
             # After a model was replaced, later items go to the new one.
@@ -265,17 +269,17 @@ class TranslationService:
     async def DetectLanguage(self, request: DetectLanguageRequest, call: Call) -> DetectLanguageResponse:  # noqa: N802
         """Detect the languages of all texts."""
         check_request(request)
-        self._limits.check_num_texts(len(request.contents))
-        self._limits.check_lengths(contents=request.contents)
+        check_num_texts(self._limits, len(request.contents))
+        check_lengths(self._limits, contents=request.contents)
         return detected_to_proto(await self._detection.rank(request.contents))
 
     async def ScoreText(self, request: ScoreTextRequest, call: Call) -> ScoreTextResponse:  # noqa: N802
         """Score all targets, or fail; a cancelled call stops between two batches."""
         check_request(request)
         with self._use(request) as chosen:
-            self._limits.check_num_texts(len(request.contents))
+            check_num_texts(self._limits, len(request.contents))
             contents, targets = [*request.contents], [*request.targets]
-            self._limits.check_lengths(contents=contents, targets=targets)
+            check_lengths(self._limits, contents=contents, targets=targets)
             start = partial(
                 chosen.only("scoring").scoring,
                 contents,
@@ -299,9 +303,9 @@ class TranslationService:
         """Align all texts, or fail; cancellation frees the rows and stops."""
         check_request(request)
         with self._use(request) as chosen:
-            self._limits.check_num_texts(len(request.contents))
+            check_num_texts(self._limits, len(request.contents))
             contents, targets = [*request.contents], [*request.targets]
-            self._limits.check_lengths(contents=contents, targets=targets)
+            check_lengths(self._limits, contents=contents, targets=targets)
             start = partial(
                 chosen.only("alignment").aligning,
                 contents,

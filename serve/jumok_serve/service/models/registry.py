@@ -17,7 +17,7 @@ from jumok_serve.errors import DuplicateModelError
 from jumok_serve.manifest.languages import MAX_LISTED, Languages, tag_key
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.text.detection import sources_into
 

@@ -28,7 +28,7 @@ from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service import Server
 from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
 from tests.support.hang import HANG_S
