@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -13,9 +13,11 @@ from typing import Any, Protocol, TypeVar, cast
 from google.protobuf.message import Message
 
 from jumok_proto.errors import DeadlineExceededError, InternalError, JumokError
-from jumok_proto.v1.model_pb2 import ListModelsRequest
+from jumok_proto.results import DetectedLanguage
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.manifest.languages import tag_key
+from jumok_serve.service.handlers.api import Settings
+from jumok_serve.service.handlers.detection import Translated
 from jumok_serve.service.rpc.call import BEARER, Call
 from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.service.services import Services
@@ -28,6 +30,7 @@ LIST_MODELS = "/jumok.v1.ModelService/ListModels"
 logger = logging.getLogger(__name__)
 
 Response = TypeVar("Response", bound=Message)
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +109,14 @@ class Backend(Protocol):
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         """Call a method with one response, which is of the given type."""
 
+    async def translate(
+        self, settings: Settings, texts: Sequence[str], sender: Sender, make: Callable[[Translated], Result]
+    ) -> Result:
+        """Translate texts, and make something of the translations, in a thread if that may take long."""
+
+    async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
+        """Return the possible languages of each text, best first."""
+
     async def stream(
         self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]
     ) -> None:
@@ -166,13 +177,28 @@ class EngineBackend:
 
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         """Call a method with one response."""
-        with self._opened(method, request, sender) as call:
+        with self._opened(method, sender) as call:
             async with asyncio.timeout(sender.timeout_s):
                 response = await self._methods[method](request, call)
-            call.response = response
             if isinstance(request, TranslateTextRequest):
                 self._characters.add(call.caller, request.contents)
         return cast("Response", response)
+
+    async def translate(
+        self, settings: Settings, texts: Sequence[str], sender: Sender, make: Callable[[Translated], Result]
+    ) -> Result:
+        """Translate texts, and make something of the translations."""
+        with self._opened(TRANSLATE, sender) as call:
+            async with asyncio.timeout(sender.timeout_s):
+                made = await self._services.api.translate(settings, texts, deadline=call.deadline, make=make)
+            self._characters.add(call.caller, texts)
+        return made
+
+    async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
+        """Return the possible languages of each text."""
+        with self._opened(DETECT, sender):
+            async with asyncio.timeout(sender.timeout_s):
+                return await self._services.api.detect(texts)
 
     async def stream(
         self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]
@@ -183,16 +209,15 @@ class EngineBackend:
         def write_now(message: Message, /, *, counted: bool = False) -> Awaitable[None]:
             return write(message)
 
-        with self._opened(method, request, sender) as call:
+        with self._opened(method, sender) as call:
             call.write = write_now
             async with asyncio.timeout(sender.timeout_s):
                 await self._methods[method](requests, call)
 
     @contextmanager
-    def _opened(self, method: str, request: Message, sender: Sender) -> Iterator[Call]:
+    def _opened(self, method: str, sender: Sender) -> Iterator[Call]:
         """Pass a call through the gate, with its status, reason and errors."""
         call = _new_call(method, sender)
-        call.request = request
         with self._services.gate.opened(call):
             try:
                 self._services.gate.admit(call)
@@ -218,7 +243,7 @@ class EngineBackend:
 
     async def usage(self, sender: Sender) -> int:
         """Return the translated characters of a token."""
-        with self._opened(LIST_MODELS, ListModelsRequest(), sender) as call:
+        with self._opened(LIST_MODELS, sender) as call:
             return self._characters.of(call.caller)
 
     @property

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -31,6 +31,8 @@ from jumok_serve.engine.share import RETRY_AFTER_S, account_of
 from jumok_serve.http.backend import Backend, Sender
 from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, text_field
 from jumok_serve.service.connections import peer_name
+from jumok_serve.service.handlers.api import Settings
+from jumok_serve.service.handlers.detection import Translated
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import UnreadResponse, UnreadResponses
@@ -182,6 +184,14 @@ class Incoming:
         response = await self.site.backend.call(method, request, self.sender, kind)
         self.unread.hold(response.ByteSize())
         return response
+
+    async def translate(
+        self, settings: Settings, texts: Sequence[str], make: Callable[[Translated], object]
+    ) -> Response:
+        """Translate texts, and respond with JSON of what is made of the translations; raises as `call`."""
+        return await self.site.backend.translate(
+            settings, texts, self.sender, lambda translated: JSONResponse(make(translated))
+        )
 
     async def work(self, work: Callable[[], Result], size: int) -> Result:
         """Read or write bytes for the caller, as `Site.work` does."""

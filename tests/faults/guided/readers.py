@@ -21,6 +21,7 @@ from jumok_serve.engine.sentence import Sentence
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.manifest.parts import MANIFEST_FILE
+from jumok_serve.service.handlers.api import Api
 from jumok_serve.service.handlers.model_service import ModelService
 from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
@@ -161,7 +162,7 @@ class Requests:
     async def _start(self) -> None:
         limits = ServiceLimits()
         models = ModelRegistry([_ReadingModel(self._bundle)])
-        servicers = dict(zip(SERVICES, (TranslationService(models, limits), ModelService(models)), strict=True))
+        servicers = dict(zip(SERVICES, (TranslationService(Api(models, limits)), ModelService(models)), strict=True))
         handlers = [guarded_handlers(service, servicers[service], make_intake(limits)) for service in SERVICES]
         self._handlers = [self._find(handlers, f"/{m.containing_service.full_name}/{m.name}") for m in METHODS]
 

@@ -22,7 +22,7 @@ from jumok_serve.http.apis import deepl, libretranslate
 from jumok_serve.http.backend import EngineBackend, Sender
 from jumok_serve.http.port import MAX_HEAD_BYTES, MAX_HEADERS, MAX_RECEIVE
 from jumok_serve.service.handlers import model_service
-from jumok_serve.service.handlers.requests import MAX_NAME_CHARACTERS, check_request
+from jumok_serve.service.rpc.request_reader import MAX_NAME_CHARACTERS, check_request
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
 from tests.support.logs import own_records
@@ -225,7 +225,7 @@ def test_large_requests_and_responses_of_others_are_made_in_threads(
     answer = call(f"{served.url}{path}", {texts: content, **others})
     assert answer.status == 200
     assert len(threads) == 2
-    assert all(name.startswith("parsed") for name in threads)
+    assert [name.partition("_")[0] for name in threads] == ["parsed", "asyncio"]
 
 
 def test_large_responses_of_own_json_are_made_in_threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,13 +2,8 @@
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
-
-from google.protobuf.message import Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from jumok_proto.alignment_conversion import kinds_from_proto
 from jumok_proto.conversion import markup_from_proto, options_from_proto, rules_from_proto
@@ -16,9 +11,7 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.term_conversion import kinds_from_proto as placeholder_kinds_from_proto
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.models.registry import LoadedModel
-from jumok_serve.service.rpc.call import current_caller
+from jumok_serve.service.handlers.api import Settings, check_tag_names
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder, TermMatch
@@ -44,14 +37,9 @@ class RequestTerms(NamedTuple):
 
 
 def request_terms(
-    glossary: translation_pb2.Glossary,
-    do_not_translate: translation_pb2.DoNotTranslate,
-    stored: TermFinder | None = None,
+    glossary: translation_pb2.Glossary, do_not_translate: translation_pb2.DoNotTranslate
 ) -> TermFinder | None:
     """Return the terms of a request, or None without any.
-
-    Args:
-        stored: the stored glossary that the request names.
 
     Raises:
         InvalidArgumentError: too many entries.
@@ -63,11 +51,10 @@ def request_terms(
             field="glossary",
         )
     if not glossary.entries and not do_not_translate.kinds and not do_not_translate.patterns:
-        return stored
-    terms = RequestTerms(
+        return None
+    return RequestTerms(
         translation_pb2.Glossary(entries=glossary.entries).SerializeToString(), do_not_translate.SerializeToString()
     )
-    return terms if stored is None else Terminology(terms, stored)
 
 
 class _Read(NamedTuple):
@@ -128,87 +115,37 @@ def _read(terms: RequestTerms) -> _Read:
     return _Read(Terminology(placeholders, glossary), num_bytes + glossary.num_bytes + placeholders.num_bytes)
 
 
-MAX_TAGS = 200_000
-"""Tags and entities of a request: each takes up to 300 bytes until the request is answered."""
-MAX_TAG_NAMES = 1000
-MAX_TAG_CHARACTERS = 20_000
-"""Names of tags in the rules of a request, and their characters together; each text compares its tags with all."""
-
-
-def check_tag_names(written: Sequence[str], field: str) -> None:
-    """Raise InvalidArgumentError for too many names of tags in the rules of a request.
-
-    Args:
-        written: names, which may also stand in one text with commas between them.
-    """
-    count, characters = sum(text.count(",") + 1 for text in written), sum(map(len, written))
-    if count > MAX_TAG_NAMES or characters > MAX_TAG_CHARACTERS:
-        raise InvalidArgumentError(
-            f"rules take at most {MAX_TAG_NAMES} names of tags, of {MAX_TAG_CHARACTERS} characters together, got "
-            f"{count} of {characters}; leave some out",
-            field=field,
-        )
-
-
 MAX_LISTED_TOKENS = 256
 """Most tokens of a list option; every step reads the list for every row."""
 MAX_CACHED_OPTIONS = 256
-MAX_NAME_CHARACTERS = 100_000
-"""Most characters of a name, or of a language, as of a text: longer ones take a tenth of a second to compare."""
-NAMES = frozenset({"model", "name", "source_language_code", "target_language_code", "glossary", "stored", "format"})
-"""Fields that have a name; ``glossary`` is one where it is no message."""
 
-SINGLE_TEXT_FIELDS = {"contents": "content", "contents[0]": "content", "target_prefixes[0]": "target_prefix"}
 
 TranslationMessage: TypeAlias = (
     translation_pb2.TranslateTextRequest | translation_pb2.StreamTranslateTextRequest | translation_pb2.CorpusSettings
 )
 
 
-class ParsedRequest(NamedTuple):
-    """A request for translations without its texts.
-
-    Attributes:
-        num_hypotheses: hypotheses of each text.
-        max_tokens: most tokens of the hypotheses of a sentence.
-    """
-
-    parameters: TranslationParameters
-    beam_size: int
-    num_hypotheses: int
-    max_tokens: int
-
-
-def parse_request(
-    model: LoadedModel, request: TranslationMessage, deadline: float | None, stored: TermFinder | None = None
-) -> ParsedRequest:
-    """Parse a request with a deadline, in ``time.monotonic()`` seconds; ``stored``: the glossary that it names.
+def parse_settings(request: TranslationMessage) -> Settings:
+    """Parse what a request for translations says besides its texts.
 
     Raises:
         InvalidArgumentError: invalid options.
     """
-    options = _parse_options(request.options.SerializeToString())
-    defaults = model.manifest.generation
-    parameters = TranslationParameters(
-        options=options,
-        source_language=request.source_language_code,
-        target_language=request.target_language_code,
-        attention=request.attention,
-        truncate=request.truncate,
-        split_sentences=request.split_sentences,
-        cut_long_sentences=request.cut_long_sentences if request.HasField("cut_long_sentences") else None,
-        copy_unreadable=request.copy_unreadable,
-        **_parse_markup(request),
-        terms=request_terms(request.glossary, request.do_not_translate, stored),
-        deadline=deadline,
-        caller=current_caller(),
-    )
-    num_hypotheses = options.num_hypotheses or (1 if parameters.in_parts else defaults.num_hypotheses)
-    return ParsedRequest(
-        parameters,
-        beam_size=options.beam_size or defaults.beam_size,
-        num_hypotheses=num_hypotheses,
-        max_tokens=num_hypotheses * (options.max_length or defaults.max_length),
+    return Settings(
+        model=request.model,
+        stored_glossary=request.glossary.stored,
+        parameters=TranslationParameters(
+            options=_parse_options(request.options.SerializeToString()),
+            source_language=request.source_language_code,
+            target_language=request.target_language_code,
+            attention=request.attention,
+            truncate=request.truncate,
+            split_sentences=request.split_sentences,
+            cut_long_sentences=request.cut_long_sentences if request.HasField("cut_long_sentences") else None,
+            copy_unreadable=request.copy_unreadable,
+            **_parse_markup(request),
+            terms=request_terms(request.glossary, request.do_not_translate),
+        ),
     )
 
 
@@ -259,89 +196,3 @@ def parse_attention_query(request: alignment_pb2.AlignTextRequest) -> AttentionQ
         head=request.head if request.HasField("head") else None,
         each_head=request.each_head,
     )
-
-
-def check_request(message: Message, field: str = "") -> None:
-    """Refuse a request with a field of a later version, at any depth, or with a name that is too long.
-
-    Ignoring a field would give another result than the caller wanted, silently. Names are compared, and come back in
-    errors.
-
-    Raises:
-        InvalidArgumentError: an unknown field; ``field`` is the path of its message, or ``request``.
-    """
-    unknown = UnknownFieldSet(message)
-    if len(unknown) > 0:
-        raise InvalidArgumentError(
-            f"{field or 'the request'} holds the field number {unknown[0].field_number} with a value that this server "
-            "does not know: leave it out, or call a newer server",
-            field=field or "request",
-        )
-    for descriptor, value in message.ListFields():
-        name = f"{field}.{descriptor.name}".lstrip(".")
-        if descriptor.message_type is not None:
-            for number, part in enumerate(value if descriptor.is_repeated else (value,)):
-                check_request(part, f"{name}[{number}]" if descriptor.is_repeated else name)
-        elif descriptor.name in NAMES and len(value) > MAX_NAME_CHARACTERS:
-            raise InvalidArgumentError(
-                f"{name} takes at most {MAX_NAME_CHARACTERS} characters, got {len(value)}: shorten it", field=name
-            )
-
-
-def check_num_texts(limits: ServiceLimits, num_texts: int) -> None:
-    """Raise InvalidArgumentError for too many texts."""
-    if num_texts > limits.max_texts:
-        raise InvalidArgumentError(
-            f"a request takes at most {limits.max_texts} texts, got {num_texts}; send several requests",
-            field="contents",
-        )
-
-
-def check_lengths(limits: ServiceLimits, **texts: Sequence[str]) -> None:
-    """Raise InvalidArgumentError for a text that is too long; keywords are request fields."""
-    for field, field_texts in texts.items():
-        for index, text in enumerate(field_texts):
-            if len(text) > limits.max_characters:
-                raise InvalidArgumentError(
-                    f"a text takes at most {limits.max_characters} characters here, got {len(text)}: split it",
-                    field=f"{field}[{index}]",
-                )
-
-
-def check_tags(limits: ServiceLimits, texts: Sequence[str]) -> None:
-    """Raise InvalidArgumentError for too many tags and entities of texts with markup."""
-    count = sum(text.count("<") + text.count("&") for text in texts)
-    if count > MAX_TAGS:
-        raise InvalidArgumentError(
-            f"texts of a request have at most {MAX_TAGS} tags and entities together, got {count}; send several "
-            "requests",
-            field="contents",
-        )
-
-
-def check_hypotheses(limits: ServiceLimits, num_texts: int, beam_size: int, num_hypotheses: int) -> None:
-    """Raise InvalidArgumentError for too many hypotheses, in all or for one text."""
-    if num_texts * num_hypotheses > limits.max_hypotheses:
-        raise InvalidArgumentError(
-            f"a request takes at most {limits.max_hypotheses} hypotheses of all texts together, got "
-            f"{num_texts * num_hypotheses}; send several requests",
-            field="contents",
-        )
-    if beam_size * num_hypotheses > limits.max_beam_hypotheses:
-        raise InvalidArgumentError(
-            f"beam_size times num_hypotheses is at most {limits.max_beam_hypotheses} here, got {beam_size} times "
-            f"{num_hypotheses}",
-            field="options.beam_size",
-        )
-
-
-@contextmanager
-def single_text_field_names() -> Iterator[None]:
-    """Rename fields of InvalidArgumentError for a request of one text, as models take lists."""
-    try:
-        yield
-    except InvalidArgumentError as error:
-        if error.field not in SINGLE_TEXT_FIELDS:
-            raise
-        name = SINGLE_TEXT_FIELDS[error.field]
-        raise InvalidArgumentError(str(error).replace(error.field, name), field=name) from error

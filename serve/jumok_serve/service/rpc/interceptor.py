@@ -74,7 +74,6 @@ async def write_response(
     finally:
         if unread is not None:
             unread.close()
-    call.response = message
 
 
 logger = logging.getLogger(__name__)
@@ -142,8 +141,7 @@ def _with_error_boundary(
         try:
             if requests_stream:
                 return await method(reader, call)
-            call.request = await reader.only()
-            return await method(call.request, call)
+            return await method(await reader.only(), call)
         except grpc.aio.AbortError:  # its status is set
             raise
         except asyncio.CancelledError as error:
@@ -338,8 +336,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
                     call.code, call.reason = ended.code.name, ended.reason
                 else:
                     call.code = _CODE_NAMES[_number(context)]
-                    if not handler.response_streaming:  # those write their messages themselves
-                        call.response = ended
             if not isinstance(ended, Ending):
                 return cast("Message | None", ended)
             await _abort(context, ended, call.request_id)
