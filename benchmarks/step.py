@@ -35,7 +35,7 @@ from jumok_export.bundles.recipe import write_variant
 from jumok_export.quantization.calibration import GreedySearch, calibrate
 from jumok_export.quantization.int8_graphs import Scales, quantize_graph
 from jumok_serve.engine.batch import Batch
-from jumok_serve.engine.capacity import EngineLimits
+from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.native import library
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs

@@ -62,7 +62,8 @@ def fill(wheelhouse: Path, distribution: Path) -> None:
     """
     build = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["build-system"]["requires"]
     part = wheelhouse.with_name(f"{wheelhouse.name}.part")
-    run(sys.executable, "-m", "pip", "download", "--quiet", "--dest", part, f"{distribution}[serve]", *build)
+    download = (sys.executable, "-m", "pip", "download", "--quiet", "--dest", part, f"{distribution}[serve]", *build)
+    run(*download, environment=os.environ | {"JUMOK_NATIVE": "off"})  # pip builds a wheel to know what it needs
     part.rename(wheelhouse)
 
 

@@ -17,7 +17,7 @@ import jumok
 from benchmarks.common.processes import Server
 from jumok_serve import Translator
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 
 TIMEOUT_S = 1200.0
 """Timeout of a request: a server that decodes one sentence after another makes the last one wait."""

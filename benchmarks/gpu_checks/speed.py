@@ -16,10 +16,9 @@ import torch
 from benchmarks.common.graphs import Model, sentence, sources
 from benchmarks.gpu_checks.correctness import decode, step_times
 from benchmarks.gpu_checks.report import Report
-from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.future import Future
-from jumok_serve.engine.sentence import Decoded
+from jumok_serve.engine.request_queue import EngineLimits
+from jumok_serve.engine.sentence import Decoded, Future
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import Graphs
 

@@ -31,7 +31,7 @@ from jumok_export.models.seq2seq import Seq2Seq
 from jumok_proto.results import Translation
 from jumok_serve import DecodingOptions, Translator
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermMatch
 
 ROOT = Path(__file__).resolve().parents[2]

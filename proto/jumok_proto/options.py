@@ -1,4 +1,4 @@
-"""Decoding options of the SDK, the server and a translator in this process."""
+"""Decoding options of SDK, server and commands: types, ranges, and their lines of ``--help``."""
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -7,36 +7,6 @@ from typing import Final, Literal, NamedTuple, TypeAlias, TypedDict
 EarlyStopping: TypeAlias = bool | Literal["never"]
 """Condition that stops a beam search with enough hypotheses: a better one is unlikely (``False``), none (``True``),
 or no better one is possible (``"never"``)."""
-
-
-class Range(NamedTuple):
-    """Range of a number; both ends are allowed."""
-
-    least: float
-    most: float
-
-
-MOST_INTEGER: Final = 2**31 - 1
-RANGES: Final[Mapping[str, Range]] = MappingProxyType(
-    {
-        "beam_size": Range(1, 64),
-        "num_hypotheses": Range(1, 64),
-        "length_penalty": Range(-10, 10),
-        "min_length": Range(0, MOST_INTEGER),
-        "max_length": Range(1, MOST_INTEGER),
-        "no_repeat_ngram_size": Range(0, MOST_INTEGER),
-        "repetition_penalty": Range(1e-6, 1e6),
-        "forced_first_token": Range(0, MOST_INTEGER),
-        "temperature": Range(1e-6, 1e6),
-        "top_k": Range(0, MOST_INTEGER),
-        "top_p": Range(1e-6, 1),
-        "seed": Range(0, 2**63 - 1),
-        "coverage_penalty": Range(0, 100),
-    }
-)
-"""Range of each option that is a number, if the model or another option does not narrow it.
-
-Within the ranges no score overflows: a length to the power of 10 is far below the largest float."""
 
 
 class Options(TypedDict, total=False):
@@ -83,10 +53,88 @@ class Options(TypedDict, total=False):
     The model may then write unknown tokens, even if it never does otherwise."""
 
 
+Kind: TypeAlias = Literal["integer", "number", "flag", "token_ids", "early_stopping"]
+MOST_INTEGER: Final = 2**31 - 1
+
+
+class Option(NamedTuple):
+    """What a decoding option takes, and what ``--help`` says of it.
+
+    Attributes:
+        least, most: range of a number, or of each token id, if the model or another option does not narrow it; both
+            ends are allowed.
+        hint: what errors about its value add.
+    """
+
+    kind: Kind
+    help: str
+    least: float = 0
+    most: float = MOST_INTEGER
+    hint: str = ""
+
+
+OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(
+    {
+        "beam_size": Option("integer", "Hypotheses per step, 1 to 64; 1 is greedy search.", 1, 64),
+        "num_hypotheses": Option("integer", "Translations to write for each text.", 1, 64),
+        "length_penalty": Option(
+            "number",
+            "Divide scores by length to this power; higher favours longer translations.",
+            -10,
+            10,
+            "; 0 compares sums, 1 compares means",
+        ),
+        "early_stopping": Option(
+            "early_stopping",
+            "When a beam search with as many ended hypotheses as beams stops: at once (true), if a better one is "
+            "unlikely (false), or if none is possible (never).",
+        ),
+        "min_length": Option("integer", "Smallest number of tokens of a translation."),
+        "max_length": Option("integer", "Largest number of tokens of a translation.", 1),
+        "no_repeat_ngram_size": Option("integer", "Write no sequence of this many tokens twice; 0 allows it."),
+        "repetition_penalty": Option(
+            "number", "Above 1, make tokens that occurred less likely.", 1e-6, 1e6, "; 1 is none"
+        ),
+        "suppress_tokens": Option("token_ids", "Token id never to write"),
+        "end_tokens": Option("token_ids", "Token id that ends a translation, instead of the model's"),
+        "forced_first_token": Option("integer", "Token id that begins each translation."),
+        "sample": Option(
+            "flag", "Draw tokens at random instead of searching for the best; the next four options imply it."
+        ),
+        "temperature": Option(
+            "number",
+            "Divide logits by this before drawing.",
+            1e-6,
+            1e6,
+            "; 1 leaves the model's probabilities as they are",
+        ),
+        "top_k": Option("integer", "Draw from this many of the most likely tokens; 0 is all."),
+        "top_p": Option(
+            "number",
+            "Draw from the fewest most likely tokens that reach this probability.",
+            1e-6,
+            1,
+            "; 1 keeps all tokens",
+        ),
+        "seed": Option("integer", "Seed; the same seed draws the same tokens for the same text.", 0, 2**63 - 1),
+        "coverage_penalty": Option(
+            "number",
+            "Factor of the log-coverage that is added to scores: hypotheses that leave out parts of the text come "
+            "later.",
+            0,
+            100,
+            "; 0 is none",
+        ),
+        "replace_unknowns": Option("flag", "Write the aligned word of the text instead of an unknown token."),
+    }
+)
+"""All decoding options, in the order of `Options`.
+
+Within the ranges no score overflows: a length to the power of 10 is far below the largest float."""
+
+
 def check_names(options: Mapping[str, object]) -> None:
     """Raise TypeError for unknown options; Python does not check a TypedDict."""
-    unknown = [name for name in options if name not in Options.__annotations__]
+    unknown = [name for name in options if name not in OPTIONS]
     if unknown:
-        raise TypeError(
-            f"no such option: {', '.join(unknown)}; decoding options are {', '.join(Options.__annotations__)}"
-        )
+        raise TypeError(f"no such option: {', '.join(unknown)}; decoding options are {', '.join(OPTIONS)}")

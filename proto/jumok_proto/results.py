@@ -180,29 +180,29 @@ class LanguagePair:
 class DecodingDefaults:
     """The default options of a model; requests cannot change the last four."""
 
-    beam_size: int
-    num_hypotheses: int
-    length_penalty: float
-    early_stopping: EarlyStopping
-    min_length: int
+    beam_size: int = 1
+    num_hypotheses: int = 1
+    length_penalty: float = 1.0
+    early_stopping: EarlyStopping = False
+    min_length: int = 0
     max_length: int
-    no_repeat_ngram_size: int
-    repetition_penalty: float
-    suppress_tokens: tuple[int, ...]
-    end_tokens: tuple[int, ...]
-    forced_first_token: int | None
+    no_repeat_ngram_size: int = 0
+    repetition_penalty: float = 1.0
+    suppress_tokens: tuple[int, ...] = ()
+    end_tokens: tuple[int, ...] = ()
+    forced_first_token: int | None = None
     """The model's; a target language can have its own."""
-    sample: bool
-    temperature: float
-    top_k: int
-    top_p: float
-    begin_suppress_tokens: tuple[int, ...]
+    sample: bool = False
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    begin_suppress_tokens: tuple[int, ...] = ()
     """Tokens that cannot be the first that is not forced."""
-    bad_words: tuple[tuple[int, ...], ...]
+    bad_words: tuple[tuple[int, ...], ...] = ()
     """Sequences of tokens that never occur."""
-    forced_last_tokens: tuple[int, ...]
+    forced_last_tokens: tuple[int, ...] = ()
     """Tokens that can end a translation of the maximum length."""
-    renormalize: bool
+    renormalize: bool = False
     """True if log-probabilities are normalised again after constraints."""
 
 

@@ -17,10 +17,10 @@ try:
     from jumok_proto.glossaries.stored import GlossaryEntries
     from jumok_proto.options import Options
     from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
-    from jumok_serve.engine.capacity import EngineLimits
+    from jumok_serve.engine.request_queue import EngineLimits
     from jumok_serve.errors import BundleError, DeviceError
     from jumok_serve.search.options import DecodingOptions
-    from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+    from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
     from jumok_serve.tasks.translation import Pending
     from jumok_serve.text.detection import rank_languages
     from jumok_serve.text.terms import GlossaryStore

@@ -12,14 +12,10 @@ JumokError
     └── ForeignCodeError
 """
 
-import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import accumulate
+from collections.abc import Sequence
 from os import PathLike, fspath
 
-from jumok_proto.errors import InternalError, InvalidArgumentError, JumokError, printable
+from jumok_proto.errors import InternalError, JumokError, printable
 
 
 class BundleError(JumokError, ValueError):
@@ -70,25 +66,3 @@ class ModelFailedError(InternalError):
 
 class ForeignCodeError(InternalError):
     """A native library failed in a way that it does not document; a retry gives the same."""
-
-
-@contextmanager
-def blamed_texts(index_of: Callable[[int], int]) -> Iterator[None]:
-    """Give errors of a part the field of its text.
-
-    Args:
-        index_of: returns the index of a part's text.
-    """
-    try:
-        yield
-    except InvalidArgumentError as error:
-        blamed = re.fullmatch(r"(contents|target_prefixes)\[(\d+)\]", error.field)
-        if blamed is None:
-            raise
-        field = f"{blamed[1]}[{index_of(int(blamed[2]))}]"
-        raise InvalidArgumentError(str(error).replace(error.field, field), field=field) from error
-
-
-def text_of_part(counts: Sequence[int], part: int) -> int:
-    """Return the index of a part's text, from the number of parts of each text."""
-    return bisect_right(list(accumulate(counts)), part)

@@ -10,24 +10,31 @@ from typing import Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
+from jumok_proto.errors import FailedPreconditionError
 from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
 from jumok_proto.text_options import TranslateOptions
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.engine import Engine
+from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.engine.warm_up import WarmUp
 from jumok_serve.errors import BundleError
-from jumok_serve.forks import ForkGuard, check_not_inherited
+from jumok_serve.forks import check_not_inherited
+from jumok_serve.interrupts import deadline_after
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.tasks.alignment import PendingAlignments, prepare_alignment
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.model import TaskModel, warm_up_sentence
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters, deadline_after
+from jumok_serve.tasks.model import (
+    ScoringParameters,
+    TaskModel,
+    TextParameters,
+    TranslationParameters,
+    warm_up_sentence,
+)
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.translation import PendingTexts, submit_texts
 from jumok_serve.text.markup.translation import submit_documents
@@ -453,3 +460,32 @@ class Translator:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close(drain=error is None)
+
+
+class ForkGuard:
+    """Tells the process that made a translator from those that were forked from it.
+
+    Args:
+        name: name of the model, for the error.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._process = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """True in a process that was forked from the one that made the guard."""
+        return os.getpid() != self._process
+
+    def check(self) -> None:
+        """Refuse work in a forked process.
+
+        Raises:
+            FailedPreconditionError: this is one.
+        """
+        if self.forked:
+            raise FailedPreconditionError(
+                f"the translator of {self._name!r} was made before this process was forked, and its threads stayed "
+                "behind: make it after the fork, in each worker"
+            )

@@ -16,7 +16,7 @@ import transformers
 from jumok_export.importers.huggingface.importing import import_checkpoint
 from jumok_proto.results import Translation
 from jumok_serve import EngineLimits, Translator
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from tests.parity.checkpoints import Checkpoint, Shape, make_checkpoint
 from tests.parity.compare import Tally
 from tests.parity.grid import OptionSet, cases

@@ -11,7 +11,7 @@ from jumok_serve import DecodingOptions, Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation.evaluation import evaluate
 from jumok_serve.evaluation.parallel_text import read_parallel
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 
 ROOT = Path(__file__).parents[2]
 MODELS = ROOT / "models"

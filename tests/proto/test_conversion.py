@@ -15,7 +15,7 @@ from jumok_proto.conversion import (
     scores_from_proto,
     scores_to_proto,
 )
-from jumok_proto.options import EarlyStopping, Options, check_names
+from jumok_proto.options import OPTIONS, EarlyStopping, Options, check_names
 from jumok_proto.results import (
     AppliedTerm,
     DecodingDefaults,
@@ -236,7 +236,10 @@ FULL = {
 @pytest.mark.parametrize("values", [UNSET, ZERO, FULL], ids=["unset", "zero", "full"])
 def test_options_survive_the_wire_and_a_zero_is_not_a_default(values: dict[str, Any]) -> None:
     assert (
-        values.keys() == Options.__annotations__.keys() == set(decoding_pb2.DecodingOptions.DESCRIPTOR.fields_by_name)
+        values.keys()
+        == OPTIONS.keys()
+        == Options.__annotations__.keys()
+        == set(decoding_pb2.DecodingOptions.DESCRIPTOR.fields_by_name)
     )
     data = options_to_proto(cast("Options", values)).SerializeToString()
     assert options_from_proto(decoding_pb2.DecodingOptions.FromString(data)) == values

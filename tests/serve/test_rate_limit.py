@@ -2,8 +2,8 @@
 
 import pytest
 
-from jumok_serve import rate_limit
-from jumok_serve.rate_limit import RateLimiter
+from jumok_serve.engine import share
+from jumok_serve.engine.share import RateLimiter
 
 
 def test_a_bucket_fills_at_its_rate_up_to_its_burst() -> None:
@@ -56,7 +56,7 @@ def test_units_are_given_back_and_a_bucket_holds_no_more_than_its_burst() -> Non
 
 
 def test_callers_who_have_rested_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rate_limit, "MAX_CALLERS", 3)
+    monkeypatch.setattr(share, "MAX_CALLERS", 3)
     limiter = RateLimiter(1.0, 1)
     for caller in "abc":
         assert limiter.take(caller, 0.0) == 0

@@ -2,7 +2,6 @@
 
 import json
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -10,13 +9,14 @@ from typing import Unpack
 
 import click
 
-from jumok_proto.options import EarlyStopping, Options
+from jumok_proto.flags import decoding_flags
+from jumok_proto.options import Options
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation import parallel_text
 from jumok_serve.evaluation.parallel_text import read_parallel
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.translator import Translator
 
 BUNDLE = click.Path(path_type=Path)  # opening it says what is wrong, and the way out
@@ -54,35 +54,6 @@ shortlist_option = click.option(
     help="Restrict translations to the bundle's shortlist: faster, and a few translations change.",
 )
 
-EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never": "never"}
-DECODING_OPTIONS = (
-    click.option("--beam-size", type=int, help="Beam size, 1 to 64; 1: greedy search."),
-    click.option("--length-penalty", type=float, help="Exponent of the length that scores are divided by."),
-    click.option(
-        "--early-stopping",
-        type=click.Choice(list(EARLY_STOPPING)),
-        callback=lambda _context, _parameter, value: EARLY_STOPPING.get(value),
-        help="When a beam search with as many ended hypotheses as beams stops: at once (true), if a better one is "
-        "unlikely (false), or if none is possible (never).",
-    ),
-    click.option("--min-length", type=int, help="Smallest number of tokens of a translation."),
-    click.option("--max-length", type=int, help="Largest number of tokens of a translation."),
-    click.option("--no-repeat-ngram-size", type=int, help="Length of token sequences that may not occur twice."),
-    click.option("--repetition-penalty", type=float, help="Above 1: makes tokens that have occurred less likely."),
-    click.option("--sample/--no-sample", default=None, help="Draw tokens at random instead of searching."),
-    click.option("--temperature", type=float, help="Divisor of the logits before tokens are drawn."),
-    click.option("--top-k", type=int, help="Draw from this number of most likely tokens."),
-    click.option("--top-p", type=float, help="Draw from the most likely tokens that together reach this probability."),
-    click.option("--seed", type=int, help="Seed of the random numbers; the same seed draws the same tokens."),
-)
-
-
-def decoding_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of ``jumok_proto.options.Options`` that change the quality of a translation."""
-    for option in reversed(DECODING_OPTIONS):
-        command = option(command)
-    return command
-
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
@@ -109,7 +80,7 @@ def inspect(*, bundle: Path, whole: bool, as_json: bool) -> None:
     help="sacreBLEU's tokenizer for BLEU.  [default: by the target language: zh; ja-mecab and ko-mecab if installed, "
     "else char; none for Thai and others without spaces, which have chrF alone; else 13a]",
 )
-@decoding_options
+@decoding_flags
 @device_option
 @precision_option
 @replicas_option

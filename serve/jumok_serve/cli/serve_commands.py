@@ -145,7 +145,7 @@ def _front(settings: Configuration) -> Callable[[Server], Front] | None:
     """Return the maker of the HTTP port, if there is one."""
     if settings.http_port is None:
         return None
-    from jumok_serve.http.front import make_http_front  # noqa: PLC0415 - needs Starlette and uvicorn, an extra
+    from jumok_serve.http.port import make_http_front  # noqa: PLC0415 - needs Starlette and uvicorn, an extra
 
     return partial(
         make_http_front,

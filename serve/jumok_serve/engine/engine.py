@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from jumok_proto.errors import UnavailableError
-from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.replica import Replica
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
+from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.scheduler import Scheduler
+from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.engine.statistics import EngineCounters
 from jumok_serve.runtime.graphs import Graphs
 

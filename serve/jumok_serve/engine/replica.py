@@ -9,11 +9,10 @@ from itertools import pairwise
 
 from jumok_proto.errors import EngineFailedError, JumokError
 from jumok_serve.engine.batch import Batch
-from jumok_serve.engine.capacity import Occupancy
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
-from jumok_serve.engine.scheduler import Scheduler
-from jumok_serve.engine.scheduling_policy import ENGINE_FAILED
+from jumok_serve.engine.request_queue import Occupancy
+from jumok_serve.engine.scheduler import ENGINE_FAILED, Scheduler
 from jumok_serve.engine.sentence import Decoded, Lane, Sentence
+from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.engine.statistics import EngineCounters, Stage
 from jumok_serve.runtime.graphs import Graphs
 

@@ -1,32 +1,95 @@
-"""The exchange of request and response that all HTTP APIs share."""
+"""The exchange of request and response that all HTTP APIs share, errors included."""
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
-from contextlib import suppress
+import math
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
+from grpc import StatusCode
 from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from jumok_proto.errors import InternalError, JumokError, UnavailableError
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
+from jumok_proto.error_conversion import status_to_proto
+from jumok_proto.errors import (
+    Details,
+    InternalError,
+    InvalidArgumentError,
+    JumokError,
+    LanguageNotFoundError,
+    ResourceExhaustedError,
+    UnavailableError,
+)
+from jumok_serve.engine.share import RETRY_AFTER_S, account_of
 from jumok_serve.http.backend import Backend, Sender
-from jumok_serve.http.errors import describe
 from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, text_field
-from jumok_serve.service.connections import account_of, peer_name
+from jumok_serve.service.connections import peer_name
+from jumok_serve.service.handlers.api import Settings
+from jumok_serve.service.handlers.detection import Translated
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.byte_budget import UnreadResponse, UnreadResponses
 from jumok_serve.service.rpc.call import BEARER
-from jumok_serve.service.rpc.error_boundary import drop_frames
 from jumok_serve.service.rpc.request_reader import Intake
-from jumok_serve.service.rpc.shares import UnreadResponse, UnreadResponses
+from jumok_serve.service.rpc.statuses import drop_frames, to_status
+
+HTTP_STATUSES: dict[StatusCode, int] = {
+    StatusCode.INVALID_ARGUMENT: 400,
+    StatusCode.FAILED_PRECONDITION: 400,
+    StatusCode.UNAUTHENTICATED: 401,
+    StatusCode.PERMISSION_DENIED: 403,
+    StatusCode.NOT_FOUND: 404,
+    StatusCode.RESOURCE_EXHAUSTED: 429,
+    StatusCode.CANCELLED: 499,
+    StatusCode.UNIMPLEMENTED: 501,
+    StatusCode.UNAVAILABLE: 503,
+    StatusCode.DEADLINE_EXCEEDED: 504,
+}
+"""Statuses by gRPC code, as in ``google.rpc.Code``; 500 for others."""
+TOO_LARGE = 413
+
+
+def http_status(error: JumokError) -> int:
+    """Return the HTTP status of an error."""
+    if type(error) is ResourceExhaustedError:  # a request that is too large; the others are of subclasses
+        return TOO_LARGE
+    return HTTP_STATUSES.get(error.code, 500)
+
+
+def retry_headers(error: JumokError) -> dict[str, str]:
+    """Return the header ``Retry-After`` in seconds, if a retry can help."""
+    return {} if error.retry_after_s is None else {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+
+
+def describe(error: JumokError, request_id: str) -> Status:
+    """Describe an error, as `to_status` does, and also a request that is too large, which gRPC describes itself."""
+    if type(error) is ResourceExhaustedError:
+        return status_to_proto(error.code, str(error), Details(request_id=request_id))
+    return to_status(error, request_id)
+
+
+@contextmanager
+def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
+    """Rename the fields of errors to those of an API; a field keeps its index."""
+    try:
+        yield
+    except (InvalidArgumentError, LanguageNotFoundError) as error:
+        name, bracket, index = error.field.partition("[")
+        if error.field in names:
+            field = names[error.field]
+        elif name in names:
+            field = names[name] + bracket + index
+        else:
+            raise
+        raise type(error)(str(error).replace(error.field, field), field=field) from error
+
 
 logger = logging.getLogger(__name__)
 
@@ -121,6 +184,14 @@ class Incoming:
         response = await self.site.backend.call(method, request, self.sender, kind)
         self.unread.hold(response.ByteSize())
         return response
+
+    async def translate(
+        self, settings: Settings, texts: Sequence[str], make: Callable[[Translated], object]
+    ) -> Response:
+        """Translate texts, and respond with JSON of what is made of the translations; raises as `call`."""
+        return await self.site.backend.translate(
+            settings, texts, self.sender, lambda translated: JSONResponse(make(translated))
+        )
 
     async def work(self, work: Callable[[], Result], size: int) -> Result:
         """Read or write bytes for the caller, as `Site.work` does."""

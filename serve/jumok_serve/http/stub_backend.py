@@ -1,10 +1,11 @@
 """Backend of other servers, over gRPC."""
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -12,8 +13,18 @@ from google.protobuf import descriptor_pool
 from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
 
+from jumok_proto.conversion import (
+    detected_from_proto,
+    markup_to_proto,
+    options_to_proto,
+    response_from_proto,
+    rules_to_proto,
+    timings_from_proto,
+)
 from jumok_proto.error_conversion import make_error, read_details
 from jumok_proto.errors import GlossaryNotFoundError, JumokError, UnavailableError
+from jumok_proto.options import Options
+from jumok_proto.results import DetectedLanguage
 from jumok_proto.v1.glossary_pb2 import (
     DeleteGlossaryRequest,
     GetGlossaryRequest,
@@ -24,15 +35,20 @@ from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
 from jumok_proto.v1.translation_pb2 import (
     DetectLanguageRequest,
     DetectLanguageResponse,
+    Glossary,
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.http.backend import LIST_MODELS, CharacterCounts, Directions, Response, Sender
-from jumok_serve.service.connections import account_of
+from jumok_serve.engine.share import account_of
+from jumok_serve.http.backend import DETECT, LIST_MODELS, TRANSLATE, CharacterCounts, Directions, Response, Sender
+from jumok_serve.service.handlers.api import Settings
+from jumok_serve.service.handlers.detection import Translated
 from jumok_serve.service.rpc.call import BEARER, REQUEST_ID
 
 DIRECTIONS_S = 10.0
 """Seconds for which the servers' directions are kept."""
+MAX_INLINE_BYTES = 64 * 1024
+"""Bytes of a response that is read on the event loop; a thread reads larger ones."""
 KNOWN_S = 10.0
 """Seconds for which a token is known, at most; the servers check each call again."""
 GET_GLOSSARY = "/jumok.v1.GlossaryService/GetGlossary"
@@ -93,6 +109,26 @@ class StubBackend:
         if isinstance(request, TranslateTextRequest):
             self._characters.add(self._counted(sender), request.contents)
         return response
+
+    async def translate(
+        self, settings: Settings, texts: Sequence[str], sender: Sender, make: Callable[[Translated], Result]
+    ) -> Result:
+        """Translate texts, and make something of the translations."""
+        response = await self.call(TRANSLATE, _translate_request(settings, texts), sender, TranslateTextResponse)
+
+        def finish() -> Result:
+            try:
+                translations = response_from_proto(response)
+            except ValueError as error:
+                raise _foreign(TranslateTextResponse) from error
+            return make(Translated(translations, timings_from_proto(response.timings)))
+
+        return finish() if response.ByteSize() <= MAX_INLINE_BYTES else await asyncio.to_thread(finish)
+
+    async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
+        """Return the possible languages of each text."""
+        response = await self.call(DETECT, DetectLanguageRequest(contents=texts), sender, DetectLanguageResponse)
+        return detected_from_proto(response)
 
     def _counted(self, sender: Sender) -> str:
         """Key of a sender's characters: without tokens, clients may send any text as theirs."""
@@ -207,6 +243,23 @@ class StubBackend:
     def needs_token(self) -> bool:
         """True if calls need a token."""
         return self._needs_token
+
+
+def _translate_request(settings: Settings, texts: Sequence[str]) -> TranslateTextRequest:
+    """Make the message of a request of the HTTP APIs, which have no other terms than those of stored glossaries."""
+    parameters = settings.parameters
+    return TranslateTextRequest(
+        contents=texts,
+        model=settings.model,
+        source_language_code=settings.source,
+        target_language_code=settings.target,
+        options=options_to_proto(cast("Options", asdict(parameters.options))),
+        split_sentences=parameters.split_sentences,
+        copy_unreadable=parameters.copy_unreadable,
+        markup=markup_to_proto(parameters.markup),
+        markup_rules=None if parameters.markup is None else rules_to_proto(parameters.markup_rules),
+        glossary=Glossary(stored=settings.stored_glossary) if settings.stored_glossary else None,
+    )
 
 
 def _serialize(message: Message) -> bytes:

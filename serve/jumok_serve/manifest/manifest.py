@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
 
-from jumok_proto.options import RANGES
+from jumok_proto.options import OPTIONS
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.parts import (
     GRAPH_VARIANTS,
@@ -66,7 +66,7 @@ class Limits(Part):
 
 class GenerationDefaults(Part):
     """Decoding options of requests that do not set them; see ``jumok_serve.search.options`` for their meaning,
-    and ``jumok_proto.options.RANGES`` for their ranges.
+    and ``jumok_proto.options.OPTIONS`` for their ranges.
 
     Lengths count new tokens, EOS included. ``sample`` draws tokens at random and needs beam size 1.
     """
@@ -91,10 +91,10 @@ class GenerationDefaults(Part):
 
     @model_validator(mode="after")
     def _check_ranges(self) -> Self:
-        for name, (least, most) in RANGES.items():
+        for name, option in OPTIONS.items():
             value = getattr(self, name, None)
-            if value is not None and not least <= value <= most:
-                raise ValueError(f"{name} must be at least {least:g} and at most {most:g}, got {value}")
+            if option.kind in {"integer", "number"} and value is not None and not option.least <= value <= option.most:
+                raise ValueError(f"{name} must be at least {option.least:g} and at most {option.most:g}, got {value}")
         if self.sample and self.beam_size > 1:
             raise ValueError(f"sample needs beam_size 1, got {self.beam_size}")
         if self.num_hypotheses > self.beam_size and not self.sample:

@@ -12,8 +12,8 @@ from google.protobuf.message import Message
 from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.service.rpc.error_boundary import written
 from jumok_serve.service.rpc.interceptor import Handler, Interceptor
+from jumok_serve.service.rpc.statuses import written
 from jumok_serve.service.services import (
     FILE_SERVICE,
     GLOSSARY_SERVICE,

@@ -18,7 +18,7 @@ from jumok_serve.cli.loading import (
     tune_process,
 )
 from jumok_serve.http.application import Application
-from jumok_serve.http.front import make_application
+from jumok_serve.http.port import make_application
 from jumok_serve.ray.calls import METHODS, Calls, RayContext, full_name
 from jumok_serve.service.services import Services
 from jumok_serve.service.telemetry.logs import logging_to_stderr

@@ -4,7 +4,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jumok_serve.search.batch_search import BatchSearch, SharedConstraints
 from jumok_serve.search.constraints import (
     NO_CONSTRAINTS,
     NO_ENTRIES,
@@ -16,6 +15,7 @@ from jumok_serve.search.constraints import (
 from jumok_serve.search.greedy_sampling import GreedySampling
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.search import DEAD_SCORE, BeamSearch, Draw, FinishedHypothesis, Search
+from jumok_serve.search.step_arrays import BatchSearch, SharedConstraints
 from jumok_serve.search.term_search import TermSearch
 from jumok_serve.search.terms import NO_TERMS, Terms, TermSpan, options_with_terms
 from jumok_serve.search.topk import Continuations, best_continuations, best_of_each_row

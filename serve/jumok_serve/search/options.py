@@ -7,41 +7,38 @@ from functools import lru_cache
 from typing import Any, Final
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_proto.options import RANGES, EarlyStopping
+from jumok_proto.options import OPTIONS, EarlyStopping, Kind
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 
 MAX_TOKEN_LIST: Final = 4096
 """Most tokens that a request may suppress, or end with."""
-_TOKEN_IDS: Final = RANGES["forced_first_token"]
+_TOKEN: Final = OPTIONS["forced_first_token"]
 
 
 def _integer(name: str, value: object) -> object:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidArgumentError(f"{name} must be a whole number, got {value!r}", field=f"options.{name}")
-    least, most = RANGES.get(name, _TOKEN_IDS)
-    if not least <= value <= most:
+    option = OPTIONS.get(name, _TOKEN)
+    if not option.least <= value <= option.most:
         raise InvalidArgumentError(
-            f"{name} must be at least {least} and at most {most}, got {value}", field=f"options.{name}"
+            f"{name} must be at least {option.least} and at most {option.most}, got {value}", field=f"options.{name}"
         )
     return value
 
 
-def _number(hint: str) -> Callable[[str, object], object]:
-    def check(name: str, value: object) -> object:
-        try:
-            finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        except OverflowError:  # an integer beyond every float
-            finite = False
-        if not finite or not isinstance(value, int | float):
-            raise InvalidArgumentError(f"{name} must be a finite number, got {value!r}{hint}", field=f"options.{name}")
-        least, most = RANGES[name]
-        if not least <= value <= most:
-            raise InvalidArgumentError(
-                f"{name} must be at least {least:g} and at most {most:g}, got {value!r}{hint}", field=f"options.{name}"
-            )
+def _number(name: str, value: object) -> object:
+    option = OPTIONS[name]
+    try:
+        finite = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # an integer beyond every float
+        finite = False
+    if not finite or not isinstance(value, int | float):
+        problem = "must be a finite number"
+    elif option.least <= value <= option.most:
         return float(value)
-
-    return check
+    else:
+        problem = f"must be at least {option.least:g} and at most {option.most:g}"
+    raise InvalidArgumentError(f"{name} {problem}, got {value!r}{option.hint}", field=f"options.{name}")
 
 
 def _flag(name: str, value: object) -> object:
@@ -77,30 +74,20 @@ def _words(name: str, value: object) -> object:
     return tuple(tuple(word) for word in value)
 
 
-_CHECKS: dict[str, Callable[[str, object], object]] = {
-    "beam_size": _integer,
-    "num_hypotheses": _integer,
-    "length_penalty": _number("; 0 compares sums, 1 compares means"),
+_CHECKS: dict[Kind, Callable[[str, object], object]] = {
+    "integer": _integer,
+    "number": _number,
+    "flag": _flag,
+    "token_ids": _tokens,
     "early_stopping": _early_stopping,
-    "min_length": _integer,
-    "max_length": _integer,
-    "no_repeat_ngram_size": _integer,
-    "repetition_penalty": _number("; 1 is none"),
-    "suppress_tokens": _tokens,
+}
+_CHECK_OF: dict[str, Callable[[str, object], object]] = {
+    **{name: _CHECKS[option.kind] for name, option in OPTIONS.items()},
     "begin_suppress_tokens": _tokens,
     "bad_words": _words,
-    "end_tokens": _tokens,
     "eos_ids": _tokens,
-    "forced_first_token": _integer,
     "forced_last_tokens": _tokens,
     "renormalize": _flag,
-    "sample": _flag,
-    "temperature": _number("; 1 leaves the model's probabilities as they are"),
-    "top_k": _integer,
-    "top_p": _number("; 1 keeps all tokens"),
-    "seed": _integer,
-    "coverage_penalty": _number("; 0 is none"),
-    "replace_unknowns": _flag,
 }
 
 
@@ -112,8 +99,8 @@ def check_fields(options: Any) -> None:
     """
     for name in options.__slots__:
         value = getattr(options, name)
-        if value is not None and name in _CHECKS:
-            object.__setattr__(options, name, _CHECKS[name](name, value))
+        if value is not None and name in _CHECK_OF:
+            object.__setattr__(options, name, _CHECK_OF[name](name, value))
 
 
 def check_beam(beam_size: int, num_hypotheses: int | None, *, samples: bool, whence: str = "") -> None:
@@ -141,7 +128,7 @@ def check_lengths(min_length: int, max_length: int, *, described: str | None = N
         )
 
 
-MAX_BEAM_SIZE: Final = int(RANGES["beam_size"].most)
+MAX_BEAM_SIZE: Final = int(OPTIONS["beam_size"].most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,31 +214,11 @@ class SearchOptions:
 class DecodingOptions:
     """Decoding options of a request; ``None`` takes the model's default.
 
-    Args:
-        beam_size: beams kept at every step, 1 to 64; 1 is greedy search.
-        num_hypotheses: hypotheses returned, at most ``beam_size``; with sampling, samples drawn, 1 to 64.
-        length_penalty: a hypothesis' score is its log-probability / length^length_penalty, from -10 to 10; above 0 it
-            favours long hypotheses, below 0 short ones.
-        early_stopping: when a full list of ended hypotheses ends the search: ``True``: at once; ``False``: when the
-            best running one would not enter the list at its present length; ``"never"``: when it could at no length.
-        min_length: tokens before EOS becomes possible.
-        max_length: most tokens of a hypothesis, EOS included.
-        no_repeat_ngram_size: no n-gram of this many tokens occurs twice; 0: any may.
-        repetition_penalty: divides scores above 0 of tokens that have occurred, and multiplies those below (Keskar et
-            al., 2019); from 1e-6 to 1e6; above 1 it discourages repetition.
-        suppress_tokens: ids never written, besides those that the model never writes.
-        end_tokens: ids that end a hypothesis, instead of the model's.
-        forced_first_token: id of every hypothesis' first token.
-        sample: draw tokens at random instead of searching for the best. If None, any of ``temperature``,
-            ``top_k``, ``top_p`` or ``seed`` turns it on.
-        temperature: divides logits before tokens are drawn; from 1e-6 to 1e6.
-        top_k: draw from this many of the most likely tokens; 0: from all.
-        top_p: draw from the fewest most likely tokens whose probabilities reach this; from 1e-6 to 1.
-        seed: equal seeds draw equal tokens for equal texts, in any batch; None: a new seed.
-        coverage_penalty: times the log-coverage of a hypothesis is added to its score, from 0 to 100; see
-            `jumok_serve.tasks.coverage.log_coverage`. The tasks do so once the search has ended.
-        replace_unknowns: in a text, write the aligned source word instead of an unknown token; the model may then write
-            such tokens.
+    They are those of `jumok_proto.options.Options`. If ``sample`` is None, any of ``temperature``, ``top_k``,
+    ``top_p`` or ``seed`` turns it on. ``early_stopping`` tells when a full list of ended hypotheses ends the search:
+    ``True``: at once; ``False``: when the best running one would not enter the list at its present length;
+    ``"never"``: when it could at no length. ``repetition_penalty`` is that of Keskar et al., 2019; the tasks add the
+    penalty of `jumok_serve.tasks.coverage.log_coverage` once the search has ended.
 
     Raises:
         InvalidArgumentError: a value has the wrong type or lies outside its range; ``field`` is ``options.<name>``.
@@ -332,21 +299,15 @@ class DecodingOptions:
             num_hypotheses=_first(
                 self.num_hypotheses, generation.num_hypotheses if sample else min(generation.num_hypotheses, beam_size)
             ),
-            length_penalty=_first(self.length_penalty, generation.length_penalty),
-            early_stopping=_first(self.early_stopping, generation.early_stopping),
             min_length=_first(self.min_length, min(generation.min_length, max_length)),
             max_length=max_length,
             eos_ids=_first(self.end_tokens, special.eos),
             suppress_tokens=_united(never, tuple(self.suppress_tokens or ())),
-            no_repeat_ngram_size=_first(self.no_repeat_ngram_size, generation.no_repeat_ngram_size),
-            repetition_penalty=_first(self.repetition_penalty, generation.repetition_penalty),
             begin_suppress_tokens=generation.begin_suppress_tokens,
             bad_words=generation.bad_words,
             forced_first_token=None if prefix else forced,
             forced_last_tokens=generation.forced_last_tokens,
             renormalize=generation.renormalize,
-            coverage_penalty=_first(self.coverage_penalty, 0.0),
-            replace_unknowns=_first(self.replace_unknowns, False),
             sampling=Sampling(
                 temperature=_first(self.temperature, generation.temperature),
                 top_k=_first(self.top_k, generation.top_k),
@@ -355,7 +316,13 @@ class DecodingOptions:
             )
             if sample
             else None,
+            **self._plain(generation),
         )
+
+    def _plain(self, generation: GenerationDefaults) -> dict[str, Any]:
+        """Return the options that the search takes as they are given, or as the model has them."""
+        values = {name: _first(getattr(self, name), getattr(generation, name, None)) for name in _PLAIN}
+        return {name: value for name, value in values.items() if value is not None}
 
     def _samples(self, generation: GenerationDefaults) -> bool:
         if self.sample is not None:
@@ -426,6 +393,14 @@ class DecodingOptions:
                 "translation could end; name another",
                 field="options.end_tokens",
             )
+
+
+_PLAIN: Final = [
+    name
+    for name in OPTIONS
+    if name in SearchOptions.__slots__
+    and name not in {"beam_size", "num_hypotheses", "min_length", "max_length", "suppress_tokens", "forced_first_token"}
+]
 
 
 @lru_cache(maxsize=16)

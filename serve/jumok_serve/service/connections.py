@@ -12,11 +12,10 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import lru_cache
-from ipaddress import IPv6Address, ip_address
+from ipaddress import IPv6Address
 from pathlib import Path
-from urllib.parse import unquote
 
+from jumok_serve.engine.share import account_of
 from jumok_serve.errors import ListenError
 from jumok_serve.service.limits import ServiceLimits
 
@@ -114,24 +113,6 @@ def peer_name(host: str, port: int) -> str:
         return f"ipv4:{host}:{port}"
     mapped = IPv6Address(host.partition("%")[0]).ipv4_mapped
     return f"ipv6:[{host}]:{port}" if mapped is None else f"ipv4:{mapped}:{port}"
-
-
-def account_of(peer: str) -> str:
-    """Return the party of an address in gRPC's notation."""
-    return _network(peer.rpartition(":")[0])
-
-
-@lru_cache(4096)
-def _network(address: str) -> str:
-    """Return an address without its port; of IPv6 the network of 64 bits, which one host may have all of."""
-    kind, _, host = address.partition(":")
-    if kind != "ipv6":
-        return address
-    try:
-        full = ip_address(unquote(host).strip("[]").partition("%")[0])
-    except ValueError:
-        return address
-    return f"ipv6:{full.packed[:8].hex()}"
 
 
 logger = logging.getLogger(__name__)

@@ -1,35 +1,11 @@
 """Limits of one request, one connection and one caller."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-from jumok_proto.errors import InvalidArgumentError
-
-MAX_TAGS = 200_000
-"""Tags and entities of a request: each takes up to 300 bytes until the request is answered."""
-MAX_TAG_NAMES = 1000
-MAX_TAG_CHARACTERS = 20_000
-"""Names of tags in the rules of a request, and their characters together; each text compares its tags with all."""
-
-
-def check_tag_names(written: Sequence[str], field: str) -> None:
-    """Raise InvalidArgumentError for too many names of tags in the rules of a request.
-
-    Args:
-        written: names, which may also stand in one text with commas between them.
-    """
-    count, characters = sum(text.count(",") + 1 for text in written), sum(map(len, written))
-    if count > MAX_TAG_NAMES or characters > MAX_TAG_CHARACTERS:
-        raise InvalidArgumentError(
-            f"rules take at most {MAX_TAG_NAMES} names of tags, of {MAX_TAG_CHARACTERS} characters together, got "
-            f"{count} of {characters}; leave some out",
-            field=field,
-        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServiceLimits:
-    """Limits of the service; ``jumok_serve.engine.capacity.EngineLimits`` has those of queue and batch.
+    """Limits of the service; ``jumok_serve.engine.request_queue.EngineLimits`` has those of queue and batch.
 
     Attributes:
         max_message_bytes: size of a request.
@@ -86,46 +62,3 @@ class ServiceLimits:
     max_connection_grace_s: float = 300.0
     requests_per_second: float | None = None
     request_burst: int | None = None
-
-    def check_num_texts(self, num_texts: int) -> None:
-        """Raise InvalidArgumentError for too many texts."""
-        if num_texts > self.max_texts:
-            raise InvalidArgumentError(
-                f"a request takes at most {self.max_texts} texts, got {num_texts}; send several requests",
-                field="contents",
-            )
-
-    def check_lengths(self, **texts: Sequence[str]) -> None:
-        """Raise InvalidArgumentError for a text that is too long; keywords are request fields."""
-        for field, field_texts in texts.items():
-            for index, text in enumerate(field_texts):
-                if len(text) > self.max_characters:
-                    raise InvalidArgumentError(
-                        f"a text takes at most {self.max_characters} characters here, got {len(text)}: split it",
-                        field=f"{field}[{index}]",
-                    )
-
-    def check_tags(self, texts: Sequence[str]) -> None:
-        """Raise InvalidArgumentError for too many tags and entities of texts with markup."""
-        count = sum(text.count("<") + text.count("&") for text in texts)
-        if count > MAX_TAGS:
-            raise InvalidArgumentError(
-                f"texts of a request have at most {MAX_TAGS} tags and entities together, got {count}; send several "
-                "requests",
-                field="contents",
-            )
-
-    def check_hypotheses(self, num_texts: int, beam_size: int, num_hypotheses: int) -> None:
-        """Raise InvalidArgumentError for too many hypotheses, in all or for one text."""
-        if num_texts * num_hypotheses > self.max_hypotheses:
-            raise InvalidArgumentError(
-                f"a request takes at most {self.max_hypotheses} hypotheses of all texts together, got "
-                f"{num_texts * num_hypotheses}; send several requests",
-                field="contents",
-            )
-        if beam_size * num_hypotheses > self.max_beam_hypotheses:
-            raise InvalidArgumentError(
-                f"beam_size times num_hypotheses is at most {self.max_beam_hypotheses} here, got {beam_size} times "
-                f"{num_hypotheses}",
-                field="options.beam_size",
-            )

@@ -4,7 +4,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 
 import grpc
@@ -16,6 +15,7 @@ from jumok_proto.results import ModelState
 from jumok_proto.v1 import admin_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.service.auth.tokens import TokenFile
+from jumok_serve.service.handlers.api import Api
 from jumok_serve.service.handlers.file_service import FileService
 from jumok_serve.service.handlers.glossary_service import GlossaryService
 from jumok_serve.service.handlers.health import Health
@@ -25,10 +25,10 @@ from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.lifecycle import Lifecycle
 from jumok_serve.service.models.registry import LoadedModel, ModelRegistry
+from jumok_serve.service.rpc.byte_budget import UnreadResponses
 from jumok_serve.service.rpc.call import AccessControl, CallCounts, CallGate, CallObserver
-from jumok_serve.service.rpc.error_boundary import guarded_handlers
+from jumok_serve.service.rpc.interceptor import guarded_handlers
 from jumok_serve.service.rpc.request_reader import make_intake
-from jumok_serve.service.rpc.shares import UnreadResponses
 from jumok_serve.text.terms import GlossaryStore
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
@@ -81,6 +81,7 @@ class Services:
 
     Attributes:
         models: registry of the models; the caller closes those loaded later too.
+        api: what the services do for other transports.
         limits: limits of requests.
         stopping: event that ends calls without an end of their own.
         counts: counts of ended calls.
@@ -119,13 +120,13 @@ class Services:
         self.unread_checks = UnreadResponses(limits, close_connection, checks=True)
         self._health = Health()
         self._keeps_glossaries = glossaries is not None
-        self._translation = TranslationService(self.models, limits, glossaries)
-        self.stopping = self._translation.stopping
+        self.api = Api(self.models, limits, glossaries)
+        translation = TranslationService(self.api)
+        self.stopping = translation.stopping
         self._loop = asyncio.get_running_loop()
         self.services: Mapping[ServiceDescriptor, object] = {
-            TRANSLATION_SERVICE: self._translation,
-            # A file is not sent elsewhere: a server that stops finishes it, as any other call.
-            FILE_SERVICE: FileService(partial(self._translation.translate_corpus, stopping=asyncio.Event()), limits),
+            TRANSLATION_SERVICE: translation,
+            FILE_SERVICE: FileService(self.api, limits),
             GLOSSARY_SERVICE: GlossaryService(glossaries),
             MODEL_SERVICE: ModelService(self.models),
         }

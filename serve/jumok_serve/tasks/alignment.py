@@ -9,13 +9,13 @@ import numpy as np
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights, Matrix
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Future
+from jumok_serve.interrupts import Deadline
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.runtime.graphs import Floats
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import Deadline, TextParameters, TranslationParameters
+from jumok_serve.tasks.model import TaskModel, TextParameters, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget
 from jumok_serve.tasks.translation import Pending, submit_texts
 from jumok_serve.tokenizers.input_processor import Source, Target

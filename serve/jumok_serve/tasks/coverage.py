@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from jumok_serve.interrupts import Deadline
 from jumok_serve.runtime.graphs import Floats
 from jumok_serve.search import FinishedHypothesis
-from jumok_serve.tasks.parameters import Deadline
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
 
 

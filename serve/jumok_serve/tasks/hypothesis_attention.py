@@ -6,12 +6,12 @@ from functools import cache
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import Hypothesis
+from jumok_serve.interrupts import Deadline
 from jumok_serve.manifest.languages import Direction, writes_spaces
 from jumok_serve.search import FinishedHypothesis
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.coverage import log_coverage, ranked
 from jumok_serve.tasks.job import Job
-from jumok_serve.tasks.parameters import Deadline
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.unknown_words import aligned_words, replace_unknown, source_words
 from jumok_serve.tokenizers.input_processor import InputProcessor, Source

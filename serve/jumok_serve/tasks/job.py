@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from jumok_serve.engine.future import Future
-from jumok_serve.engine.sentence import Decoded
+from jumok_serve.engine.sentence import Decoded, Future
 from jumok_serve.engine.statistics import Progress
 from jumok_serve.tasks.teacher_forcing import GivenTarget
 from jumok_serve.tasks.terms import SentenceTerms

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from jumok_proto.errors import InvalidArgumentError, ScoringUnavailableError
 from jumok_proto.results import Score
 from jumok_serve.engine.engine import Engine
+from jumok_serve.interrupts import Deadline
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
-from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import Deadline, ScoringParameters
+from jumok_serve.tasks.model import ScoringParameters, TaskModel
 from jumok_serve.tasks.teacher_forcing import GivenTarget
 from jumok_serve.tokenizers.input_processor import Source
 

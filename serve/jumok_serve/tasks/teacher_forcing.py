@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 
 from jumok_proto.attention import ATTENTION_KINDS, AttentionKind
+from jumok_serve.interrupts import Deadline
 from jumok_serve.manifest.manifest import PrecisionVariant
 from jumok_serve.manifest.parts import AlignmentHeads
 from jumok_serve.runtime.graphs import ATTENTION_OUTPUTS, Floats, Graphs, Integers, Pairs
-from jumok_serve.tasks.parameters import Deadline
 
 MAX_BATCH_LOGITS = 2**25
 """Logits of one run of the scorer; a longer target is scored alone."""

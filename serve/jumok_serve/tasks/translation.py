@@ -11,18 +11,16 @@ from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, 
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.bundle.pinned_folder import MappedFile
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.future import Future
-from jumok_serve.engine.sentence import Decoded, Sentence
+from jumok_serve.engine.sentence import Decoded, Future, Sentence
 from jumok_serve.engine.statistics import Progress
-from jumok_serve.interrupts import check
+from jumok_serve.interrupts import Deadline, check
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, options_with_terms
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.hypothesis_attention import HypothesisAttention, check_attention
 from jumok_serve.tasks.job import Job
-from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import Deadline, TranslationParameters
+from jumok_serve.tasks.model import TaskModel, TranslationParameters
 from jumok_serve.tasks.terms import with_tokens
 from jumok_serve.tokenizers.input_processor import InputProcessor, Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer

@@ -1,8 +1,11 @@
 """Translation of texts sentence by sentence, and the translations joined."""
 
 import math
+import re
 import time
-from collections.abc import Callable, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import accumulate, pairwise
@@ -10,16 +13,13 @@ from itertools import accumulate, pairwise
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import AppliedTerm, FinishReason, Hypothesis, Timings, Translation
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.future import Future
-from jumok_serve.engine.sentence import Decoded
-from jumok_serve.errors import blamed_texts, text_of_part
-from jumok_serve.interrupts import check
+from jumok_serve.engine.sentence import Decoded, Future
+from jumok_serve.interrupts import Deadline, check
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.best_attention import Attended, best_attention
-from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import Deadline, TranslationParameters
+from jumok_serve.tasks.model import TaskModel, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.translation import PendingTranslations, check_parameters, submit_sources
 from jumok_serve.text.sentence_splitting import (
@@ -338,3 +338,25 @@ def _first_part_prefixes(prefixes: Sequence[str | None] | None, texts: Sequence[
         for prefix, text in zip(prefixes, texts, strict=True)
         for number in range(len(text.sources))
     ]
+
+
+@contextmanager
+def blamed_texts(index_of: Callable[[int], int]) -> Iterator[None]:
+    """Give errors of a part the field of its text.
+
+    Args:
+        index_of: returns the index of a part's text.
+    """
+    try:
+        yield
+    except InvalidArgumentError as error:
+        blamed = re.fullmatch(r"(contents|target_prefixes)\[(\d+)\]", error.field)
+        if blamed is None:
+            raise
+        field = f"{blamed[1]}[{index_of(int(blamed[2]))}]"
+        raise InvalidArgumentError(str(error).replace(error.field, field), field=field) from error
+
+
+def text_of_part(counts: Sequence[int], part: int) -> int:
+    """Return the index of a part's text, from the number of parts of each text."""
+    return bisect_right(list(accumulate(counts)), part)

@@ -8,13 +8,13 @@ from jumok_proto.errors import GlossariesUnavailableError
 from jumok_proto.options import check_names
 from jumok_proto.results import Translation
 from jumok_proto.text_options import TranslateOptions, separate, separate_terms, splits_sentences
-from jumok_serve.errors import blamed_texts
 from jumok_serve.manifest.languages import Languages, is_auto
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder
 from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.text.detection import translate_detected
+from jumok_serve.text.sentence_translation import blamed_texts
 from jumok_serve.text.terms import GlossaryStore, terminology
 from jumok_serve.tokenizers.input_processor import check_count, check_text, check_texts
 

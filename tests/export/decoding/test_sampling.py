@@ -15,8 +15,8 @@ import torch
 from jumok_export.graphs.fuse_selection import fuse_selection
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.selection import sampler_graph, select_graph
-from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.engine import Engine
+from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.runtime.device import CPU

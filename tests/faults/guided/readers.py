@@ -15,20 +15,21 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_serve.bundle.bundle import Bundle, read_manifest
 from jumok_serve.bundle.describe import as_json, describe
-from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.request_queue import AdmissionPolicy
+from jumok_serve.engine.request_queue import AdmissionPolicy, EngineLimits
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.manifest.parts import MANIFEST_FILE
+from jumok_serve.service.handlers.api import Api
 from jumok_serve.service.handlers.model_service import ModelService
 from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import CALL, Call
-from jumok_serve.service.rpc.error_boundary import Ending, guarded_handlers
+from jumok_serve.service.rpc.interceptor import guarded_handlers
 from jumok_serve.service.rpc.request_reader import make_intake
+from jumok_serve.service.rpc.statuses import Ending
 from jumok_serve.tasks.alignment import prepare_alignment
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.scoring import prepare_scoring
@@ -161,7 +162,7 @@ class Requests:
     async def _start(self) -> None:
         limits = ServiceLimits()
         models = ModelRegistry([_ReadingModel(self._bundle)])
-        servicers = dict(zip(SERVICES, (TranslationService(models, limits), ModelService(models)), strict=True))
+        servicers = dict(zip(SERVICES, (TranslationService(Api(models, limits)), ModelService(models)), strict=True))
         handlers = [guarded_handlers(service, servicers[service], make_intake(limits)) for service in SERVICES]
         self._handlers = [self._find(handlers, f"/{m.containing_service.full_name}/{m.name}") for m in METHODS]
 

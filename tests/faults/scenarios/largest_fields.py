@@ -17,7 +17,7 @@ import grpc
 import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from jumok_serve.http.errors import HTTP_STATUSES
+from jumok_serve.http.site import HTTP_STATUSES
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.scenarios.fuzzing import DOCUMENTED, SERVICES, ask, has_reason
 from tests.faults.tools.findings import Findings, Plan

@@ -26,7 +26,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
 )
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.engine.callers import PRESENCE_S
+from jumok_serve.engine.share import PRESENCE_S
 from jumok_serve.service.auth.tokens import make_token
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.servers import faults_logged, jumok_serve

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from jumok_serve.http.connections import MAX_HEAD_BYTES
+from jumok_serve.http.port import MAX_HEAD_BYTES
 from jumok_serve.http.requests import FORM, JSON, MAX_FORM_FIELDS
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.request_reader import make_intake

@@ -5,7 +5,7 @@ import asyncio
 import grpc
 
 from jumok_proto.errors import OverloadedError
-from jumok_serve.service.rpc.error_boundary import to_ending
+from jumok_serve.service.rpc.statuses import to_ending
 
 SERVICE, METHOD = "jumok.v1.TranslationService", "TranslateText"
 

@@ -23,7 +23,7 @@ from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
 from jumok_serve.runtime.step_selection import ShortlistColumns
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, SearchPlan
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from tests.support import command as commands
 from tests.support.calls import noted_calls
 from tests.support.hang import HANG_S

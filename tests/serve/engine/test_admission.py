@@ -3,9 +3,8 @@
 import pytest
 
 from jumok_proto.errors import DeadlineExceededError
-from jumok_serve.engine.capacity import EngineLimits, Occupancy
-from jumok_serve.engine.request_queue import CAUTION, WINDOW_S, DrainRate
-from jumok_serve.engine.scheduling_policy import SchedulingPolicy
+from jumok_serve.engine.request_queue import CAUTION, WINDOW_S, DrainRate, EngineLimits, Occupancy
+from jumok_serve.engine.scheduler import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options

@@ -3,9 +3,8 @@
 import pytest
 
 from jumok_proto.errors import RateLimitedError
-from jumok_serve.engine.callers import LIGHT_WORK, PRESENCE_S, Callers
-from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.sentence import Decoded, Sentence
+from jumok_serve.engine.share import LIGHT_WORK, PRESENCE_S, Callers
 from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options
 
@@ -23,7 +22,7 @@ def heavy_work(caller: str) -> list[Sentence]:
 
 
 def test_a_caller_is_light_only_beside_a_heavy_one() -> None:
-    callers = Callers(EngineLimits())
+    callers = Callers()
     few, many = [sentence("few")], heavy_work("many")
     callers.arrived(few, NOW)
     assert not callers.is_light("few")
@@ -38,7 +37,7 @@ def test_a_caller_is_light_only_beside_a_heavy_one() -> None:
 
 @pytest.mark.parametrize(("beam_size", "most"), [(4, 5), (5, 4), (16, 1)])
 def test_a_light_caller_has_few_sentences_or_one_with_a_wider_beam(beam_size: int, most: int) -> None:
-    callers = Callers(EngineLimits())
+    callers = Callers()
     callers.arrived(heavy_work("many"), NOW)
     callers.arrived([sentence("few", beam_size=beam_size) for _ in range(most)], NOW)
     assert callers.is_light("few")
@@ -47,7 +46,7 @@ def test_a_light_caller_has_few_sentences_or_one_with_a_wider_beam(beam_size: in
 
 
 def test_every_end_of_a_sentence_is_settled() -> None:
-    callers = Callers(EngineLimits())
+    callers = Callers()
     many = heavy_work("many")
     callers.arrived(many, NOW)
     for number, one in enumerate(many):
@@ -65,7 +64,7 @@ def test_every_end_of_a_sentence_is_settled() -> None:
 
 
 def test_callers_are_present_for_a_while_after_their_last_sentence() -> None:
-    callers = Callers(EngineLimits())
+    callers = Callers()
     assert not callers.several(NOW)
     one, other = sentence("one"), sentence("other")
     callers.arrived([one], NOW)
@@ -85,7 +84,7 @@ def test_callers_are_present_for_a_while_after_their_last_sentence() -> None:
 
 def test_a_caller_with_old_work_is_present() -> None:
     """Beside one whose sentences come and end."""
-    callers = Callers(EngineLimits())
+    callers = Callers()
     callers.arrived(heavy_work("old"), NOW)
     for second in range(int(2 * PRESENCE_S)):
         callers.arrived([one := sentence("light")], NOW + second)
@@ -96,7 +95,7 @@ def test_a_caller_with_old_work_is_present() -> None:
 
 
 def test_callers_with_much_work_contend_only_beside_one_with_little() -> None:
-    callers = Callers(EngineLimits())
+    callers = Callers()
     callers.arrived(heavy_work("one"), NOW)
     callers.arrived(heavy_work("other"), NOW)
     assert callers.several(NOW)
@@ -111,7 +110,7 @@ def test_callers_with_much_work_contend_only_beside_one_with_little() -> None:
 
 
 def test_callers_that_are_gone_are_forgotten() -> None:
-    callers = Callers(EngineLimits())
+    callers = Callers()
     for number in range(100):
         one = sentence(str(number))
         callers.arrived([one], NOW + number)
@@ -131,7 +130,7 @@ def ended(one: Sentence, steps: int) -> None:
 def test_a_rate_counts_estimated_work_and_gives_back_what_was_not_used() -> None:
     first = sentence("a")
     work, steps = first.work, 3
-    callers = Callers(EngineLimits(work_per_second=work, work_burst=2 * work))
+    callers = Callers(work, 2 * work)
     for one in (first, second := sentence("a")):
         callers.charge("a", one.work, NOW)
         callers.arrived([one], NOW)

@@ -19,15 +19,15 @@ from jumok_serve import (
     Translator,
 )
 from jumok_serve.engine.batch import Batch
-from jumok_serve.engine.capacity import EngineLimits
-from jumok_serve.engine.scheduling_policy import AHEAD_SHARE
+from jumok_serve.engine.request_queue import EngineLimits
+from jumok_serve.engine.scheduler import AHEAD_SHARE
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import Load
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.runtime.graphs import Integers
 from jumok_serve.runtime.sessions import Binding
 from jumok_serve.runtime.state.slot_buffers import padded_length
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.tokenizers.input_processor import InputProcessor
 from tests.support.calls import noted_calls

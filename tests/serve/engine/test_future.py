@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 
-from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Future
 from tests.support.hang import HANG_S
 
 

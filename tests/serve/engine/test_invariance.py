@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from jumok_serve import DecodingOptions, Translation, Translator
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.translation import PendingTexts
 
 Job = tuple[int, int]

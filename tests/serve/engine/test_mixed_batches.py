@@ -10,8 +10,8 @@ import pytest
 
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
-from jumok_serve.engine.capacity import EngineLimits
 from jumok_serve.engine.engine import Engine
+from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs

@@ -17,7 +17,7 @@ from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.warm_up import WarmUp
 from jumok_serve.errors import BundleError
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from tests.serve.engine.test_engine import TEXTS, wait_until_idle
 from tests.support.hang import HANG_S
 

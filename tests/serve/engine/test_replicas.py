@@ -14,12 +14,12 @@ from jumok_serve import DeadlineExceededError, DecodingOptions, EngineLimits, Tr
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.replica import Replica
-from jumok_serve.engine.scheduling_policy import SchedulingPolicy
+from jumok_serve.engine.scheduler import SchedulingPolicy
 from jumok_serve.runtime import sessions as sessions_module
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import FEW_ROWS, Graphs
 from jumok_serve.runtime.loader import load_graphs
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.translation import PendingTexts
 from tests.serve.engine.test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
 from tests.serve.engine.test_invariance import (

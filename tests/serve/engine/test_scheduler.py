@@ -9,9 +9,8 @@ from contextlib import contextmanager
 import pytest
 
 from jumok_proto.errors import UnavailableError
-from jumok_serve.engine.capacity import EngineLimits, Occupancy
-from jumok_serve.engine.scheduler import Scheduler
-from jumok_serve.engine.scheduling_policy import SchedulingPolicy
+from jumok_serve.engine.request_queue import EngineLimits, Occupancy
+from jumok_serve.engine.scheduler import Scheduler, SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
 from tests.serve.engine.test_scheduling_policy import occupied, sentence
 from tests.support.hang import HANG_S

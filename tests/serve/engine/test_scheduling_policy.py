@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from jumok_serve.engine.capacity import EngineLimits, Occupancy
-from jumok_serve.engine.scheduling_policy import AHEAD_SHARE, MAX_JOINING_TOKENS, SchedulingPolicy
+from jumok_serve.engine.request_queue import EngineLimits, Occupancy
+from jumok_serve.engine.scheduler import AHEAD_SHARE, MAX_JOINING_TOKENS, SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options

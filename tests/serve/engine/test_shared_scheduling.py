@@ -9,10 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError, RateLimitedError
-from jumok_serve.engine.callers import LIGHT_WORK, PRESENCE_S
-from jumok_serve.engine.capacity import EngineLimits, Occupancy
-from jumok_serve.engine.request_queue import QUANTUM
-from jumok_serve.engine.scheduling_policy import (
+from jumok_serve.engine.request_queue import QUANTUM, EngineLimits, Occupancy
+from jumok_serve.engine.scheduler import (
     MAX_LIGHT_ROWS,
     MAX_SHARED_STEP_WORK,
     MAX_TERM_STEP_WORK,
@@ -20,6 +18,7 @@ from jumok_serve.engine.scheduling_policy import (
     SchedulingPolicy,
 )
 from jumok_serve.engine.sentence import Decoded, Sentence
+from jumok_serve.engine.share import LIGHT_WORK, PRESENCE_S
 from jumok_serve.search import SearchPlan, Terms
 from jumok_serve.search.options import Sampling
 from tests.serve.engine.test_scheduling_policy import NOW, occupied, waiting

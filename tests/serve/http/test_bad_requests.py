@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from jumok_serve.http import connections, port
-from jumok_serve.http.connections import MAX_RECEIVE
+from jumok_serve.http import port
+from jumok_serve.http.port import MAX_RECEIVE
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
@@ -189,7 +189,7 @@ def test_a_body_that_stays_away_is_not_waited_for(bounded: Served) -> None:
 
 
 def test_a_head_that_stays_away_is_not_waited_for(bounded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "HEAD_S", 0.2)
+    monkeypatch.setattr(port, "HEAD_S", 0.2)
     assert converse(bounded, b"") == b""
     assert converse(bounded, b"GET /health HTTP/1.1\r\nHost:") == b""
     with connect(bounded) as connection:  # and so for the second request of a connection
@@ -385,7 +385,7 @@ def test_a_connection_that_sends_nothing_takes_little_memory(translator: Transla
             if made:
                 break
             converse(served, HEALTH)
-        assert [len(one._ssl_buffer) for one in made] == [connections.MAX_RECEIVE] * len(made)  # type: ignore[attr-defined]
+        assert [len(one._ssl_buffer) for one in made] == [port.MAX_RECEIVE] * len(made)  # type: ignore[attr-defined]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")

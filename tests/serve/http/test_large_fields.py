@@ -16,13 +16,13 @@ from starlette.responses import JSONResponse
 
 from jumok_proto.v1 import glossary_pb2, translation_pb2
 from jumok_serve import GlossaryStore
-from jumok_serve.http import connections, site
+from jumok_serve.http import port as http_port
+from jumok_serve.http import site
 from jumok_serve.http.apis import deepl, libretranslate
-from jumok_serve.http.backend import Sender
-from jumok_serve.http.connections import MAX_HEAD_BYTES, MAX_HEADERS, MAX_RECEIVE
-from jumok_serve.http.engine_backend import EngineBackend
+from jumok_serve.http.backend import EngineBackend, Sender
+from jumok_serve.http.port import MAX_HEAD_BYTES, MAX_HEADERS, MAX_RECEIVE
 from jumok_serve.service.handlers import model_service
-from jumok_serve.service.handlers.requests import MAX_NAME_CHARACTERS, check_request
+from jumok_serve.service.rpc.request_reader import MAX_NAME_CHARACTERS, check_request
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
 from tests.support.logs import own_records
@@ -120,7 +120,7 @@ def test_the_head_of_a_request_is_bounded_and_its_refusal_says_how(served: Serve
 
 
 def test_heads_that_do_not_end_take_little_memory_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "MAX_ARRIVING_HEADS_BYTES", 5 * MAX_RECEIVE)
+    monkeypatch.setattr(http_port, "MAX_ARRIVING_HEADS_BYTES", 5 * MAX_RECEIVE)
     host, _, port = served.url.removeprefix("http://").rpartition(":")
 
     def begin(size: int) -> socket.socket:
@@ -152,7 +152,7 @@ def test_heads_that_do_not_end_take_little_memory_together(served: Served, monke
 def test_a_head_that_is_refused_for_its_fields_is_refused_once(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "MAX_ARRIVING_HEADS_BYTES", 0)
+    monkeypatch.setattr(http_port, "MAX_ARRIVING_HEADS_BYTES", 0)
     connection = http.client.HTTPConnection(served.url.removeprefix("http://"))
     fields = {f"x-{number}": "a" * MAX_RECEIVE for number in range(2)}
     fields = {f"y-{number}": "a" for number in range(2 * MAX_HEADERS)} | fields
@@ -225,7 +225,7 @@ def test_large_requests_and_responses_of_others_are_made_in_threads(
     answer = call(f"{served.url}{path}", {texts: content, **others})
     assert answer.status == 200
     assert len(threads) == 2
-    assert all(name.startswith("parsed") for name in threads)
+    assert [name.partition("_")[0] for name in threads] == ["parsed", "asyncio"]
 
 
 def test_large_responses_of_own_json_are_made_in_threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:

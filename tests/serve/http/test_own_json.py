@@ -16,8 +16,7 @@ from google.protobuf import json_format
 from jumok_proto.errors import EngineFailedError
 from jumok_proto.v1 import model_pb2, model_pb2_grpc, translation_pb2, translation_pb2_grpc
 from jumok_serve.http.apis.own_json import METHODS
-from jumok_serve.http.front import make_http_front
-from jumok_serve.http.port import HttpPort
+from jumok_serve.http.port import HttpPort, make_http_front
 from jumok_serve.service import Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.translator import Translator

@@ -19,6 +19,7 @@ from jumok_serve.http.site import Incoming
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
+from jumok_serve.service.rpc.request_reader import STRANGERS
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
 from tests.support.servers.http_server import Served, call, serving_http
@@ -122,8 +123,8 @@ def test_libretranslate_takes_the_key_from_everywhere(guarded: Guarded) -> None:
 
 def test_bodies_of_strangers_take_no_room_of_others(guarded: Guarded) -> None:
     """They hold bytes of their own, an address at most half of these, and give them back."""
-    intake = guarded.served.server.intake
-    free, own = intake.budget.free, intake.stranger_budget.free
+    intake, limits = guarded.served.server.intake, guarded.served.server.limits
+    free, own = limits.max_open_bytes, STRANGERS * limits.max_message_bytes
     held = [connect(guarded.served) for _ in range(4)]
     try:
         for connection in held:

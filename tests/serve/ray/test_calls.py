@@ -13,7 +13,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 import jumok
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Future
 from jumok_serve.service import Services
 from jumok_serve.service.limits import ServiceLimits
 from tests.support.servers.fake_model import Answer, FakeModel, failure

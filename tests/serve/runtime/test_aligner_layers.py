@@ -8,11 +8,11 @@ import onnx
 import pytest
 
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.interrupts import Deadline
 from jumok_serve.manifest.parts import AlignmentHeads, AttentionHead
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graph_checks.contract import layers_part
 from jumok_serve.runtime.graphs import Graphs, Pairs
-from jumok_serve.tasks.parameters import Deadline
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
 
 COMMITTED = Path(__file__).parents[3] / "models/multi30k-en-de-transformer"

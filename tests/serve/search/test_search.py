@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jumok_proto.options import RANGES, EarlyStopping
+from jumok_proto.options import OPTIONS, EarlyStopping
 from jumok_proto.results import FinishReason
 from jumok_serve.search import FinishedHypothesis, best_continuations, best_of_each_row, make_search
 from jumok_serve.search.options import SearchOptions
@@ -316,7 +316,7 @@ def test_a_model_that_stops_giving_probabilities_ends_by_length(beam_size: int) 
 
 
 @pytest.mark.parametrize("beam_size", [1, 3])
-@pytest.mark.parametrize("length_penalty", RANGES["length_penalty"])
+@pytest.mark.parametrize("length_penalty", [OPTIONS["length_penalty"].least, OPTIONS["length_penalty"].most])
 def test_the_ends_of_the_length_penalty_give_finite_scores(beam_size: int, length_penalty: float) -> None:
     options = make_options(beam_size=beam_size, length_penalty=length_penalty, early_stopping="never")
     found = drive(make_search(options, START), toy_model(np.random.default_rng(0), 6, 1))

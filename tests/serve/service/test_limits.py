@@ -15,7 +15,8 @@ from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import MARKUP_HTML, ScoreTextRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from jumok_serve.service.limits import MAX_TAGS, ServiceLimits
+from jumok_serve.service.handlers.api import MAX_TAGS
+from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
@@ -123,7 +124,7 @@ def test_where_no_queue_has_room_calls_are_refused_unread_and_counted() -> None:
 
         class Observer:
             def ended(self, call: Call) -> None:
-                ended.append((call.method.rpartition("/")[2], call.code, call.reason, call.request))
+                ended.append((call.method.rpartition("/")[2], call.code, call.reason, call.record.contents))
 
         async with serving(*models, observers=[Observer()]) as (server, channel):
             raw: Any = channel  # without serializers, which its types want

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 import jumok
 from jumok.commands.models import models as models_command
-from jumok_serve.engine.capacity import EngineLimits
+from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.service import Administration
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.text.terms import GlossaryStore

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import jumok
 from jumok_proto.errors import InvalidArgumentError
-from jumok_proto.options import RANGES, Options, Range
+from jumok_proto.options import OPTIONS, Option
 from jumok_serve.translator import Translator
 from tests.support.servers.in_process_server import serving
 
@@ -22,24 +22,27 @@ SETTINGS = settings(
 )
 
 
-def ends(bounds: Range) -> list[float]:
+NUMBERS = {name: option for name, option in OPTIONS.items() if option.kind in {"integer", "number"}}
+
+
+def ends(option: Option) -> list[float]:
     """Return both ends of a range, values beyond them, and ordinary ones."""
-    least, most = bounds
-    step = 1 if isinstance(least, int) and isinstance(most, int) and most > 10 else 1e-9
+    least, most = option.least, option.most
+    step = 1 if option.kind == "integer" else 1e-9
     return [least, most, least - step, most + step, 1, 2]
 
 
 def value_of(name: str) -> st.SearchStrategy[Any]:
-    if name in RANGES:
-        return st.sampled_from(ends(RANGES[name]))
-    if name == "early_stopping":
+    if name in NUMBERS:
+        return st.sampled_from(ends(NUMBERS[name]))
+    if OPTIONS[name].kind == "early_stopping":
         return st.sampled_from([True, False, "never"])
-    if name == "sample":
+    if OPTIONS[name].kind == "flag":
         return st.booleans()
     return st.lists(st.sampled_from([0, 1, 2, 3, 4, 5, 60, 2**31 - 1]), min_size=1, max_size=6)
 
 
-OPTIONS = st.fixed_dictionaries({}, optional={name: value_of(name) for name in Options.__annotations__})
+ANY_OPTIONS = st.fixed_dictionaries({}, optional={name: value_of(name) for name in OPTIONS})
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +52,7 @@ def client(translator: Translator) -> Iterator[jumok.Client]:
 
 
 def within_range(options: dict[str, Any]) -> bool:
-    return all(low <= options.get(name, low) <= high for name, (low, high) in RANGES.items())
+    return all(one.least <= options.get(name, one.least) <= one.most for name, one in NUMBERS.items())
 
 
 def refusal(call: Callable[[], Any]) -> InvalidArgumentError | None:
@@ -69,13 +72,13 @@ def check(translate: Callable[..., Any], options: dict[str, Any], *, split: bool
         assert within_range(options)
         return
     name = error.field.removeprefix("options.")
-    assert name in Options.__annotations__  # a default may contradict an option
+    assert name in OPTIONS  # a default may contradict an option
     if not within_range({name: options[name]} if name in options else {}):
         assert str(options[name]) in str(error)
 
 
 @pytest.mark.parametrize("over_the_wire", [False, True])
-@given(options=OPTIONS, split=st.booleans())
+@given(options=ANY_OPTIONS, split=st.booleans())
 @example(options={"length_penalty": 400}, split=True)
 @example(options={"length_penalty": 10}, split=True)
 @example(options={"length_penalty": -10, "beam_size": 64, "num_hypotheses": 64, "early_stopping": "never"}, split=False)
@@ -89,7 +92,7 @@ def test_every_combination_is_finite_or_refused(
     check(client.translate if over_the_wire else translator.translate, options, split=split)
 
 
-@pytest.mark.parametrize("length_penalty", ends(RANGES["length_penalty"]))
+@pytest.mark.parametrize("length_penalty", ends(OPTIONS["length_penalty"]))
 def test_scores_of_targets_are_finite_or_refused(
     translator: Translator, client: jumok.Client, length_penalty: float
 ) -> None:

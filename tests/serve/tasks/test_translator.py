@@ -22,7 +22,7 @@ from jumok_serve import (
     Translator,
 )
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from tests.support.models.stepping import logits_of
 from tests.support.models.variants import edited, without
 from tests.support.reference_search import reference_search

@@ -7,7 +7,7 @@ import pytest
 
 from jumok_serve import InvalidArgumentError, LanguageNotFoundError, Translator
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from tests.support.models.stepping import logits_of
 from tests.support.reference_search import reference_search
 

@@ -11,7 +11,7 @@ import pytest
 from jumok_serve import InvalidArgumentError, Translation, Translator
 from jumok_serve.interrupts import interruptible
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import MAX_TERM_WORK, MAX_TERMS, TermMatch, TermTokenizer
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
 from jumok_serve.tokenizers.input_processor import CHARACTERS_PER_TOKEN

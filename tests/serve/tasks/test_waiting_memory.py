@@ -9,13 +9,12 @@ import pytest
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.engine.capacity import EngineLimits, Occupancy
 from jumok_serve.engine.engine import Engine
+from jumok_serve.engine.request_queue import EngineLimits, Occupancy
 from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.sentence import SENTENCE_BYTES, TOKEN_BYTES
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TaskModel, TranslationParameters
 from jumok_serve.tasks.translation import submit_texts
 from jumok_serve.translator import Translator
 from tests.support.memory import traced

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from jumok_proto.errors import DeadlineExceededError
-from jumok_serve.tasks.parameters import Deadline
+from jumok_serve.interrupts import Deadline
 from jumok_serve.tasks.word_alignment import MAX_WORDS, Place, TokenAlignment, align_words, token_places, words
 from tests.support.growth import calls_made, lines_run
 from tests.support.memory import traced

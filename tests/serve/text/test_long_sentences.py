@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import jumok
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.engine.capacity import EngineLimits
+from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.text.sentence_splitting import cut, joint
 from jumok_serve.translator import Translator
 from tests.support.servers.in_process_server import serving

@@ -10,7 +10,7 @@ import jumok
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import FinishReason
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.text.sentence_splitting import MAX_SENTENCES, SplitText, split
 from jumok_serve.translator import Translator
 from tests.support.servers.in_process_server import serving

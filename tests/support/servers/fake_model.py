@@ -15,7 +15,7 @@ from google.rpc import error_details_pb2, status_pb2
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
-from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Future
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import (
@@ -32,7 +32,7 @@ from jumok_serve.manifest.parts import REQUIRED_GRAPHS, Provenance
 from jumok_serve.manifest.tokenizers import SentencePieceDescription
 from jumok_serve.service import Server
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 
 FILES = ("graph.onnx", "weights.bin", "spm.model")
 HERE = "ipv4:127.0.0.1"

@@ -9,8 +9,7 @@ from email.message import Message
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
-from jumok_serve.http.front import make_http_front
-from jumok_serve.http.port import HttpPort
+from jumok_serve.http.port import HttpPort, make_http_front
 from jumok_serve.service import Server
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S

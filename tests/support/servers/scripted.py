@@ -20,7 +20,7 @@ from jumok_proto.conversion import (
 from jumok_proto.results import DetectedLanguage, FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
-from jumok_serve.service.rpc.error_boundary import to_status
+from jumok_serve.service.rpc.statuses import to_status
 from tests.support.hang import HANG_S
 
 TIMINGS = Timings(queue_s=0.0, encode_s=0.25, decode_s=0.5, total_s=1.0)

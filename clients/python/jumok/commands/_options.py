@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from functools import partial, wraps
+from functools import wraps
 from importlib.metadata import entry_points
 from itertools import cycle
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import click
 import grpc
 
-from jumok import Alignment, Client, EarlyStopping, Score, Tls, Translation
+from jumok import Alignment, Client, Score, Tls, Translation
 from jumok._client import DEFAULT_TIMEOUT_S
 from jumok._errors import UNREACHABLE
 from jumok._transport.address import addresses
@@ -25,8 +25,6 @@ Decorator = Callable[[Command], Command]
 
 TURN_S, LEAST_S = 1.0, 0.05
 """Longest and shortest wait for one of several servers."""
-
-EARLY_STOPPING: dict[str, EarlyStopping] = {"false": False, "true": True, "never": "never"}
 
 
 class LocalTranslator(AbstractContextManager["LocalTranslator"], Protocol):
@@ -217,64 +215,11 @@ sentence_options = all_of(
 )
 """The parameters ``split_sentences``, ``cut_long_sentences`` and ``copy_unreadable``."""
 
-length_penalty_option = click.option(
-    "--length-penalty", type=float, help="Divide scores by length to this power; higher favours longer translations."
-)
-
-hypotheses_option = click.option("--num-hypotheses", type=int, help="Translations to write for each text.")
-
 
 def repeatable_option(name: str, description: str, **settings: Any) -> Decorator:
     """Make a repeatable option, whose parameter has the plural name."""
     plural = name.strip("-").replace("-", "_") + "s"
     return click.option(name, plural, multiple=True, help=f"{description}; repeatable.", **settings)
-
-
-_token_ids_option = partial(
-    repeatable_option, metavar="ID", type=int, callback=lambda _context, _parameter, value: value or None
-)
-"""Makes an option of token ids, whose parameter is None without any."""
-
-
-decoding_options = all_of(
-    click.option("--beam-size", type=int, help="Hypotheses per step, 1 to 64; 1 is greedy search."),
-    length_penalty_option,
-    click.option(
-        "--early-stopping",
-        type=click.Choice(list(EARLY_STOPPING)),
-        callback=lambda _context, _parameter, value: EARLY_STOPPING.get(value),
-        help="When a beam search with as many ended hypotheses as beams stops: at once (true), if a better one is "
-        "unlikely (false), or if none is possible (never).",
-    ),
-    click.option("--min-length", type=int, help="Smallest number of tokens of a translation."),
-    click.option("--max-length", type=int, help="Largest number of tokens of a translation."),
-    click.option("--no-repeat-ngram-size", type=int, help="Write no sequence of this many tokens twice; 0 allows it."),
-    click.option("--repetition-penalty", type=float, help="Above 1, make tokens that occurred less likely."),
-    _token_ids_option("--suppress-token", "Token id never to write"),
-    _token_ids_option("--end-token", "Token id that ends a translation, instead of the model's"),
-    click.option("--forced-first-token", metavar="ID", type=int, help="Token id that begins each translation."),
-    click.option(
-        "--sample/--no-sample",
-        default=None,
-        help="Draw tokens at random instead of searching for the best; the next four options imply it.",
-    ),
-    click.option("--temperature", type=float, help="Divide logits by this before drawing."),
-    click.option("--top-k", type=int, help="Draw from this many of the most likely tokens; 0 is all."),
-    click.option("--top-p", type=float, help="Draw from the fewest most likely tokens that reach this probability."),
-    click.option("--seed", type=int, help="Seed; the same seed draws the same tokens for the same text."),
-    click.option(
-        "--coverage-penalty",
-        type=float,
-        help="Factor of the log-coverage that is added to scores: hypotheses that leave out parts of the text come "
-        "later.",
-    ),
-    click.option(
-        "--replace-unknowns/--no-replace-unknowns",
-        default=None,
-        help="Write the aligned word of the text instead of an unknown token.",
-    ),
-)
-"""All of ``Options`` but the number of hypotheses, by name."""
 
 
 def markup_options(command: Command) -> Command:

@@ -11,12 +11,12 @@ from jumok.commands._line_requests import InputError, Line, answer_lines, open_l
 from jumok.commands._options import (
     file_options,
     language_options,
-    length_penalty_option,
     limit_options,
     open_target,
     target_options,
 )
 from jumok.commands._output import Warnings, json_line, open_output, progress, warn_cut, write_line
+from jumok_proto.flags import decoding_flag
 
 SCORE_FIELDS = (
     *("score", "tokens", "token_ids", "token_scores", "source_token_count", "source_truncated"),
@@ -30,7 +30,7 @@ SCORE_FIELDS = (
 @file_options
 @target_options
 @language_options
-@length_penalty_option
+@decoding_flag("length_penalty")
 @limit_options
 @click.option(
     "--json", "json_lines", is_flag=True, help="Write one JSON object per line, with tokens and their scores."

@@ -10,9 +10,7 @@ import click
 from jumok import Options, Translation
 from jumok.commands._line_requests import InputError, Line, open_document, open_lines, open_texts
 from jumok.commands._options import (
-    decoding_options,
     file_options,
-    hypotheses_option,
     language_options,
     limit_options,
     markup_options,
@@ -35,6 +33,7 @@ from jumok.commands._output import (
 )
 from jumok.commands._runners import make_runner
 from jumok.commands._terms import term_options
+from jumok_proto.flags import decoding_flag, decoding_flags
 from jumok_proto.markup import MarkupKind
 from jumok_proto.text_options import splits_sentences
 
@@ -57,8 +56,8 @@ SHOWN = 80
 @markup_options
 @term_options
 @click.option("--target-prefix", metavar="TEXT", help="Beginning of each translation.")
-@hypotheses_option
-@decoding_options
+@decoding_flag("num_hypotheses")
+@decoding_flags
 @limit_options
 @click.option("--json", "json_lines", is_flag=True, help="Write one JSON object per line, with scores and tokens.")
 @click.option(

@@ -11,9 +11,7 @@ import click
 from jumok import Options
 from jumok.commands._options import (
     bundle_settings,
-    decoding_options,
     exclude_server_options,
-    hypotheses_option,
     language_options,
     limit_options,
     markup_options,
@@ -28,6 +26,7 @@ from jumok.commands.corpus.inputs import FORMATS, find_sources, is_one_file
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import Columns
 from jumok.commands.corpus.run import Translate, run_job, translate_here
+from jumok_proto.flags import decoding_flag, decoding_flags
 from jumok_proto.markup import MarkupRules
 from jumok_proto.text_options import splits_sentences
 
@@ -68,8 +67,8 @@ BLOCK_ROWS = 2048
 @sentence_options
 @markup_options
 @term_options
-@hypotheses_option
-@decoding_options
+@decoding_flag("num_hypotheses")
+@decoding_flags
 @limit_options
 @click.pass_context
 def translate_corpus(

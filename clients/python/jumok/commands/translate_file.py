@@ -7,7 +7,6 @@ from typing import Any
 import click
 
 from jumok.commands._options import (
-    decoding_options,
     language_options,
     long_sentence_options,
     model_option,
@@ -17,6 +16,7 @@ from jumok.commands._options import (
 )
 from jumok.commands._output import LongTexts
 from jumok.commands._terms import term_options
+from jumok_proto.flags import decoding_flags
 
 DASH = Path("-")
 
@@ -41,7 +41,7 @@ DASH = Path("-")
 @language_options
 @long_sentence_options
 @term_options
-@decoding_options
+@decoding_flags
 @click.option("--truncate", is_flag=True, help="Leave out the ends of sentences that are too long for the model.")
 @timeout_option(None, "Seconds that the file may take.")
 @click.pass_context

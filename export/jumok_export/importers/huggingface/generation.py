@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.settings import MOST, shown
-from jumok_proto.options import RANGES
+from jumok_proto.options import OPTIONS
 from jumok_serve.manifest.manifest import GenerationDefaults, SpecialTokens
 from jumok_serve.search.options import MAX_BEAM_SIZE
 
@@ -224,7 +224,7 @@ class _Fields:
         value = self.get(name)
         if value is None:
             return default
-        least, most = RANGES[name]
+        least, most = OPTIONS[name].least, OPTIONS[name].most
         if isinstance(value, int | float) and not isinstance(value, bool) and least <= value <= most:
             return float(value)
         self.problems.append(f"{name} must be a number from {least:g} to {most:g}, got {shown(value)}")

@@ -21,7 +21,7 @@ from jumok_export.importers.naming import model_name
 from jumok_export.importers.options import ImportOptions
 from jumok_export.models.ssru import SSRUTransformer
 from jumok_export.shortlists.sources import ShortlistPlan
-from jumok_proto.options import RANGES
+from jumok_proto.options import OPTIONS
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.files import UnusableFileError
 from jumok_serve.manifest.languages import Languages, SourceLanguage
@@ -142,7 +142,7 @@ def _special_tokens(vocabulary: MarianVocabulary, folder: MarianFolder) -> Speci
 def _generation(folder: MarianFolder, limits: Limits, notes: list[str]) -> GenerationDefaults:
     """Decoding defaults of the model's settings; Marian's own beam search ends with the first K hypotheses."""
     settings = MarianSettings(folder.settings)
-    beam_size = settings.integer("beam-size", 1, most=int(RANGES["beam_size"][1]))
+    beam_size = settings.integer("beam-size", 1, most=int(OPTIONS["beam_size"].most))
     penalty = settings.number("normalize", 1.0)
     if settings.number("word-penalty", 0.0):
         notes.append("word-penalty is left out: scores have no penalty for each token")

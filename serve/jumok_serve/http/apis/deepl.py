@@ -1,7 +1,7 @@
 """The HTTP API of DeepL, version 2: texts, languages, usage; glossaries are beside it."""
 
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -9,24 +9,17 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
-from jumok_proto.v1.translation_pb2 import (
-    MARKUP_HTML,
-    MARKUP_UNSPECIFIED,
-    MARKUP_XML,
-    Glossary,
-    MarkupRules,
-    TranslateTextRequest,
-    TranslateTextResponse,
-)
 from jumok_serve.http.apis.deepl_glossaries import DEEPL, glossary_routes
 from jumok_serve.http.apis.languages import language_name, spelled_by
 from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Directions
-from jumok_serve.http.errors import renamed_fields
 from jumok_serve.http.requests import Fields, text_field, texts_field
-from jumok_serve.http.site import Incoming, Site, route
+from jumok_serve.http.site import Incoming, Site, renamed_fields, route
 from jumok_serve.manifest.languages import AUTO
-from jumok_serve.service.limits import check_tag_names
+from jumok_serve.service.handlers.api import Settings, check_tag_names
+from jumok_serve.service.handlers.detection import Translated
+from jumok_serve.tasks.model import TranslationParameters
 
 UNLIMITED = 10**12
 """Number of characters by which this API means no limit."""
@@ -40,7 +33,7 @@ FIELDS = {
     "glossary.stored": "glossary_id",
 }
 """Names of this API for fields of requests."""
-TAG_HANDLING = {"": MARKUP_UNSPECIFIED, "html": MARKUP_HTML, "xml": MARKUP_XML}
+TAG_HANDLING: dict[str, MarkupKind | None] = {"": None, "html": "html", "xml": "xml"}
 TAG_LISTS = ("ignore_tags", "non_splitting_tags", "splitting_tags")
 SPLITTING = {"0": False, "1": True, "nonewlines": True}
 FORMALITIES = ("default", "prefer_more", "prefer_less")
@@ -63,27 +56,26 @@ def deepl_routes(site: Site) -> list[Route]:
 
 async def _translate(incoming: Incoming) -> Response:
     directions = await incoming.site.backend.directions(incoming.sender)
-    request = await incoming.work(partial(_request, incoming.fields, directions), incoming.size)
     with renamed_fields(FIELDS):
-        response = await incoming.call(TRANSLATE, request, TranslateTextResponse)
-    return await incoming.json(partial(_response, request, response), response.ByteSize())
+        settings, texts = await incoming.work(partial(_request, incoming.fields, directions), incoming.size)
+        return await incoming.translate(settings, texts, partial(_response, settings, texts))
 
 
-def _response(request: TranslateTextRequest, response: TranslateTextResponse) -> dict[str, object]:
+def _response(settings: Settings, texts: Sequence[str], translated: Translated) -> dict[str, object]:
     return {
         "translations": [
             {
-                "detected_source_language": (translation.source_language_code or request.source_language_code).upper(),
-                "text": translation.hypotheses[0].text,
+                "detected_source_language": (translation.source_language or settings.source).upper(),
+                "text": translation.text,
                 "billed_characters": len(text),
             }
-            for text, translation in zip(request.contents, response.translations, strict=True)
+            for text, translation in zip(texts, translated.translations, strict=True)
         ]
     }
 
 
-def _request(fields: Fields, directions: Directions) -> TranslateTextRequest:
-    """Make a request of fields; takes the texts out of them, so that they are in memory once."""
+def _request(fields: Fields, directions: Directions) -> tuple[Settings, list[str]]:
+    """Return settings and texts of fields; takes the texts out of them, so that they are in memory once."""
     texts = texts_field(fields, "text")
     fields.pop("text")
     source, target = _pair(fields, directions)
@@ -93,16 +85,15 @@ def _request(fields: Fields, directions: Directions) -> TranslateTextRequest:
     _refuse_unknown(fields)
     if fields.get("split_sentences") == "nonewlines":
         texts = [text.replace("\n", " ") for text in texts]
-    return TranslateTextRequest(
-        contents=texts,
-        source_language_code=source,
-        target_language_code=target,
+    parameters = TranslationParameters(
+        source_language=source,
+        target_language=target,
         split_sentences=split,
         markup=markup,
-        markup_rules=rules if markup else None,
+        markup_rules=rules if markup else MarkupRules(),
         copy_unreadable=split,
-        glossary=_glossary(fields),
     )
+    return Settings(parameters=parameters, stored_glossary=_glossary(fields)), texts
 
 
 def _pair(fields: Mapping[str, Any], directions: Directions) -> tuple[str, str]:
@@ -122,17 +113,17 @@ def _choice(fields: Mapping[str, Any], name: str, choices: Mapping[str, Any], de
     return choices[given]
 
 
-def _glossary(fields: Mapping[str, Any]) -> Glossary | None:
-    """Return the glossary that a request names, or None."""
+def _glossary(fields: Mapping[str, Any]) -> str:
+    """Return the glossary that a request names, or an empty text."""
     given = fields.get("glossary_id") or fields.get("glossary_ids")
     listed = texts_field({"glossary_id": given}, "glossary_id") if given else []
     if len(listed) > 1:
         raise InvalidArgumentError("glossary_ids: one glossary can be used at a time", field="glossary_ids")
     if not listed:
-        return None
+        return ""
     if not fields.get("source_lang"):
         raise InvalidArgumentError("source_lang: name it if there is a glossary", field="source_lang")
-    return Glossary(stored=listed[0])
+    return listed[0]
 
 
 def _refuse_unknown(fields: Mapping[str, Any]) -> None:
@@ -147,12 +138,13 @@ def _refuse_unknown(fields: Mapping[str, Any]) -> None:
             raise InvalidArgumentError(f"this server has no {name}: leave it out", field=name)
 
 
-def _tag_lists(fields: Mapping[str, Any]) -> dict[str, list[str]]:
+def _tag_lists(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
     """Return lists of tags, which forms separate by commas."""
     given = {name: texts_field(fields, name) for name in TAG_LISTS if fields.get(name)}
     check_tag_names([item for items in given.values() for item in items], "ignore_tags")
     return {
-        name: [tag.strip() for item in items for tag in item.split(",") if tag.strip()] for name, items in given.items()
+        name: tuple(tag.strip() for item in items for tag in item.split(",") if tag.strip())
+        for name, items in given.items()
     }
 
 

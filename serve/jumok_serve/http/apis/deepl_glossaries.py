@@ -20,9 +20,18 @@ from jumok_proto.v1 import glossary_pb2 as messages
 from jumok_serve.http.apis.languages import MAX_LISTS, PAIR_BYTES, spelled_by
 from jumok_serve.http.backend import Directions
 from jumok_serve.http.backend import Response as Message
-from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
 from jumok_serve.http.requests import JSON, Fields, parse_fields, text_field
-from jumok_serve.http.site import Answer, Dialect, Incoming, Site, key_of, route
+from jumok_serve.http.site import (
+    Answer,
+    Dialect,
+    Incoming,
+    Site,
+    http_status,
+    key_of,
+    renamed_fields,
+    retry_headers,
+    route,
+)
 from jumok_serve.manifest.languages import MAX_LISTED, tag_key
 from jumok_serve.service.rpc.call import BEARER
 from jumok_serve.text.terms.glossary import MAX_ENTRIES

@@ -10,24 +10,20 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
-from jumok_proto.v1.translation_pb2 import (
-    MARKUP_HTML,
-    MARKUP_UNSPECIFIED,
-    DetectLanguageRequest,
-    DetectLanguageResponse,
-    TranslateTextRequest,
-    TranslateTextResponse,
-)
+from jumok_proto.markup import MarkupKind
 from jumok_serve.http.apis.languages import MAX_LISTS, PAIR_BYTES, language_name
 from jumok_serve.http.backend import DETECT, TRANSLATE, Directions
-from jumok_serve.http.errors import http_status, renamed_fields, retry_headers
 from jumok_serve.http.requests import JSON, Fields, number_field, parse_form, text_field, texts_field
-from jumok_serve.http.site import Dialect, Incoming, Site, bearer, route
+from jumok_serve.http.site import Dialect, Incoming, Site, bearer, http_status, renamed_fields, retry_headers, route
 from jumok_serve.manifest.languages import is_auto
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.service.handlers.api import Settings
+from jumok_serve.service.handlers.detection import Translated
+from jumok_serve.tasks.model import TranslationParameters
 
 KEY = "api_key"
 """Field of query string or body that may have the key."""
-FORMATS = {"text": MARKUP_UNSPECIFIED, "html": MARKUP_HTML}
+FORMATS: dict[str, MarkupKind | None] = {"text": None, "html": "html"}
 MAX_ALTERNATIVES = 10
 MIN_BEAM_SIZE = 5
 """Beam size of a request for alternatives, if they are fewer."""
@@ -68,45 +64,44 @@ LIBRETRANSLATE = Dialect(refuse=_refuse, key=_key, key_field=KEY)
 
 async def _translate(incoming: Incoming) -> Response:
     several = isinstance(incoming.fields.get("q"), list)
-    request = await incoming.work(partial(_request, incoming.fields), incoming.size)
     with renamed_fields(FIELDS):
-        response = await incoming.call(TRANSLATE, request, TranslateTextResponse)
-    return await incoming.json(partial(_response, request, response, several), response.ByteSize())
+        settings, texts = await incoming.work(partial(_request, incoming.fields), incoming.size)
+        return await incoming.translate(settings, texts, partial(_response, settings, several))
 
 
-def _response(request: TranslateTextRequest, response: TranslateTextResponse, several: bool) -> dict[str, Any]:
-    hypotheses = [[one.text for one in translation.hypotheses] for translation in response.translations]
+def _response(settings: Settings, several: bool, translated: Translated) -> dict[str, Any]:
+    hypotheses = [[one.text for one in translation.hypotheses] for translation in translated.translations]
     content: dict[str, Any] = {"translatedText": [best for best, *_ in hypotheses]}
-    if request.HasField("options"):
+    if settings.parameters.options.num_hypotheses is not None:
         content["alternatives"] = [others for _, *others in hypotheses]
-    if is_auto(request.source_language_code):
+    if is_auto(settings.source):
         content["detectedLanguage"] = [
-            _detected(translation.source_language_code, translation.source_language_confidence)
-            for translation in response.translations
+            _detected(translation.source_language, translation.source_confidence or 0)
+            for translation in translated.translations
         ]
     return content if several else {name: values[0] for name, values in content.items()}
 
 
-def _request(fields: Fields) -> TranslateTextRequest:
-    """Make a request of fields; takes the texts out of them, so that they are in memory once."""
+def _request(fields: Fields) -> tuple[Settings, list[str]]:
+    """Return settings and texts of fields; takes the texts out of them, so that they are in memory once."""
     texts = texts_field(fields, "q")
     fields.pop("q")
     source, target = text_field(fields, "source"), text_field(fields, "target")
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
     if (form := text_field(fields, "format", "text")) not in FORMATS:
         raise InvalidArgumentError(f"format must be {' or '.join(FORMATS)}, got {reprlib.repr(form)}", field="format")
-    request = TranslateTextRequest(
-        contents=texts,
-        source_language_code=source,
-        target_language_code=target,
+    options = DecodingOptions()
+    if alternatives:
+        options = DecodingOptions(num_hypotheses=alternatives + 1, beam_size=max(MIN_BEAM_SIZE, alternatives + 1))
+    parameters = TranslationParameters(
+        options=options,
+        source_language=source,
+        target_language=target,
         split_sentences=not alternatives,
         markup=FORMATS[form],
         copy_unreadable=not alternatives,
     )
-    if alternatives:
-        request.options.num_hypotheses = alternatives + 1
-        request.options.beam_size = max(MIN_BEAM_SIZE, alternatives + 1)
-    return request
+    return Settings(parameters=parameters), texts
 
 
 def _detected(language: str, confidence: float) -> dict[str, object]:
@@ -114,11 +109,10 @@ def _detected(language: str, confidence: float) -> dict[str, object]:
 
 
 async def _detect(incoming: Incoming) -> Response:
-    request = DetectLanguageRequest(contents=[text_field(incoming.fields, "q")])
+    text = text_field(incoming.fields, "q")
     with renamed_fields(FIELDS):
-        response = await incoming.call(DETECT, request, DetectLanguageResponse)
-    (result,) = response.results
-    return JSONResponse([_detected(one.language_code, one.confidence) for one in result.languages])
+        (languages,) = await incoming.site.backend.detect([text], incoming.sender)
+    return JSONResponse([_detected(language, confidence) for language, confidence in languages])
 
 
 async def _languages(incoming: Incoming) -> Response:

@@ -22,10 +22,21 @@ from starlette.routing import Route
 from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.v1 import file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
-from jumok_serve.http.errors import describe, http_status, retry_headers
 from jumok_serve.http.requests import JSON, Fields, parse_fields, parse_object
-from jumok_serve.http.site import MAX_INLINE_BYTES, Answer, Dialect, EventStream, Incoming, Site, route, stopping
-from jumok_serve.service.rpc.error_boundary import written
+from jumok_serve.http.site import (
+    MAX_INLINE_BYTES,
+    Answer,
+    Dialect,
+    EventStream,
+    Incoming,
+    Site,
+    describe,
+    http_status,
+    retry_headers,
+    route,
+    stopping,
+)
+from jumok_serve.service.rpc.statuses import written
 
 FIELD_WORK = 16
 """Work of writing a byte of a message, which can be a number, in bytes of JSON."""

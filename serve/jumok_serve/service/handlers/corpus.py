@@ -2,8 +2,9 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice, takewhile
@@ -13,13 +14,11 @@ from google.rpc import status_pb2
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from jumok_proto.results import Timings, Translation
-from jumok_serve.engine.future import Future
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
-from jumok_serve.engine.sentence import Decoded
-from jumok_serve.service.handlers.requests import single_text_field_names
-from jumok_serve.service.handlers.waiting import LoopWakeups, submit_when_there_is_room
-from jumok_serve.service.rpc.call import CorpusRecord, current_request_id
-from jumok_serve.service.rpc.error_boundary import drop_frames, is_expected, to_status
+from jumok_serve.engine.sentence import Decoded, Future
+from jumok_serve.engine.share import RETRY_AFTER_S
+from jumok_serve.service.handlers.worker_pool import LoopWakeups, submit_when_there_is_room
+from jumok_serve.service.rpc.call import Record, current_request_id
+from jumok_serve.service.rpc.statuses import drop_frames, is_expected, to_status
 from jumok_serve.tasks.translation import Pending
 
 logger = logging.getLogger(__name__)
@@ -116,7 +115,7 @@ class Corpus(Generic[Written]):
     run_work: Callable[[Callable[[], tuple[list[Result], Written]]], Awaitable[tuple[list[Result], Written]]]
     wakeups: LoopWakeups
     stopping: asyncio.Event
-    record: CorpusRecord
+    record: Record
     _open: dict[_Item, None] = field(default_factory=dict, init=False)  # items without a written result, as they came
     _done: dict[_Item, None] = field(default_factory=dict, init=False)  # those of them that are done, first done first
     _size: int = field(default=0, init=False)  # characters of open items
@@ -236,3 +235,18 @@ def _status(error: Exception) -> status_pb2.Status:
         logger.error("request %s: an item of a corpus failed", request_id, exc_info=error)
     drop_frames(error)
     return to_status(error, request_id)
+
+
+SINGLE_TEXT_FIELDS = {"contents": "content", "contents[0]": "content", "target_prefixes[0]": "target_prefix"}
+
+
+@contextmanager
+def single_text_field_names() -> Iterator[None]:
+    """Rename fields of InvalidArgumentError for a request of one text, as models take lists."""
+    try:
+        yield
+    except InvalidArgumentError as error:
+        if error.field not in SINGLE_TEXT_FIELDS:
+            raise
+        name = SINGLE_TEXT_FIELDS[error.field]
+        raise InvalidArgumentError(str(error).replace(error.field, name), field=name) from error

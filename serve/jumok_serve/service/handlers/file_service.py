@@ -6,23 +6,24 @@ import threading
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
 from google.rpc.status_pb2 import Status
 
-from jumok_proto.conversion import markup_to_proto, rules_to_proto
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
-from jumok_serve.service.handlers.corpus import Item, Result, Stream
-from jumok_serve.service.handlers.requests import check_request, single_text_field_names
-from jumok_serve.service.handlers.waiting import submit_when_there_is_room
-from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool
+from jumok_serve.engine.share import OpenCalls
+from jumok_serve.service.handlers.api import Api, check_lengths
+from jumok_serve.service.handlers.corpus import Item, Result, Stream, single_text_field_names
+from jumok_serve.service.handlers.requests import parse_settings
+from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool, submit_when_there_is_room
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from jumok_serve.service.rpc.call import Call, Write, current_caller, current_peer, current_request_id
-from jumok_serve.service.rpc.error_boundary import drop_frames, to_status
-from jumok_serve.service.rpc.request_reader import STREAM_PATIENCE_S, RequestReader, too_slow
-from jumok_serve.service.rpc.shares import Arrival, ByteBudget, OpenCalls
+from jumok_serve.service.rpc.request_reader import STREAM_PATIENCE_S, RequestReader, check_request, too_slow
+from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.text.files.document import FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Piece, Text
 
@@ -39,7 +40,6 @@ CHARACTERS_PER_MESSAGE = 2**16
 MAX_CHUNK = 2**18
 """Bytes of a response."""
 
-Corpus: TypeAlias = Callable[..., Awaitable[None]]
 Done = TypeVar("Done")
 Take: TypeAlias = Callable[[], Awaitable[list[Piece]]]
 Translated: TypeAlias = Sequence[tuple[Text, str | None]]
@@ -48,14 +48,10 @@ WriteTexts: TypeAlias = Callable[[Translated], Awaitable[list[str]]]
 
 
 class FileService:
-    """Translates files.
+    """Translates files."""
 
-    Args:
-        translate_corpus: `TranslationService.translate_corpus`, but for its last argument.
-    """
-
-    def __init__(self, translate_corpus: Corpus, limits: ServiceLimits) -> None:
-        self._translate_corpus = translate_corpus
+    def __init__(self, api: Api, limits: ServiceLimits) -> None:
+        self._api = api
         self._limits = limits
         self._upload_s = limits.upload_s * math.ceil(limits.max_file_bytes / limits.max_message_bytes)
         self._files = OpenCalls("files", MAX_OPEN_FILES, MAX_OPEN_FILES // 2)
@@ -99,10 +95,8 @@ class FileService:
 
     async def _translate(self, caller: str, settings: FileSettings, data: bytearray, call: Call) -> None:
         document = await self._document(caller, data, settings)
-        translation = settings.translation
-        if document.format.markup is not None:
-            translation.markup = markup_to_proto(document.format.markup)
-            translation.markup_rules.MergeFrom(rules_to_proto(document.format.rules))
+        translation = parse_settings(settings.translation)
+        parameters = replace(translation.parameters, markup=document.format.markup, markup_rules=document.format.rules)
         pieces = document.pieces()
 
         def take() -> Awaitable[list[Piece]]:
@@ -114,7 +108,12 @@ class FileService:
             return _ended(self._reading.submit(partial(write_texts, translated), caller, len(translated)))
 
         texts = _FileTexts(document, take, write, self._limits, call.write)
-        await self._translate_corpus(translation, call, Stream(texts.read, list, texts.write))
+        await self._api.translate_corpus(
+            replace(translation, parameters=parameters),
+            Stream(texts.read, list, texts.write),
+            deadline=call.deadline,
+            stopping=asyncio.Event(),  # a file is not sent elsewhere: a server that stops finishes it
+        )
         await texts.finish()
 
     async def _document(self, caller: str, data: bytearray, settings: FileSettings) -> FileDocument:
@@ -236,7 +235,7 @@ class _FileTexts:
         """Return the error of a text of too many characters, with their number."""
         try:
             with single_text_field_names():
-                self._limits.check_lengths(contents=[text.content])
+                check_lengths(self._limits, contents=[text.content])
         except InvalidArgumentError as error:
             drop_frames(error)
             return to_status(error, current_request_id())

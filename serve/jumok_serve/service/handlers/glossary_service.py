@@ -31,9 +31,8 @@ from jumok_proto.v1.glossary_pb2 import (
     UpdateGlossaryResponse,
 )
 from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
-from jumok_serve.service.handlers.requests import TranslationMessage, check_request
-from jumok_serve.service.models.registry import ChosenModels
 from jumok_serve.service.rpc.call import Call, current_owner
+from jumok_serve.service.rpc.request_reader import check_request
 from jumok_serve.text.terms import Glossary, GlossaryStore
 
 logger = logging.getLogger(__name__)
@@ -115,16 +114,14 @@ class GlossaryService:
         return await _in_thread(self._store, work)
 
 
-async def stored_terms(store: GlossaryStore | None, chosen: ChosenModels, request: TranslationMessage) -> Glossary:
-    """Return the stored glossary that a request names.
+async def stored_terms(store: GlossaryStore | None, name: str, source: str, target: str) -> Glossary:
+    """Return a stored glossary of the current call's owner, by id or name, for a pair of languages.
 
     Raises:
         GlossaryNotFoundError: the caller has no such glossary.
         InvalidArgumentError: the glossary has no entries for the languages.
         GlossariesUnavailableError: the server keeps no glossaries, or cannot use their folder.
     """
-    name = request.glossary.stored
-    source, target = chosen.languages(request.source_language_code, request.target_language_code)
     return await _in_thread(store, lambda known, owner: known.terms(owner, name, source, target))
 
 

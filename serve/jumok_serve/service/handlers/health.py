@@ -9,7 +9,7 @@ from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from jumok_serve.service.rpc.call import Call
-from jumok_serve.service.rpc.error_boundary import Ending
+from jumok_serve.service.rpc.statuses import Ending
 
 
 class Health:

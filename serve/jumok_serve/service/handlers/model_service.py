@@ -13,10 +13,10 @@ from jumok_proto.v1.admin_pb2 import (
 )
 from jumok_proto.v1.model_pb2 import GetModelRequest, GetModelResponse, ListModelsRequest, ListModelsResponse
 from jumok_serve.bundle.model_root import FoundBundle
-from jumok_serve.service.handlers.requests import check_request
 from jumok_serve.service.models.lifecycle import Lifecycle, describe
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import Call
+from jumok_serve.service.rpc.request_reader import check_request
 
 
 class ModelService:

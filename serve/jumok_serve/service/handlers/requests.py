@@ -1,14 +1,9 @@
-"""Parsing and validation of requests, and the terms that they have."""
+"""Parsing and validation of requests within their limits, and the terms that they have."""
 
 import threading
 from collections import OrderedDict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import lru_cache
 from typing import Any, Final, NamedTuple, TypeAlias
-
-from google.protobuf.message import Message
-from google.protobuf.unknown_fields import UnknownFieldSet
 
 from jumok_proto.alignment_conversion import kinds_from_proto
 from jumok_proto.conversion import markup_from_proto, options_from_proto, rules_from_proto
@@ -16,11 +11,9 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.term_conversion import kinds_from_proto as placeholder_kinds_from_proto
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.limits import check_tag_names
-from jumok_serve.service.models.registry import LoadedModel
-from jumok_serve.service.rpc.call import current_caller
+from jumok_serve.service.handlers.api import Settings, check_tag_names
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder, TermMatch
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
 
@@ -44,14 +37,9 @@ class RequestTerms(NamedTuple):
 
 
 def request_terms(
-    glossary: translation_pb2.Glossary,
-    do_not_translate: translation_pb2.DoNotTranslate,
-    stored: TermFinder | None = None,
+    glossary: translation_pb2.Glossary, do_not_translate: translation_pb2.DoNotTranslate
 ) -> TermFinder | None:
     """Return the terms of a request, or None without any.
-
-    Args:
-        stored: the stored glossary that the request names.
 
     Raises:
         InvalidArgumentError: too many entries.
@@ -63,11 +51,10 @@ def request_terms(
             field="glossary",
         )
     if not glossary.entries and not do_not_translate.kinds and not do_not_translate.patterns:
-        return stored
-    terms = RequestTerms(
+        return None
+    return RequestTerms(
         translation_pb2.Glossary(entries=glossary.entries).SerializeToString(), do_not_translate.SerializeToString()
     )
-    return terms if stored is None else Terminology(terms, stored)
 
 
 class _Read(NamedTuple):
@@ -131,62 +118,34 @@ def _read(terms: RequestTerms) -> _Read:
 MAX_LISTED_TOKENS = 256
 """Most tokens of a list option; every step reads the list for every row."""
 MAX_CACHED_OPTIONS = 256
-MAX_NAME_CHARACTERS = 100_000
-"""Most characters of a name, or of a language, as of a text: longer ones take a tenth of a second to compare."""
-NAMES = frozenset({"model", "name", "source_language_code", "target_language_code", "glossary", "stored", "format"})
-"""Fields that have a name; ``glossary`` is one where it is no message."""
 
-SINGLE_TEXT_FIELDS = {"contents": "content", "contents[0]": "content", "target_prefixes[0]": "target_prefix"}
 
 TranslationMessage: TypeAlias = (
     translation_pb2.TranslateTextRequest | translation_pb2.StreamTranslateTextRequest | translation_pb2.CorpusSettings
 )
 
 
-class ParsedRequest(NamedTuple):
-    """A request for translations without its texts.
-
-    Attributes:
-        num_hypotheses: hypotheses of each text.
-        max_tokens: most tokens of the hypotheses of a sentence.
-    """
-
-    parameters: TranslationParameters
-    beam_size: int
-    num_hypotheses: int
-    max_tokens: int
-
-
-def parse_request(
-    model: LoadedModel, request: TranslationMessage, deadline: float | None, stored: TermFinder | None = None
-) -> ParsedRequest:
-    """Parse a request with a deadline, in ``time.monotonic()`` seconds; ``stored``: the glossary that it names.
+def parse_settings(request: TranslationMessage) -> Settings:
+    """Parse what a request for translations says besides its texts.
 
     Raises:
         InvalidArgumentError: invalid options.
     """
-    options = _parse_options(request.options.SerializeToString())
-    defaults = model.manifest.generation
-    parameters = TranslationParameters(
-        options=options,
-        source_language=request.source_language_code,
-        target_language=request.target_language_code,
-        attention=request.attention,
-        truncate=request.truncate,
-        split_sentences=request.split_sentences,
-        cut_long_sentences=request.cut_long_sentences if request.HasField("cut_long_sentences") else None,
-        copy_unreadable=request.copy_unreadable,
-        **_parse_markup(request),
-        terms=request_terms(request.glossary, request.do_not_translate, stored),
-        deadline=deadline,
-        caller=current_caller(),
-    )
-    num_hypotheses = options.num_hypotheses or (1 if parameters.in_parts else defaults.num_hypotheses)
-    return ParsedRequest(
-        parameters,
-        beam_size=options.beam_size or defaults.beam_size,
-        num_hypotheses=num_hypotheses,
-        max_tokens=num_hypotheses * (options.max_length or defaults.max_length),
+    return Settings(
+        model=request.model,
+        stored_glossary=request.glossary.stored,
+        parameters=TranslationParameters(
+            options=_parse_options(request.options.SerializeToString()),
+            source_language=request.source_language_code,
+            target_language=request.target_language_code,
+            attention=request.attention,
+            truncate=request.truncate,
+            split_sentences=request.split_sentences,
+            cut_long_sentences=request.cut_long_sentences if request.HasField("cut_long_sentences") else None,
+            copy_unreadable=request.copy_unreadable,
+            **_parse_markup(request),
+            terms=request_terms(request.glossary, request.do_not_translate),
+        ),
     )
 
 
@@ -237,42 +196,3 @@ def parse_attention_query(request: alignment_pb2.AlignTextRequest) -> AttentionQ
         head=request.head if request.HasField("head") else None,
         each_head=request.each_head,
     )
-
-
-def check_request(message: Message, field: str = "") -> None:
-    """Refuse a request with a field of a later version, at any depth, or with a name that is too long.
-
-    Ignoring a field would give another result than the caller wanted, silently. Names are compared, and come back in
-    errors.
-
-    Raises:
-        InvalidArgumentError: an unknown field; ``field`` is the path of its message, or ``request``.
-    """
-    unknown = UnknownFieldSet(message)
-    if len(unknown) > 0:
-        raise InvalidArgumentError(
-            f"{field or 'the request'} holds the field number {unknown[0].field_number} with a value that this server "
-            "does not know: leave it out, or call a newer server",
-            field=field or "request",
-        )
-    for descriptor, value in message.ListFields():
-        name = f"{field}.{descriptor.name}".lstrip(".")
-        if descriptor.message_type is not None:
-            for number, part in enumerate(value if descriptor.is_repeated else (value,)):
-                check_request(part, f"{name}[{number}]" if descriptor.is_repeated else name)
-        elif descriptor.name in NAMES and len(value) > MAX_NAME_CHARACTERS:
-            raise InvalidArgumentError(
-                f"{name} takes at most {MAX_NAME_CHARACTERS} characters, got {len(value)}: shorten it", field=name
-            )
-
-
-@contextmanager
-def single_text_field_names() -> Iterator[None]:
-    """Rename fields of InvalidArgumentError for a request of one text, as models take lists."""
-    try:
-        yield
-    except InvalidArgumentError as error:
-        if error.field not in SINGLE_TEXT_FIELDS:
-            raise
-        name = SINGLE_TEXT_FIELDS[error.field]
-        raise InvalidArgumentError(str(error).replace(error.field, name), field=name) from error

@@ -18,7 +18,7 @@ from jumok_proto.errors import (
 )
 from jumok_proto.results import DecodingDefaults, LanguagePair, LoadResult, Model
 from jumok_serve.bundle.model_root import FoundBundle, ModelRoot
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
+from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.runtime.process_memory import give_back_memory
@@ -39,27 +39,7 @@ def describe(entry: ModelEntry) -> Model:
         default_pair=_default_pair(languages),
         max_source_length=manifest.limits.max_source_length,
         max_target_length=manifest.limits.max_target_length,
-        defaults=DecodingDefaults(
-            beam_size=generation.beam_size,
-            num_hypotheses=generation.num_hypotheses,
-            length_penalty=generation.length_penalty,
-            early_stopping=generation.early_stopping,
-            min_length=generation.min_length,
-            max_length=generation.max_length,
-            no_repeat_ngram_size=generation.no_repeat_ngram_size,
-            repetition_penalty=generation.repetition_penalty,
-            suppress_tokens=special.suppress,
-            end_tokens=special.eos,
-            forced_first_token=generation.forced_first_token,
-            sample=generation.sample,
-            temperature=generation.temperature,
-            top_k=generation.top_k,
-            top_p=generation.top_p,
-            begin_suppress_tokens=generation.begin_suppress_tokens,
-            bad_words=generation.bad_words,
-            forced_last_tokens=generation.forced_last_tokens,
-            renormalize=generation.renormalize,
-        ),
+        defaults=DecodingDefaults(**dict(generation), suppress_tokens=special.suppress, end_tokens=special.eos),
         precision=model.precision,
         device=model.device,
         state=entry.state,

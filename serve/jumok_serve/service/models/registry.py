@@ -11,13 +11,13 @@ from typing import Any, NamedTuple, Protocol
 from jumok_proto.alignments import Alignment
 from jumok_proto.errors import InvalidArgumentError, LanguageNotFoundError, ModelNotFoundError
 from jumok_proto.results import ModelState, Route, Score
-from jumok_serve.engine.future import Future
+from jumok_serve.engine.sentence import Future
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import DuplicateModelError
 from jumok_serve.manifest.languages import MAX_LISTED, Languages, tag_key
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.parameters import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.text.detection import sources_into
 

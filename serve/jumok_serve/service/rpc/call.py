@@ -23,13 +23,11 @@ from jumok_proto.errors import (
     UnauthenticatedError,
 )
 from jumok_proto.results import Timings, Translation
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
+from jumok_serve.engine.share import RETRY_AFTER_S, OpenCalls, RateLimiter, account_of
 from jumok_serve.engine.statistics import REFUSAL_SECONDS, SECONDS, Histogram
-from jumok_serve.rate_limit import RateLimiter
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile
-from jumok_serve.service.connections import account_of
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.shares import OpenCalls, UnreadResponses
+from jumok_serve.service.rpc.byte_budget import UnreadResponses
 
 REQUEST_ID = "x-request-id"
 """Metadata key of the request id, in requests and in responses."""
@@ -40,7 +38,7 @@ _USABLE_ID = re.compile(r"[!#-<>-\[\]-~]{1,128}")
 
 
 SLOWEST_ITEMS = 16
-"""Items of a corpus whose times are kept for observers."""
+"""Items of a corpus whose times are kept."""
 
 
 class ItemTimes(NamedTuple):
@@ -56,25 +54,45 @@ class ItemTimes(NamedTuple):
 
 
 @dataclass(slots=True)
-class CorpusRecord:
-    """Translated items of a corpus call: sums, and the slowest items.
+class Record:
+    """What observers see of a call's texts and results; written by the event loop.
 
     Attributes:
-        slowest: heap with the fastest of the slowest items first.
+        contents, targets: texts of a request; None: it has none, or is a corpus.
+        texts: number of texts; of a corpus, of its results.
+        model: model of the last result; empty: none was translated.
+        timings: longest times of a request's texts.
+        slowest: slowest items of a corpus, a heap with the fastest of them first.
     """
 
-    texts: int = 0
+    contents: Sequence[str] | None = None
+    targets: Sequence[str] | None = None
+    texts: int | None = None
     input_tokens: int = 0
     output_tokens: int = 0
     model: str = ""
+    timings: Timings | None = None
     slowest: list[ItemTimes] = field(default_factory=list)
 
-    def add(self, item: int, translation: Translation, timings: Timings) -> None:
-        """Count the result of an item, which is sent now."""
-        self.texts += 1
+    def note(self, contents: Sequence[str], targets: Sequence[str] = ()) -> None:
+        """Note the texts of a request."""
+        self.contents, self.targets, self.texts = contents, targets, len(contents)
+
+    def add_all(self, translations: Sequence[Translation], timings: Timings) -> None:
+        """Count the results of a request."""
+        for translation in translations:
+            self._count(translation)
+        self.timings = timings
+
+    def _count(self, translation: Translation) -> None:
         self.input_tokens += translation.source_token_count
         self.output_tokens += translation.output_token_count
         self.model = translation.model
+
+    def add(self, item: int, translation: Translation, timings: Timings) -> None:
+        """Count the result of an item, which is sent now."""
+        self.texts = (self.texts or 0) + 1
+        self._count(translation)
         full = len(self.slowest) == SLOWEST_ITEMS
         if full and timings.total_s <= self.slowest[0].total_s:
             return
@@ -109,11 +127,9 @@ class Call:
         peer: the caller's address in gRPC's notation.
         metadata: the caller's metadata; the last value of a repeated key.
         caller: name of the caller's token; empty without tokens.
-        request: the request, if it is a single message that was read.
         unread: bounds responses until they are read; None: others do.
         counted_by: count of open calls that holds the call; None before it is admitted.
-        response: last message of the response.
-        corpus: results of a corpus; None for other calls.
+        record: its texts and results.
         deadline: last moment for the response, in ``time.monotonic()`` seconds; None: no limit.
         write: writes a message of a streamed response.
         started: arrival, in ``time.monotonic()`` seconds.
@@ -127,11 +143,9 @@ class Call:
     peer: str = ""
     metadata: dict[str, str | bytes] = field(default_factory=dict)
     caller: str = ""
-    request: Message | None = None
     unread: UnreadResponses | None = None
     counted_by: OpenCalls | None = None
-    response: Message | None = None
-    corpus: CorpusRecord | None = None
+    record: Record = field(default_factory=Record)
     deadline: float | None = None
     write: Write = closed
     started: float = field(default_factory=time.monotonic)
@@ -173,13 +187,10 @@ def current_owner() -> str:
     return "" if call is None else call.caller
 
 
-def record_items() -> CorpusRecord:
-    """Start the record of the items of the current call."""
-    record = CorpusRecord()
+def current_record() -> Record:
+    """Record of the current call; outside of calls nobody reads it."""
     call = CALL.get(None)
-    if call is not None:
-        call.corpus = record
-    return record
+    return Record() if call is None else call.record
 
 
 def request_id_from(metadata: dict[str, str | bytes]) -> str:
@@ -387,7 +398,7 @@ class CallGate:
         for observer in self._observers:
             observer.ended(call)
         # The context of a timer keeps the call until the timer is due, a cancelled one too: some 100 at a time.
-        call.request = call.response = None
+        call.record = Record()
         call.write = closed
 
     def identify(self, call: Call) -> None:

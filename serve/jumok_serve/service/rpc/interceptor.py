@@ -1,4 +1,4 @@
-"""Interceptor of gRPC calls: gate, floods, and unread responses.
+"""gRPC calls: gate, error boundary of each method, floods, and unread responses.
 
 One task of gRPC accepts all calls, and decodes the names of their methods. Where it cannot, it ends, and the server
 with it: one frame of a stranger without a token is enough. gRPC has no option for this, so the error handler of codecs
@@ -7,22 +7,166 @@ is replaced, for this task alone.
 
 import asyncio
 import codecs
+import inspect
 import logging
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, TypeAlias, cast
 from urllib.parse import unquote
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
+from google.protobuf.message_factory import GetMessageClass
 
-from jumok_proto.errors import JumokError, OverloadedError
-from jumok_serve.rate_limit import RateLimiter
+from jumok_proto.errors import (
+    InternalError,
+    JumokError,
+    OverloadedError,
+)
+from jumok_serve.engine.share import RateLimiter
 from jumok_serve.service.connections import FILES, INTERVAL_S, MAX_METADATA, OpenFiles, close_connections
-from jumok_serve.service.rpc.call import HEALTH_METHODS, REQUEST_ID, Call, CallGate, request_id_from
-from jumok_serve.service.rpc.error_boundary import HANDLER_TYPES, Context, Ending, drop_frames, to_ending
-from jumok_serve.service.rpc.shares import UnreadResponse, UnreadResponses
+from jumok_serve.service.rpc.byte_budget import UnreadResponse, UnreadResponses
+from jumok_serve.service.rpc.call import (
+    CALL,
+    HEALTH_METHODS,
+    REQUEST_ID,
+    Call,
+    CallGate,
+    current_request_id,
+    request_id_from,
+)
+from jumok_serve.service.rpc.request_reader import Intake, RequestFormat, RequestReader
+from jumok_serve.service.rpc.statuses import Ending, drop_frames, is_expected, to_ending
+
+
+class CallerLeftError(asyncio.CancelledError):
+    """The caller has left while a response was written."""
+
+
+async def write_response(
+    call: Call, context: "grpc.aio.ServicerContext[Any, Any]", message: Message, /, *, counted: bool = False
+) -> None:
+    """Write a response of a stream over gRPC.
+
+    Args:
+        counted: True to count it until it is read; False for a stream that its client reads at its own pace.
+
+    Raises:
+        CallerLeftError: gRPC cancels a call then, but a response that is being written fails first.
+        OverloadedError: other counted responses that the caller has not read leave no room.
+    """
+    unread = None if call.unread is None else UnreadResponse(call.unread, call.account, call.peer)
+    try:
+        if unread is not None and counted:
+            unread.hold(message.ByteSize())
+            unread.close_if_late()
+        elif unread is not None:
+            unread.be_patient()
+        await context.write(message)
+    except (grpc.aio.InternalError, grpc.aio.UsageError) as error:
+        # `UsageError` of a call that has ended; a misuse of ours would come before its end.
+        if isinstance(error, grpc.aio.UsageError) and not context.done():
+            raise
+        raise CallerLeftError from error
+    finally:
+        if unread is not None:
+            unread.close()
+
+
+logger = logging.getLogger(__name__)
+
+Context = grpc.aio.ServicerContext[Message, Message]
+Method = Callable[[Any, Call], Awaitable[Message | Ending | None]]
+Generator = Callable[[Any, Call], AsyncIterator[Message]]
+
+HANDLER_TYPES: dict[bool, Callable[..., Any]] = {
+    False: grpc.stream_unary_rpc_method_handler,
+    True: grpc.stream_stream_rpc_method_handler,
+}
+"""Makers of handlers by (responses are a stream).
+
+gRPC reads the request of other handlers before it calls them. These run first, and read within bounds.
+"""
+
+
+def guarded_handlers(
+    service: ServiceDescriptor, servicer: object, intake: Intake
+) -> "grpc.GenericRpcHandler[Message, Message]":
+    """Make gRPC handlers of a servicer, each within an error boundary.
+
+    The boundaries are made once; an interceptor would make them at every call. A method that streams responses writes
+    them itself or is an asynchronous generator. A method that streams requests gets a `RequestReader`. A handler
+    returns the `Ending` of a call that fails, which `Interceptor` sends once nothing holds the request.
+    """
+    handlers = {
+        method.name: HANDLER_TYPES[method.server_streaming](
+            _with_error_boundary(_as_writer(getattr(servicer, method.name)), method, intake),
+            request_deserializer=None,
+            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+        )
+        for method in service.methods
+    }
+    return grpc.method_handlers_generic_handler(service.full_name, handlers)
+
+
+def _as_writer(method: Method | Generator) -> Method:
+    """Make a method that writes its responses from one that may generate them."""
+    if not inspect.isasyncgenfunction(method):
+        return cast("Method", method)
+
+    async def write(request: Any, call: Call) -> None:
+        async with aclosing(method(request, call)) as responses:
+            async for response in responses:
+                await call.write(response)
+
+    return write
+
+
+def _with_error_boundary(
+    method: Method, descriptor: MethodDescriptor, intake: Intake
+) -> Callable[[Any, Context], Awaitable[Message | Ending | None]]:
+    name = f"/{descriptor.containing_service.full_name}/{descriptor.name}"
+    requests_stream = descriptor.client_streaming
+    request_format = RequestFormat(descriptor.input_type)
+
+    async def respond(_: object, context: Context) -> Message | Ending | None:
+        call = CALL.get()
+        remaining_s = context.time_remaining()
+        call.deadline = None if remaining_s is None else time.monotonic() + remaining_s
+        call.write = partial(write_response, call, context)
+        reader = RequestReader(context, call.account, intake, request_format)
+        try:
+            if requests_stream:
+                return await method(reader, call)
+            return await method(await reader.only(), call)
+        except grpc.aio.AbortError:  # its status is set
+            raise
+        except asyncio.CancelledError as error:
+            if _is_cancelled() or isinstance(error, CallerLeftError) or context.done():
+                raise
+            logger.exception("request %s: %s was cancelled from within", current_request_id(), name)
+            failure: Exception = InternalError()
+            drop_frames(error)
+        except Exception as error:
+            if not is_expected(error):
+                logger.exception("request %s: %s failed", current_request_id(), name)
+            failure = error
+        finally:
+            reader.close()
+        drop_frames(failure)
+        return to_ending(failure, call.request_id)
+
+    return respond
+
+
+def _is_cancelled() -> bool:
+    """True if the current task was cancelled, and not a part of its work alone."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
 
 ACCEPTING_TASK = "AioServer._server_main_loop"
 """Name of the coroutine of gRPC that accepts calls."""
@@ -51,8 +195,6 @@ def _is_accepting() -> bool:
         return False
     return task is not None and getattr(task.get_coro(), "__qualname__", None) == ACCEPTING_TASK
 
-
-logger = logging.getLogger(__name__)
 
 RESET_S = 1.0
 """Age at which a call has been of use, so that its cancellation is no part of a flood."""
@@ -194,8 +336,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
                     call.code, call.reason = ended.code.name, ended.reason
                 else:
                     call.code = _CODE_NAMES[_number(context)]
-                    if not handler.response_streaming:  # those write their messages themselves
-                        call.response = ended
             if not isinstance(ended, Ending):
                 return cast("Message | None", ended)
             await _abort(context, ended, call.request_id)

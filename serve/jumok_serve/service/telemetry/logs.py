@@ -13,8 +13,6 @@ from queue import Full, Queue
 from types import TracebackType
 from typing import Any
 
-from google.protobuf.message import Message
-
 from jumok_proto.errors import printable
 from jumok_serve.service.rpc.call import CALL, HEALTH_METHODS, Call
 
@@ -254,13 +252,10 @@ class CallLog:
         if call.reason:
             fields["reason"] = call.reason
         if self._texts:
-            fields |= {name: texts for name in ("contents", "targets") if (texts := _texts(call.request, name))}
+            record = {"contents": call.record.contents, "targets": call.record.targets}
+            fields |= {name: list(texts) for name, texts in record.items() if texts}
         words = " ".join(f"{name}={_word(value)}" for name, value in fields.items() if name not in {"method", "code"})
         calls.info("%s %s %s", call.method, call.code, words, extra={FIELDS: fields})
-
-
-def _texts(request: Message | None, name: str) -> list[str]:
-    return list(getattr(request, name, ()))
 
 
 def _word(value: object) -> str:

@@ -17,8 +17,9 @@ from opentelemetry.sdk.trace.export import BatchSpanProcessor
 from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_span_in_context
 
 from jumok_proto import __version__
-from jumok_proto.v1.translation_pb2 import StreamTranslateTextResponse, TranslateTextResponse, Translation
-from jumok_serve.service.rpc.call import HEALTH_METHODS, Call
+from jumok_proto.results import Timings
+from jumok_proto.v1.translation_pb2 import StreamTranslateTextResponse, TranslateTextResponse
+from jumok_serve.service.rpc.call import HEALTH_METHODS, Call, ItemTimes
 
 SERVICE = "jumok"
 STAGES = ("queue", "encode", "decode")
@@ -69,11 +70,10 @@ class CallTracer:
 
     def _add_stages(self, call: Call, span: Span, started: int) -> None:
         """Add the stages of a translation, or those of the slowest items of a corpus."""
-        if isinstance(call.response, TRANSLATED) and call.response.HasField("timings"):
-            timings = call.response.timings
-            durations = [getattr(timings, f"{stage}_duration").ToNanoseconds() for stage in STAGES]
-            self._add_spans(span, started, durations)
-        for item in sorted(call.corpus.slowest, key=attrgetter("id")) if call.corpus else ():
+        record = call.record
+        if record.timings is not None:
+            self._add_spans(span, started, _durations(record.timings))
+        for item in sorted(record.slowest, key=attrgetter("id")):
             ended = started + _nanoseconds(item.ended - call.started)
             item_span = self._tracer.start_span(
                 "item",
@@ -81,8 +81,7 @@ class CallTracer:
                 start_time=ended - _nanoseconds(item.total_s),
                 attributes={"jumok.item_id": item.id},
             )
-            durations = [_nanoseconds(getattr(item, f"{stage}_s")) for stage in STAGES]
-            self._add_spans(item_span, ended - _nanoseconds(item.total_s), durations)
+            self._add_spans(item_span, ended - _nanoseconds(item.total_s), _durations(item))
             item_span.end(ended)
 
     def _add_spans(self, span: Span, started: int, durations: Sequence[int]) -> None:
@@ -101,26 +100,18 @@ class CallTracer:
 
 def _attributes(call: Call) -> dict[str, int | str]:
     attributes: dict[str, int | str] = {}
-    contents = getattr(call.request, "contents", None)
-    if contents is not None:
-        attributes["jumok.texts"] = len(contents)
-    translations: Sequence[Translation] = ()
-    match call.response:
-        case TranslateTextResponse() as response:
-            translations = response.translations
-        case StreamTranslateTextResponse() as response if response.HasField("translation"):
-            attributes["jumok.texts"] = 1
-            translations = [response.translation]
-    if translations:
-        attributes["jumok.model"] = translations[0].model
-        attributes["jumok.input_tokens"] = sum(one.source_token_count for one in translations)
-        attributes["jumok.output_tokens"] = sum(one.output_token_count for one in translations)
-    if call.corpus is not None:
-        attributes["jumok.texts"] = call.corpus.texts
-        attributes["jumok.model"] = call.corpus.model
-        attributes["jumok.input_tokens"] = call.corpus.input_tokens
-        attributes["jumok.output_tokens"] = call.corpus.output_tokens
+    if call.record.texts is not None:
+        attributes["jumok.texts"] = call.record.texts
+    if call.record.model:
+        attributes["jumok.model"] = call.record.model
+        attributes["jumok.input_tokens"] = call.record.input_tokens
+        attributes["jumok.output_tokens"] = call.record.output_tokens
     return attributes
+
+
+def _durations(times: Timings | ItemTimes) -> list[int]:
+    """Return the nanoseconds of the stages."""
+    return [_nanoseconds(getattr(times, f"{stage}_s")) for stage in STAGES]
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -10,13 +10,10 @@ from typing import TypeAlias
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError
 from jumok_proto.results import AppliedTerm, Timings, Translation
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.future import Future
-from jumok_serve.engine.sentence import Decoded
-from jumok_serve.errors import blamed_texts, text_of_part
-from jumok_serve.interrupts import check
+from jumok_serve.engine.sentence import Decoded, Future
+from jumok_serve.interrupts import Deadline, check
 from jumok_serve.tasks.best_attention import Attended
-from jumok_serve.tasks.model import TaskModel
-from jumok_serve.tasks.parameters import Deadline, TranslationParameters
+from jumok_serve.tasks.model import TaskModel, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.word_alignment import Place, TokenAlignment, align_words, token_places, words
 from jumok_serve.text.markup.parser import Block, Document, parse
@@ -24,9 +21,11 @@ from jumok_serve.text.markup.transfer import Word, transfer, write_spans
 from jumok_serve.text.sentence_translation import (
     PendingParts,
     TextParts,
+    blamed_texts,
     join_translations,
     one_hypothesis,
     submit_sentences,
+    text_of_part,
 )
 from jumok_serve.tokenizers.input_processor import check_text
 

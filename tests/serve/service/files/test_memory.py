@@ -13,12 +13,12 @@ from google.rpc.status_pb2 import Status
 from jumok_proto.errors import DeadlineExceededError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
-from jumok_proto.v1.translation_pb2 import CorpusSettings
 from jumok_serve.service.handlers import file_service
+from jumok_serve.service.handlers.api import Api, Settings
 from jumok_serve.service.handlers.corpus import Result, Stream
 from jumok_serve.service.handlers.file_service import CHARACTERS_PER_MESSAGE, MAX_UPLOADS, FileService, take_pieces
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc import shares
+from jumok_serve.service.rpc import byte_budget
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.text.files.document import FORMATS, needed_memory
 from jumok_serve.text.files.pieces import TAGS
@@ -138,7 +138,7 @@ def test_files_that_do_not_arrive_make_room() -> None:
 
 
 def test_uploads_that_stand_still_make_room_long_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
     monkeypatch.setattr(file_service, "STREAM_PATIENCE_S", 0.001)
     settings = FileSettings(format="text")
 
@@ -169,7 +169,7 @@ def test_a_file_that_arrives_byte_by_byte_is_not_waited_for() -> None:
             return await super().next()
 
     async def scenario() -> None:
-        call: Any = FileService(refuse_all, ServiceLimits(upload_s=0.05)).TranslateFile
+        call: Any = FileService(RefusingApi(), ServiceLimits(upload_s=0.05)).TranslateFile
         with pytest.raises(DeadlineExceededError, match=r"the file did not arrive within 0\.1 s"):
             await call(Trickle(b"a" * 8 * MEGABYTE, size=1), counting_call()[0])
 
@@ -191,7 +191,7 @@ def test_messages_are_freed_while_the_next_one_is_waited_for() -> None:
             return self.made[-1]
 
     async def scenario() -> None:
-        call: Any = FileService(refuse_all, ServiceLimits()).TranslateFile
+        call: Any = FileService(RefusingApi(), ServiceLimits()).TranslateFile
         await call(Kept(b"a\n" * MEGABYTE), counting_call()[0])
 
     asyncio.run(scenario())
@@ -209,10 +209,14 @@ def counting_call() -> tuple[Call, list[int]]:
     return Call(method="/jumok.v1.FileService/TranslateFile", request_id="a", write=write), written
 
 
-async def refuse_all(settings: CorpusSettings, call: Call, stream: Stream[Any]) -> None:
-    """Stand for a corpus whose items are refused."""
-    while (items := await stream.read(lambda: False)) is not None:
-        await stream.write(stream.make([Result(item.id, error=Status()) for item in items]))
+class RefusingApi(Api):
+    """Refuses all items of a corpus."""
+
+    def __init__(self) -> None: ...
+
+    async def translate_corpus(self, settings: Settings, stream: Stream[Any], **_: Any) -> None:
+        while (items := await stream.read(lambda: False)) is not None:
+            await stream.write(stream.make([Result(item.id, error=Status()) for item in items]))
 
 
 def peak_of_calls(limits: ServiceLimits, file: bytes) -> int:
@@ -220,7 +224,7 @@ def peak_of_calls(limits: ServiceLimits, file: bytes) -> int:
     calls = [counting_call() for _ in range(8)]
 
     async def scenario() -> None:
-        translate: Any = FileService(refuse_all, limits).TranslateFile
+        translate: Any = FileService(RefusingApi(), limits).TranslateFile
         await asyncio.gather(*(translate(Requests(file), call) for call, _ in calls))
 
     tracemalloc.start()

@@ -12,7 +12,7 @@ import pytest
 
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_serve.service.rpc.call import Call
-from jumok_serve.service.rpc.error_boundary import write_response
+from jumok_serve.service.rpc.interceptor import write_response
 from tests.serve.service.handlers.test_service_corpus import opening
 from tests.serve.service.handlers.test_service_streams import stub_of
 from tests.support.hang import HANG_S

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from jumok_serve.engine.future import Future
-from jumok_serve.service.handlers.waiting import LoopWakeups
+from jumok_serve.engine.sentence import Future
+from jumok_serve.service.handlers.worker_pool import LoopWakeups
 
 
 def futures(count: int) -> list[Future[int]]:

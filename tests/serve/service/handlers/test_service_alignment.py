@@ -11,7 +11,7 @@ import pytest
 from jumok_proto.v1 import alignment_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.parameters import TextParameters
+from jumok_serve.tasks.model import TextParameters
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import HERE, FakeAligning, FakeModel, failure, serving
 

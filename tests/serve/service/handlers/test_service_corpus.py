@@ -19,7 +19,7 @@ from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.handlers import corpus, waiting
+from jumok_serve.service.handlers import corpus, worker_pool
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled, received, stub_of
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, serving
@@ -250,7 +250,7 @@ def test_bytes_that_are_no_item_end_the_call() -> None:
     "error", [OverloadedError("full", retry_after_s=1.0), RateLimitedError("fast", retry_after_s=1e-3)]
 )
 def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
-    monkeypatch.setattr(waiting, "FIRST_RETRY_S", 0.001)
+    monkeypatch.setattr(worker_pool, "FIRST_RETRY_S", 0.001)
     left = 3
 
     def full(answer: Answer) -> None:

@@ -11,7 +11,7 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.tasks.parameters import ScoringParameters
+from jumok_serve.tasks.model import ScoringParameters
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import HERE, FakeModel, FakeScoring, failure, serving
 

@@ -14,9 +14,9 @@ import jumok
 from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.engine.capacity import EngineLimits
+from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S, bounded, until

@@ -26,7 +26,7 @@ from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.requests import MAX_LISTED_TOKENS
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import HERE, Answer, FakeModel, fail, failure, hold, serving
 

@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from jumok_serve.service.rpc import shares
-from jumok_serve.service.rpc.shares import Arrival, ByteBudget
+from jumok_serve.service.rpc import byte_budget
+from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from tests.support.hang import HANG_S
 
 
@@ -127,7 +127,7 @@ def test_any_order_of_takes_and_cancellations_ends_with_everything_free() -> Non
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
 
 
 async def arrive(budget: ByteBudget, caller: str, size: int, begun: asyncio.Event, **options: object) -> Arrival:
@@ -186,7 +186,7 @@ def test_a_quick_arrival_is_kept() -> None:
     async def scenario() -> None:
         async with asyncio.timeout(HANG_S) as timer:
             arrival = Arrival(timer=timer, patience_s=0)
-            arrival.received += 10 * shares.MIN_RATE * int(HANG_S)
+            arrival.received += 10 * byte_budget.MIN_RATE * int(HANG_S)
             assert not arrival.give_up()
             assert not timer.expired()
             while not arrival.give_up():  # it has sent nothing since the last look
@@ -199,7 +199,7 @@ def test_a_quick_arrival_is_kept() -> None:
 def test_a_quick_arrival_is_slow_after_its_time_and_one_whose_bytes_are_unknown_too() -> None:
     async def scenario() -> None:
         async with asyncio.timeout(HANG_S) as timer:
-            quick = Arrival(timer=timer, patience_s=0, fast_s=0, received=10 * shares.MIN_RATE * int(HANG_S))
+            quick = Arrival(timer=timer, patience_s=0, fast_s=0, received=10 * byte_budget.MIN_RATE * int(HANG_S))
             assert quick.give_up()
             timer.reschedule(None)
         async with asyncio.timeout(HANG_S) as timer:

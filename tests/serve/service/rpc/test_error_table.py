@@ -37,7 +37,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.error_boundary import EXPECTED, to_ending, to_status
+from jumok_serve.service.rpc.statuses import EXPECTED, to_ending, to_status
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.support.models.variants import edited, without

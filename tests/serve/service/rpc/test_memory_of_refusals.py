@@ -40,9 +40,9 @@ TIMES = 4
 """Calls of each kind, after as many that fill caches."""
 SERVER = str(Path(jumok_serve.__file__).parent)
 CALLS = (JumokError, grpc.aio.AbortError, grpc._cython.cygrpc._ServicerContext)  # type: ignore[attr-defined]
-"""Types whose objects a call makes in the server, and never in a client with stubs; calls with messages are others.
+"""Types whose objects a call makes in the server, and never in a client with stubs; calls with texts are others.
 
-A call without messages is small, and cancelled timers keep some.
+A call without texts is small, and cancelled timers keep some.
 """
 LOOKS = 1000
 """Looks at what is left, a moment apart, until the calls have ended; only a failing test takes them all."""
@@ -59,7 +59,7 @@ def of_calls() -> Counter[str]:
         kind = type(thing)  # isinstance would ask proxies for their class
         if kind is FrameType and thing.f_code.co_filename.startswith(SERVER):
             found[thing.f_code.co_qualname] += 1
-        elif issubclass(kind, CALLS) or (kind is Call and (thing.request is not None or thing.response is not None)):
+        elif issubclass(kind, CALLS) or (kind is Call and thing.record.contents is not None):
             found[kind.__name__] += 1
     return found
 

@@ -19,7 +19,7 @@ from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, Translate
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc import shares
+from jumok_serve.service.rpc import byte_budget
 from jumok_serve.service.rpc.request_reader import MAX_NAME_BYTES
 from tests.faults.tools.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, headers
 from tests.serve.service.test_connections import Connection
@@ -298,8 +298,8 @@ async def upload(connection: Connection, pieces: int, pause_s: float) -> bool:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_parallel_uploads_of_a_caller_end_none_of_each_other(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes several times as long as requests wait before slow ones are given up for them."""
-    monkeypatch.setattr(shares, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(shares, "MIN_RATE", 256)
+    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(byte_budget, "MIN_RATE", 256)
 
     async def scenario() -> None:
         async with serving(FakeModel(), host=host, limits=SMALL) as (server, _), AsyncExitStack() as opened:
@@ -312,7 +312,7 @@ def test_parallel_uploads_of_a_caller_end_none_of_each_other(host: str, monkeypa
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the bytes of a connection")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 def test_slow_uploads_make_room_for_others_of_their_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shares, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.05)
 
     async def scenario() -> None:
         async with serving(FakeModel(), host=host, limits=SMALL) as (server, channel), AsyncExitStack() as opened:
@@ -332,7 +332,7 @@ def test_slow_uploads_make_room_for_others_of_their_address(host: str, monkeypat
 
 def test_an_upload_is_ended_in_time_if_its_bytes_are_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """As those over a Unix socket."""
-    monkeypatch.setattr(shares, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
 
     async def scenario() -> None:
         limits = replace(SMALL, upload_s=0.5)

@@ -22,9 +22,9 @@ from jumok_proto.v1.translation_pb2 import (
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import Server
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.rpc.byte_budget import COPIES, UnreadResponse, UnreadResponses
 from jumok_serve.service.rpc.call import CALL, Call, CallObserver
 from jumok_serve.service.rpc.interceptor import Interceptor
-from jumok_serve.service.rpc.shares import COPIES, UnreadResponse, UnreadResponses
 from jumok_serve.service.services import TRANSLATION_SERVICE
 from tests.faults.tools.flood import Flood, message
 from tests.support.hang import HANG_S, bounded, until
@@ -198,14 +198,14 @@ def test_a_call_that_is_refused_has_no_effect() -> None:
 
 class Seen(CallObserver):
     def __init__(self) -> None:
-        self.calls: list[tuple[Call, bool, bool]] = []
+        self.calls: list[tuple[Call, bool]] = []
 
     def ended(self, call: Call) -> None:
-        self.calls.append((call, call.request is not None, call.response is not None))
+        self.calls.append((call, call.record.contents is not None))
 
 
-def test_no_message_stays_with_its_call() -> None:
-    """A call is kept until its status is sent: observers see its messages, and nothing later does."""
+def test_no_text_stays_with_its_call() -> None:
+    """A call is kept until its status is sent: observers see its texts, and nothing later does."""
     seen = Seen()
 
     async def scenario() -> None:
@@ -215,8 +215,8 @@ def test_no_message_stays_with_its_call() -> None:
             await failure(stub.TranslateText(TranslateTextRequest(contents=["a"] * 1025)))
 
     asyncio.run(bounded(scenario()))
-    assert [messages for _, *messages in seen.calls] == [[True, True], [True, False]]
-    assert all(call.request is None and call.response is None for call, *_ in seen.calls)
+    assert [has_texts for _, has_texts in seen.calls] == [True, True]
+    assert all(call.record.contents is None for call, _ in seen.calls)
 
 
 def test_a_request_is_dropped_before_its_status_is_sent() -> None:
@@ -239,7 +239,7 @@ def test_a_request_is_dropped_before_its_status_is_sent() -> None:
 
         async def abort(self, code: grpc.StatusCode, *_: object) -> NoReturn:
             assert code is grpc.StatusCode.INVALID_ARGUMENT
-            assert CALL.get().request is None
+            assert CALL.get().record.contents is None
             self.aborted += 1
             raise grpc.aio.AbortError
 

@@ -18,17 +18,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 import jumok
 from jumok_proto.errors import OverloadedError
-from jumok_serve.engine.capacity import EngineLimits, Occupancy
+from jumok_serve.engine.request_queue import EngineLimits, Occupancy
 from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import Histogram
 from jumok_serve.errors import ListenError
-from jumok_serve.http.front import make_http_front
+from jumok_serve.http.port import make_http_front
 from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service import Server
 from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
 from tests.support.hang import HANG_S

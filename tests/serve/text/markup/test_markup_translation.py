@@ -11,7 +11,7 @@ import pytest
 import jumok
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupRules
-from jumok_serve.tasks.parameters import TranslationParameters
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.word_alignment import token_places
 from jumok_serve.text.markup.parser import Block, Span
 from jumok_serve.text.markup.transfer import Word

@@ -1,4 +1,4 @@
-"""Shares of callers: open calls, bytes of requests in flight, unread responses."""
+"""Bytes that callers hold: of requests that arrive, and of responses until they are read."""
 
 import asyncio
 import math
@@ -9,50 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from jumok_proto.errors import OverloadedError
-from jumok_serve.engine.request_queue import RETRY_AFTER_S
+from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.service.connections import received_bytes
 from jumok_serve.service.limits import ServiceLimits
-
-
-class OpenCalls:
-    """Open calls of one kind, bounded in all and by caller; used in the event loop only.
-
-    Args:
-        what: plural of the kind, for errors.
-        most: open calls of all callers.
-        most_of_caller: open calls of one caller.
-    """
-
-    def __init__(self, what: str, most: int, most_of_caller: int) -> None:
-        self._what = what
-        self._most = most
-        self._most_of_caller = most_of_caller
-        self._open = 0
-        self._of_caller: Counter[str] = Counter()
-
-    def open(self, caller: str) -> None:
-        """Count a call.
-
-        Raises:
-            OverloadedError: too many calls are open.
-        """
-        if self._open >= self._most:
-            raise self._too_many(self._most, "")
-        if self._of_caller[caller] >= self._most_of_caller:
-            raise self._too_many(self._most_of_caller, " of this caller")
-        self._open += 1
-        self._of_caller[caller] += 1
-
-    def _too_many(self, most: int, of: str) -> OverloadedError:
-        return OverloadedError(f"{most} {self._what}{of} are open: no room for another", retry_after_s=RETRY_AFTER_S)
-
-    def close(self, caller: str) -> None:
-        """Uncount a call."""
-        self._open -= 1
-        self._of_caller[caller] -= 1
-        if not self._of_caller[caller]:
-            del self._of_caller[caller]
-
 
 PATIENCE_S = 1.0
 """Wait of a request for room, in seconds, after which the oldest slow arrival is given up for it."""
