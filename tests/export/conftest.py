@@ -26,6 +26,7 @@ torch.set_num_threads(1)  # the models are so small that threads would only wait
 logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
 
 Made = Callable[[str, Callable[[Path], object]], Path]
+Graphs = dict[str, Graph]
 
 
 @pytest.fixture(scope="session")
@@ -54,9 +55,7 @@ def tiny_graphs(tiny_model: Transformer, vocabulary: Vocabulary, made_once: Made
 
 
 @pytest.fixture(scope="session")
-def export_tiny(
-    tiny_model: Transformer, tiny_graphs: dict[str, Graph], vocabulary: Vocabulary
-) -> Callable[..., Bundle]:
+def export_tiny(tiny_model: Transformer, tiny_graphs: Graphs, vocabulary: Vocabulary) -> Callable[..., Bundle]:
     """Exports the tiny model into a folder; its graphs, which take longest, are made once and given every time.
 
     A test may give other graphs, another model and other arguments of `export_bundle`.

@@ -63,19 +63,16 @@ def test_workers_share_the_threads_and_keep_the_order(eight_threads: None) -> No
     assert torch.get_num_threads() == 8
 
 
-def test_workers_have_a_thread_each_on_one_core() -> None:
-    with pytorch_threads(1):
-        assert threads_each() == 1
-        assert concurrently(lambda _: torch.get_num_threads(), range(3)) == [1, 1, 1]
-
-
-def test_calls_in_a_worker_divide_the_threads_no_more(eight_threads: None) -> None:
+@pytest.mark.parametrize(("threads", "each"), [(8, 4), (1, 1)])
+def test_calls_in_a_worker_divide_the_threads_no_more(threads: int, each: int) -> None:
     def inner(_: int) -> int:
         return torch.get_num_threads()
 
-    found = concurrently(lambda _: [*concurrently(inner, range(3)), torch.get_num_threads()], range(4))
-    assert found == [[4] * 4] * 4
-    assert torch.get_num_threads() == 8
+    with pytorch_threads(threads):
+        assert threads_each() == each
+        found = concurrently(lambda _: [*concurrently(inner, range(3)), torch.get_num_threads()], range(4))
+        assert found == [[each] * 4] * 4
+        assert torch.get_num_threads() == threads
 
 
 def test_one_item_has_all_threads(eight_threads: None) -> None:
@@ -162,9 +159,7 @@ def test_an_error_in_a_nested_call_ends_no_other_computation() -> None:
 
 
 @pytest.mark.parametrize("nested", [False, True])
-def test_an_interrupt_ends_computations_at_their_next_step(
-    nested: bool, tiny_model: Transformer, tiny_bundle: Path
-) -> None:
+def test_an_interrupt_ends_computations_at_the_next(nested: bool, tiny_model: Transformer, tiny_bundle: Path) -> None:
     running = threading.Barrier(WORKERS, timeout=HANG_S)
     ended: Queue[str] = Queue()
 
@@ -208,13 +203,8 @@ def test_checks_are_reported_in_their_order_beside_one_that_does_not_run() -> No
         order.append("largest")
         raise GraphFailedError("scorer did not run")
 
-    found = report(late, of_a_graph, last=largest).checks
-    assert [(check.name, check.worst) for check in found] == [
-        ("late", 0.0),
-        ("later", 0.0),
-        ("of a graph", UNBOUNDED),
-        ("largest", UNBOUNDED),
-    ]
+    found = [(check.name, check.worst) for check in report(late, of_a_graph, last=largest).checks]
+    assert found == [("late", 0.0), ("later", 0.0), ("of a graph", UNBOUNDED), ("largest", UNBOUNDED)]
     assert order == ["late", "largest"]
 
 
@@ -248,48 +238,37 @@ def refuse() -> None:
     raise ValueError("no such axis\nhint: none")
 
 
+def refuse_fork() -> int:
+    raise OSError("too many processes")
+
+
 @pytest.mark.parametrize(
-    ("compute", "reason"),
+    ("compute", "replaced", "reason"),
     [
-        (refuse, "ValueError: no such axis"),
-        (lambda: os._exit(9), "it ended with status 9"),
-        (kill_itself, "signal 9 ended it"),
-        (threading.Lock, "TypeError: cannot pickle '_thread.lock' object"),
+        (refuse, None, "ValueError: no such axis"),
+        (lambda: os._exit(9), None, "it ended with status 9"),
+        (kill_itself, None, "signal 9 ended it"),
+        (threading.Lock, None, "TypeError: cannot pickle '_thread.lock' object"),
+        (lambda: time.sleep(HANG_S), (parallel, "_LEAST_S", 0.0), r"it took more than \d+ seconds"),
+        (os.getpid, (os, "fork", refuse_fork), "it did not start: too many processes"),
     ],
+    ids=["error", "status", "signal", "no pickle", "too long", "no process"],
 )
 def test_a_process_that_fails_gives_nothing_but_a_warning(
     compute: Callable[[], Any],
+    replaced: tuple[object, str, object] | None,
     reason: str,
     capfd: pytest.CaptureFixture[str],
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if replaced is not None:
+        monkeypatch.setattr(*replaced)
     with forked(compute) as value:
         assert value() is None
-    assert caplog.messages == [f"a second process gave no result, so the first one computes it: {reason}"]
+    (message,) = caplog.messages
+    assert re.fullmatch(f"a second process gave no result, so the first one computes it: {reason}", message)
     assert tuple(capfd.readouterr()) == ("", "")
-
-
-def test_a_process_that_takes_too_long_is_given_up(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(parallel, "_LEAST_S", 0.0)
-    with forked(lambda: time.sleep(HANG_S)) as value:
-        assert value() is None
-    (message,) = caplog.messages
-    assert re.search(r"it took more than \d+ seconds$", message)
-
-
-def test_without_another_process_there_is_nothing(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def refuse_fork() -> int:
-        raise OSError("too many processes")
-
-    monkeypatch.setattr(os, "fork", refuse_fork)
-    with forked(os.getpid) as value:
-        assert value() is None
-    (message,) = caplog.messages
-    assert message.endswith("it did not start: too many processes")
 
 
 def test_this_process_leaves_a_core_to_the_other_one(eight_threads: None) -> None:

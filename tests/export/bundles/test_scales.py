@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from jumok_export.bundles.variants import write_variants
 from jumok_export.graphs.graph import Graph
 from jumok_export.quantization.calibration import Calibration, GreedySearch, calibrate
-from jumok_export.verification.agreement import SourceTexts, random_sources
+from jumok_export.verification.agreement import random_sources
 from jumok_serve.runtime.device import agrees
-from tests.support.models.random_models import random_model
+from tests.support.models.random_models import random_model, written
 
 
 def test_scales_by_row_are_taken_if_calibrated_ones_lose(tmp_path: Path) -> None:
@@ -22,18 +21,7 @@ def test_scales_by_row_are_taken_if_calibrated_ones_lose(tmp_path: Path) -> None
         found = calibrate(graphs, sources, search)
         return replace(found, scales={key: scale / 1000 for key, scale in found.scales.items()})
 
-    written = write_variants(
-        case.model,
-        case.graphs(),
-        bounds,
-        tmp_path,
-        ("int8",),
-        calibrator=too_small,
-        listed=False,
-        unverified=False,
-        texts=SourceTexts(sources=sources, search=search, pad=bounds.pad, described="random tokens"),
-        progress=lambda _: None,
-    )
-    assert agrees(written.agreement["int8"])
-    (decode,) = (check for check in written.reports["int8"].checks if check.name == "decode")
+    found = written(case, tmp_path, ["int8"], texts=20, calibrator=too_small)
+    assert agrees(found.agreement["int8"])
+    (decode,) = (check for check in found.reports["int8"].checks if check.name == "decode")
     assert "one scale per row" in decode.detail

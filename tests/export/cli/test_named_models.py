@@ -1,6 +1,5 @@
 """`jumok serve ORG/NAME`: imported at the first start, served from the cache ever after."""
 
-import os
 import shutil
 import signal
 import subprocess
@@ -52,9 +51,7 @@ def translated() -> tuple[str, str]:
         return text, process.communicate(timeout=HANG_S)[1]
 
 
-def test_the_first_start_imports_and_later_ones_need_no_hub(
-    hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_first_start_imports_and_later_ones_do_not(hub: Hub, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     expected, said = translated()
     assert f"importing org/tiny, once, into {cache}/bundles/org/tiny" in said
     assert f"downloading org/tiny, commit {hub.commit('org/tiny')}: " in said
@@ -80,24 +77,26 @@ def test_an_import_that_fails_ends_the_start(cache: Path) -> None:
 
 def test_without_the_extra_the_error_names_it() -> None:
     program = "import sys; sys.modules['torch'] = None; import runpy; runpy.run_module('jumok', run_name='__main__')"
-    done = subprocess.run(
-        [sys.executable, "-c", program, "import", "org/tiny"], capture_output=True, text=True, check=False
-    )
+    command_line = [sys.executable, "-c", program, "import", "org/tiny"]
+    done = subprocess.run(command_line, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "pip install 'jumok[serve,import]'" in done.stderr
+
+
+def waiting(*arguments: str) -> subprocess.Popen[str]:
+    """A command that waits for the import of another process."""
+    process = subprocess.Popen([*JUMOK, *arguments], stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    while "waiting for another process that imports org/tiny" not in (line := process.stderr.readline()):
+        assert line, "the process ended"
+    return process
 
 
 def test_an_import_under_way_is_waited_for(tiny_bundle: Path) -> None:
     name = HubName("org/tiny")
     with import_lock(name, pytest.fail):
-        process = subprocess.Popen([*JUMOK, "import", "org/tiny"], stderr=subprocess.PIPE, text=True, env=os.environ)
-        assert process.stderr is not None
-        try:
-            assert "waiting for another process that imports org/tiny" in process.stderr.readline()
-            shutil.copytree(tiny_bundle, name.bundle)
-        except BaseException:
-            process.kill()
-            raise
+        process = waiting("import", "org/tiny")
+        shutil.copytree(tiny_bundle, name.bundle)
     _, err = process.communicate(timeout=HANG_S)
     assert process.returncode == 0
     assert f"org/tiny is in the cache, in {name.bundle}; --overwrite imports it again" in err
@@ -105,10 +104,7 @@ def test_an_import_under_way_is_waited_for(tiny_bundle: Path) -> None:
 
 def test_a_server_that_is_stopped_ends_its_import() -> None:
     with import_lock(HubName("org/tiny"), pytest.fail):
-        process = subprocess.Popen([*JUMOK, "serve", "org/tiny", "--port", "0"], stderr=subprocess.PIPE, text=True)
-        assert process.stderr is not None
-        while "waiting for another process that imports org/tiny" not in (line := process.stderr.readline()):
-            assert line, "the server ended"
+        process = waiting("serve", "org/tiny", "--port", "0")
         process.send_signal(signal.SIGTERM)
         # The pipe ends when both processes have ended.
         _, err = process.communicate(timeout=HANG_S)

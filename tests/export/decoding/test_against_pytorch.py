@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -12,16 +12,27 @@ import torch
 from jumok_export.models.transformer import Transformer
 from jumok_proto.attention import ATTENTION_KINDS
 from jumok_serve import Translator
+from tests.support.data import Sentences
 from tests.support.models.variants import edited, multilingual, unconstrained
 
 START, EOS = 2, 3
 TEXTS = ["A dog runs.", "", "The old woman reads a book in the park.", "A girl."]
 
+
+class Direction(NamedTuple):
+    """Arguments of calls, and the tokens that their languages add."""
+
+    arguments: dict[str, Any]
+    around: tuple[list[int], list[int]]
+    start: int
+    forced: list[int]
+
+
 in_languages = pytest.mark.parametrize(
-    ("arguments", "around", "start", "forced"),
+    "direction",
     [
-        ({}, ([], [3]), 2, []),
-        ({"source_language": "fr-FR", "target_language": "pt-BR"}, ([21, 22], [3, 23]), 5, [6]),
+        Direction({}, ([], [3]), 2, []),
+        Direction({"source_language": "fr-FR", "target_language": "pt-BR"}, ([21, 22], [3, 23]), 5, [6]),
     ],
 )
 
@@ -51,22 +62,15 @@ def attention(model: Transformer, source: list[int], start: int, target: list[in
 
 def log_probabilities(model: Transformer, source: list[int], start: int, target: list[int]) -> list[float]:
     """Compute the log-probability of every token of a target from PyTorch's logits."""
+    given = (torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([start]), torch.tensor([target]))
     with torch.no_grad():
-        logits = model(
-            torch.tensor([source]), torch.tensor([len(source)]), torch.tensor([start]), torch.tensor([target])
-        )
+        logits = model(*given)
     return [float(row[token]) for row, token in zip(logits[0].double().log_softmax(-1), target, strict=True)]
 
 
 @in_languages
-def test_attention_of_given_targets(
-    polyglot: Translator,
-    tiny_model: Transformer,
-    arguments: dict[str, Any],
-    around: tuple[list[int], list[int]],
-    start: int,
-    forced: list[int],
-) -> None:
+def test_attention_of_given_targets(polyglot: Translator, tiny_model: Transformer, direction: Direction) -> None:
+    arguments, around, start, forced = direction
     tokenizer = polyglot.tokenizer
     targets = ["Ein Hund rennt.", None, "", "Ein Mann"]
     answers = polyglot.align(TEXTS, targets, kinds=ATTENTION_KINDS, each_head=True, **arguments)
@@ -84,9 +88,7 @@ def test_attention_of_given_targets(
         assert [str(token) for token in answer.target_tokens] == tokenizer.tokens(ids)
         assert [str(token) for token in answer.decoder_tokens] == tokenizer.tokens([start, *ids[:-1]])
         inside = range(len(around[0]), len(source) - len(around[1]))
-        assert [token.special for token in answer.source_tokens] == [
-            index not in inside for index in range(len(source))
-        ]
+        assert [token.special for token in answer.source_tokens] == [at not in inside for at in range(len(source))]
         special = [token in {0, 2, 3, start} or (index == 0 and [token] == forced) for index, token in enumerate(ids)]
         assert [token.special for token in answer.target_tokens] == special
         assert [token.special for token in answer.decoder_tokens] == [True, *special[:-1]]
@@ -104,14 +106,12 @@ def test_attention_of_given_targets(
 def test_attention_of_hypotheses(
     polyglot: Translator,
     tiny_model: Transformer,
-    arguments: dict[str, Any],
-    around: tuple[list[int], list[int]],
-    start: int,
-    forced: list[int],
+    direction: Direction,
     prefixes: list[str | None] | None,
     options: dict[str, Any],
 ) -> None:
     tokenizer = polyglot.tokenizer
+    arguments, around, start, forced = direction
     settings = {"max_length": 9, **arguments, **options}
     answers = polyglot.translate(TEXTS, attention=True, target_prefix=prefixes, **settings)
     plain = polyglot.translate(TEXTS, target_prefix=prefixes, **settings)
@@ -133,7 +133,7 @@ def test_attention_of_hypotheses(
             np.testing.assert_allclose(found.sum(axis=1), 1, atol=1e-5)
 
 
-def test_scores(translator: Translator, tiny_model: Transformer, sentences: tuple[list[str], list[str]]) -> None:
+def test_scores(translator: Translator, tiny_model: Transformer, sentences: Sentences) -> None:
     tokenizer = translator.tokenizer
     pairs = list(zip(sentences[0], sentences[1], strict=True))
     for (source, target), score in zip(pairs, translator.score(*sentences), strict=True):

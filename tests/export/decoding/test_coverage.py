@@ -67,10 +67,8 @@ def test_best_hypothesis_is_the_best_of_all(translator: Translator) -> None:
 
 def test_text_without_content_and_no_penalty(translator: Translator) -> None:
     assert translator.translate("", coverage_penalty=1.0).hypotheses[0].score == 0.0
-    plain = translator.translate(TEXTS, beam_size=3)
-    assert [one.hypotheses for one in translator.translate(TEXTS, beam_size=3, coverage_penalty=0)] == [
-        one.hypotheses for one in plain
-    ]
+    plain, without = (translator.translate(TEXTS, beam_size=3, coverage_penalty=penalty) for penalty in (None, 0))
+    assert [one.hypotheses for one in without] == [one.hypotheses for one in plain]
 
 
 def test_samples_have_no_order(translator: Translator) -> None:

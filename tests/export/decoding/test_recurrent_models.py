@@ -22,6 +22,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
+from tests.support.data import Sentences
 from tests.support.reference_search import Scores, reference_search
 from tests.support.search_cases import make_options
 
@@ -46,9 +47,8 @@ def recurrent(vocabulary: Vocabulary, **sizes: Any) -> Recurrent:
     with torch.random.fork_rng():
         torch.manual_seed(1)
         settings: dict[str, Any] = {"embedding": 12, "width": 16, "dropout": 0.0, **sizes}
-        model = make_recurrent(
-            RecurrentSizes(source_vocabulary=len(vocabulary), target_vocabulary=len(vocabulary), **settings)
-        )
+        size = len(vocabulary)
+        model = make_recurrent(RecurrentSizes(source_vocabulary=size, target_vocabulary=size, **settings))
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.mul_(3.0)
@@ -106,7 +106,7 @@ def test_every_kind_decodes_as_pytorch_does(
     attention: AttentionKind,
     bidirectional: bool,
     vocabulary: Vocabulary,
-    sentences: tuple[list[str], list[str]],
+    sentences: Sentences,
     tmp_path: Path,
 ) -> None:
     model = recurrent(vocabulary, cell=cell, attention=attention, bidirectional=bidirectional)

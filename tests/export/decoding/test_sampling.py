@@ -4,14 +4,14 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 import onnx
 import pytest
 import torch
 
+from jumok_export.bundles.variants import Folder
 from jumok_export.graphs.fuse_selection import fuse_selection
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.selection import sampler_graph, select_graph
@@ -29,25 +29,12 @@ from tests.support.hang import HANG_S
 from tests.support.reference_search import START, Scores
 from tests.support.search_cases import make_options
 
-transformers = pytest.importorskip(
-    "transformers", reason="expected distributions come from the logits processors of transformers"
-)
+transformers = pytest.importorskip("transformers", reason="its logits processors give the expected distributions")
 
 VOCABULARY, EOS = 8, 1
 TABLE = np.random.default_rng(3).normal(scale=1.5, size=(VOCABULARY, VOCABULARY)).astype(np.float32)
 PLAIN = Sampling(temperature=1.0, top_k=0, top_p=1.0, seed=7)
 Tokens = tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Folder:
-    """Graphs that are no bundle yet."""
-
-    path: Path
-    graphs: PrecisionVariant
-
-    def variant(self, _: str) -> PrecisionVariant:
-        return self.graphs
 
 
 @pytest.fixture(scope="module")
@@ -69,9 +56,8 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
         (path / f"{name}.onnx").write_bytes(graph.model.SerializeToString())
         specs[name] = GraphSpec(file=f"{name}.onnx", inputs=graph.inputs, outputs=graph.outputs)
     variant = PrecisionVariant(graphs=specs, weights="none")
-    engine = Engine(
-        Graphs(Folder(path, variant), "fp32", device=CPU, threads=1), pad=0, limits=EngineLimits(), name="table"
-    )
+    opened = Graphs(Folder(path, variant), "fp32", device=CPU, threads=1)
+    engine = Engine(opened, pad=0, limits=EngineLimits(), name="table")
     yield engine
     engine.close()
 
@@ -82,13 +68,8 @@ def step(prefix: Tokens) -> Scores:
 
 
 def samples(sampling: Sampling, count: int = 1, *, repetition_penalty: float = 1.0) -> SearchOptions:
-    return make_options(
-        num_hypotheses=count,
-        max_length=3,
-        eos_ids=(EOS,),
-        sampling=sampling,
-        repetition_penalty=repetition_penalty,
-    )
+    options = make_options(num_hypotheses=count, max_length=3, eos_ids=(EOS,), sampling=sampling)
+    return replace(options, repetition_penalty=repetition_penalty)
 
 
 def decode(
@@ -149,9 +130,8 @@ def assert_follows(drawn: Counter[Tokens], probabilities: Mapping[Tokens, float]
     statistic = sum((seen - expected) ** 2 / expected for seen, expected in pairs if expected)
     freedom = sum(expected > 0 for _, expected in pairs) - 1
     # The cube root of a chi-squared number over its degrees of freedom is nearly normal (Wilson and Hilferty, 1931).
-    deviations = ((statistic / max(freedom, 1)) ** (1 / 3) - 1 + 2 / (9 * max(freedom, 1))) * math.sqrt(
-        4.5 * max(freedom, 1)
-    )
+    degrees = max(freedom, 1)
+    deviations = ((statistic / degrees) ** (1 / 3) - 1 + 2 / (9 * degrees)) * math.sqrt(4.5 * degrees)
     assert deviations < 3.5, (statistic, freedom)
 
 
@@ -177,45 +157,24 @@ def test_samples_follow_the_distribution(engine: Engine, sampling: Sampling, pen
         {tokens: math.exp(sum(scores)) for tokens, scores in expected.items()},
     )
     first = warped(options, (START,)).exp().tolist()
-    assert_follows(
-        Counter(hypothesis.token_ids[:1] for hypothesis in drawn), {(token,): p for token, p in enumerate(first) if p}
-    )
+    firsts: dict[Tokens, float] = {(token,): p for token, p in enumerate(first) if p}
+    assert_follows(Counter(hypothesis.token_ids[:1] for hypothesis in drawn), firsts)
     for hypothesis in drawn:
         scores = expected[hypothesis.token_ids]
         assert hypothesis.token_scores == pytest.approx(scores, abs=1e-5)
         assert hypothesis.score == pytest.approx(sum(scores) / len(scores), abs=1e-5)
 
 
-@pytest.mark.parametrize(("sampling", "penalty"), SETTINGS[-2:])
-def test_generate_draws_from_the_same_distribution(sampling: Sampling, penalty: float) -> None:
-    from tests.support.generate_oracle import GivenModel
-
-    options = samples(sampling, 64, repetition_penalty=penalty)
-    expected = distribution(options)
-    model = GivenModel(step)
-    with torch.random.fork_rng():
-        torch.manual_seed(5)
-        drawn = [hypothesis for _ in range(40) for hypothesis in model.hypotheses(options)]
-    assert_follows(
-        Counter(hypothesis.token_ids for hypothesis in drawn),
-        {tokens: math.exp(sum(scores)) for tokens, scores in expected.items()},
-    )
-    for hypothesis in drawn:
-        assert hypothesis.token_scores == pytest.approx(expected[hypothesis.token_ids], abs=1e-5)
-
-
 def test_samples_of_one_text_and_of_different_texts_are_independent(engine: Engine) -> None:
     options = samples(PLAIN, 2)
     first: list[float] = warped(options, (START,)).exp().tolist()
-    pairs: dict[Tokens, float] = {
-        (a, b): first[a] * first[b] for a, b in itertools.product(range(VOCABULARY), repeat=2)
-    }
+    every = itertools.product(range(VOCABULARY), repeat=2)
+    pairs: dict[Tokens, float] = {(a, b): first[a] * first[b] for a, b in every}
     # With one seed for all of them.
     texts = decode(engine, options, many(3000))
     assert_follows(Counter((one.token_ids[0], other.token_ids[0]) for one, other in texts), pairs)
-    assert_follows(
-        Counter((a[0].token_ids[0], b[0].token_ids[0]) for a, b in zip(texts[::2], texts[1::2], strict=True)), pairs
-    )
+    of_two = zip(texts[::2], texts[1::2], strict=True)
+    assert_follows(Counter((a[0].token_ids[0], b[0].token_ids[0]) for a, b in of_two), pairs)
     # And with another seed for each.
     one_text = [decode(engine, samples(replace(PLAIN, seed=seed)), [[3, 2]])[0][0].token_ids for seed in range(400)]
     assert_follows(Counter(tokens[:1] for tokens in one_text), {(token,): p for token, p in enumerate(first)})

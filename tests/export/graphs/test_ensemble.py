@@ -9,7 +9,7 @@ import pytest
 
 from jumok_export.bundles.recipe import write_variant
 from jumok_export.bundles.variants import Folder, opened
-from jumok_export.graphs.ensemble import join_models, part_name
+from jumok_export.graphs.ensemble import join_models
 from jumok_export.graphs.fuse_selection import remove_selection
 from jumok_export.graphs.graph import Graph
 from jumok_export.quantization.int8_graphs import quantize_graph
@@ -57,20 +57,7 @@ def test_selection_is_removed_from_a_finished_decoder(tiny_graphs: dict[str, Gra
         remove_selection(given)
 
 
-def test_names_of_parts() -> None:
-    assert part_name("memory.key.0", 1) == "memory.1.key.0"
-    assert part_name("next_state.hidden", 0) == "next_state.0.hidden"
-
-
-def test_decoders_with_other_states_cannot_be_joined(tiny_graphs: dict[str, Graph]) -> None:
-    recurrent = {"encoder": tiny_graphs["encoder"], "decoder": _gathered(tiny_graphs["decoder"])}
-    with pytest.raises(ValueError, match=r"in different ways \(in place, gathered\)"):
-        join_models([tiny_graphs, recurrent])
+def test_models_without_a_scorer_cannot_be_joined(tiny_graphs: dict[str, Graph]) -> None:
     without = {role: graph for role, graph in tiny_graphs.items() if role != "scorer"}
     with pytest.raises(ValueError, match="a bundle has no scorer"):
         join_models([tiny_graphs, without])
-
-
-def _gathered(decoder: Graph) -> Graph:
-    inputs = tuple(spec for spec in decoder.inputs if spec.name != "visible")
-    return Graph(decoder.copy_model(), inputs, decoder.outputs)

@@ -3,7 +3,6 @@
 from contextlib import nullcontext
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -12,14 +11,9 @@ from jumok_export.graphs import tracing
 from jumok_export.graphs.exporter import quick_exporter
 from jumok_export.graphs.graph import Graph
 from jumok_export.models.attention import scaled_queries
-from jumok_export.models.transformer import Transformer, TransformerSizes
+from jumok_export.models.transformer import Transformer
 from jumok_export.training.vocabulary import Vocabulary
-
-
-def outputs(graph: Graph, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    session = onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=["CPUExecutionProvider"])
-    found: list[np.ndarray] = session.run(None, {spec.name: feeds[spec.name] for spec in graph.inputs})
-    return found
+from tests.support.models.small_graphs import operators, outputs_of
 
 
 @pytest.mark.slow
@@ -41,16 +35,17 @@ def test_graphs_compute_the_same_without_shortcuts(
     }
     for name, graph in plain.items():
         assert (graph.inputs, graph.outputs) == (tiny_graphs[name].inputs, tiny_graphs[name].outputs)
-        products, found = (
-            sum(node.op_type == "MatMul" for node in each.model.graph.node) for each in (graph, tiny_graphs[name])
-        )
+        products, found = (operators(each).count("MatMul") for each in (graph, tiny_graphs[name]))
         assert products == found
         if name != "decoder":  # verification compares its steps
-            for value, other in zip(outputs(graph, feeds), outputs(tiny_graphs[name], feeds), strict=True):
+            given = {spec.name: feeds[spec.name] for spec in graph.inputs}
+            for value, other in zip(outputs_of(graph, given), outputs_of(tiny_graphs[name], given), strict=True):
                 np.testing.assert_array_equal(value, other)
 
 
-def test_a_transformer_is_traced_once_for_each_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_transformer_is_traced_once_for_each_graph(
+    tiny_model: Transformer, vocabulary: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Decomposition would trace a graph again, and the insertion of casts would compute all of its values again."""
     from torch.onnx._internal.exporter import _fx_passes
 
@@ -66,16 +61,7 @@ def test_a_transformer_is_traced_once_for_each_graph(monkeypatch: pytest.MonkeyP
         return compute(self, node)
 
     monkeypatch.setattr(torch.fx.Interpreter, "run_node", counted)
-    sizes = TransformerSizes(
-        source_vocabulary=30,
-        target_vocabulary=30,
-        width=16,
-        heads=2,
-        feed_forward=32,
-        encoder_layers=1,
-        decoder_layers=1,
-    )
-    graphs = tracing.export_graphs(Transformer(sizes).eval(), 30, 30)
+    graphs = tracing.export_graphs(tiny_model, len(vocabulary), len(vocabulary))
     assert graphs.keys() == {"encoder", "decoder", "scorer", "aligner"}
     values = [target for target in computed if isinstance(target, torch._ops.OpOverload)]
     casts = values.count(torch.ops.prims.convert_element_type.default)

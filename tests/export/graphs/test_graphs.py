@@ -1,9 +1,9 @@
 """Exported graphs: axes, shapes at any size, and models that cannot be exported."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,8 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import Limits, SpecialTokens
 from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
+from tests.support.data import Sentences
+from tests.support.models.small_graphs import outputs_of
 
 
 def test_axes_are_those_of_the_contract(tiny_graphs: dict[str, Graph]) -> None:
@@ -35,31 +37,22 @@ def test_axes_are_those_of_the_contract(tiny_graphs: dict[str, Graph]) -> None:
     assert axes("encoder") == (source, memory)
     assert axes("decoder") == ({**rows, **memory, **state}, {"logits": ("R", 180), **written})
     assert axes("scorer") == (targets, {"log_probabilities": ("B", "T")})
-    assert axes("aligner") == (
-        targets,
-        {
-            "cross_attention": ("B", 1, 2, "T", "S"),
-            "encoder_attention": ("B", 1, 2, "S", "S"),
-            "decoder_attention": ("B", 1, 2, "T", "T"),
-        },
-    )
+    sizes = {"cross": ("T", "S"), "encoder": ("S", "S"), "decoder": ("T", "T")}
+    assert axes("aligner") == (targets, {f"{kind}_attention": ("B", 1, 2, *pair) for kind, pair in sizes.items()})
 
 
-@pytest.mark.parametrize(
-    "sizes", [{"B": 1, "K": 1, "S": 1, "T": 1, "E": 1}, {"B": 4, "K": 5, "S": 13, "T": 20, "E": 30}], ids=str
-)
+@pytest.mark.parametrize("sizes", [dict.fromkeys("BKSTE", 1), {"B": 4, "K": 5, "S": 13, "T": 20, "E": 30}], ids=str)
 def test_outputs_have_the_shapes_that_their_axes_say(tiny_graphs: dict[str, Graph], sizes: dict[str, int]) -> None:
     sizes = {**sizes, "R": sizes["B"] * sizes["K"]}
     values = {"source_lengths": sizes["S"], "target_lengths": 1, "positions": sizes["T"] - 1}
     for name in ("encoder", "decoder", "scorer", "aligner"):
         graph = tiny_graphs[name]
-        session = onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=["CPUExecutionProvider"])
         shapes = {
             spec.name: [axis if isinstance(axis, int) else sizes[axis] for axis in spec.axes]
             for spec in (*graph.inputs, *graph.outputs)
         }
         feeds = {spec.name: np.full(shapes[spec.name], values.get(spec.name, 0), spec.dtype) for spec in graph.inputs}
-        for spec, output in zip(graph.outputs, session.run(None, feeds), strict=True):
+        for spec, output in zip(graph.outputs, outputs_of(graph, feeds), strict=True):
             assert list(output.shape) == shapes[spec.name], (name, spec.name)
 
 
@@ -80,31 +73,19 @@ class Bag(nn.Module):
     def empty_state(self) -> Tensors:
         return {}
 
-    def step(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        parents: Tensor,
-        source_lengths: Tensor,
-        memory: Tensors,
-        state: Tensors,
-    ) -> tuple[Tensor, Tensors]:
+    def step(self, token_ids: Tensor, _: Tensor, __: Tensor, ___: Tensor, memory: Tensors, ____: Tensors) -> Any:
         words = self.target(token_ids).unflatten(0, (memory["mean"].shape[0], -1))
-        logits: Tensor = self.output((words + memory["mean"][:, None]).flatten(0, 1))
-        return logits, {}
+        return self.output((words + memory["mean"][:, None]).flatten(0, 1)), {}
 
-    def score(
-        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
-    ) -> Tensor:
-        memory, _ = self.encode(source_ids, source_lengths)
-        before = torch.cat((start_ids[:, None], target_ids[:, :-1]), dim=1)
+    def score(self, source_ids: Tensor, source_lengths: Tensor, start: Tensor, targets: Tensor, _: Tensor) -> Any:
+        memory = self.encode(source_ids, source_lengths)[0]
+        before = torch.cat((start[:, None], targets[:, :-1]), dim=1)
         log_probabilities = self.output(self.target(before) + memory["mean"][:, None]).log_softmax(-1)
-        scores: Tensor = log_probabilities.gather(-1, target_ids[..., None])[..., 0]
-        return scores
+        return log_probabilities.gather(-1, targets[..., None])[..., 0]
 
 
 @pytest.fixture(scope="module")
-def two_vocabularies(sentences: tuple[list[str], list[str]]) -> SentencePieceTokenizer:
+def two_vocabularies(sentences: Sentences) -> SentencePieceTokenizer:
     """A tokenizer with separate vocabularies."""
     models = [
         train_vocabulary(lines, size=size, kind="bpe", character_coverage=1.0, seed=1)
@@ -125,9 +106,7 @@ def export(model: nn.Module, tokenizer: SentencePieceTokenizer, out: Path) -> Bu
     )
 
 
-def test_a_model_without_state_and_with_two_vocabularies(
-    two_vocabularies: SentencePieceTokenizer, tmp_path: Path
-) -> None:
+def test_a_model_without_state_with_two_vocabularies(two_vocabularies: SentencePieceTokenizer, tmp_path: Path) -> None:
     torch.manual_seed(1)
     bundle = export(Bag(90, 110), two_vocabularies, tmp_path / "out")
     decoder = bundle.manifest.precisions["int8"].graphs["decoder"]
@@ -177,10 +156,7 @@ class Doubled(Bag):
     [
         (Wordless(), "Wordless cannot be exported: Wordless has no empty_state, step, score"),
         (Mismatched(90, 110), r"gives first states \['hidden'\] and `empty_state` has \[\]"),
-        (
-            Sideways(90, 110),
-            r"memory 'mean' of `encode` has shape \[8, 2\], expected \[2, ...\] for 2 sentences: axis 0 must be",
-        ),
+        (Sideways(90, 110), r"memory 'mean' of `encode` has shape \[8, 2\], expected \[2, ...\] for 2 sentences: axis"),
         (Doubled(90, 110), "axis 1 of 'memory.twice' in `encode` has size 10 and 22 where the sizes are"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",

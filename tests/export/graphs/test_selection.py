@@ -84,14 +84,7 @@ def test_the_sampler_draws_what_pytorch_does(vocabulary: int) -> None:
 def test_equals_go_by_lower_token_among_all_candidates() -> None:
     logits = np.array([[2.0, 3.0, 2.0, 3.0, -1.0], [0.0, 0.0, 0.0, 0.0, 0.0]], np.float32)
     forbidden = Entries(np.array([[1, 0], [1, 3]]), np.full(2, -np.inf, np.float32))
-    call = Selection(
-        logits=logits,
-        scores=np.zeros(2, np.float32),
-        candidates=5,
-        on_logits=Constraints(NO_ENTRIES, forbidden),
-        on_log_probs=NO_CONSTRAINTS,
-        renormalize=np.zeros(2, np.bool_),
-    )
+    call = replace(plain(logits, 5), on_logits=Constraints(NO_ENTRIES, forbidden))
     tokens, totals = select(session(select_graph(5)), call)
     assert tokens.tolist() == [[1, 3, 0, 2, 4], [1, 2, 4, 0, 3]]
     assert totals[1].tolist() == pytest.approx([-math.log(3)] * 3 + [-math.inf] * 2)
@@ -170,16 +163,17 @@ def test_rows_without_a_distribution_are_nan_and_no_others(vocabulary: int) -> N
     logits[2] = -np.inf
     logits[3, 70] = np.inf
     graph = session(select_graph(vocabulary))
-    for call in (plain(logits, 4), replace(plain(logits, 4), renormalize=np.array([True] * 5))):
-        tokens, totals = select(graph, call)
+    call = plain(logits, 4)
+    for each in (call, replace(call, renormalize=np.array([True] * 5))):
+        tokens, totals = select(graph, each)
         assert np.isnan(totals).all(axis=1).tolist() == [False, True, True, True, False]
         assert np.isfinite(totals[[0, 4]]).all()
         assert (tokens >= 0).all()
         assert (tokens < vocabulary).all()
     nothing_left = Entries(np.array([[0, token] for token in range(vocabulary)]), np.full(vocabulary, -np.inf, "f"))
-    _, totals = select(graph, replace(plain(logits, 4), on_logits=Constraints(NO_ENTRIES, nothing_left)))
+    _, totals = select(graph, replace(call, on_logits=Constraints(NO_ENTRIES, nothing_left)))
     assert np.isnan(totals[0]).all()
-    _, totals = select(graph, replace(plain(logits, 4), on_log_probs=Constraints(NO_ENTRIES, nothing_left)))
+    _, totals = select(graph, replace(call, on_log_probs=Constraints(NO_ENTRIES, nothing_left)))
     assert np.isneginf(totals[0]).all()
 
 

@@ -22,12 +22,8 @@ try:
 except HubError as error:
     sys.exit(str(error))
 """
-FILES = {
-    "config.json": b"{}",
-    "model.safetensors": bytes(range(256)) * 300,
-    "vocab.json": b'{"a": 0}',
-    "source.spm": b"pieces",
-}
+WEIGHTS = bytes(range(256)) * 300
+FILES = {"config.json": b"{}", "model.safetensors": WEIGHTS, "vocab.json": b'{"a": 0}', "source.spm": b"pieces"}
 OTHERS = {
     "pytorch_model.bin": b"the same weights",
     "tf_model.h5": b"TensorFlow",
@@ -74,6 +70,11 @@ def fetch(hub: Hub, tmp_path: Path) -> Fetch:
     return run
 
 
+def refused(done: subprocess.CompletedProcess[str], problem: str) -> None:
+    assert done.returncode == 1
+    assert problem in done.stderr
+
+
 def test_only_needed_files_are_downloaded_of_one_commit(hub: Hub, fetch: Fetch) -> None:
     done = fetch()
     assert done.returncode == 0, done.stderr
@@ -91,9 +92,8 @@ def test_only_needed_files_are_downloaded_of_one_commit(hub: Hub, fetch: Fetch) 
 def test_weights_without_safetensors_are_downloaded(hub: Hub, fetch: Fetch) -> None:
     (hub.models["org/tiny"] / "model.safetensors").unlink()
     done = fetch()
-    assert {file.name for file in Path(done.stdout.strip()).iterdir()} == {*FILES, "pytorch_model.bin"} - {
-        "model.safetensors"
-    }
+    files = {file.name for file in Path(done.stdout.strip()).iterdir()}
+    assert files == {*FILES, "pytorch_model.bin"} - {"model.safetensors"}
 
 
 def test_a_dropped_connection_is_resumed(hub: Hub, fetch: Fetch) -> None:
@@ -113,66 +113,50 @@ def test_a_dropped_connection_is_resumed(hub: Hub, fetch: Fetch) -> None:
 @pytest.mark.parametrize("name", ["model.safetensors", "vocab.json"])
 def test_damaged_content_is_refused_and_downloaded_again(name: str, hub: Hub, fetch: Fetch) -> None:
     hub.damaged = name
-    done = fetch()
-    assert done.returncode == 1
-    assert f"{name} was damaged on its way, and is removed: run the command again" in done.stderr
+    refused(fetch(), f"{name} was damaged on its way, and is removed: run the command again")
     hub.damaged = None
     done = fetch()
     assert done.returncode == 0, done.stderr
     assert {file.name: file.read_bytes() for file in Path(done.stdout.strip()).iterdir()} == FILES
 
 
-def test_an_unknown_name_is_refused(hub: Hub, fetch: Fetch) -> None:
-    done = fetch("org/missing")
-    assert done.returncode == 1
-    assert f"org/missing is not at {hub.endpoint}, or it is private: check the name, or log in" in done.stderr
-
-
-def test_an_unknown_revision_is_refused(fetch: Fetch) -> None:
-    assert "org/tiny has no revision 'v2': name a branch, a tag or a commit" in fetch("org/tiny@v2").stderr
-
-
-def test_a_gated_model_needs_the_token(hub: Hub, fetch: Fetch) -> None:
+def test_unknown_and_gated_models_are_refused(hub: Hub, fetch: Fetch) -> None:
+    refused(fetch("org/missing"), f"org/missing is not at {hub.endpoint}, or it is private: check the name, or log in")
+    refused(fetch("org/tiny@v2"), "org/tiny has no revision 'v2': name a branch, a tag or a commit")
     hub.gated.add("org/tiny")
-    done = fetch()
-    assert done.returncode == 1
-    assert f"org/tiny is gated: accept its terms at {hub.endpoint}/org/tiny, and log in" in done.stderr
+    refused(fetch(), f"org/tiny is gated: accept its terms at {hub.endpoint}/org/tiny, and log in")
     assert fetch(HF_TOKEN=TOKEN).returncode == 0
 
 
-def test_offline_an_earlier_download_is_used(hub: Hub, fetch: Fetch) -> None:
-    done = fetch(HF_HUB_OFFLINE="1")
-    assert done.returncode == 1
-    assert "org/tiny was not downloaded before, and HF_HUB_OFFLINE is set" in done.stderr
+UNREACHABLE = "http://127.0.0.1:1"
+
+
+@pytest.mark.parametrize(
+    ("variables", "problem"),
+    [
+        ({"HF_HUB_OFFLINE": "1"}, "HF_HUB_OFFLINE is set"),
+        ({"HF_ENDPOINT": UNREACHABLE}, f"{UNREACHABLE} cannot be reached"),
+    ],
+)
+def test_offline_an_earlier_download_is_used(variables: dict[str, str], problem: str, hub: Hub, fetch: Fetch) -> None:
+    refused(fetch(**variables), f"org/tiny was not downloaded before, and {problem}")
     folder = fetch().stdout
     hub.requests.clear()
-    done = fetch(HF_HUB_OFFLINE="1")
+    done = fetch(**variables)
     assert (done.returncode, done.stdout) == (0, folder)
     assert hub.requests == []
-
-
-def test_without_a_connection_an_earlier_download_is_used(fetch: Fetch) -> None:
-    unreachable = "http://127.0.0.1:1"
-    done = fetch(HF_ENDPOINT=unreachable)
-    assert done.returncode == 1
-    assert f"org/tiny was not downloaded before, and {unreachable} cannot be reached" in done.stderr
-    folder = fetch().stdout
-    done = fetch(HF_ENDPOINT=unreachable)
-    assert (done.returncode, done.stdout) == (0, folder)
-    assert f"{unreachable} cannot be reached" in done.stderr
+    assert problem in done.stderr
 
 
 def test_a_model_that_needs_more_space_than_there_is_is_not_begun(hub: Hub, fetch: Fetch, tmp_path: Path) -> None:
     hub.sizes["model.safetensors"] = 10**17
     done = fetch()
-    assert done.returncode == 1
-    assert "org/tiny takes 100000000000 MB, and " in done.stderr
+    refused(done, "org/tiny takes 100000000000 MB, and ")
     assert f"are free in {tmp_path}/home/hub: free some, or set HF_HOME to another folder" in done.stderr
     assert not [path for _, path, _ in hub.requests if "/resolve/" in path]
 
 
 def test_a_disk_that_fills_while_downloading_is_one_line(fetch: Fetch, tmp_path: Path) -> None:
     done = fetch(most_bytes=40_000)  # the system refuses to write more, as a full disk does
-    assert done.returncode == 1
-    assert f"there is no space for org/tiny in {tmp_path}/home/hub (File too large): free some" in done.stderr
+    refused(done, f"there is no space for org/tiny in {tmp_path}/home/hub (File too large): free some")
     assert fetch().returncode == 0

@@ -1,5 +1,6 @@
 """Formats are recognised by their files; foreign ones are refused with a remedy."""
 
+import io
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -26,24 +27,19 @@ def test_an_unknown_folder_is_refused_with_all_formats(tmp_path: Path) -> None:
     assert "  - a Hugging Face checkpoint: config.json, and model.safetensors or pytorch_model.bin" in formats
 
 
-def test_a_file_of_a_folder_is_refused_with_the_folder(tmp_path: Path) -> None:
-    (tmp_path / "config.json").touch()
-    with pytest.raises(ExportError, match=f"give its folder, {tmp_path}$"):
-        recognise(tmp_path / "config.json")
-
-
 @pytest.mark.parametrize(
-    ("file", "way"),
+    ("name", "given", "way"),
     [
-        ("manifest.json", "is a bundle already: use 'jumok serve {folder}'"),
-        ("best.ckpt", "is a run of 'jumok train': use 'jumok export --out BUNDLE {folder}'"),
+        ("config.json", "config.json", "{folder}/config.json is only a part of a model: give its folder, {folder}"),
+        ("manifest.json", "", "{folder} is a bundle already: use 'jumok serve {folder}'"),
+        ("best.ckpt", "", "{folder} is a run of 'jumok train': use 'jumok export --out BUNDLE {folder}'"),
     ],
 )
-def test_a_folder_of_this_project_is_refused_with_its_command(file: str, way: str, tmp_path: Path) -> None:
-    (tmp_path / file).touch()
+def test_other_files_and_folders_are_refused_with_the_way(name: str, given: str, way: str, tmp_path: Path) -> None:
+    (tmp_path / name).touch()
     with pytest.raises(ExportError) as raised:
-        recognise(tmp_path)
-    assert str(raised.value) == f"{tmp_path} {way.format(folder=tmp_path)}"
+        recognise(tmp_path / given)
+    assert str(raised.value) == way.format(folder=tmp_path)
 
 
 CHECKPOINTS: dict[str, dict[str, Any]] = {
@@ -55,9 +51,7 @@ CHECKPOINTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("in_zip", [True, False])
 @pytest.mark.parametrize("kind", CHECKPOINTS)
 @pytest.mark.parametrize("given", ["file", "folder"])
-def test_training_checkpoints_are_refused_with_the_converter(
-    kind: str, in_zip: bool, given: str, tmp_path: Path
-) -> None:
+def test_training_checkpoints_are_refused_with_the_way(kind: str, in_zip: bool, given: str, tmp_path: Path) -> None:
     file = tmp_path / "model_step_3.pt"
     torch.save(CHECKPOINTS[kind], file, _use_new_zipfile_serialization=in_zip)
     with pytest.raises(ExportError) as raised:
@@ -68,25 +62,21 @@ def test_training_checkpoints_are_refused_with_the_converter(
     assert message.endswith("jumok import FOLDER")
 
 
-def test_other_pytorch_files_are_refused(tmp_path: Path) -> None:
-    torch.save({"weight": torch.zeros(2)}, tmp_path / "mine.pt")
-    with pytest.raises(ExportError, match=r"is a PyTorch file without a known model: .* docs/own-model.md says$"):
-        recognise(tmp_path)
-
-
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short"])
-def test_damaged_pytorch_files_are_refused(content: bytes, tmp_path: Path) -> None:
-    (tmp_path / "model.pt").write_bytes(content)
-    with pytest.raises(ExportError, match="without a known model"):
-        recognise(tmp_path / "model.pt")
-
-
-def test_a_damaged_member_of_a_zip_is_refused(tmp_path: Path) -> None:
-    file = tmp_path / "model.pt"
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+def zip_with_a_damaged_member() -> bytes:
+    stream = io.BytesIO()
+    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("archive/data.pkl", b"onmt " * 1000)
-    content = file.read_bytes()
+    content = stream.getvalue()
     start = content.index(b"data.pkl") + len(b"data.pkl")
-    file.write_bytes(content[:start] + b"\xff" * 8 + content[start + 8 :])
-    with pytest.raises(ExportError, match="without a known model"):
-        recognise(file)
+    return content[:start] + b"\xff" * 8 + content[start + 8 :]
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", zip_with_a_damaged_member(), None])
+def test_other_pytorch_files_are_refused(content: bytes | None, tmp_path: Path) -> None:
+    """None is a file of a tensor that no format knows."""
+    torch.save({"weight": torch.zeros(2)}, tmp_path / "model.pt")
+    if content is not None:
+        (tmp_path / "model.pt").write_bytes(content)
+    for path in (tmp_path, tmp_path / "model.pt"):
+        with pytest.raises(ExportError, match=r"is a PyTorch file without a known model: .* docs/own-model.md says$"):
+            recognise(path)

@@ -53,16 +53,13 @@ def test_dropout_drops_weights_from_the_sum_and_not_from_what_is_returned() -> N
     assert output.mean() == pytest.approx(1.0, abs=0.2)  # but they do on average
 
 
-def same_as_torch(own: MultiHeadAttention, width: int) -> nn.MultiheadAttention:
+def copy_attention(own: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
     """Copy the weights into PyTorch's module."""
-    theirs = nn.MultiheadAttention(width, own.heads, batch_first=True)
     projections = (own.query_projection, own.key_projection, own.value_projection)
     with torch.no_grad():
         theirs.in_proj_weight.copy_(torch.cat([projection.weight for projection in projections]))
         theirs.in_proj_bias.copy_(torch.cat([projection.bias for projection in projections]))
-        theirs.out_proj.weight.copy_(own.output_projection.weight)
-        theirs.out_proj.bias.copy_(own.output_projection.bias)
-    return theirs
+    theirs.out_proj.load_state_dict(own.output_projection.state_dict())
 
 
 def randomize(module: nn.Module) -> None:
@@ -76,26 +73,19 @@ def test_multi_head_attention_is_pytorchs(mask: str | None) -> None:
     width, batch, length = 12, 3, 5
     own = MultiHeadAttention(width, heads=4)
     randomize(own)
-    theirs = same_as_torch(own, width)
-    query = torch.randn(batch, length, width)
-    memory = torch.randn(batch, length, width)
+    theirs = nn.MultiheadAttention(width, own.heads, batch_first=True)
+    copy_attention(own, theirs)
+    query, memory = torch.randn(2, batch, length, width)
     padding = torch.arange(length) < torch.tensor([5, 3, 1])[:, None]  # [B, Tk]
     causal = torch.ones(length, length, dtype=torch.bool).tril()
-    masks: dict[str | None, Tensor | None] = {
-        None: None,
-        "padding": padding[:, None, None, :],
-        "causal": causal,
-        "both": padding[:, None, None, :] & causal,
+    of_padding = padding[:, None, None, :]
+    masks: dict[str | None, Tensor | None] = {"padding": of_padding, "causal": causal, "both": of_padding & causal}
+    output, weights = own(query, memory, masks.get(mask))
+    given = {
+        "key_padding_mask": ~padding if mask in ("padding", "both") else None,
+        "attn_mask": ~causal if mask in ("causal", "both") else None,
     }
-    output, weights = own(query, memory, masks[mask])
-    expected, expected_weights = theirs(
-        query,
-        memory,
-        memory,
-        key_padding_mask=~padding if mask in ("padding", "both") else None,
-        attn_mask=~causal if mask in ("causal", "both") else None,
-        average_attn_weights=False,
-    )
+    expected, expected_weights = theirs(query, memory, memory, average_attn_weights=False, **given)
     torch.testing.assert_close(output, expected)
     torch.testing.assert_close(weights, expected_weights)
 

@@ -12,9 +12,7 @@ from jumok_export.models.attention import (
     dot_scores,
     masked_softmax,
     scaled_dot_product_attention,
-    scaled_dot_scores,
 )
-from jumok_export.models.recurrent_attention import AdditiveAttention, DotAttention, GeneralAttention
 
 DECODER_STATE = torch.tensor([[10.0, 5.0, 10.0]], dtype=torch.float64)  # [1, 3]
 ENCODER_STATES = torch.tensor([[0, 1, 1], [5, 0, 1], [1, 1, 0], [0, 5, 1]], dtype=torch.float64)  # [4, 3]
@@ -68,21 +66,6 @@ def test_on_shifted_inputs_a_token_sees_itself() -> None:
     assert (strict[0] == 0).all()
 
 
-def test_rows_are_tokens_so_projections_come_from_the_right_and_weights_from_the_left() -> None:
-    # K = X W and Z = P V: with tokens in rows, W X and V P have no meaning unless all are square, and then another one.
-    torch.manual_seed(1)
-    tokens, memory = torch.randn(3, 4), torch.randn(3, 4)
-    attention = MultiHeadAttention(4, 1, key_width=3, value_width=3, bias=False)
-    output, weights = attention(tokens[None], memory[None])
-    x, w = memory, attention.key_projection.weight.T  # [3, 4] and [4, 3]
-    key, value = x @ w, memory @ attention.value_projection.weight.T
-    p = (tokens @ attention.query_projection.weight.T @ key.T / math.sqrt(3)).softmax(dim=-1)
-    torch.testing.assert_close(weights[0, 0], p)
-    torch.testing.assert_close(output[0], p @ value @ attention.output_projection.weight.T)
-    assert not torch.allclose(output[0], value @ p @ attention.output_projection.weight.T, atol=1e-2)
-    assert (w @ x).shape != key.shape
-
-
 def test_heads_are_mixed_by_an_output_projection() -> None:
     torch.manual_seed(2)
     attention = MultiHeadAttention(6, 3, bias=False)
@@ -93,42 +76,6 @@ def test_heads_are_mixed_by_an_output_projection() -> None:
     assert not torch.allclose(output, heads, atol=1e-2)
 
 
-def test_general_is_a_full_matrix_between_states_of_different_width() -> None:
-    torch.manual_seed(3)
-    query, key, weight = torch.randn(2, 5), torch.randn(4, 3), torch.randn(5, 3)  # [decoder width, encoder width]
-    expected = [[float(q @ weight @ k) for k in key] for q in query]
-    torch.testing.assert_close(general_scores(query, key, weight), torch.tensor(expected))
-    # A weight per dimension is its special case of equal widths and a diagonal matrix.
-    diagonal = torch.randn(3)
-    same = general_scores(query[:, :3], key, diagonal.diag())
-    torch.testing.assert_close(same, dot_scores(query[:, :3] * diagonal, key))
-
-
-def general_scores(query: Tensor, key: Tensor, weight: Tensor) -> Tensor:
-    """Scores by `GeneralAttention` with a given weight."""
-    attention = GeneralAttention(*weight.shape)
-    assert attention.key_projection.weight.shape == weight.shape
-    attention.key_projection.weight = torch.nn.Parameter(weight)
-    return attention.scores(query[None], attention.keys(key[None]))[0].detach()
-
-
-def test_dot_needs_one_width_and_names_an_alternative() -> None:
-    with pytest.raises(ValueError, match="a decoder of width 5 and an encoder of width 3: take attention 'general'"):
-        DotAttention(5, 3)
-
-
-def test_additive_is_concat_with_the_matrix_in_two_parts() -> None:
-    torch.manual_seed(4)
-    attention = AdditiveAttention(5, 3)
-    query, key = torch.randn(1, 2, 5), torch.randn(1, 4, 3)
-    whole = torch.cat((attention.query_projection.weight, attention.key_projection.weight), dim=1)  # W_a, [5, 5 + 3]
-    expected = [[(attention.weight @ torch.tanh(whole @ torch.cat((q, k)))).item() for k in key[0]] for q in query[0]]
-    torch.testing.assert_close(attention.scores(query, attention.keys(key))[0], torch.tensor(expected))
+def test_additive_scores_by_hand() -> None:
     by_hand = additive_scores(torch.tensor([[0.5, -1.0]]), torch.tensor([[0.5, 1.0]]), torch.tensor([2.0, 7.0]))
     assert by_hand.item() == pytest.approx(2 * math.tanh(1.0))
-
-
-def test_scaling_divides_by_the_root_of_the_width() -> None:
-    query, key = torch.ones(1, 16), torch.ones(2, 16)
-    assert dot_scores(query, key).tolist() == [[16.0, 16.0]]
-    assert scaled_dot_scores(query, key).tolist() == [[4.0, 4.0]]

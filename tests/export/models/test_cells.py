@@ -8,10 +8,6 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto
-from onnx.helper import make_graph, make_model, make_node, make_opsetid, make_tensor_value_info
-from onnx.numpy_helper import from_array
-from onnxruntime import InferenceSession
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
@@ -19,6 +15,8 @@ from jumok_export.models.cells import CELLS, CellKind, GRUCell, run_cell, run_la
 from jumok_export.models.foreign_cells import load_keras, load_onnx, load_pytorch
 from jumok_export.models.operators import recurrent_layer
 from jumok_export.models.recurrent_encoder import RecurrentEncoder
+from jumok_serve.manifest.manifest import TensorSpec
+from tests.support.models.small_graphs import node, outputs_of, small_graph
 
 THEIRS: dict[CellKind, Callable[..., nn.Module]] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 KINDS = list(CELLS)
@@ -60,9 +58,8 @@ def keras_gru(
 ) -> list[NDArray[np.float64]]:
     """A step of Keras' GRU with `reset_after` by its source: gates z, r, h."""
     kernel, recurrent, (of_input, of_hidden) = weights
-    (xz, xr, xh), (hz, hr, hh) = (
-        np.split(part, 3, axis=-1) for part in (x @ kernel + of_input, h @ recurrent + of_hidden)
-    )
+    sums = x @ kernel + of_input, h @ recurrent + of_hidden
+    (xz, xr, xh), (hz, hr, hh) = (np.split(part, 3, axis=-1) for part in sums)
     z, r = sigmoid(xz + hz), sigmoid(xr + hr)
     return [z * h + (1 - z) * np.tanh(xh + r * hh)]
 
@@ -88,17 +85,14 @@ def test_cells_with_onnx_weights_compute_what_onnx_runtime_does(kind: CellKind, 
     shapes = {"W": (2, gates * 4, 3), "R": (2, gates * 4, 4)} | ({"B": (2, 2 * gates * 4)} if bias else {})
     weights = {name: random.normal(size=shape).astype(np.float32) for name, shape in shapes.items()}
     options: dict[str, Any] = {"linear_before_reset": 1} if kind == "gru" else {}
-    node = make_node(kind.upper(), ["X", *weights], ["Y"], hidden_size=4, direction="bidirectional", **options)
-    graph = make_graph(
-        [node],
-        kind,
-        [make_tensor_value_info("X", TensorProto.FLOAT, [5, 2, 3])],
-        [make_tensor_value_info("Y", TensorProto.FLOAT, [5, 2, 2, 4])],
-        [from_array(value, name) for name, value in weights.items()],
-    )
-    graph_bytes = make_model(graph, opset_imports=[make_opsetid("", 17)], ir_version=9).SerializeToString()
+    inputs = " ".join(["X", *weights])
+    layer_node = node(kind.upper(), inputs, "Y", hidden_size=4, direction="bidirectional", **options)
+    given = TensorSpec(name="X", dtype="float32", axes=(5, 2, 3))
+    made = TensorSpec(name="Y", dtype="float32", axes=(5, 2, 2, 4))
     x = random.normal(size=(5, 2, 3)).astype(np.float32)
-    (expected,) = InferenceSession(graph_bytes).run(None, {"X": x})  # [S, directions, B, width]
+    (expected,) = outputs_of(
+        small_graph([layer_node], weights, (given,), (made,)), {"X": x}
+    )  # [S, directions, B, width]
     encoder = RecurrentEncoder(kind, 3, 8, layers=1, bidirectional=True)
     (layer,) = encoder.layers
     assert isinstance(layer, nn.ModuleList)
@@ -157,9 +151,8 @@ def test_the_exported_operator_computes_the_layer(kind: CellKind, backwards: boo
     torch.manual_seed(2)
     cell = CELLS[kind](3, 4)
     x, lengths = torch.randn(2, 5, 3), torch.tensor([5, 2])
-    weights = [
-        value for layer in (cell.input_projection, cell.hidden_projection) for value in (layer.weight, layer.bias)
-    ]
+    layers = (cell.input_projection, cell.hidden_projection)
+    weights = [value for layer in layers for value in (layer.weight, layer.bias)]
     states, last = recurrent_layer(x, lengths, *weights, kind, backwards)
     expected, ends = run_cell(cell, x, lengths, backwards=backwards)
     torch.testing.assert_close(states, expected)
@@ -184,9 +177,8 @@ def test_pytorchs_layer_computes_what_the_steps_do(kind: CellKind, lengths: torc
         found = flat(run_layer(cell, x, lengths, state))
     torch.testing.assert_close(found, expected)
     factors = [torch.randn_like(each) for each in expected]
-    torch.testing.assert_close(
-        torch.autograd.grad(found, given, factors), torch.autograd.grad(expected, given, factors)
-    )
+    gradients = (torch.autograd.grad(outputs, given, factors) for outputs in (found, expected))
+    torch.testing.assert_close(*gradients)
 
 
 def test_two_directions_need_an_even_width() -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import weakref
+from functools import partial
 from typing import Any, Literal
 
 import pytest
@@ -13,27 +14,20 @@ from jumok_export.models.attention import MultiHeadAttention
 from jumok_export.models.layers import DecoderLayer, EncoderLayer
 from jumok_export.models.positions import sinusoidal_positions
 from jumok_export.models.transformer import Transformer, TransformerSizes
+from tests.export.models.test_attention import copy_attention, randomize
 
-SIZES = TransformerSizes(
-    source_vocabulary=17,
-    target_vocabulary=17,
-    width=12,
-    heads=3,
-    feed_forward=20,
-    encoder_layers=2,
-    decoder_layers=2,
-    max_positions=24,
-)
+LAYERS: dict[str, Any] = {"feed_forward": 20, "encoder_layers": 2, "decoder_layers": 2}
+SIZES = TransformerSizes(source_vocabulary=17, target_vocabulary=17, width=12, heads=3, max_positions=24, **LAYERS)
 SEPARATE = dataclasses.replace(
     SIZES, target_vocabulary=23, share_embeddings=False, tie_output=False, norm="post", activation="gelu"
 )
+BOTH = pytest.mark.parametrize("sizes", [SIZES, SEPARATE], ids=["shared", "separate"])
 
 
 def random_model(sizes: TransformerSizes) -> Transformer:
     torch.manual_seed(4)
     model = Transformer(sizes).eval()
-    for parameter in model.parameters():
-        nn.init.normal_(parameter, std=0.3)
+    randomize(model)
     return model.requires_grad_(False)
 
 
@@ -46,21 +40,13 @@ def test_positions_follow_the_formula() -> None:
             assert table[position, 2 * index + 1] == pytest.approx(math.cos(angle), abs=2e-6)
 
 
-def copy_attention(own: MultiHeadAttention, theirs: nn.MultiheadAttention) -> None:
-    projections = (own.query_projection, own.key_projection, own.value_projection)
-    with torch.no_grad():
-        theirs.in_proj_weight.copy_(torch.cat([projection.weight for projection in projections]))
-        theirs.in_proj_bias.copy_(torch.cat([projection.bias for projection in projections]))
-    theirs.out_proj.load_state_dict(own.output_projection.state_dict())
-
-
 @pytest.mark.parametrize("norm", ["pre", "post"])
 def test_layers_are_pytorchs_in_both_orders_of_norm(norm: Literal["pre", "post"]) -> None:
     torch.manual_seed(5)
     sizes = dataclasses.replace(SIZES, norm=norm)
     encoder, decoder = EncoderLayer(sizes.encoder_layer).eval(), DecoderLayer(sizes.decoder_layer).eval()
-    for parameter in (*encoder.parameters(), *decoder.parameters()):
-        nn.init.normal_(parameter, std=0.3)
+    for layer in (encoder, decoder):
+        randomize(layer)
     first = norm == "pre"
     # In training mode, where PyTorch takes no short cut that leaves padded places out.
     their_encoder = nn.TransformerEncoderLayer(12, 3, 20, dropout=0.0, batch_first=True, norm_first=first).train()
@@ -68,19 +54,14 @@ def test_layers_are_pytorchs_in_both_orders_of_norm(norm: Literal["pre", "post"]
     copy_attention(encoder.self_attention, their_encoder.self_attn)
     copy_attention(decoder.self_attention, their_decoder.self_attn)
     copy_attention(decoder.cross_attention, their_decoder.multihead_attn)
-    pairs = [
-        (encoder.self_attention_residual.norm, their_encoder.norm1),
-        (encoder.feed_forward_residual.norm, their_encoder.norm2),
-        (decoder.self_attention_residual.norm, their_decoder.norm1),
-        (decoder.cross_attention_residual.norm, their_decoder.norm2),
-        (decoder.feed_forward_residual.norm, their_decoder.norm3),
-        (encoder.feed_forward.get_submodule("0"), their_encoder.linear1),
-        (encoder.feed_forward.get_submodule("3"), their_encoder.linear2),
-        (decoder.feed_forward.get_submodule("0"), their_decoder.linear1),
-        (decoder.feed_forward.get_submodule("3"), their_decoder.linear2),
-    ]
-    for own, theirs in pairs:
-        theirs.load_state_dict(own.state_dict())
+    norms: dict[str, nn.Module] = {"self_attention": their_decoder.norm1, "cross_attention": their_decoder.norm2}
+    for name, theirs in {**norms, "feed_forward": their_decoder.norm3}.items():
+        theirs.load_state_dict(decoder.get_submodule(f"{name}_residual.norm").state_dict())
+    for name, theirs in {"self_attention": their_encoder.norm1, "feed_forward": their_encoder.norm2}.items():
+        theirs.load_state_dict(encoder.get_submodule(f"{name}_residual.norm").state_dict())
+    for own, other in ((encoder, their_encoder), (decoder, their_decoder)):
+        other.linear1.load_state_dict(own.feed_forward.get_submodule("0").state_dict())
+        other.linear2.load_state_dict(own.feed_forward.get_submodule("3").state_dict())
     source, target = torch.randn(3, 6, 12), torch.randn(3, 4, 12)
     padding = torch.arange(6) < torch.tensor([6, 4, 1])[:, None]
     causal = torch.ones(4, 4, dtype=torch.bool).tril()
@@ -91,7 +72,7 @@ def test_layers_are_pytorchs_in_both_orders_of_norm(norm: Literal["pre", "post"]
     torch.testing.assert_close(decoded, expected)
 
 
-@pytest.mark.parametrize("sizes", [SIZES, SEPARATE], ids=["shared", "separate"])
+@BOTH
 def test_a_token_sees_itself_and_what_is_before_it(sizes: TransformerSizes) -> None:
     model = random_model(sizes)
     source, lengths = torch.randint(17, (1, 5)), torch.tensor([5])
@@ -106,19 +87,7 @@ def test_a_token_sees_itself_and_what_is_before_it(sizes: TransformerSizes) -> N
         assert differs.tolist() == [False] * (place + 1) + [True] * (5 - place)
 
 
-def test_the_first_decoder_row_attends_to_the_start_token_alone() -> None:
-    _, _, decoder = random_model(SIZES).align(
-        torch.randint(17, (2, 5)),
-        torch.tensor([5, 3]),
-        torch.tensor([2, 9]),
-        torch.randint(17, (2, 4)),
-        torch.tensor([4, 2]),
-    )
-    torch.testing.assert_close(decoder[:, :, :, 0], torch.tensor([1.0, 0, 0, 0]).expand(2, 2, 3, 4))
-    assert (decoder.triu(1) == 0).all()
-
-
-@pytest.mark.parametrize("sizes", [SIZES, SEPARATE], ids=["shared", "separate"])
+@BOTH
 def test_padding_changes_nothing(sizes: TransformerSizes) -> None:
     model = random_model(sizes)
     sources = [torch.randint(17, (length,)) for length in (2, 7, 4)]
@@ -145,7 +114,7 @@ def test_padding_changes_nothing(sizes: TransformerSizes) -> None:
             assert float(whole[index].sum()) == pytest.approx(float(alone.sum()), rel=1e-5)  # 0 outside of the sentence
 
 
-@pytest.mark.parametrize("sizes", [SIZES, SEPARATE], ids=["shared", "separate"])
+@BOTH
 def test_steps_give_what_teacher_forcing_gives_however_rows_are_reordered(sizes: TransformerSizes) -> None:
     model = random_model(sizes)
     random = torch.Generator().manual_seed(6)
@@ -171,43 +140,18 @@ def test_steps_give_what_teacher_forcing_gives_however_rows_are_reordered(sizes:
         histories = [[*histories[parent], token] for parent, token in zip(parents.tolist(), new, strict=True)]
 
 
-def test_rows_at_different_positions_share_a_step() -> None:
-    model = random_model(SIZES)
-    sources, lengths = torch.randint(17, (2, 5)), torch.tensor([5, 4])
-    memory, _ = model.encode(sources, lengths)
-    targets = torch.randint(17, (2, 6))
-    first = {name: value[:1] for name, value in memory.items()}
-    state = model.empty_state()
-    starts = torch.tensor([2, 5])
-    inputs = model.shift(starts, targets)
-    for position in range(4):  # the first sentence is four tokens ahead
-        _, state = model.step(
-            inputs[0, position : position + 1],
-            torch.tensor([position]),
-            torch.tensor([0]),
-            lengths[:1],
-            first,
-            state,
-        )
-    logits, _ = model.step(
-        torch.stack((inputs[0, 4], inputs[1, 0])), torch.tensor([4, 0]), torch.tensor([0, 0]), lengths, memory, state
-    )
-    expected = model(sources, lengths, starts, targets)
-    torch.testing.assert_close(logits[0], expected[0, 4], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(logits[1], expected[1, 0], atol=1e-5, rtol=1e-5)
-
-
 def test_a_step_runs_where_the_model_is() -> None:
     """A tensor of the step on the CPU would fail beside those of the model, as on a GPU during validation."""
     device = torch.device("meta")
     model = random_model(SIZES).to(device)
-    memory, _ = model.encode(torch.zeros(2, 5, dtype=torch.long, device=device), torch.ones(2, device=device))
+    integers = partial(torch.zeros, dtype=torch.long, device=device)
+    memory, _ = model.encode(integers(2, 5), torch.ones(2, device=device))
     logits, written = model.step_in_place(
-        torch.zeros(2, 3, dtype=torch.long, device=device),
-        torch.zeros(2, 3, dtype=torch.long, device=device),
-        torch.zeros(2, 3, 3, dtype=torch.long, device=device),
+        integers(2, 3),
+        integers(2, 3),
+        integers(2, 3, 3),
         torch.ones(2, 3, 4, dtype=torch.bool, device=device),
-        torch.zeros(2, 4, dtype=torch.long, device=device),
+        integers(2, 4),
         torch.ones(2, device=device),
         memory,
         {name: torch.zeros(2, 3, 4, 4, device=device) for name in model.empty_state()},
@@ -219,16 +163,7 @@ def test_a_step_runs_where_the_model_is() -> None:
 
 def test_scores_are_computed_without_attention_weights_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of the longest text take more memory than its logits."""
-    sizes = TransformerSizes(
-        source_vocabulary=9,
-        target_vocabulary=9,
-        width=8,
-        heads=2,
-        feed_forward=16,
-        encoder_layers=2,
-        decoder_layers=2,
-    )
-    model, seen = Transformer(sizes).eval(), list[weakref.ref[Tensor]]()
+    model, seen = Transformer(SIZES).eval(), list[weakref.ref[Tensor]]()
     attend, project = MultiHeadAttention.attend, Transformer.logits
 
     def noted(*arguments: Any, **options: Any) -> tuple[Tensor, Tensor]:

@@ -3,16 +3,14 @@
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import NodeProto, helper, numpy_helper
 
-from jumok_export.graphs.graph import OPSET, Graph, declare
+from jumok_export.graphs.graph import Graph
 from jumok_export.native.graphs import native_graph
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.native import library
 from tests.support.models.native_operators import needs_library
+from tests.support.models.small_graphs import native_of, node, operators, outputs_of, small_graph
 
 WIDTH, WORDS, PLACES = 12, 30, 9
 RANDOM = np.random.default_rng(6)
@@ -53,53 +51,32 @@ QUANTIZED: Nodes = [
 def graph_of(embedding: Nodes, *, grouped: bool, quantized: bool, total: Nodes = SUM) -> Graph:
     """A graph that embeds tokens and adds positions."""
     tokens, positions = ("grouped_tokens", "grouped_positions") if grouped else ("token_ids", "positions")
-    nodes: list[NodeProto] = []
     parts = ((GROUPED if grouped else [], ""), (embedding, tokens), (total, positions))
-    for part, name in (*parts, (QUANTIZED if quantized else [], "")):
-        for operator, inputs, output, attributes in part:
-            nodes.append(helper.make_node(operator, inputs.format(name).split(), [output], **attributes))
+    nodes = [
+        node(operator, inputs.format(name), output, **attributes)
+        for part, name in (*parts, (QUANTIZED if quantized else [], ""))
+        for operator, inputs, output, attributes in part
+    ]
     rows: tuple[str | int, ...] = ("R",) if grouped else ("B", 2)
     given = (
         *(TensorSpec(name=name, dtype="int64", axes=rows) for name in ("token_ids", "positions")),
         *([TensorSpec(name="memory.key", dtype="float32", axes=("B", "S", WIDTH))] if grouped else []),
     )
-    made = tuple(
-        TensorSpec(name=name, dtype="float32", axes=("B", 2, WIDTH)) for name in ("total", *["again"] * quantized)
-    )
-    read = {name for node in nodes for name in node.input}
-    values = [numpy_helper.from_array(array, name) for name, array in CONSTANTS.items() if name in read]
-    model = helper.make_model(
-        helper.make_graph(nodes, "embedding", [], [], values),
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        ir_version=10,
-    )
-    declare(model, given, made)
-    return Graph(model, given, made)
-
-
-def operators(graph: Graph) -> list[str]:
-    return [node.op_type for node in graph.model.graph.node]
+    names = ("total", *["again"] * quantized)
+    made = tuple(TensorSpec(name=name, dtype="float32", axes=("B", 2, WIDTH)) for name in names)
+    read = {name for each in nodes for name in each.input}
+    return small_graph(nodes, {name: array for name, array in CONSTANTS.items() if name in read}, given, made)
 
 
 def outputs(graph: Graph, *, grouped: bool, last: int = PLACES - 1) -> list[Any]:
     """Run a graph for three sentences of two rows."""
-    options = onnxruntime.SessionOptions()
-    options.register_custom_ops_library(str(library()))
-    session = onnxruntime.InferenceSession(graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
     shape = (6,) if grouped else (3, 2)
     feeds = {
         "token_ids": np.array([3, 0, 29, 7, 3, 11]).reshape(shape),
         "positions": np.array([0, 0, 4, 4, last, 1]).reshape(shape),
         **({"memory.key": np.zeros((3, 5, WIDTH), np.float32)} if grouped else {}),
     }
-    found: list[Any] = session.run(None, feeds)
-    return found
-
-
-def native_of(graph: Graph) -> Graph:
-    native = native_graph(graph)
-    assert native is not None
-    return native
+    return outputs_of(graph, feeds)
 
 
 @needs_library
@@ -107,9 +84,7 @@ def native_of(graph: Graph) -> Graph:
 @pytest.mark.parametrize("quantized", [False, True])
 @pytest.mark.parametrize("grouped", [False, True])
 @pytest.mark.parametrize(("embedding", "kind"), [(FLOATS, "Float"), (IN_INT8, "Int8")], ids=["fp32", "int8"])
-def test_tokens_and_positions_are_one_operator(
-    embedding: Nodes, kind: str, grouped: bool, quantized: bool, turned: bool
-) -> None:
+def test_embeddings_are_one_operator(embedding: Nodes, kind: str, grouped: bool, quantized: bool, turned: bool) -> None:
     total = [SUM[0], ("Add", "position embedded", "total", {})] if turned else SUM
     plain = graph_of(embedding, grouped=grouped, quantized=quantized, total=total)
     if kind == "Float" and grouped:  # fp32 tables are replaced for a graph's inputs alone
@@ -124,15 +99,10 @@ def test_tokens_and_positions_are_one_operator(
         outputs(native, grouped=grouped, last=PLACES)
 
 
-@pytest.mark.parametrize(
-    "total",
-    [
-        pytest.param([SUM[0], ("Sub", "embedded position", "total", {})], id="a difference"),
-        pytest.param(
-            [SUM[0], ("Add", "embedded position", "once", {}), ("Add", "once position", "total", {})], id="twice"
-        ),
-    ],
-)
-def test_other_sums_stay(total: Nodes) -> None:
-    names = operators(native_of(graph_of(IN_INT8, grouped=False, quantized=False, total=total)))
-    assert names == ["Int8Embedding", "Gather", *(operator for operator, *_ in total[1:])]
+def test_other_sums_stay() -> None:
+    """A difference, and a sum with twice the position."""
+    difference: Nodes = [("Sub", "embedded position", "total", {})]
+    twice: Nodes = [("Add", "embedded position", "once", {}), ("Add", "once position", "total", {})]
+    for others in (difference, twice):
+        names = operators(native_of(graph_of(IN_INT8, grouped=False, quantized=False, total=[SUM[0], *others])))
+        assert names == ["Int8Embedding", "Gather", *(operator for operator, *_ in others)]

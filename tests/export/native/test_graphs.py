@@ -5,6 +5,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -17,7 +18,6 @@ from jumok_export.bundles.recipe import make_graphs, make_native_graphs, write_v
 from jumok_export.bundles.variants import Folder
 from jumok_export.errors import ExportError
 from jumok_export.graphs.graph import Graph
-from jumok_export.native.graphs import native_graph
 from jumok_export.native.operators import DOMAIN
 from jumok_export.quantization.find_matrices import Matrices
 from jumok_export.quantization.int8_graphs import quantize_graph
@@ -26,11 +26,11 @@ from jumok_export.verification.runtime_side import RuntimeSide
 from jumok_export.verification.samples import InputBounds
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.parts import NATIVE_GRAPHS
-from jumok_serve.native import library
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import SLOTS, Graphs
-
-needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
+from tests.support.models.native_operators import needs_library
+from tests.support.models.small_graphs import native_of
+from tests.support.models.small_graphs import operators as names
 
 KINDS = ("tiny", "marian-two-vocabularies", "t5-gated-silu")
 """Pre-norm, post-norm and RMS norm; ReLU, GELU and SiLU; T5 adds a position bias too."""
@@ -70,7 +70,7 @@ def with_native(graphs: Mapping[str, Graph], *, int8: bool) -> dict[str, Graph]:
 
 
 def operators(graph: Graph) -> Counter[str]:
-    return Counter(node.op_type for node in graph.model.graph.node)
+    return Counter(names(graph))
 
 
 def native_operators(graph: Graph) -> Counter[str]:
@@ -210,28 +210,41 @@ def test_memory_and_state_are_in_8_bits_in_int8_alone(make: Make, kind: str, for
         assert found["Transpose"] == operators(plain["encoder"])["Transpose"] - len(memory)
 
 
-def edited(graph: Graph, edit: Callable[[onnx.GraphProto], None]) -> Graph:
-    model = onnx.ModelProto()
-    model.CopyFrom(graph.model)
+Edit = Callable[[onnx.GraphProto], None]
+
+
+def edited(graph: Graph, edit: Edit) -> Graph:
+    model = graph.copy_model()
     edit(model.graph)
     return Graph(model, graph.inputs, graph.outputs)
 
 
-def instead_of(name: str, operator: str, *others: str) -> Callable[[onnx.GraphProto], None]:
+def first(graph: onnx.GraphProto, operator: str) -> onnx.NodeProto:
+    return next(node for node in graph.node if node.op_type == operator)
+
+
+def place(graph: onnx.GraphProto, node: onnx.NodeProto) -> int:
+    return next(index for index, each in enumerate(graph.node) if each.output == node.output)
+
+
+def add_constant(graph: onnx.GraphProto, name: str, value: Any) -> None:
+    graph.initializer.append(numpy_helper.from_array(np.asarray(value), name))
+
+
+def instead_of(name: str, operator: str) -> Edit:
     """Make all readers of an input read an operator's output on it."""
 
     def edit(graph: onnx.GraphProto) -> None:
         for node in graph.node:
             node.input[:] = [f"other {name}" if read == name else read for read in node.input]
-        graph.node.insert(0, helper.make_node(operator, [name, *others], [f"other {name}"]))
+        graph.node.insert(0, helper.make_node(operator, [name], [f"other {name}"]))
 
     return edit
 
 
 def with_another_mask(graph: onnx.GraphProto) -> None:
-    where = next(node for node in graph.node if node.op_type == "Where")
-    graph.initializer.append(numpy_helper.from_array(np.array(-1, np.float32), "little"))
-    where.input[2] = "little"
+    add_constant(graph, "little", np.float32(-1))
+    first(graph, "Where").input[2] = "little"
 
 
 def with_another_axis(graph: onnx.GraphProto) -> None:
@@ -243,31 +256,39 @@ def with_another_axis(graph: onnx.GraphProto) -> None:
 
 def with_what_rows_share(graph: onnx.GraphProto) -> None:
     """Add one vector per sentence before the first norm."""
-    norm = next(node for node in graph.node if node.op_type == "LayerNormalization")
+    norm = first(graph, "LayerNormalization")
     add = next(node for node in graph.node if node.output[0] == norm.input[0])
-    graph.initializer.append(numpy_helper.from_array(np.array([1]), "rows"))
-    at = next(index for index, node in enumerate(graph.node) if node is add)
-    graph.node.insert(at, helper.make_node("ReduceMean", [add.input[1], "rows"], ["shared"], keepdims=1))
+    add_constant(graph, "rows", [1])
+    mean = helper.make_node("ReduceMean", [add.input[1], "rows"], ["shared"], keepdims=1)
     add.input[1] = "shared"
+    graph.node.insert(place(graph, add), mean)
+
+
+def with_other_keys(graph: onnx.GraphProto) -> None:
+    """Compute keys by an operator that may not give one per token."""
+    attention = first(graph, "MultiHeadAttention")
+    add_constant(graph, "axis", 1)
+    sums = helper.make_node("CumSum", [attention.input[1], "axis"], ["sums"])
+    attention.input[1] = "sums"
+    graph.node.insert(place(graph, attention), sums)
 
 
 @pytest.mark.parametrize(
-    ("edit", "lost", "kept"),
+    ("role", "edit", "kept"),
     [
-        (instead_of("visible", "Not"), {"SelfAttention"}, {"CrossAttention", "AddNorm", "Select"}),
-        (instead_of("places", "Neg"), {"SelfAttention"}, {"CrossAttention", "AddNorm", "Select"}),
-        (with_another_mask, {"SelfAttention"}, {"CrossAttention", "AddNorm", "Select"}),
-        (instead_of("source_lengths", "Abs"), {"CrossAttention"}, {"SelfAttention", "AddNorm", "Select"}),
-        (with_another_axis, {"AddNorm"}, {"SelfAttention", "CrossAttention", "Select"}),
+        ("decoder", instead_of("visible", "Not"), {"CrossAttention", "AddNorm", "Select"}),
+        ("decoder", instead_of("places", "Neg"), {"CrossAttention", "AddNorm", "Select"}),
+        ("decoder", with_another_mask, {"CrossAttention", "AddNorm", "Select"}),
+        ("decoder", instead_of("source_lengths", "Abs"), {"SelfAttention", "AddNorm", "Select"}),
+        ("decoder", with_another_axis, {"SelfAttention", "CrossAttention", "Select"}),
+        ("encoder", instead_of("source_lengths", "Abs"), {"AddNorm"}),
+        ("encoder", with_other_keys, {"AddNorm"}),
     ],
 )
-def test_other_computations_stay(
-    make: Make, edit: Callable[[onnx.GraphProto], None], lost: set[str], kept: set[str]
-) -> None:
-    native = native_graph(edited(finished(make("tiny", "fp32"))["decoder"], edit))
-    assert native is not None
+def test_other_computations_stay(make: Make, role: str, edit: Edit, kept: set[str]) -> None:
+    native = native_of(edited(finished(make("tiny", "fp32"))[role], edit))
     assert besides_products(native) == kept
-    assert lost.isdisjoint(operators(native))
+    assert (operators(native)["MultiHeadAttention"] == 0) == ({"SelfAttention", "CrossAttention"} <= kept)
 
 
 @pytest.mark.parametrize("name", ["visible", "source_lengths"])
@@ -279,85 +300,57 @@ def test_without_native_attention_alone_sentences_are_in_the_order_of_slots(make
     assert not any("places" in node.input for node in native.model.graph.node if "Cross" in node.op_type)
 
 
-def with_other_keys(graph: onnx.GraphProto) -> None:
-    """Compute keys by an operator that may not give one per token."""
-    at, attention = next((at, each) for at, each in enumerate(graph.node) if each.op_type == "MultiHeadAttention")
-    graph.node.insert(at, helper.make_node("CumSum", [attention.input[1], "axis"], ["sums"]))
-    graph.initializer.append(numpy_helper.from_array(np.array(1), "axis"))
-    attention.input[1] = "sums"
-
-
-@pytest.mark.parametrize("edit", [instead_of("source_lengths", "Abs"), with_other_keys], ids=["lengths", "keys"])
-def test_attention_of_sources_to_something_else_stays(make: Make, edit: Callable[[onnx.GraphProto], None]) -> None:
-    native = native_graph(edited(make("tiny", "fp32")["encoder"], edit))
-    assert native is not None
-    assert besides_products(native) == {"AddNorm"}
-    assert operators(native)["MultiHeadAttention"] == 1
-
-
-def test_a_sum_of_vectors_that_are_not_all_of_one_row_each_stays(make: Make) -> None:
-    decoder = finished(make("tiny", "fp32"))["decoder"]
-    before, after = (native_graph(graph) for graph in (decoder, edited(decoder, with_what_rows_share)))
-    assert before is not None
-    assert after is not None
-    assert operators(after)["AddNorm"] == operators(before)["AddNorm"] - 1
-    assert operators(after)["LayerNormalization"] == 1
-
-
-def with_other_positions(name: str, value: int) -> Callable[[onnx.GraphProto], None]:
+def with_other_positions(name: str, value: int) -> Edit:
     """Positions with another start or step."""
 
     def edit(graph: onnx.GraphProto) -> None:
-        numbers = next(node for node in graph.node if node.op_type == "Range")
-        numbers.input[("first", "length", "step").index(name)] = "other"
-        graph.initializer.append(numpy_helper.from_array(np.array(value), "other"))
+        first(graph, "Range").input[("first", "length", "step").index(name)] = "other"
+        add_constant(graph, "other", value)
 
     return edit
 
 
+def with_projected_embeddings(graph: onnx.GraphProto) -> None:
+    """Multiply embeddings before positions are added to them."""
+    add = first(graph, "Range")
+    while add.op_type != "Add":  # the numbers become places, and these rows
+        [rows] = add.output
+        add = next(node for node in graph.node if rows in node.input)
+    [embedded] = set(add.input) - {rows}
+    scale = first(graph, "LayerNormalization").input[1]
+    [width] = next(each.dims for each in graph.initializer if each.name == scale)
+    add_constant(graph, "projection", np.eye(width, dtype=np.float32))
+    add.input[list(add.input).index(embedded)] = "projected"
+    graph.node.insert(place(graph, add), helper.make_node("MatMul", [embedded, "projection"], ["projected"]))
+
+
 @pytest.mark.parametrize(
-    "edit",
-    [with_other_positions("first", 1), with_other_positions("step", 2), with_other_positions("length", 3)],
-    ids=["first", "step", "length"],
+    ("role", "edit", "norms", "products"),
+    [
+        ("decoder", with_what_rows_share, -1, 0),
+        ("encoder", with_other_positions("first", 1), -1, 0),
+        ("encoder", with_other_positions("step", 2), -1, 0),
+        ("encoder", with_other_positions("length", 3), -1, 0),
+        ("encoder", with_projected_embeddings, 0, 1),
+    ],
+    ids=["sum with what rows share", "first position", "step", "number of positions", "product before positions"],
 )
-def test_other_positions_than_the_first_ones_stay(make: Make, edit: Callable[[onnx.GraphProto], None]) -> None:
-    encoder = make("tiny", "fp32")["encoder"]
-    before, after = (native_graph(graph) for graph in (encoder, edited(encoder, edit)))
-    assert before is not None
-    assert after is not None
-    assert operators(after)["AddNorm"] == operators(before)["AddNorm"] - 1 == 0
-    assert operators(after)["LayerNormalization"] == 1
-
-
-def test_a_product_keeps_apart_from_positions_that_are_added_to_it(make: Make) -> None:
-    def project(graph: onnx.GraphProto) -> None:
-        add = next(node for node in graph.node if node.op_type == "Range")
-        while add.op_type != "Add":  # the numbers become places, and these rows
-            [rows] = add.output
-            add = next(node for node in graph.node if rows in node.input)
-        [embedded] = set(add.input) - {rows}
-        norm = next(node for node in graph.node if node.op_type == "LayerNormalization")
-        [width] = next(each.dims for each in graph.initializer if each.name == norm.input[1])
-        graph.initializer.append(numpy_helper.from_array(np.eye(width, dtype=np.float32), "projection"))
-        at = next(index for index, node in enumerate(graph.node) if node is add or node.output == add.output)
-        graph.node.insert(at, helper.make_node("MatMul", [embedded, "projection"], ["projected"]))
-        add.input[list(add.input).index(embedded)] = "projected"
-
-    encoder = make("tiny", "fp32")["encoder"]
-    before, after = (native_graph(graph) for graph in (encoder, edited(encoder, project)))
-    assert before is not None
-    assert after is not None
-    assert operators(after)["AddNorm"] == operators(before)["AddNorm"] == 1
-    assert operators(after)["FloatProduct"] == operators(before)["FloatProduct"] + 1
+def test_norms_of_other_sums_stay(make: Make, role: str, edit: Edit, norms: int, products: int) -> None:
+    """Sums are of vectors of one row each, positions the first ones, and products apart from these."""
+    plain = finished(make("tiny", "fp32"))[role]
+    before, after = (operators(native_of(graph)) for graph in (plain, edited(plain, edit)))
+    assert before["AddNorm"] > 0
+    assert after["AddNorm"] == before["AddNorm"] + norms
+    assert after["LayerNormalization"] == -norms
+    assert after["FloatProduct"] == before["FloatProduct"] + products
 
 
 def test_the_cache_stays_in_fp32_if_other_operators_read_it(make: Make) -> None:
     def read(graph: onnx.GraphProto) -> None:
         attention = next(node for node in graph.node if node.op_type == "MultiHeadAttention" and node.input[4])
         graph.node.insert(0, helper.make_node("Abs", [attention.input[1]], ["absolute"]))
-        at = next(index for index, node in enumerate(graph.node) if node is attention)
-        graph.node.insert(at, helper.make_node("Neg", ["absolute"], ["negative"]))
         attention.input[1] = "negative"
+        graph.node.insert(place(graph, attention), helper.make_node("Neg", ["absolute"], ["negative"]))
 
     graphs = finished(make("tiny", "int8 by row"))
     graphs["decoder"] = edited(graphs["decoder"], read)
@@ -374,13 +367,9 @@ def test_native_graphs_equal_plain_graphs(make: Make, kind: str, form: str, tmp_
     folder = Folder(tmp_path, write_variant(make(kind, form), tmp_path, precision))
     plain, native = (Graphs(folder, precision, device=CPU, threads=1, native=native) for native in (False, True))
     assert (plain.native, native.native) == (False, True)
+    size = plain.vocabulary
     bounds = InputBounds(
-        source_vocabulary=plain.vocabulary,
-        target_vocabulary=plain.vocabulary,
-        start=2,
-        pad=1,
-        max_source_length=18,
-        max_target_length=18,
+        source_vocabulary=size, target_vocabulary=size, start=2, pad=1, max_source_length=18, max_target_length=18
     )
     checks = verify_native(RuntimeSide(plain), native, None, bounds, precision)
     assert [check for check in checks if not check.passed] == []
@@ -398,15 +387,6 @@ def test_bundles_have_verified_native_graphs(tiny_bundle: Path, listed_bundle: P
             checks = {check.name for check in manifest.verification[precision].checks}
             assert {"native: step logits", "native: step state", "native: decode"} <= checks
             assert ("native: shortlist logits" in checks) == bool(more)
-
-
-def test_native_graphs_are_not_written_without_kernels(
-    tiny_graphs: dict[str, Graph], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(recipe, "library", lambda: None)
-    variant = write_variant(tiny_graphs, tmp_path, "fp32")
-    assert not variant.native
-    assert set(variant.graphs) == {*tiny_graphs, "sampler"}
 
 
 def stripped(bundle: Path, copy: Path) -> Path:
@@ -442,10 +422,14 @@ def test_add_native_writes_the_graphs_of_an_export(listed_bundle: Path, tmp_path
     assert [check.name for check in again.manifest.verification["int8"].checks] == names
 
 
-def test_add_native_is_refused_without_kernels(
-    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_native_graphs_are_not_written_without_kernels(
+    tiny_graphs: dict[str, Graph], tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(add_native, "library", lambda: None)
+    for module in (recipe, add_native):
+        monkeypatch.setattr(module, "library", lambda: None)
+    variant = write_variant(tiny_graphs, tmp_path / "variant", "fp32")
+    assert not variant.native
+    assert set(variant.graphs) == {*tiny_graphs, "sampler"}
     with pytest.raises(ExportError, match="has no native kernels; install a C"):
         add_native_graphs(tiny_bundle, tmp_path / "out")
     assert not (tmp_path / "out").exists()

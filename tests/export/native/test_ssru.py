@@ -1,22 +1,23 @@
 """Native recurrent units: graphs that are fused, and those that are not."""
 
-import numpy as np
-import onnxruntime
-import pytest
-from onnx import NodeProto, helper, numpy_helper
+from typing import Any
 
-from jumok_export.graphs.graph import OPSET, Graph, declare
+import numpy as np
+import pytest
+
+from jumok_export.graphs.graph import Graph
 from jumok_export.native.graphs import native_graph
 from jumok_export.quantization.int8_graphs import quantize_graph
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.native import library
+from tests.support.models.small_graphs import native_of, node, operators, outputs_of, small_graph
 
 WIDTH = 12
 RANDOM = np.random.default_rng(4)
 CONSTANTS = {
     **{name: RANDOM.normal(size=(WIDTH, WIDTH)).astype(np.float32) for name in ("candidates", "gates")},
     **{
-        name: RANDOM.normal(size=WIDTH).astype(np.float32) for name in ("candidate_bias", "gate_bias", "scale", "shift")
+        each: RANDOM.normal(size=WIDTH).astype(np.float32) for each in ("candidate_bias", "gate_bias", "scale", "shift")
     },
     "one": np.array(1, np.float32),
     "two": np.array(2, np.float32),
@@ -54,17 +55,12 @@ OUTPUTS = (
 
 def graph_of(text: str) -> Graph:
     """A graph of lines: inputs -> output operator."""
-    nodes: list[NodeProto] = []
+    nodes = []
     for line in text.strip().splitlines():
         inputs, _, rest = line.partition(" -> ")
         output, operator = rest.split()
-        nodes.append(helper.make_node(operator, inputs.split(), [output]))
-    values = [numpy_helper.from_array(array, name) for name, array in CONSTANTS.items()]
-    model = helper.make_model(
-        helper.make_graph(nodes, "unit", [], [], values), opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10
-    )
-    declare(model, INPUTS, OUTPUTS)
-    return Graph(model, INPUTS, OUTPUTS)
+        nodes.append(node(operator, inputs, output))
+    return small_graph(nodes, CONSTANTS, INPUTS, OUTPUTS)
 
 
 def changed(*changes: tuple[str, str]) -> str:
@@ -75,42 +71,22 @@ def changed(*changes: tuple[str, str]) -> str:
     return text
 
 
-def operators(graph: Graph) -> list[str]:
-    return [node.op_type for node in graph.model.graph.node]
+TURNED = ("kept new ->", "share cell ->", "rest candidate ->", "positions relu ->")
+UNITS = {
+    "gate's bias": (UNIT, 2),
+    "turned around": (changed(*((pair, " ".join([*pair.split()[1::-1], "->"])) for pair in TURNED)), 2),
+    "no bias": (changed(("gate gate_bias -> biased Add\n", ""), ("biased -> share", "gate -> share")), 0),
+    "biases": (changed(("-> candidate MatMul", "-> plain MatMul\nplain candidate_bias -> candidate Add")), 1),
+}
 
 
-@pytest.mark.parametrize(
-    ("changes", "biased"),
-    [
-        pytest.param((), 2, id="gate's bias"),
-        pytest.param(
-            (
-                ("kept new ->", "new kept ->"),
-                ("share cell ->", "cell share ->"),
-                ("rest candidate ->", "candidate rest ->"),
-                ("positions relu ->", "relu positions ->"),
-            ),
-            2,
-            id="turned around",
-        ),
-        pytest.param((("gate gate_bias -> biased Add\n", ""), ("biased -> share", "gate -> share")), 0, id="no bias"),
-        pytest.param(
-            (
-                (
-                    "positions candidates -> candidate MatMul",
-                    "positions candidates -> plain MatMul\nplain candidate_bias -> candidate Add",
-                ),
-            ),
-            1,
-            id="biases",
-        ),
-    ],
-)
-def test_a_unit_is_one_operator(changes: tuple[tuple[str, str], ...], biased: int) -> None:
-    native = made_native(graph_of(changed(*changes)))
+@pytest.mark.parametrize("unit", UNITS)
+def test_a_unit_is_one_operator(unit: str) -> None:
+    text, biased = UNITS[unit]
+    native = made_native(graph_of(text))
     assert operators(native) == ["FloatSsruAddNorm"]
-    [node] = native.model.graph.node
-    assert {each.name: each.i for each in node.attribute}["biased"] == biased
+    [only] = native.model.graph.node
+    assert {each.name: each.i for each in only.attribute}["biased"] == biased
 
 
 def test_products_with_scales_of_rows_stay_apart() -> None:
@@ -122,24 +98,15 @@ def test_products_with_scales_of_rows_stay_apart() -> None:
 
 def made_native(graph: Graph) -> Graph:
     """The native graph, after a comparison of its results."""
-    native = native_graph(graph)
-    assert native is not None
+    native = native_of(graph)
     if library() is None:
         return native
-    feeds = {
+    feeds: dict[str, Any] = {
         "positions": RANDOM.normal(size=(3, 2, WIDTH)).astype(np.float32),
         "parents": RANDOM.integers(0, 8, 6),
         "state.cell": RANDOM.normal(size=(8, WIDTH)).astype(np.float32),
     }
-    options = onnxruntime.SessionOptions()
-    options.register_custom_ops_library(str(library()))
-    expected, found = (
-        onnxruntime.InferenceSession(each.model.SerializeToString(), options, providers=["CPUExecutionProvider"]).run(
-            [spec.name for spec in OUTPUTS], feeds
-        )
-        for each in (graph, native)
-    )
-    for one, other in zip(expected, found, strict=True):
+    for one, other in zip(outputs_of(graph, feeds), outputs_of(native, feeds), strict=True):
         np.testing.assert_allclose(other, one, rtol=2e-5, atol=2e-5)
     return native
 
@@ -147,10 +114,10 @@ def made_native(graph: Graph) -> Graph:
 @pytest.mark.parametrize(
     "change",
     [
-        pytest.param(("one share ->", "two share ->"), id="shares that do not add up to 1"),
-        pytest.param(("positions gates ->", "cell gates ->"), id="products of different inputs"),
-        pytest.param(("-> share Sigmoid", "-> share Tanh"), id="another gate"),
-        pytest.param(("-> relu Relu", "-> relu Softplus"), id="another activation"),
+        ("one share ->", "two share ->"),  # shares do not add up to 1
+        ("positions gates ->", "cell gates ->"),  # products have different inputs
+        ("-> share Sigmoid", "-> share Tanh"),
+        ("-> relu Relu", "-> relu Softplus"),
     ],
 )
 def test_other_cells_stay(change: tuple[str, str]) -> None:

@@ -1,6 +1,6 @@
 """Calibration against brute force in PyTorch, and calibrated bundles."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +38,11 @@ from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages, SourceLanguage, TargetLanguage
 from jumok_serve.manifest.manifest import GenerationDefaults
+from tests.support.data import Sentences
+from tests.support.models.random_models import VOCABULARY, OwnGRU
 
 Export = Callable[..., Bundle]
+Damage = Callable[[onnx.ModelProto], None]
 BIN = 2**-6
 """Relative width of a histogram's bins: the precision of a scale."""
 SEARCH = GreedySearch(start=START, eos=(END,), max_length=40)
@@ -52,7 +55,7 @@ def histogram(values: NDArray[np.float32]) -> NDArray[np.int64]:
 
 
 @pytest.fixture(scope="module")
-def sources(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -> list[list[int]]:
+def sources(sentences: Sentences, vocabulary: Vocabulary) -> list[list[int]]:
     """Sources of different lengths, some of them repeated."""
     return [vocabulary.encode(line) for line in sentences[0][:12]]
 
@@ -73,21 +76,16 @@ def test_a_rare_outlier_is_clipped_where_that_costs_least(many: int) -> None:
     """N values around 1 and one of 100: N c^2 / (12 * 127^2) + (100 - c)^2 is least at c = 100 / (1 + N / 193548)."""
     values = np.random.default_rng(1).uniform(0.6, 1, many).astype(np.float32)
     expected = 100 / (1 + many / (12 * 127**2))
-    assert best_scale(histogram(np.append(values, np.float32(100))), SIGNED) * 127 == pytest.approx(
-        expected, rel=2 * BIN
-    )
+    scale = best_scale(histogram(np.append(values, np.float32(100))), SIGNED)
+    assert scale * 127 == pytest.approx(expected, rel=2 * BIN)
 
 
-def test_translations_are_those_of_greedy_search(
-    calibration: Calibration, tiny_model: Transformer, sources: list[list[int]]
-) -> None:
+def test_translations_are_greedy(calibration: Calibration, tiny_model: Transformer, sources: list[list[int]]) -> None:
     assert sorted(source.tolist() for source in calibration.sources) == sorted(sources)
     for source, target in zip(calibration.sources, calibration.targets, strict=True):
-        most = min(SEARCH.max_length, 2 * len(source))
-        (expected,) = greedy_decode(
-            tiny_model, torch.from_numpy(source)[None], torch.tensor([len(source)]), max_length=most
-        )
-        assert target.tolist() == expected
+        given = torch.from_numpy(source)[None], torch.tensor([len(source)])
+        expected = greedy_decode(tiny_model, *given, max_length=min(SEARCH.max_length, 2 * len(source)))
+        assert [target.tolist()] == expected
 
 
 def met_by_layers(model: nn.Module, calibration: Calibration) -> dict[str, NDArray[np.float32]]:
@@ -101,13 +99,8 @@ def met_by_layers(model: nn.Module, calibration: Calibration) -> dict[str, NDArr
     handles = [layer.register_forward_hook(watch) for layer in model.modules() if isinstance(layer, nn.Linear)]
     with torch.no_grad():
         for source, target in zip(calibration.sources, calibration.targets, strict=True):
-            model.score(  # type: ignore[operator]
-                torch.from_numpy(source)[None],
-                torch.tensor([len(source)]),
-                torch.tensor([calibration.start]),
-                torch.from_numpy(target)[None],
-                torch.tensor([len(target)]),
-            )
+            given = torch.from_numpy(source)[None], torch.tensor([len(source)]), torch.tensor([calibration.start])
+            model.score(*given, torch.from_numpy(target)[None], torch.tensor([len(target)]))  # type: ignore[operator]
     for handle in handles:
         handle.remove()
     return {key: np.concatenate(values) for key, values in met.items()}
@@ -131,9 +124,7 @@ def test_scales_have_the_least_error_on_the_inputs_of_layers(calibration: Calibr
         assert calibration.scales[key] * levels <= largest * (1 + 2 * BIN)
 
 
-def test_every_product_of_every_graph_gets_its_constant_scale(
-    calibration: Calibration, tiny_graphs: dict[str, Graph]
-) -> None:
+def test_every_product_of_every_graph_has_its_scale(calibration: Calibration, tiny_graphs: dict[str, Graph]) -> None:
     for name in ("encoder", "decoder", "scorer", "aligner"):
         graph = quantize_graph(tiny_graphs[name], calibration.scales).model.graph
         constants = {tensor.name for tensor in graph.initializer}
@@ -148,51 +139,24 @@ def test_every_product_of_every_graph_gets_its_constant_scale(
         assert constants <= read
 
 
-class Recurrent(nn.Module):
-    """A GRU that writes the translation from the encoder's first state."""
+class Recurrent(OwnGRU):
+    """A GRU that writes the translation from the encoder's first state, which is a sum of layers' outputs."""
 
-    def __init__(self, vocabulary: int, width: int) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.reader = nn.Linear(width, width)
-        self.writer = nn.GRU(width, width, batch_first=True)
-        self.output = nn.Linear(width, vocabulary)
+    def __init__(self) -> None:
+        super().__init__(width=12)
+        self.reading = nn.Linear(12, 12)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         inside = torch.arange(source_ids.shape[1]) < source_lengths[:, None]
-        return {}, {"hidden": (self.reader(self.embedding(source_ids)) * inside[..., None]).sum(1).tanh()}
-
-    def empty_state(self) -> dict[str, Tensor]:
-        return {"hidden": torch.zeros(1, self.output.in_features)}
-
-    def step(
-        self,
-        token_ids: Tensor,
-        positions: Tensor,
-        parents: Tensor,
-        source_lengths: Tensor,
-        memory: dict[str, Tensor],
-        state: dict[str, Tensor],
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        written, hidden = self.writer(self.embedding(token_ids)[:, None], state["hidden"][parents][None])
-        return self.output(written[:, 0]), {"hidden": hidden[0]}
-
-    def score(
-        self, source_ids: Tensor, source_lengths: Tensor, start_ids: Tensor, target_ids: Tensor, target_lengths: Tensor
-    ) -> Tensor:
-        _, first_state = self.encode(source_ids, source_lengths)
-        before = torch.cat((start_ids[:, None], target_ids[:, :-1]), dim=1)
-        written, _ = self.writer(self.embedding(before), first_state["hidden"][None])
-        scores: Tensor = self.output(written).log_softmax(-1).gather(-1, target_ids[..., None])[..., 0]
-        return scores
+        return {}, {"hidden": (self.reading(self.embedding(source_ids)) * inside[..., None]).sum(1).tanh()}
 
 
 def test_a_recurrent_state_is_carried_on() -> None:
     torch.manual_seed(3)
-    model = Recurrent(70, 12).eval()
-    graphs = export_graphs(model, 70, 70)
+    model = Recurrent().eval()
+    graphs = export_graphs(model, VOCABULARY, VOCABULARY)
     random = np.random.default_rng(1)
-    sources = [random.integers(4, 70, size=length).tolist() for length in (3, 5, 5, 5, 8)]
+    sources = [random.integers(4, VOCABULARY, size=length).tolist() for length in (3, 5, 5, 5, 8)]
     found = calibrate(graphs, sources, SEARCH)
     met = met_by_layers(model, found)
     assert found.scales.keys() == met.keys()
@@ -210,7 +174,7 @@ def test_many_sentences_are_sampled_evenly(tiny_graphs: dict[str, Graph]) -> Non
 
 
 def test_a_bundle_says_that_it_is_calibrated_and_translates_as_in_fp32(
-    export_tiny: Export, sentences: tuple[list[str], list[str]], tmp_path: Path
+    export_tiny: Export, sentences: Sentences, tmp_path: Path
 ) -> None:
     """Scores are the same alone and in a batch."""
     texts = sentences[0]
@@ -232,23 +196,20 @@ def test_a_bundle_says_that_it_is_calibrated_and_translates_as_in_fp32(
 
 
 def test_calibration_never_writes_suppressed_tokens(
-    export_tiny: Export, sentences: tuple[list[str], list[str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    export_tiny: Export, sentences: Sentences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Marian checkpoints forbid their padding token as a bad word, and would repeat it otherwise."""
     met: list[set[int]] = []
 
-    class NotedError(Exception):
-        """Stops the export after calibration."""
-
     def noted(*arguments: Any, **options: Any) -> Calibration:
         found = calibrate(*arguments, **options)
         met.append({int(token) for target in found.targets for token in target})
-        raise NotedError
+        raise NotImplementedError  # the export stops after calibration
 
     monkeypatch.setattr(bundle_module, "calibrate", noted)
     for bad_words in ((), ((END,), (10, 11), *((token,) for token in range(4, 30)))):
         generation = GenerationDefaults(max_length=40, bad_words=bad_words)
-        with pytest.raises(NotedError):
+        with pytest.raises(NotImplementedError):
             export_tiny(tmp_path / "out", precisions=("int8",), calibration=sentences[0], generation=generation)
     free, bound = met
     assert free & set(range(4, 30))
@@ -278,11 +239,7 @@ def narrow_range(graph: onnx.ModelProto) -> None:
 
 @pytest.mark.parametrize("damage", [product_by_another_scale, narrow_range])
 def test_broken_calibrated_graphs_are_refused(
-    damage: Callable[[onnx.ModelProto], None],
-    export_tiny: Export,
-    sentences: tuple[list[str], list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    damage: Damage, export_tiny: Export, sentences: Sentences, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(graph: Graph, **options: Any) -> Graph:
         quantized = quantize_graph(graph, **options)
@@ -297,20 +254,21 @@ def test_broken_calibrated_graphs_are_refused(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b" \n\t\n\n"])
-def test_a_file_without_text_is_refused_by_name(content: bytes, tmp_path: Path) -> None:
-    path = tmp_path / "calibration.en"
-    path.write_bytes(content)
-    with pytest.raises(CalibrationError, match=r"calibration\.en has no line to calibrate on"):
-        read_calibration(path)
-
-
-def test_a_file_that_cannot_be_read_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(CalibrationError, match=r"missing\.en cannot be read: No such file"):
-        read_calibration(tmp_path / "missing.en")
-    (tmp_path / "latin.en").write_bytes(b"fine\ncaf\xe9\n")
-    with pytest.raises(CalibrationError, match=r"latin\.en, line 2, byte 4: 0xe9 is not UTF-8"):
-        read_calibration(tmp_path / "latin.en")
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        (b"", "texts.en has no line to calibrate on"),
+        (b"\n", "texts.en has no line to calibrate on"),
+        (b" \n\t\n\n", "texts.en has no line to calibrate on"),
+        (b"fine\ncaf\xe9\n", "texts.en, line 2, byte 4: 0xe9 is not UTF-8"),
+        (None, "texts.en cannot be read: No such file"),
+    ],
+)
+def test_a_file_without_text_is_refused_by_name(content: bytes | None, problem: str, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "texts.en").write_bytes(content)
+    with pytest.raises(CalibrationError, match=problem):
+        read_calibration(tmp_path / "texts.en")
 
 
 def test_a_files_lines_are_its_texts(tmp_path: Path) -> None:
@@ -318,25 +276,25 @@ def test_a_files_lines_are_its_texts(tmp_path: Path) -> None:
     assert read_calibration(tmp_path / "texts.en") == ["One.", " Two. "]
 
 
-@pytest.mark.parametrize("texts", [[], ["", "  "], ["word " * 60, ""]])
-def test_unusable_texts_are_refused(texts: Sequence[str], export_tiny: Export, tmp_path: Path) -> None:
-    long = sum(bool(text.strip()) for text in texts)
-    message = f"none of the {len(texts)} .* {len(texts) - long} are empty and {long} have more than 48 tokens"
-    with pytest.raises(CalibrationError, match=message):
-        export_tiny(tmp_path / "out", calibration=texts)
+TWO_TARGETS = Languages(sources={"en": SourceLanguage()}, targets={"de": TargetLanguage(), "fr": TargetLanguage()})
 
 
-def test_calibration_without_int8_is_refused(export_tiny: Export, tmp_path: Path) -> None:
-    with pytest.raises(ExportError, match="calibration is only for int8 and fp16, but precisions has only fp32"):
-        export_tiny(tmp_path / "out", calibration=["A text."], precisions=("fp32",))
-
-
-def test_calibration_without_a_default_language_is_refused(export_tiny: Export, tmp_path: Path) -> None:
-    languages = Languages(
-        sources={"en": SourceLanguage(suffix=(END,))}, targets={"de": TargetLanguage(), "fr": TargetLanguage()}
-    )
-    with pytest.raises(ExportError, match=r"calibration needs a default language: .*several target languages"):
-        export_tiny(tmp_path / "out", calibration=["A text."], languages=languages)
+@pytest.mark.parametrize(
+    ("texts", "options", "problem"),
+    [
+        ([], {}, "none of the 0 .* 0 are empty and 0 have more than 48 tokens"),
+        (["", "  "], {}, "none of the 2 .* 2 are empty and 0 have more than 48 tokens"),
+        (["word " * 60, ""], {}, "none of the 2 .* 1 are empty and 1 have more than 48 tokens"),
+        (["A text."], {"precisions": ("fp32",)}, "calibration is only for int8 and fp16, but precisions has only fp32"),
+        (["A text."], {"languages": TWO_TARGETS}, "calibration needs a default language: .*several target languages"),
+    ],
+)
+def test_unusable_calibrations_are_refused(
+    texts: list[str], options: dict[str, Any], problem: str, export_tiny: Export, tmp_path: Path
+) -> None:
+    with pytest.raises((ExportError, CalibrationError), match=problem) as refused:
+        export_tiny(tmp_path / "out", calibration=texts, **options)
+    assert isinstance(refused.value, CalibrationError) == ("none of" in problem)
 
 
 def test_nothing_to_calibrate_on_is_refused(tiny_graphs: dict[str, Graph]) -> None:

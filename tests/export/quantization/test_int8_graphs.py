@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -17,35 +16,27 @@ from jumok_export.bundles.recipe import write_variant
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.quantize_matrix import MAX_WEIGHT, quantize_weight
 from jumok_export.quantization.fake_quantization import Int8Arithmetic
-from jumok_export.quantization.find_matrices import (
-    EMBEDDING_ROWS,
-    quantized_matrices,
-    rectified_keys,
-    weight_key,
-)
+from jumok_export.quantization.find_matrices import EMBEDDING_ROWS, quantized_matrices, rectified_keys, weight_key
 from jumok_export.quantization.int8_graphs import Scales, quantize_graph
+from tests.support.models.small_graphs import node, outputs_of
 
 Array = NDArray[Any]
 
 
 def graph_of(nodes: Sequence[onnx.NodeProto], constants: dict[str, Array], inputs: dict[str, Array]) -> Graph:
     """A graph of these operators with the output `y`."""
-    graph = helper.make_graph(
-        list(nodes),
-        "test",
-        [
-            helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), [None] * value.ndim)
-            for name, value in inputs.items()
-        ],
-        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
+    given = [
+        helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(value.dtype), [None] * value.ndim)
+        for name, value in inputs.items()
+    ]
+    made = [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    values = [numpy_helper.from_array(value, name) for name, value in constants.items()]
+    graph = helper.make_graph(list(nodes), "test", given, made, values)
     return Graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), (), ())
 
 
 def run(graph: Graph, **inputs: Array) -> Array:
-    session = onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=["CPUExecutionProvider"])
-    output: Array = session.run(["y"], inputs)[0]
+    output: Array = outputs_of(graph, inputs)[0]
     return output
 
 
@@ -91,24 +82,15 @@ def test_weights_are_within_half_a_scale(channels: int) -> None:
     np.testing.assert_array_equal(np.abs(values.astype(int)).max(1 - channels), MAX_WEIGHT)
 
 
-def test_a_channel_of_zeros_stays_zero() -> None:
-    values, scales = quantize_weight(np.zeros((3, 2), np.float32), 1)
-    np.testing.assert_array_equal(values, 0)
-    assert np.isfinite(scales).all()
+MATMUL = [node("MatMul", "x w", "y")]
+TRANSPOSED = [node("Transpose", "w", "t", perm=[1, 0]), node("MatMul", "x t", "y")]
+GEMM = [node("Gemm", "x w b", "y", transB=1, alpha=1.0, beta=1.0)]
+ADDED = [node("MatMul", "x w", "p"), node("Add", "p b", "y")]
+ADDED_BEFORE = [TRANSPOSED[0], node("MatMul", "x t", "p"), node("Add", "b p", "y")]
 
 
-MATMUL = [helper.make_node("MatMul", ["x", "w"], ["y"])]
-TRANSPOSED = [helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]), helper.make_node("MatMul", ["x", "t"], ["y"])]
-GEMM = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], transB=1, alpha=1.0, beta=1.0)]
-ADDED = [helper.make_node("MatMul", ["x", "w"], ["p"]), helper.make_node("Add", ["p", "b"], ["y"])]
-ADDED_BEFORE = [
-    helper.make_node("Transpose", ["w"], ["t"], perm=[1, 0]),
-    helper.make_node("MatMul", ["x", "t"], ["p"]),
-    helper.make_node("Add", ["b", "p"], ["y"]),
-]
-
-
-PRODUCTS = pytest.mark.parametrize(
+@pytest.mark.parametrize("calibrated", [False, True])
+@pytest.mark.parametrize(
     ("nodes", "turned", "shape"),
     [
         (MATMUL, False, (2, 3, 16)),
@@ -120,40 +102,27 @@ PRODUCTS = pytest.mark.parametrize(
     ],
     ids=["matmul of rank 3", "matmul of one row", "transposed", "gemm", "bias added", "transposed, bias added"],
 )
-
-
-@PRODUCTS
 def test_products_are_those_of_rounded_rows_and_rounded_columns(
-    nodes: list[onnx.NodeProto], turned: bool, shape: tuple[int, ...]
+    nodes: list[onnx.NodeProto], turned: bool, shape: tuple[int, ...], calibrated: bool
 ) -> None:
+    """Calibrated, all rows are rounded by one scale."""
     weight, bias, x = normal(16, 20), normal(20, seed=2), normal(*shape, seed=3)
-    constants = {"w": np.ascontiguousarray(weight.T) if turned else weight, "b": bias}
-    graph = graph_of(
-        nodes, {name: constants[name] for each in nodes for name in each.input if name in constants}, {"x": x}
-    )
-    expected = rounded_rows(x) @ rounded_columns(weight) + (bias if any("b" in node.input for node in nodes) else 0)
-    np.testing.assert_allclose(run(quantize_graph(graph), x=x), expected, atol=1e-4)
-    assert len(quantized_matrices(graph)) == 1
-
-
-@PRODUCTS
-def test_calibrated_products_are_those_of_activations_rounded_by_their_scale(
-    nodes: list[onnx.NodeProto], turned: bool, shape: tuple[int, ...]
-) -> None:
-    weight, bias, x = normal(16, 20), normal(20, seed=2), normal(*shape, seed=3)
-    x.ravel()[:2] = -9, 9  # far beyond the range
-    constants = {"w": np.ascontiguousarray(weight.T) if turned else weight, "b": bias}
-    graph = graph_of(
-        nodes, {name: constants[name] for each in nodes for name in each.input if name in constants}, {"x": x}
-    )
-    expected = rounded_by(x, 0.02) @ rounded_columns(weight) + (bias if any("b" in node.input for node in nodes) else 0)
-    quantized = quantize_graph(graph, {weight_key(weight): 0.02})
+    scales: Scales = {}
+    rounded = rounded_rows(x)
+    if calibrated:
+        x.ravel()[:2] = -9, 9  # far beyond the range
+        scales, rounded = {weight_key(weight): 0.02}, rounded_by(x, 0.02)
+    graph = graph_of(nodes, {"w": np.ascontiguousarray(weight.T) if turned else weight, "b": bias}, {"x": x})
+    expected = rounded @ rounded_columns(weight) + (bias if any("b" in each.input for each in nodes) else 0)
+    quantized = quantize_graph(graph, scales)
     np.testing.assert_allclose(run(quantized, x=x), expected, atol=1e-4)
-    assert {"MatMulIntegerToFloat", "QuantizeLinear"} <= {node.op_type for node in quantized.model.graph.node}
-    assert not {"ReduceMax", "Mul", "Add"} & {node.op_type for node in quantized.model.graph.node}
+    assert len(quantized_matrices(graph)) == 1
+    operators = {each.op_type for each in quantized.model.graph.node}
+    assert {"MatMulIntegerToFloat", "QuantizeLinear"} <= operators
+    assert not calibrated or {"ReduceMax", "Mul", "Add"}.isdisjoint(operators)
 
 
-RECTIFIED = [helper.make_node("Relu", ["x"], ["r"]), helper.make_node("MatMul", ["r", "w"], ["y"])]
+RECTIFIED = [node("Relu", "x", "r"), node("MatMul", "r w", "y")]
 
 
 @pytest.mark.parametrize("calibrated", [False, True])
@@ -170,25 +139,24 @@ def test_relu_outputs_use_the_whole_range_and_rounding_replaces_the_relu(calibra
     assert (y[0, 1] == 0).all()
     assert (y[1, 2] == 0).all()
     assert rectified_keys([graph]) == {weight_key(weight)}
-    sizes = {node.op_type: node.input[0] for node in quantized.model.graph.node}
+    sizes = {each.op_type: each.input[0] for each in quantized.model.graph.node}
     assert sizes.get("Relu") != "x"
     assert calibrated == ("Relu" not in sizes)
 
 
-def test_a_relu_with_other_readers_stays() -> None:
-    weight, x = normal(16, 16), normal(5, 16, seed=3)
-    nodes = [RECTIFIED[0], helper.make_node("MatMul", ["r", "w"], ["p"]), helper.make_node("Add", ["p", "r"], ["y"])]
-    graph = graph_of(nodes, {"w": weight}, {"x": x})
-    expected = rounded_positive(x) @ rounded_columns(weight) + x.clip(0)
-    np.testing.assert_allclose(run(quantize_graph(graph), x=x), expected, atol=1e-4)
-
-
-def test_an_addition_is_not_a_bias_if_the_product_has_other_readers() -> None:
-    weight, bias, x = normal(16, 20), normal(20, seed=2), normal(5, 16, seed=3)
-    nodes = [ADDED[0], helper.make_node("Add", ["p", "b"], ["s"]), helper.make_node("Mul", ["s", "p"], ["y"])]
-    graph = graph_of(nodes, {"w": weight, "b": bias}, {"x": x})
+def test_what_other_nodes_read_stays() -> None:
+    """A ReLU, and a product before its bias is added; products of activations stay in fp32."""
+    weight, bias, x = normal(16, 16), normal(16, seed=2), normal(16, 16, seed=3)
+    relu = [RECTIFIED[0], node("MatMul", "r w", "p"), node("Add", "p r", "y")]
+    added = [ADDED[0], node("Add", "p b", "s"), node("Mul", "s p", "y")]
     product = rounded_rows(x) @ rounded_columns(weight)
-    np.testing.assert_allclose(run(quantize_graph(graph), x=x), (product + bias) * product, atol=1e-3)
+    for nodes, expected in (
+        (relu, rounded_positive(x) @ rounded_columns(weight) + x.clip(0)),
+        (added, (product + bias) * product),
+        ([node("MatMul", "x x", "y")], x @ x),
+    ):
+        graph = graph_of(nodes, {"w": weight, "b": bias}, {"x": x})
+        np.testing.assert_allclose(run(quantize_graph(graph), x=x), expected, rtol=1e-5, atol=1e-3)
 
 
 def test_graphs_within_nodes_read_outer_tensors() -> None:
@@ -196,11 +164,11 @@ def test_graphs_within_nodes_read_outer_tensors() -> None:
     weight, bias, x = normal(16, 20), normal(20, seed=2), normal(5, 16, seed=3)
     sums = [helper.make_node("Add", [name, other], ["z"]) for name, other in (("p", "c"), ("s", "s"))]
     then, otherwise = (
-        helper.make_graph([node], "branch", [], [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)])
-        for node in sums
+        helper.make_graph([each], "branch", [], [helper.make_tensor_value_info("z", TensorProto.FLOAT, None)])
+        for each in sums
     )
-    branches = helper.make_node("If", ["condition"], ["y"], then_branch=then, else_branch=otherwise)
-    nodes = [ADDED[0], helper.make_node("Add", ["p", "b"], ["s"]), branches]
+    branches = node("If", "condition", "y", then_branch=then, else_branch=otherwise)
+    nodes = [ADDED[0], node("Add", "p b", "s"), branches]
     inputs = {"x": x, "condition": np.array(True)}
     quantized = quantize_graph(graph_of(nodes, {"w": weight, "b": bias, "c": np.ones(20, np.float32)}, inputs))
     product = rounded_rows(x) @ rounded_columns(weight)
@@ -219,43 +187,24 @@ def test_rows_do_not_depend_on_other_rows() -> None:
     assert (together[1] == 0).all()
 
 
-def test_an_activation_is_rounded_once_for_all_its_products() -> None:
-    nodes = [
-        helper.make_node("MatMul", ["x", "w"], ["a"]),
-        helper.make_node("MatMul", ["x", "v"], ["b"]),
-        helper.make_node("Add", ["a", "b"], ["y"]),
-    ]
-    weights = {"w": normal(16, 20), "v": normal(16, 20, seed=5)}
-    quantized = quantize_graph(graph_of(nodes, weights, {"x": normal(3, 16)}))
-    operators = [node.op_type for node in quantized.model.graph.node]
-    assert operators.count("QuantizeLinear") == 1
-    assert operators.count("MatMulIntegerToFloat") == 2
-
-
 def test_an_activation_is_rounded_once_for_each_scale_that_its_products_have() -> None:
-    weights = {name: normal(16, 20, seed=seed) for seed, name in enumerate("uvwx")}
+    weights = {name: normal(16, 20, seed=seed) for seed, name in enumerate("tuvwx")}
     nodes = [helper.make_node("MatMul", ["a", name], [f"product.{name}"]) for name in weights]
     nodes.append(helper.make_node("Sum", [node.output[0] for node in nodes], ["y"]))
     a = normal(3, 16, seed=9)
     scales = {weight_key(weights[name]): scale for name, scale in (("u", 0.02), ("v", 0.02), ("w", 0.03))}
     quantized = quantize_graph(graph_of(nodes, weights, {"a": a}), scales)
-    assert [node.op_type for node in quantized.model.graph.node].count("QuantizeLinear") == 3
-    rounded = {"u": rounded_by(a, 0.02), "v": rounded_by(a, 0.02), "w": rounded_by(a, 0.03), "x": rounded_rows(a)}
-    expected = sum(rounded[name] @ rounded_columns(weights[name]) for name in weights)
+    assert [each.op_type for each in quantized.model.graph.node].count("QuantizeLinear") == 3
+    rounded = {"u": rounded_by(a, 0.02), "v": rounded_by(a, 0.02), "w": rounded_by(a, 0.03)}
+    expected = sum(rounded.get(name, rounded_rows(a)) @ rounded_columns(weights[name]) for name in weights)
     np.testing.assert_allclose(run(quantized, a=a), expected, atol=1e-4)
-
-
-def test_products_of_activations_stay_in_fp32() -> None:
-    x = normal(4, 4)
-    graph = graph_of([helper.make_node("MatMul", ["x", "x"], ["y"])], {}, {"x": x})
-    np.testing.assert_allclose(run(quantize_graph(graph), x=x), x @ x, rtol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [EMBEDDING_ROWS, EMBEDDING_ROWS - 1])
 def test_large_embeddings_are_rounded_row_by_row_and_small_ones_are_left(rows: int) -> None:
     table = normal(rows, 12) * np.linspace(0.1, 3, rows, dtype=np.float32)[:, None]
     ids = np.array([[0, 5, rows - 1], [7, 7, 1]])
-    graph = graph_of([helper.make_node("Gather", ["w", "ids"], ["y"], axis=0)], {"w": table}, {"ids": ids})
+    graph = graph_of([node("Gather", "w ids", "y", axis=0)], {"w": table}, {"ids": ids})
     expected = rounded_rows(table, MAX_WEIGHT) if rows == EMBEDDING_ROWS else table
     np.testing.assert_allclose(run(quantize_graph(graph), ids=ids), expected[ids], atol=1e-6)
 
@@ -303,6 +252,8 @@ def test_dequantized_weights_are_quantized_to_the_same_values(channels: int) -> 
     values, scales = quantize_weight(weight, channels)
     again, scales_again = quantize_weight((values * np.expand_dims(scales, 1 - channels)).astype(np.float32), channels)
     np.testing.assert_array_equal(again, values)
+    assert not values[3].any()
+    assert np.isfinite(scales).all()
     np.testing.assert_allclose(scales_again, scales, rtol=3e-7)
 
 
@@ -329,7 +280,5 @@ def test_int8_in_pytorch_rounds_relu_outputs_as_the_graphs_do(calibrated: bool) 
     with torch.no_grad(), Int8Arithmetic(scales, rectified={weight_key(weight)}):
         found = layer(torch.from_numpy(x).relu()).numpy()
     bias = layer.bias.detach().numpy()
-    graph = graph_of(
-        [RECTIFIED[0], helper.make_node("Gemm", ["r", "w", "b"], ["y"])], {"w": weight, "b": bias}, {"x": x}
-    )
+    graph = graph_of([RECTIFIED[0], node("Gemm", "r w b", "y")], {"w": weight, "b": bias}, {"x": x})
     np.testing.assert_allclose(found, run(quantize_graph(graph, scales), x=x), atol=1e-4)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 from torch import nn
 
 from jumok_export.graphs.graph import Graph
@@ -16,6 +16,8 @@ from jumok_export.graphs.weights import checksum, mapped
 from jumok_export.quantization.fake_quantization import Int8Arithmetic
 from jumok_export.quantization.find_matrices import rectified_keys, weight_key
 from jumok_export.quantization.int8_graphs import quantize_graph
+from jumok_serve.manifest.manifest import TensorSpec
+from tests.support.models.small_graphs import node, small_graph
 
 SHAPES = [(300, 70), (512, 2048), (2048, 512), (64, 64)]
 
@@ -57,16 +59,9 @@ def test_a_matrix_has_one_key_however_it_is_stored(shape: tuple[int, int]) -> No
 
 def product_graph(first: NDArray[np.float32], second: NDArray[np.float32]) -> Graph:
     """A graph of y = relu(x) @ first + z @ second."""
-    nodes = [
-        helper.make_node("Relu", ["x"], ["r"]),
-        helper.make_node("MatMul", ["r", "u"], ["ru"]),
-        helper.make_node("MatMul", ["z", "v"], ["zv"]),
-        helper.make_node("Add", ["ru", "zv"], ["y"]),
-    ]
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [None, None]) for name in "xzy"]
-    constants = [numpy_helper.from_array(first, "u"), numpy_helper.from_array(second, "v")]
-    graph = helper.make_graph(nodes, "test", values[:2], values[2:], constants)
-    return Graph(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10), (), ())
+    nodes = [node("Relu", "x", "r"), node("MatMul", "r u", "p"), node("MatMul", "z v", "q"), node("Add", "p q", "y")]
+    given, other, made = (TensorSpec(name=name, dtype="float32", axes=("R", f"{name}_width")) for name in "xzy")
+    return small_graph(nodes, {"u": first, "v": second}, (given, other), (made,))
 
 
 def test_activations_of_matrices_that_are_alike_keep_their_own_scales_and_ranges() -> None:
@@ -76,12 +71,8 @@ def test_activations_of_matrices_that_are_alike_keep_their_own_scales_and_ranges
             graph = product_graph(first, second)
             quantized = quantize_graph(graph, {weight_key(first): 0.25, weight_key(second): 0.5}).model.graph
             constants = {tensor.name: numpy_helper.to_array(tensor) for tensor in quantized.initializer}
-            scales = {
-                node.input[0]: float(constants[node.input[1]])
-                for node in quantized.node
-                if node.op_type == "QuantizeLinear"
-            }
-            assert scales == {"x": 0.25, "z": 0.5}
+            roundings = [each.input for each in quantized.node if each.op_type == "QuantizeLinear"]
+            assert {read: constants[scale] for read, scale, *_ in roundings} == {"x": 0.25, "z": 0.5}
             assert rectified_keys([graph]) == {weight_key(first)}
 
 

@@ -34,13 +34,11 @@ def model1_by_eye(pairs: Pairs, iterations: int) -> dict[tuple[int | None, int],
 
 def random_pairs(seed: int) -> Pairs:
     random = np.random.default_rng(seed)
-    return [
-        (
-            random.integers(12, size=random.integers(1, 9)).tolist(),
-            random.integers(15, size=random.integers(1, 9)).tolist(),
-        )
-        for _ in range(60)
-    ]
+
+    def side(vocabulary: int) -> list[int]:
+        return [int(token) for token in random.integers(vocabulary, size=random.integers(1, 9))]
+
+    return [(side(12), side(15)) for _ in range(60)]
 
 
 def fit(pairs: Pairs, iterations: int) -> Lexicon:
@@ -55,15 +53,9 @@ def test_probabilities_are_those_of_the_oracle(pairs: Pairs, block: int, monkeyp
     for iterations in (1, 2, 5):
         lexicon = fit(pairs, iterations)
         expected = {key: value for key, value in model1_by_eye(pairs, iterations).items() if key[0] is not None}
-        found: dict[tuple[int | None, int], float] = {
-            (source, int(target)): float(probability)
-            for source in range(12)
-            for target, probability in zip(
-                lexicon.targets[lexicon.offsets[source] : lexicon.offsets[source + 1]],
-                lexicon.probabilities[lexicon.offsets[source] : lexicon.offsets[source + 1]],
-                strict=True,
-            )
-        }
+        sources = np.repeat(np.arange(12), np.diff(lexicon.offsets)).tolist()
+        pairs_found = zip(sources, lexicon.targets.tolist(), strict=True)
+        found: dict[tuple[int | None, int], float] = dict(zip(pairs_found, lexicon.probabilities.tolist(), strict=True))
         for key, probability in expected.items():
             assert found.pop(key, 0.0) == pytest.approx(probability, abs=2e-6)
         assert not found

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from onnx import TensorProto, helper, numpy_helper
+from onnx import numpy_helper
 
 from jumok_export.bundles import recipe
 from jumok_export.errors import ExportError, VerificationError
@@ -25,6 +24,9 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.languages import Languages, SourceLanguage, TargetLanguage
 from jumok_serve.manifest.manifest import GenerationDefaults, TensorSpec
 from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
+from tests.support.data import Sentences
+from tests.support.models.broken_graphs import copied
+from tests.support.models.small_graphs import node, outputs_of, small_graph
 from tests.support.models.trained import committed, trace
 
 
@@ -41,6 +43,7 @@ class Letters:
         return [self.source[token] for token in ids]
 
 
+Export = Callable[..., Bundle]
 LETTERS: Any = Letters()
 
 
@@ -122,47 +125,31 @@ WIDTH, TOKENS = 24, 300
 
 def decoder_of(nodes: Sequence[onnx.NodeProto], constants: dict[str, Any]) -> dict[str, Graph]:
     """A decoder whose only input is that of its output projection."""
-    values = [
-        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["R", WIDTH]),
-        helper.make_tensor_value_info("logits", TensorProto.FLOAT, ["R", TOKENS]),
-    ]
-    initializers = [numpy_helper.from_array(np.asarray(value, np.float32), name) for name, value in constants.items()]
-    graph = helper.make_graph(list(nodes), "decoder", values[:1], values[1:], initializers)
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
-    specs = [
+    arrays = {name: np.asarray(value, np.float32) for name, value in constants.items()} | {"last": np.array([-1])}
+    given, made = (
         TensorSpec(name=name, dtype="float32", axes=("R", size)) for name, size in (("x", WIDTH), ("logits", TOKENS))
-    ]
-    return {"decoder": Graph(model, (specs[0],), (specs[1],))}
-
-
-def run(graph: Graph, outputs: Sequence[str], feeds: dict[str, Any]) -> list[Any]:
-    session = onnxruntime.InferenceSession(graph.model.SerializeToString(), providers=["CPUExecutionProvider"])
-    found: list[Any] = session.run(outputs, feeds)
-    return found
+    )
+    return {"decoder": small_graph(nodes, arrays, (given,), (made,))}
 
 
 RANDOM = np.random.default_rng(3)
 MATRIX = RANDOM.standard_normal((WIDTH, TOKENS)).astype(np.float32)
 BIASES = RANDOM.standard_normal((2, TOKENS)).astype(np.float32)
-node = helper.make_node
 FORMS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
-    "product": ([node("MatMul", ["x", "w"], ["logits"])], {"w": MATRIX}),
-    "transposed": (
-        [node("Transpose", ["w"], ["wt"], perm=[1, 0]), node("MatMul", ["x", "wt"], ["logits"])],
-        {"w": MATRIX.T},
-    ),
-    "with bias": ([node("Gemm", ["x", "w", "b"], ["logits"], transB=1)], {"w": MATRIX.T, "b": BIASES[0]}),
+    "product": ([node("MatMul", "x w", "logits")], {"w": MATRIX}),
+    "transposed": ([node("Transpose", "w", "wt", perm=[1, 0]), node("MatMul", "x wt", "logits")], {"w": MATRIX.T}),
+    "with bias": ([node("Gemm", "x w b", "logits", transB=1)], {"w": MATRIX.T, "b": BIASES[0]}),
     "with two biases": (
-        [node("Gemm", ["x", "w", "b"], ["y"]), node("Add", ["c", "y"], ["logits"])],
+        [node("Gemm", "x w b", "y"), node("Add", "c y", "logits")],
         {"w": MATRIX, "b": BIASES[0], "c": BIASES[1:]},
     ),
     "with factors": (
         [
-            node("MatMul", ["x", "w"], ["y"]),
-            node("Mul", ["y", "half"], ["z"]),
-            node("ReduceMax", ["x", "last"], ["most"], keepdims=1),
-            node("Mul", ["most", "z"], ["scaled"]),
-            node("Add", ["scaled", "b"], ["logits"]),
+            node("MatMul", "x w", "y"),
+            node("Mul", "y half", "z"),
+            node("ReduceMax", "x last", "most", keepdims=1),
+            node("Mul", "most z", "scaled"),
+            node("Add", "scaled b", "logits"),
         ],
         {"w": MATRIX, "half": 0.5, "b": BIASES[0]},
     ),
@@ -175,7 +162,6 @@ FORMS: dict[str, tuple[list[onnx.NodeProto], dict[str, Any]]] = {
 def test_projections_of_any_form_are_separated(form: str, precision: str, saturates: bool) -> None:
     nodes, constants = FORMS[form]
     graphs = decoder_of(nodes, constants)
-    graphs["decoder"].model.graph.initializer.append(numpy_helper.from_array(np.array([-1]), "last"))
     if precision != "fp32":
         scales: Scales = {weight_key(MATRIX): 0.03} if "calibrated" in precision else {}
         graphs = {"decoder": quantize_graph(graphs["decoder"], scales)}
@@ -183,13 +169,13 @@ def test_projections_of_any_form_are_separated(form: str, precision: str, satura
     x = np.random.default_rng(4).standard_normal((6, WIDTH)).astype(np.float32)
     tokens = np.sort(np.random.default_rng(5).integers(TOKENS, size=256))
     names = [spec.name for spec in projection.outputs]
-    given = dict(zip(names, run(projection, names, {"tokens": tokens}), strict=True))
+    given = dict(zip(names, outputs_of(projection, {"tokens": tokens}, names), strict=True))
     bias = given.pop("bias", np.zeros(len(tokens), np.float32))
     biases = np.stack([bias, np.where(tokens % 2, bias, -np.inf).astype(np.float32), bias])  # of three sentences
     if precision != "fp32":
         given["saturates"] = np.array(saturates)
-    (logits,) = run(graphs["decoder"], ["logits"], {"x": x})
-    (found,) = run(decoder, ["logits"], {"x": x, **given, "bias": biases})
+    (logits,) = outputs_of(graphs["decoder"], {"x": x}, ["logits"])
+    (found,) = outputs_of(decoder, {"x": x, **given, "bias": biases}, ["logits"])
     expected = logits[:, tokens]
     expected[2:4, tokens % 2 == 0] = -np.inf
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
@@ -198,12 +184,12 @@ def test_projections_of_any_form_are_separated(form: str, precision: str, satura
 @pytest.mark.parametrize(
     "nodes",
     [
-        [node("Mul", ["x", "x"], ["y"]), node("Identity", ["y"], ["logits"])],
-        [node("MatMul", ["x", "w"], ["y"]), node("LogSoftmax", ["y"], ["logits"])],
-        [node("MatMul", ["x", "w"], ["y"]), node("Mul", ["y", "b"], ["logits"])],
-        [node("MatMul", ["x", "w"], ["y"]), node("Add", ["y", "b"], ["z"]), node("Mul", ["z", "half"], ["logits"])],
-        [node("MatMul", ["x", "w"], ["y"]), node("Add", ["y", "b"], ["z"]), node("Add", ["z", "y"], ["logits"])],
-        [node("Identity", ["w"], ["same"]), node("MatMul", ["x", "same"], ["logits"])],
+        [node("Mul", "x x", "y"), node("Identity", "y", "logits")],
+        [node("MatMul", "x w", "y"), node("LogSoftmax", "y", "logits")],
+        [node("MatMul", "x w", "y"), node("Mul", "y b", "logits")],
+        [node("MatMul", "x w", "y"), node("Add", "y b", "z"), node("Mul", "z half", "logits")],
+        [node("MatMul", "x w", "y"), node("Add", "y b", "z"), node("Add", "z y", "logits")],
+        [node("Identity", "w", "same"), node("MatMul", "x same", "logits")],
     ],
 )
 def test_logits_that_are_no_product_cannot_have_a_shortlist(nodes: list[onnx.NodeProto]) -> None:
@@ -211,23 +197,16 @@ def test_logits_that_are_no_product_cannot_have_a_shortlist(nodes: list[onnx.Nod
         split_projection(decoder_of(nodes, {"w": MATRIX, "b": BIASES[0], "half": 0.5})["decoder"])
 
 
-def plan(sentences: tuple[list[str], list[str]]) -> ShortlistPlan:
+def plan(sentences: Sentences) -> ShortlistPlan:
     return ShortlistPlan(lexicon=ParallelText(sources=sentences[0], targets=sentences[1]), best=4, frequent=5)
 
 
 def test_a_model_that_cannot_have_a_shortlist_is_not_exported_with_one(
-    export_tiny: Callable[..., Bundle],
-    tiny_graphs: dict[str, Graph],
-    sentences: tuple[list[str], list[str]],
-    tmp_path: Path,
+    export_tiny: Export, tiny_graphs: dict[str, Graph], sentences: Sentences, tmp_path: Path
 ) -> None:
-    decoder = tiny_graphs["decoder"]
-    model = onnx.ModelProto()
-    model.CopyFrom(decoder.model)
-    (last,) = (each for each in model.graph.node if "logits" in each.output)
-    last.output[0] = "projected"
-    model.graph.node.append(node("Identity", ["projected"], ["logits"]))
-    graphs = {**tiny_graphs, "decoder": Graph(model, decoder.inputs, decoder.outputs)}
+    graphs = copied(tiny_graphs)
+    writer(graphs["decoder"], "logits").output[0] = "projected"
+    graphs["decoder"].model.graph.node.append(node("Identity", "projected", "logits"))
     with pytest.raises(ExportError, match="Transformer cannot have a shortlist: its logits are no product"):
         export_tiny(tmp_path / "bundle", graphs=graphs, shortlist=plan(sentences), precisions=["fp32"])
     assert not (tmp_path / "bundle").exists()
@@ -236,111 +215,82 @@ def test_a_model_that_cannot_have_a_shortlist_is_not_exported_with_one(
 Damage = Callable[[Graph], None]
 
 
-def _turn_weight(projection: Graph) -> None:
-    _turn(projection, "weight")
+def turned(name: str) -> Damage:
+    """Give each row of a constant the values of the row before, if it is there."""
+
+    def damage(graph: Graph) -> None:
+        for tensor in graph.model.graph.initializer:
+            if tensor.name == name:
+                tensor.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(tensor), 1, axis=0), name))
+
+    return damage
 
 
-def _turn_scale(projection: Graph) -> None:
-    if projection.outputs[0].dtype == "int8":
-        _turn(projection, "scale")
+def writer(graph: Graph, output: str) -> onnx.NodeProto:
+    (found,) = (each for each in graph.model.graph.node if output in each.output)
+    return found
 
 
-def _turn(graph: Graph, name: str) -> None:
-    (tensor,) = (each for each in graph.model.graph.initializer if each.name == name)
-    tensor.CopyFrom(numpy_helper.from_array(np.roll(numpy_helper.to_array(tensor), 1, axis=0), name))
+def forget_bias(decoder: Graph) -> None:
+    writer(decoder, "bias.added").op_type = "Max"
 
 
-def _forget_bias(decoder: Graph) -> None:
-    (last,) = (each for each in decoder.model.graph.node if "bias.added" in each.output)
-    last.op_type = "Max"
+def subtract_scores(graph: Graph) -> None:
+    writer(graph, "totals").op_type = "Sub"
 
 
-def _subtract_scores(graph: Graph) -> None:
-    (last,) = (each for each in graph.model.graph.node if "totals" in each.output)
-    last.op_type = "Sub"
-
-
-def _read_nothing(select: Graph) -> None:
-    (last,) = (each for each in select.model.graph.node if "by_block" in each.output)
-    last.input[1] = "by_row"
-
-
-def _unchanged(_: Graph) -> None:
-    pass
+def read_nothing(select: Graph) -> None:
+    writer(select, "by_block").input[1] = "by_row"
 
 
 @pytest.mark.parametrize(
-    ("break_parts", "problem"),
+    ("role", "damage", "problem"),
     [
-        ((_turn_weight, _unchanged), "failed in fp32; no bundle was written:\n  - shortlist logits"),
-        ((_turn_scale, _unchanged), "failed in int8; no bundle was written:\n  - shortlist logits"),
-        ((_unchanged, _forget_bias), "  - shortlist logits"),
+        ("projection", turned("weight"), "failed in fp32; no bundle was written:\n  - shortlist logits"),
+        ("projection", turned("scale"), "failed in int8; no bundle was written:\n  - shortlist logits"),
+        ("decoder", forget_bias, "  - shortlist logits"),
+        ("select", subtract_scores, "  - shortlist: .*decoder does not select the best candidates of its logits"),
+        ("sampler", subtract_scores, "  - shortlist sampler scores"),
+        ("select", read_nothing, "  - shortlist: .*did not run"),
     ],
 )
-def test_broken_projections_are_refused(
-    break_parts: tuple[Damage, Damage],
-    problem: str,
-    export_tiny: Callable[..., Bundle],
-    sentences: tuple[list[str], list[str]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def broken(decoder: Graph) -> tuple[Graph, Graph]:
-        parts = split_projection(decoder)
-        for damage, part in zip(break_parts, parts, strict=True):
-            damage(part)
-        return parts
-
-    monkeypatch.setattr(recipe, "split_projection", broken)
-    with pytest.raises(VerificationError, match=problem):
-        export_tiny(tmp_path / "bundle", shortlist=plan(sentences))
-
-
-@pytest.mark.parametrize(
-    ("graph", "damage", "problem"),
-    [
-        ("select", _subtract_scores, "  - shortlist: .*decoder does not select the best candidates of its logits"),
-        ("sampler", _subtract_scores, "  - shortlist sampler scores"),
-        ("select", _read_nothing, "  - shortlist: .*did not run"),
-    ],
-)
-def test_broken_selections_are_refused(
-    graph: str,
+def test_broken_shortlist_graphs_are_refused(
+    role: str,
     damage: Damage,
     problem: str,
-    export_tiny: Callable[..., Bundle],
-    sentences: tuple[list[str], list[str]],
+    export_tiny: Export,
+    sentences: Sentences,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    make: Callable[[int | None], Graph] = getattr(recipe, f"{graph}_graph")
+    make = getattr(recipe, f"{role}_graph", None)
 
-    def broken(width: int | None) -> Graph:
-        made = make(width)
+    def split(decoder: Graph) -> tuple[Graph, Graph]:
+        parts = split_projection(decoder)
+        damage(parts[role == "decoder"])
+        return parts
+
+    def select(width: int | None) -> Graph:
+        made: Graph = make(width)  # type: ignore[misc]
         if width is None:
             damage(made)
         return made
 
-    monkeypatch.setattr(recipe, f"{graph}_graph", broken)
+    monkeypatch.setattr(recipe, *(("split_projection", split) if make is None else (f"{role}_graph", select)))
     with pytest.raises(VerificationError, match=problem):
         export_tiny(tmp_path / "bundle", shortlist=plan(sentences))
 
 
 def test_tokens_that_end_translations_or_are_forced_are_in_every_list(
-    export_tiny: Callable[..., Bundle], sentences: tuple[list[str], list[str]], tmp_path: Path
+    export_tiny: Export, sentences: Sentences, tmp_path: Path
 ) -> None:
     table = tmp_path / "table"
     tokens = export_tiny(tmp_path / "plain", precisions=["fp32"]).tokenizer.tokens(range(180))
     table.write_text(f"{tokens[70]} {tokens[60]} 1\n")
-    generation = GenerationDefaults(
-        max_length=40, forced_first_token=50, forced_last_tokens=(END, 51), bad_words=((70,),)
-    )
-    bundle = export_tiny(
-        tmp_path / "bundle",
-        precisions=["fp32"],
-        generation=generation,
-        shortlist=ShortlistPlan(lexicon=LexicalTable(path=table), frequent=0),
-    )
+    forced: dict[str, Any] = {"forced_first_token": 50, "forced_last_tokens": (END, 51)}
+    generation = GenerationDefaults(max_length=40, **forced, bad_words=((70,),))
+    listed = ShortlistPlan(lexicon=LexicalTable(path=table), frequent=0)
+    bundle = export_tiny(tmp_path / "bundle", precisions=["fp32"], generation=generation, shortlist=listed)
     shortlist = bundle.shortlist()
     assert shortlist.of([]).tolist() == [END, 50, 51]
     assert shortlist.of([60]).tolist() == [END, 50, 51, 60]  # 70 is never written
@@ -349,19 +299,14 @@ def test_tokens_that_end_translations_or_are_forced_are_in_every_list(
     assert (described.source, described.target, described.lexicon) == ("en", "de", "lexical table table")
 
 
-def test_languages_without_a_default_need_one(
-    export_tiny: Callable[..., Bundle], sentences: tuple[list[str], list[str]], tmp_path: Path
-) -> None:
+def test_languages_without_a_default_need_one(export_tiny: Export, sentences: Sentences, tmp_path: Path) -> None:
     languages = Languages(sources={"en": SourceLanguage()}, targets={"de": TargetLanguage(), "nl": TargetLanguage()})
     with pytest.raises(ExportError, match="a shortlist needs a default language"):
         export_tiny(tmp_path / "bundle", languages=languages, shortlist=plan(sentences))
 
 
 def test_a_decoder_that_gathers_its_state_has_a_shortlist_too(
-    vocabulary: Vocabulary,
-    export_tiny: Callable[..., Bundle],
-    sentences: tuple[list[str], list[str]],
-    tmp_path: Path,
+    vocabulary: Vocabulary, export_tiny: Export, sentences: Sentences, tmp_path: Path
 ) -> None:
     """A list of all tokens changes no translation; of short lists, translations have the listed tokens only."""
     model = committed("recurrent", vocabulary)

@@ -27,6 +27,10 @@ devices = 2
 [bundle]
 name = "small"
 """
+SIZES = "width = 64\nheads = 4\n"
+RECURRENT = 'family = "recurrent"\n'
+FEEDING = "[training.feeding]\n"
+GUIDED = "[training.guided_alignment]\n"
 
 
 def problems(tmp_path: Path, text: str) -> list[str]:
@@ -54,94 +58,48 @@ def test_a_valid_configuration_is_read_and_survives_a_checkpoint(tmp_path: Path)
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ("width = 64", "widht = 64", ["model.widht: unknown key; did you mean width?"]),
-        ("devices = 2", "device = 2", ["training.device: unknown key; did you mean devices?"]),
-        ("width = 64", "quite_other = 64", ["model.quite_other: unknown key"]),
+        ("width = 64", "widht = 64", "model.widht: unknown key; did you mean width?"),
+        ("devices = 2", "device = 2", "training.device: unknown key; did you mean devices?"),
+        ("width = 64", "quite_other = 64", "model.quite_other: unknown key"),
+        ("width = 64", 'decoder = "lstm"', "model.decoder: Input should be 'attention' or 'ssru', got 'lstm'"),
+        ("heads = 4\n", f"{RECURRENT}input_feedin = true\n", "model.input_feedin: unknown key; did you mean input_fe"),
+        ("[training]", "[training.feeding]\nslop = 1\n[training]", "training.feeding.slop: unknown key; did you mean"),
+        ('"b.de"]\n', '"b.de"]\nsourcelanguage = 1\n', "data.sourcelanguage: unknown key; did you mean source_langua"),
+        ("devices = 2", 'bleu_tokenizer = "ja-mecab"', "training: BLEU's tokenizer ja-mecab needs MeCab, which is not"),
+        ("[bundle]", "[bundles]", "bundle: missing\nbundles: unknown key; did you mean bundle?"),
+        ('validation_target = "v.de"', "", "data.validation_target: missing"),
+        ("width = 64", 'width = "64"', "model.width: Input should be a valid integer, got '64'"),
+        ("width = 64", "width = 64.0", "model.width: Input should be a valid integer, got 64.0"),
+        ("width = 64", "width = true", "model.width: Input should be a valid integer, got True"),
+        ("width = 64", "width = 0", "model.width: Input should be greater than or equal to 1, got 0"),
+        ("width = 64", "width = 66", "model: width must be even and a multiple of heads, got width 66 and heads 4"),
+        ('["a.de", "b.de"]', '["a.de"]', "data: train_source names 2 files and train_target 1"),
+        ('"de"', '"German!"', "data.target_language: String should match pattern"),
+        ("[0.9, 0.99]", "[0.9, 1.0]", "training.adam_betas.1: Input should be less than 1, got 1.0"),
+        ("devices = 2", 'devices = "all"', "training.devices: Input should be a valid\ntraining.devices: Input should"),
+        ('name = "small"', 'name = "so small"', "bundle.name: String should match pattern"),
         (
-            "heads = 4",
-            'family = "recurrent"\ninput_feedin = true',
-            ["model.input_feedin: unknown key; did you mean input_feeding?"],
+            '"small"',
+            '"small"\nlimits = {max_source_length = 9, max_target_length = 9}',
+            "bundle: generation.max_length 128 is over limits.max_target_length 9",
         ),
-        (
-            "[training]",
-            "[training.feeding]\nslop = 1\n[training]",
-            ["training.feeding.slop: unknown key; did you mean"],
-        ),
-        (
-            '"b.de"]\n',
-            '"b.de"]\nsourcelanguage = 1\n',
-            ["data.sourcelanguage: unknown key; did you mean source_language?"],
-        ),
-        (
-            "devices = 2",
-            'bleu_tokenizer = "ja-mecab"',
-            ["training: BLEU's tokenizer ja-mecab needs MeCab, which is not installed; install it with: pip install"],
-        ),
-        ("[bundle]", "[bundles]", ["bundle: missing", "bundles: unknown key; did you mean bundle?"]),
-        ('validation_target = "v.de"', "", ["data.validation_target: missing"]),
-        ("width = 64", 'width = "64"', ["model.width: Input should be a valid integer, got '64'"]),
-        ("width = 64", "width = 64.0", ["model.width: Input should be a valid integer, got 64.0"]),
-        ("width = 64", "width = true", ["model.width: Input should be a valid integer, got True"]),
-        ("width = 64", "width = 0", ["model.width: Input should be greater than or equal to 1, got 0"]),
-        (
-            "width = 64",
-            "width = 66",
-            ["model: width must be even and a multiple of heads, got width 66 and heads 4"],
-        ),
-        (
-            'train_target = ["a.de", "b.de"]',
-            'train_target = ["a.de"]',
-            ["data: train_source names 2 files and train_target 1"],
-        ),
-        ('"de"', '"German!"', ["data.target_language: String should match pattern"]),
-        ("[0.9, 0.99]", "[0.9, 1.0]", ["training.adam_betas.1: Input should be less than 1, got 1.0"]),
-        (
-            "devices = 2",
-            'devices = "all"',
-            [
-                "training.devices: Input should be a valid integer, got 'all'",
-                "training.devices: Input should be 'auto', got 'all'",
-            ],
-        ),
-        ('name = "small"', 'name = "so small"', ["bundle.name: String should match pattern"]),
-        (
-            'name = "small"',
-            'name = "small"\nlimits = {max_source_length = 9, max_target_length = 9}',
-            ["bundle: generation.max_length 128 is over limits.max_target_length 9"],
-        ),
-        (
-            "width = 64\nheads = 4",
-            'family = "recurrent"\nattention = "dot"\nwidth = 64\nencoder_width = 32\nheads = 4',
-            ["model.heads: unknown key"],
-        ),
-        (
-            "width = 64\nheads = 4",
-            'family = "recurrent"\nattention = "none"\ninput_feeding = true',
-            ["model: input_feeding feeds the attentional vector"],
-        ),
-        ("width = 64", 'family = "recurent"', ["model: family must be 'transformer' or 'recurrent'"]),
-        (
-            "[bundle]",
-            '[training.feeding]\nmode = "scheduled_sampling"\n[bundle]',
-            ["training.feeding.mode = 'scheduled_sampling' is for models of family 'recurrent'"],
-        ),
-        (
-            "width = 64\nheads = 4",
-            'family = "recurrent"\n[training.feeding]\nmode = "two_phases"',
-            ["training.feeding.free_epochs must be at least 1 and less than max_epochs"],
-        ),
-        (
-            "[model]",
-            "[tokenizer]\nshared = false\n[model]",
-            ["model.share_embeddings = true needs tokenizer.shared = true"],
-        ),
+        (SIZES, f"{RECURRENT}width = 64\nencoder_width = 32\nheads = 4\n", "model.heads: unknown key"),
+        (SIZES, f'{RECURRENT}attention = "none"\ninput_feeding = true\n', "model: input_feeding feeds the attentional"),
+        ("width = 64", 'family = "recurent"', "model: family must be 'transformer' or 'recurrent'"),
+        ("[bundle]", f'{FEEDING}mode = "scheduled_sampling"\n[bundle]', "training.feeding.mode = 'scheduled_sampling'"),
+        (SIZES, f'{RECURRENT}{FEEDING}mode = "two_phases"\n', "training.feeding.free_epochs must be at least 1 and"),
+        ("[model]", "[tokenizer]\nshared = false\n[model]", "model.share_embeddings = true needs tokenizer.shared ="),
+        ("[bundle]", f"{GUIDED}head = 4\n[bundle]", "training.guided_alignment.head must be less than 4, the number"),
+        ("[bundle]", f"{GUIDED}layer = 9\n[bundle]", "training.guided_alignment.layer must be less than 6, the number"),
+        ("[bundle]", f"{GUIDED}weight = 0.0\n[bundle]", "training.guided_alignment.weight: Input should be greater th"),
+        ("[bundle]", f"{GUIDED}wieght = 1\n[bundle]", "training.guided_alignment.wieght: unknown key; did you mean we"),
+        (SIZES, f"{RECURRENT}{GUIDED}weight = 1.0\n", "training.guided_alignment is for models of family 'transformer"),
     ],
 )
-def test_problems_are_named(old: str, new: str, expected: list[str], tmp_path: Path) -> None:
+def test_problems_are_named(old: str, new: str, expected: str, tmp_path: Path) -> None:
     assert old in GOOD
     found = problems(tmp_path, GOOD.replace(old, new, 1))
-    assert len(found) == len(expected)
-    for line, start in zip(found, expected, strict=True):
+    for line, start in zip(found, expected.splitlines(), strict=True):
         assert line.startswith(start)
 
 

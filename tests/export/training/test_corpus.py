@@ -2,6 +2,7 @@
 
 import gzip
 import pickle
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,9 @@ import pytest
 import torch
 
 from jumok_export.training.corpus import ParallelCorpus, TokenBudgetSampler, read_files
-from jumok_export.training.vocabulary import END, PAD, START, UNKNOWN, Vocabulary, train_vocabulary
+from jumok_export.training.vocabulary import END, PAD, START, Vocabulary, train_vocabulary
 from jumok_serve.evaluation.parallel_text import CorpusError
+from tests.support.data import Sentences
 
 
 def test_several_files_plain_and_gzip_are_one_corpus(tmp_path: Path) -> None:
@@ -29,26 +31,20 @@ def test_several_files_plain_and_gzip_are_one_corpus(tmp_path: Path) -> None:
         (b"one\ntwo\n", b"eins\n", "a.en has 2 lines and .*a.de has 1"),
         (b"one\n\xe9t\xe9\n", b"eins\nzwei\n", "a.en, line 2, byte 1: 0xe9 is not UTF-8"),
         (b"", b"", "a.en has no lines"),
-        (b"one\n", None, "a.de cannot be read: No such file or directory"),
+        (b"one\n", None, "b.de.gz cannot be read: No such file or directory"),
+        (b"one\n", b"eins\n", "b.de.gz cannot be read: Not a gzipped file"),
     ],
 )
 def test_an_invalid_corpus_is_refused(source: bytes, target: bytes | None, message: str, tmp_path: Path) -> None:
+    name = "b.de.gz" if "gz" in message else "a.de"
     (tmp_path / "a.en").write_bytes(source)
     if target is not None:
-        (tmp_path / "a.de").write_bytes(target)
+        (tmp_path / name).write_bytes(target)
     with pytest.raises(CorpusError, match=message):
-        read_files([tmp_path / "a.en"], [tmp_path / "a.de"])
+        read_files([tmp_path / "a.en"], [tmp_path / name])
 
 
-def test_an_invalid_gzip_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a.en.gz").write_bytes(b"one\n")
-    with pytest.raises(CorpusError, match=r"a\.en\.gz cannot be read: Not a gzipped file"):
-        read_files([tmp_path / "a.en.gz"], [tmp_path / "a.en.gz"])
-
-
-def test_pairs_end_with_the_end_token_and_long_ones_are_left_out(
-    sentences: tuple[list[str], list[str]], vocabulary: Vocabulary
-) -> None:
+def test_pairs_end_with_the_end_token_and_long_ones_are_left_out(sentences: Sentences, vocabulary: Vocabulary) -> None:
     whole = ParallelCorpus(*sentences, vocabulary, vocabulary)
     assert len(whole) == len(sentences[0])
     assert whole.left_out == 0
@@ -66,9 +62,7 @@ def test_pairs_end_with_the_end_token_and_long_ones_are_left_out(
     assert batch.references == tuple(example.text for example in short.pairs[:5])
 
 
-def test_segmentations_are_sampled_by_seed_and_mean_the_same(
-    sentences: tuple[list[str], list[str]], vocabulary: Vocabulary
-) -> None:
+def test_segmentations_are_sampled_by_seed_and_mean_the_same(sentences: Sentences, vocabulary: Vocabulary) -> None:
     def encoded(alpha: float, seed: int) -> list[list[int]]:
         return [ids.tolist() for ids in vocabulary.encode_all(sentences[0], alpha, seed)]
 
@@ -86,10 +80,8 @@ def lengths_of(count: int) -> np.ndarray:
 @pytest.mark.parametrize("devices", [1, 3])
 def test_batches_keep_their_budget_and_hold_every_pair(shuffle: bool, devices: int) -> None:
     lengths = lengths_of(500)
-    parts = [
-        list(TokenBudgetSampler(lengths, 200, seed=3, rank=rank, devices=devices, shuffle=shuffle))
-        for rank in range(devices)
-    ]
+    sampler = partial(TokenBudgetSampler, lengths, 200, seed=3, devices=devices, shuffle=shuffle)
+    parts = [list(sampler(rank=rank)) for rank in range(devices)]
     for batch in (batch for part in parts for batch in part):
         assert lengths[batch].max() * len(batch) <= 200
     counts = np.bincount([index for part in parts for batch in part for index in batch], minlength=500)
@@ -119,20 +111,19 @@ def test_a_pair_over_the_budget_is_a_batch_of_its_own() -> None:
 
 
 def test_more_devices_than_batches() -> None:
-    samplers = [TokenBudgetSampler(lengths_of(2), 1000, rank=rank, devices=3, shuffle=False) for rank in range(3)]
-    assert [len(list(sampler)) for sampler in samplers] == [1, 1, 1]
-    assert [len(sampler) for sampler in samplers] == [1, 1, 1]
+    for rank in range(3):
+        sampler = TokenBudgetSampler(lengths_of(2), 1000, rank=rank, devices=3, shuffle=False)
+        assert len(list(sampler)) == len(sampler) == 1
 
 
 def test_special_tokens_are_where_they_should_be(vocabulary: Vocabulary) -> None:
-    assert (PAD, UNKNOWN, START, END) == (0, 1, 2, 3)
     assert vocabulary.encode("") == [END]
     assert vocabulary.decode([START, *vocabulary.encode("The cat"), *vocabulary.encode("sleeps")]) == "The cat"
     with pytest.raises(ValueError, match="could not train a vocabulary of 5000 tokens"):
         train_vocabulary(["a b c"], size=5000, kind="unigram", character_coverage=1.0, seed=1)
 
 
-def test_symbols_are_one_token_in_every_segmentation(sentences: tuple[list[str], list[str]]) -> None:
+def test_symbols_are_one_token_in_every_segmentation(sentences: Sentences) -> None:
     symbols = ("%1", "$(ARG1)", "_")
     lines = [f"{line} 1 % (AGR) $ %1 of $(ARG1)_x" for line in sentences[0]]
     model = train_vocabulary(lines, size=150, kind="unigram", character_coverage=1.0, seed=1, symbols=symbols)

@@ -1,4 +1,4 @@
-"""Guided alignment: mapping to segmentations, a planted order that one head learns, resumption, invalid settings."""
+"""Guided alignment: mapping to segmentations, a planted order that one head learns, resumption."""
 
 from pathlib import Path
 
@@ -11,13 +11,13 @@ from jumok_export.models.encoder_decoder import CrossAttending
 from jumok_export.training.alignment import Alignment
 from jumok_export.training.callbacks import read_metrics
 from jumok_export.training.checkpoint import Checkpoint, load_checkpoint
-from jumok_export.training.configuration_file import ConfigurationError, parse_configuration
 from jumok_export.training.corpus import ParallelCorpus
 from jumok_export.training.datamodule import ALIGNMENT
 from jumok_export.training.module import alignment_loss
 from jumok_export.training.train import train
 from jumok_export.training.vocabulary import START, Vocabulary
-from tests.export.training.test_training import CONFIGURATION, DATA, weights
+from tests.export.training.test_training import DATA, configuration, weights
+from tests.support.data import Sentences
 from tests.support.reversing import GUIDED as GUIDED_HEAD
 from tests.support.reversing import sentences as reversed_sentences
 from tests.support.reversing import train_reversing, translated
@@ -29,13 +29,9 @@ head = 1
 """
 
 
-def write(path: Path, *, guided: str = GUIDED, **changes: str) -> Path:
+def write(path: Path, **changes: str) -> Path:
     """Write the tests' configuration with guided alignment and changes."""
-    text = CONFIGURATION
-    for key, value in changes.items():
-        (line,) = (line for line in text.splitlines() if line.startswith(f"{key} = "))
-        text = text.replace(line, f"{key} = {value}")
-    path.write_text(text.replace("[bundle]", f"{guided}\n[bundle]"), encoding="utf-8")
+    path.write_text(configuration(**changes).replace("[bundle]", f"{GUIDED}\n[bundle]"), encoding="utf-8")
     return path
 
 
@@ -98,9 +94,7 @@ def test_a_resumed_guided_run_equals_an_uninterrupted_one(tmp_path: Path) -> Non
         torch.testing.assert_close(weights(tmp_path / "resumed")[name], expected, rtol=0, atol=0)
 
 
-def test_links_follow_the_characters_in_every_segmentation(
-    sentences: tuple[list[str], list[str]], vocabulary: Vocabulary
-) -> None:
+def test_links_follow_the_characters_in_every_segmentation(sentences: Sentences, vocabulary: Vocabulary) -> None:
     alignment = Alignment.of_texts(*sentences, vocabulary, vocabulary, max_length=100)
     again = Alignment.from_bytes(alignment.to_bytes())
     likely = spelled_links(again, sentences, vocabulary, 0.0)
@@ -115,7 +109,7 @@ def test_links_follow_the_characters_in_every_segmentation(
 
 
 def spelled_links(
-    alignment: Alignment, sentences: tuple[list[str], list[str]], vocabulary: Vocabulary, alpha: float
+    alignment: Alignment, sentences: Sentences, vocabulary: Vocabulary, alpha: float
 ) -> list[list[tuple[frozenset[int], frozenset[int]]]]:
     """Characters of both tokens of every link, by pair."""
     ids = [vocabulary.encode_all(side, alpha, 5 + index) for index, side in enumerate(sentences)]
@@ -134,9 +128,7 @@ def characters(vocabulary: Vocabulary, ids: Tensor) -> list[frozenset[int]]:
     return [frozenset(range(end - length, end)) for end, length in zip(ends.tolist(), lengths.tolist(), strict=True)]
 
 
-def test_pairs_that_are_long_empty_or_unknown_have_no_links(
-    sentences: tuple[list[str], list[str]], vocabulary: Vocabulary
-) -> None:
+def test_pairs_that_are_long_empty_or_unknown_have_no_links(sentences: Sentences, vocabulary: Vocabulary) -> None:
     texts = ["", "☃ ☃", *sentences[0]], [*sentences[1][:2], *sentences[1]]
     alignment = Alignment.of_texts(*texts, vocabulary, vocabulary, max_length=20)
     corpus = ParallelCorpus(*texts, vocabulary, vocabulary, alignment=alignment)
@@ -149,7 +141,7 @@ def test_pairs_that_are_long_empty_or_unknown_have_no_links(
     assert none.shape == (0, 3)
 
 
-def test_the_loss_is_the_cross_entropy_by_hand(sentences: tuple[list[str], list[str]], vocabulary: Vocabulary) -> None:
+def test_the_loss_is_the_cross_entropy_by_hand(sentences: Sentences, vocabulary: Vocabulary) -> None:
     alignment = Alignment.of_texts(*sentences, vocabulary, vocabulary, max_length=100)
     corpus = ParallelCorpus(*sentences, vocabulary, vocabulary, alignment=alignment)
     examples = [corpus[index] for index in (3, 0, 7)]
@@ -168,37 +160,10 @@ def test_the_loss_is_the_cross_entropy_by_hand(sentences: tuple[list[str], list[
     assert torch.isfinite(zeros)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "problem"),
-    [
-        ("head = 1", "head = 2", r"training\.guided_alignment\.head must be less than 2, the number of heads, got 2"),
-        ("head = 1", "layer = 1", r"guided_alignment\.layer must be less than 1, the number of decoder layers, got 1"),
-        (
-            "weight = 1.0",
-            "weight = 0.0",
-            r"training\.guided_alignment\.weight: Input should be greater than 0, got 0.0",
-        ),
-        ("weight = 1.0", "wieght = 1.0", r"training\.guided_alignment\.wieght: unknown key; did you mean weight\?"),
-    ],
-)
-def test_invalid_settings_are_named(old: str, new: str, problem: str, tmp_path: Path) -> None:
-    text = write(tmp_path / "config.toml").read_text().replace(old, new)
-    with pytest.raises(ConfigurationError, match=problem):
-        parse_configuration(text, "config.toml")
-
-
-def test_a_recurrent_model_has_no_head_to_guide(tmp_path: Path) -> None:
-    text = write(tmp_path / "config.toml").read_text()
-    model = text[text.index("[model]") : text.index("[training]")]
-    with pytest.raises(ConfigurationError, match="guided_alignment is for models of family 'transformer'"):
-        parse_configuration(text.replace(model, '[model]\nfamily = "recurrent"\n\n'), "config.toml")
-
-
 @pytest.mark.parametrize("decoder", ["attention", "ssru"])
 def test_mixed_precision_and_both_decoders_are_guided(decoder: str, tmp_path: Path) -> None:
-    path = write(tmp_path / "config.toml", max_epochs="1")
-    text = path.read_text().replace("decoder_layers = 1", f'decoder_layers = 1\ndecoder = "{decoder}"')
-    path.write_text(text.replace("max_epochs = 1", 'max_epochs = 1\nprecision = "bf16-mixed"'))
+    chosen = {"decoder_layers": f'1\ndecoder = "{decoder}"', "max_epochs": '1\nprecision = "bf16-mixed"'}
+    path = write(tmp_path / "config.toml", **chosen)
     train(path, tmp_path / "run", data=DATA)
     (row,) = read_metrics(tmp_path / "run")
     assert 0 < float(row["alignment_loss"]) < 10

@@ -17,6 +17,7 @@ from sacrebleu.metrics.chrf import CHRF
 
 from jumok.commands._main import run
 from jumok_export.models.recurrent import AttentiveRecurrent
+from jumok_export.models.ssru import SSRUTransformer
 from jumok_export.models.transformer import Transformer
 from jumok_export.training.callbacks import read_metrics
 from jumok_export.training.checkpoint import LAST, CheckpointError, load_checkpoint
@@ -69,17 +70,22 @@ name = "tests-en-de"
 Write = Callable[..., Path]
 
 
+def configuration(**changes: str) -> str:
+    """The configuration with changes; a value may be followed by lines of more settings."""
+    text = CONFIGURATION
+    for key, value in changes.items():
+        (line,) = (line for line in text.splitlines() if line.startswith(f"{key} = "))
+        text = text.replace(line, f"{key} = {value}")
+    return text
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
     """Write the configuration with changes to a file."""
 
     def written(name: str = "config.toml", **changes: str) -> Path:
-        text = CONFIGURATION
-        for key, value in changes.items():
-            (line,) = (line for line in text.splitlines() if line.startswith(f"{key} = "))
-            text = text.replace(line, f"{key} = {value}")
         path = tmp_path / name
-        path.write_text(text, encoding="utf-8")
+        path.write_text(configuration(**changes), encoding="utf-8")
         return path
 
     return written
@@ -106,14 +112,8 @@ def test_a_resumed_run_equals_an_uninterrupted_one(write: Write, tmp_path: Path)
     assert rows[resumed] == rows[straight]
     assert [row["epoch"] for row in rows[resumed]] == ["1", "2"]
     assert (resumed / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert {path.name for path in resumed.iterdir()} == {
-        "best.ckpt",
-        "last.ckpt",
-        "config.toml",
-        "curves.png",
-        "metrics.csv",
-        "shared.model",
-    }
+    expected_files = {"best.ckpt", "last.ckpt", "config.toml", "curves.png", "metrics.csv", "shared.model"}
+    assert {path.name for path in resumed.iterdir()} == expected_files
 
 
 @pytest.mark.parametrize(
@@ -146,9 +146,7 @@ def test_a_recurrent_model_is_trained_and_resumed_alike(feeding: str, write: Wri
 
 
 def test_validation_every_few_epochs(write: Write, tmp_path: Path) -> None:
-    path = write(max_epochs="3")
-    path.write_text(path.read_text().replace("[training]", "[training]\nvalidate_every_epochs = 2"))
-    train(path, tmp_path / "run", data=DATA)
+    train(write(max_epochs="3\nvalidate_every_epochs = 2"), tmp_path / "run", data=DATA)
     validated = [bool(row["validation_bleu"]) for row in read_metrics(tmp_path / "run")]
     assert validated == [False, True, False]
     assert load_checkpoint(tmp_path / "run").epoch == 2
@@ -169,19 +167,26 @@ def test_a_run_of_an_earlier_version_is_resumed(write: Write, tmp_path: Path) ->
 
 
 def test_two_vocabularies_and_a_projection_of_its_own(write: Write, tmp_path: Path) -> None:
-    path = write(max_epochs="1", vocabulary_size="100")
-    text = path.read_text().replace("[model]", "[model]\nshare_embeddings = false\ntie_output = false\nnorm = 'post'")
-    path.write_text(text.replace("[tokenizer]", "[tokenizer]\nshared = false"))
+    apart = "16\nshare_embeddings = false\ntie_output = false\nnorm = 'post'"
+    path = write(max_epochs="1", vocabulary_size="100\nshared = false", width=apart)
     train(path, tmp_path / "run", data=DATA)
     checkpoint = load_checkpoint(tmp_path / "run")
     assert checkpoint.source_vocabulary is not checkpoint.target_vocabulary
-    assert (
-        checkpoint.source_vocabulary.decode(checkpoint.source_vocabulary.encode("The cat sleeps.")) == "The cat sleeps."
-    )
-    assert checkpoint.target_vocabulary.decode(checkpoint.target_vocabulary.encode("Die Katze.")) == "Die Katze."
+    sides = (checkpoint.source_vocabulary, "The cat sleeps."), (checkpoint.target_vocabulary, "Die Katze.")
+    assert all(vocabulary.decode(vocabulary.encode(text)) == text for vocabulary, text in sides)
     assert isinstance(checkpoint.model, Transformer)
+    assert not isinstance(checkpoint.model, SSRUTransformer)
     assert checkpoint.model.output.weight is not checkpoint.model.target_embedding.weight
     assert not checkpoint.model.training
+
+
+def test_a_model_with_ssru_trains_and_loads(write: Write, tmp_path: Path) -> None:
+    train(write(decoder_layers='2\ndecoder = "ssru"'), tmp_path / "run", data=DATA)
+    checkpoint = load_checkpoint(tmp_path / "run")
+    assert isinstance(checkpoint.model, SSRUTransformer)
+    assert set(checkpoint.model.empty_state()) == {"cell.0", "cell.1"}
+    losses = [float(row["train_loss"]) for row in read_metrics(tmp_path / "run")]
+    assert losses[-1] < losses[0]
 
 
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(write: Write, tmp_path: Path) -> None:
@@ -211,28 +216,13 @@ def test_ctrl_c_leaves_a_run_that_can_be_resumed(write: Write, tmp_path: Path) -
     assert int(read_metrics(out)[-1]["epoch"]) == done + 2
 
 
-def test_a_run_is_resumed_only_with_its_own_configuration(
-    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "run"
-    out.mkdir()
-    (out / "config.toml").write_text(write().read_text())
-    (out / LAST).touch()
-    arguments = ["--out", str(out), "--data", str(DATA)]
-    assert run(["train", str(write("other.toml", width="32")), *arguments]) == 1
-    assert f"Error: {out} holds a run with another configuration" in capfd.readouterr().err
-
-
-def test_failed_start_does_not_keep_its_configuration(
-    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_failed_starts_keep_no_configuration(write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The vocabulary of the first try is made anew, too."""
     out = tmp_path / "run"
     arguments = ["--out", str(out), "--data", str(DATA)]
-    first = write("small.toml", vocabulary_size="90")
-    first.write_text(first.read_text().replace("[tokenizer]", "max_length = 1\n\n[tokenizer]"))
+    first = write("small.toml", vocabulary_size="90", description='""\nmax_length = 1')
     assert run(["train", str(first), *arguments]) == 1
-    assert "every sentence pair is longer than data.max_length = 1" in capfd.readouterr().err
+    assert capfd.readouterr().err.endswith("Error: every sentence pair is longer than data.max_length = 1\n")
     before = (out / "shared.model").read_bytes()
     assert run(["train", str(write("good.toml", max_epochs="1")), *arguments]) == 0
     assert "reading the corpus and making the vocabulary" in capfd.readouterr().err
@@ -251,9 +241,7 @@ def test_lines_on_progress_replace_the_bar_off_a_terminal(
 
 
 @pytest.mark.slow
-def test_reversal_is_learnt_and_its_export_translates(
-    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_reversal_is_learnt_and_translates(write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     words = ["sun", "moon", "star", "tree", "leaf", "bird", "fish", "stone", "river", "cloud"]
     dice = random.Random(1)
     sources = [" ".join(dice.choices(words, k=dice.randint(2, 4))) for _ in range(200)]
@@ -261,17 +249,15 @@ def test_reversal_is_learnt_and_its_export_translates(
     for name, lines in (("train.en", sources), ("train.de", targets)):
         (tmp_path / name).write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
     path = write(
-        vocabulary_size="50",
+        vocabulary_size='50\nkind = "bpe"',
         sampling_alpha="0",
         width="32",
         feed_forward="64",
         dropout="0.0",
-        max_epochs="40",
+        max_epochs="40\nvalidate_every_epochs = 10",
         learning_rate="6e-3",
         warmup_steps="40",
     )
-    text = path.read_text().replace("[training]", "[training]\nvalidate_every_epochs = 10")
-    path.write_text(text.replace("[tokenizer]", '[tokenizer]\nkind = "bpe"'))
     assert run(["train", str(path), "--out", str(tmp_path / "run")]) == 0
     scores = [{"metric": "BLEU", "value": 1.5, "signature": "s", "dataset": "d", "precision": "int8", "beam_size": 2}]
     (tmp_path / "scores.json").write_text(json.dumps(scores))
@@ -303,6 +289,8 @@ def test_reversal_is_learnt_and_its_export_translates(
     [
         (["train", "{tmp}/config.toml", "--out", "{tmp}/run"], "{tmp}/train.en cannot be read: No such file"),
         (["train", "{tmp}/nowhere.toml", "--out", "{tmp}/run"], "File '{tmp}/nowhere.toml' does not exist"),
+        (["train", "{tmp}/large.toml", "--out", "{tmp}/run", "--data", str(DATA)], "could not train a vocabulary of"),
+        (["train", "{tmp}/large.toml", "--out", "{tmp}/used", "--data", str(DATA)], "Error: {tmp}/used holds a run"),
         (["export", "{tmp}/nowhere", "--out", "{tmp}/b"], "Path '{tmp}/nowhere' does not exist"),
         (["export", "{tmp}", "--out", "{tmp}/b"], "{tmp}: no best.ckpt in it: has 'jumok train' finished an epoch?"),
         (["export", "{tmp}/config.toml", "--out", "{tmp}/b"], "{tmp}/config.toml is not a checkpoint of `jumok train`"),
@@ -317,24 +305,13 @@ def test_reversal_is_learnt_and_its_export_translates(
 def test_commands_report_problems(
     arguments: list[str], message: str, write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    write()
+    (tmp_path / "used").mkdir()
+    (tmp_path / "used" / LAST).touch()
+    for name, size in (("config.toml", "180"), ("used/config.toml", "180"), ("large.toml", "5000")):
+        write(name, vocabulary_size=size)
     (tmp_path / "scores.json").write_text('[{"metric": "BLEU", "value": "high"}]')
     assert run([argument.format(tmp=tmp_path) for argument in arguments]) in (1, 2)
     assert message.format(tmp=tmp_path) in capfd.readouterr().err
-
-
-def test_a_vocabulary_larger_than_the_corpus(write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    path = write(vocabulary_size="5000")
-    assert run(["train", str(path), "--out", str(tmp_path / "run"), "--data", str(DATA)]) == 1
-    assert "could not train a vocabulary of 5000 tokens" in capfd.readouterr().err
-
-
-def test_a_corpus_of_too_long_sentences_is_refused(
-    write: Write, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    path = write(description='""\nmax_length = 1')
-    assert run(["train", str(path), "--out", str(tmp_path / "run"), "--data", str(DATA)]) == 1
-    assert capfd.readouterr().err.endswith("Error: every sentence pair is longer than data.max_length = 1\n")
 
 
 def test_learning_rates_follow_their_schedules() -> None:
@@ -349,32 +326,30 @@ def test_learning_rates_follow_their_schedules() -> None:
     assert learning_rate_factor(1100, cosine, 1100) == pytest.approx(0.0)
 
 
-@pytest.mark.parametrize(
-    ("target", "wanted", "tokenizer"), [("ja", None, "char"), ("de", None, "13a"), ("de", "intl", "intl")]
-)
+@pytest.mark.parametrize(("target", "wanted", "found"), [("ja", "", "char"), ("de", "", "13a"), ("de", "intl", "intl")])
 def test_validation_has_the_tokenizer_of_the_target_language(
-    target: str, wanted: str | None, tokenizer: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: str, wanted: str, found: str, write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("jumok_serve.evaluation.parallel_text.find_spec", lambda _: None)
-    source = {"ja": "ko", "de": "en"}[target]
-    files = {"train_source": f'["train.{source}"]', "train_target": f'["train.{target}"]'}
-    size = {"ja": "230", "de": "180"}[target]
-    configured = write(target_language=f'"{target}"', max_epochs="1", vocabulary_size=size, **files)
-    text = configured.read_text().replace(
-        "[training]", f'[training]\nbleu_tokenizer = "{wanted}"' if wanted else "[training]"
+    source, size = {"ja": ("ko", "230"), "de": ("en", "180")}[target]
+    configured = write(
+        target_language=f'"{target}"',
+        train_source=f'["train.{source}"]',
+        train_target=f'["train.{target}"]',
+        validation_source=f'"train.{source}"',
+        validation_target=f'"train.{target}"',
+        vocabulary_size=size,
+        max_epochs=f'1\nbleu_tokenizer = "{wanted}"' if wanted else "1",
     )
-    text = text.replace('validation_target = "train.de"', f'validation_target = "train.{target}"')
-    configured.write_text(text.replace('validation_source = "train.en"', f'validation_source = "train.{source}"'))
     said: list[str] = []
     train(configured, tmp_path / "run", data=DATA, progress=said.append)
-    named = f"the best checkpoint is the one with the highest BLEU with the tokenizer {tokenizer}"
+    named = f"the best checkpoint is the one with the highest BLEU with the tokenizer {found}"
     assert [line.removesuffix(" (install 'sacrebleu[ja]' for one of words)") for line in said].count(named) == 1
-    configuration = load_configuration(configured)
     vocabulary = Vocabulary((tmp_path / "run/shared.model").read_bytes())
-    perfect = TranslationTraining(configuration, vocabulary, vocabulary, {})
+    perfect = TranslationTraining(load_configuration(configured), vocabulary, vocabulary, {})
     lines = (DATA / f"train.{target}").read_text(encoding="utf-8").splitlines()
     assert perfect.metric.corpus_score(lines, [lines]).score == pytest.approx(100)
-    assert f"tok:{tokenizer}|" in str(perfect.metric.get_signature())
+    assert f"tok:{found}|" in str(perfect.metric.get_signature())
 
 
 def test_languages_without_a_tokenizer_are_judged_by_chrf(write: Write, tmp_path: Path) -> None:
@@ -400,14 +375,11 @@ def test_languages_without_a_tokenizer_are_judged_by_chrf(write: Write, tmp_path
     ("file", "way"),
     [
         ("manifest.json", "it is a bundle already: 'jumok serve {run}' serves it"),
-        (
-            "config.json",
-            "it is no run of 'jumok train': 'jumok import {run} --out BUNDLE' makes a bundle of other models",
-        ),
+        ("config.json", "it is no run of 'jumok train': 'jumok import {run} --out BUNDLE' makes a bundle of other"),
     ],
 )
 def test_folders_that_are_no_run_say_the_way(file: str, way: str, tmp_path: Path) -> None:
     (tmp_path / file).touch()
     with pytest.raises(CheckpointError) as raised:
         load_checkpoint(tmp_path)
-    assert str(raised.value) == f"{tmp_path}: {way.format(run=tmp_path)}"
+    assert str(raised.value).startswith(f"{tmp_path}: {way.format(run=tmp_path)}")

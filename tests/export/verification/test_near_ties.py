@@ -4,25 +4,18 @@ import numpy as np
 import pytest
 import torch
 
-from jumok_export.verification.selection_cases import Selection, constrained_scores, drawings, nucleus
-from jumok_serve.search import NO_CONSTRAINTS
+from jumok_export.verification.selection_cases import constrained_scores, drawings, nucleus
+from tests.export.graphs.test_selection import plain
 
 SMALLEST = float(np.spacing(np.float32(8.0)))
 
 
-def of_logits(logits: list[float], candidates: int) -> Selection:
-    return Selection(
-        logits=np.array([logits], np.float32),
-        scores=np.zeros(1, np.float32),
-        candidates=candidates,
-        on_logits=NO_CONSTRAINTS,
-        on_log_probs=NO_CONSTRAINTS,
-        renormalize=np.zeros(1, np.bool_),
-    )
+def misplaced(logits: list[float], tokens: list[int]) -> int:
+    return plain(np.array([logits], np.float32), len(tokens)).misplaced(np.array([tokens]))
 
 
 @pytest.mark.parametrize(
-    ("logits", "tokens", "misplaced"),
+    ("logits", "tokens", "number"),
     [
         ([8.0, 8.0 + SMALLEST, 1.0], [0, 1], 0),  # rounding apart: either order
         ([8.0, 8.0 + SMALLEST, 1.0], [1, 0], 0),
@@ -38,16 +31,14 @@ def of_logits(logits: list[float], candidates: int) -> Selection:
         ([8.0, 1.0, 0.0], [0, 3], 2),
     ],
 )
-def test_tokens_are_misplaced_if_an_error_and_not_rounding_moved_them(
-    logits: list[float], tokens: list[int], misplaced: int
-) -> None:
-    assert of_logits(logits, len(tokens)).misplaced(np.array([tokens])) == misplaced
+def test_tokens_that_an_error_moved_are_misplaced(logits: list[float], tokens: list[int], number: int) -> None:
+    assert misplaced(logits, tokens) == number
 
 
 def test_any_of_many_near_ties_may_be_chosen() -> None:
     logits = (8.0 + np.random.default_rng(1).permutation(90) * SMALLEST).tolist()
-    assert of_logits(logits, 3).misplaced(np.array([[40, 5, 77]])) == 0
-    assert of_logits([*logits, 8.1], 3).misplaced(np.array([[40, 5, 77]])) == 1
+    assert misplaced(logits, [40, 5, 77]) == 0
+    assert misplaced([*logits, 8.1], [40, 5, 77]) == 1
 
 
 @pytest.mark.parametrize("vocabulary", [2, 3, 17, 101, 513, 2017, 8000])

@@ -9,13 +9,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from jumok_export.bundles.variants import Written, write_variants
+from jumok_export.bundles.variants import Written
 from jumok_export.errors import VerificationError
-from jumok_export.quantization.calibration import GreedySearch
-from jumok_export.verification.agreement import SourceTexts, random_sources
-from jumok_serve.manifest.manifest import Check
 from tests.support.models.broken_graphs import BREAKS, Graphs, copied, epsilon_is_wrong
-from tests.support.models.random_models import FAMILIES, SCALES, RandomModel, random_model
+from tests.support.models.random_models import FAMILIES, SCALES, RandomModel, random_model, written
 
 THOROUGH = bool(os.environ.get("JUMOK_TEST_THOROUGH"))
 GRID = [(family, scale, threads) for family in FAMILIES for scale in SCALES for threads in (1, 2)]
@@ -29,35 +26,13 @@ def noisy() -> tuple[RandomModel, Graphs]:
 
 
 def verified(case: RandomModel, graphs: Graphs, precisions: tuple[str, ...]) -> Written:
-    bounds = case.bounds
-    texts = SourceTexts(
-        sources=random_sources(bounds.source_vocabulary, (0, 1, 2), 8)[:10],
-        search=GreedySearch(start=bounds.start, eos=(2,), max_length=bounds.max_target_length),
-        pad=bounds.pad,
-        described="random tokens",
-    )
     with tempfile.TemporaryDirectory() as folder:
-        return write_variants(
-            case.model,
-            graphs,
-            bounds,
-            Path(folder),
-            precisions,
-            calibrator=None,
-            listed=False,
-            unverified=False,
-            texts=texts,
-            progress=lambda _: None,
-        )
-
-
-def by_name(written: Written, precision: str = "fp32") -> dict[str, Check]:
-    return {check.name: check for check in written.reports[precision].checks}
+        return written(case, Path(folder), precisions, graphs=graphs)
 
 
 def test_a_noisy_model_is_compared_by_its_own_rounding(noisy: tuple[RandomModel, Graphs]) -> None:
-    checks = by_name(verified(*noisy, ("fp32", "int8")))
-    allowed = [check for check in checks.values() if "times the model's own rounding" in check.detail]
+    checks = verified(*noisy, ("fp32", "int8")).reports["fp32"].checks
+    allowed = [check for check in checks if "times the model's own rounding" in check.detail]
     assert allowed
     for check in allowed:
         assert check.worst < check.limit / 2  # no close call, so the number of threads decides nothing
@@ -68,9 +43,7 @@ SEEN = [damage for damage in BREAKS if damage is not epsilon_is_wrong]
 
 
 @pytest.mark.parametrize("damage", SEEN, ids=lambda damage: damage.__name__)
-def test_a_broken_graph_of_a_noisy_model_is_refused(
-    damage: Callable[[Graphs], None], noisy: tuple[RandomModel, Graphs]
-) -> None:
+def test_a_broken_graph_of_it_is_refused(damage: Callable[[Graphs], None], noisy: tuple[RandomModel, Graphs]) -> None:
     case, graphs = noisy
     broken = copied(graphs)
     damage(broken)

@@ -1,19 +1,23 @@
 """Random models of every family, at several scales of their weights: the larger, the less exact is fp32."""
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
+from jumok_export.bundles.variants import Written, write_variants
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.tracing import export_graphs
 from jumok_export.importers.huggingface import build_model
 from jumok_export.models.attention import scaled_queries
 from jumok_export.models.recurrent import RecurrentSizes, make_recurrent
 from jumok_export.models.transformer import Transformer, TransformerSizes
+from jumok_export.quantization.calibration import Calibration, GreedySearch
+from jumok_export.verification.agreement import SourceTexts, random_sources
 from jumok_export.verification.samples import InputBounds
 from tests.support.checkpoints.random_checkpoints import config_of, random_checkpoint
 
@@ -36,12 +40,12 @@ class RandomModel(NamedTuple):
 class OwnGRU(nn.Module):
     """A model of PyTorch's own recurrent layers, without attention."""
 
-    def __init__(self, width: int = 48) -> None:
+    def __init__(self, width: int = 48, vocabulary: int = VOCABULARY) -> None:
         super().__init__()
-        self.embedding = nn.Embedding(VOCABULARY, width)
+        self.embedding = nn.Embedding(vocabulary, width)
         self.reader = nn.GRU(width, width, batch_first=True)
         self.writer = nn.GRU(width, width, batch_first=True)
-        self.output = nn.Linear(width, VOCABULARY)
+        self.output = nn.Linear(width, vocabulary)
 
     def encode(self, source_ids: Tensor, source_lengths: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         """Encode sources [B, S]."""
@@ -118,3 +122,30 @@ def random_model(family: str, scale: float = 1.0) -> RandomModel:
         max_target_length=longest,
     )
     return RandomModel(model, bounds)
+
+
+def written(
+    case: RandomModel,
+    folder: Path,
+    precisions: Sequence[str],
+    *,
+    graphs: Mapping[str, Graph] | None = None,
+    texts: int = 10,
+    calibrator: Callable[[Mapping[str, Graph]], Calibration] | None = None,
+) -> Written:
+    """Write and verify the precisions of a random model, with a number of random texts."""
+    bounds = case.bounds
+    search = GreedySearch(start=bounds.start, eos=(2,), max_length=bounds.max_target_length)
+    sources = random_sources(bounds.source_vocabulary, (0, 1, 2), 8)[:texts]
+    return write_variants(
+        case.model,
+        graphs or case.graphs(),
+        bounds,
+        folder,
+        precisions,
+        calibrator=calibrator,
+        listed=False,
+        unverified=False,
+        texts=SourceTexts(sources=sources, search=search, pad=bounds.pad, described="random tokens"),
+        progress=lambda _: None,
+    )

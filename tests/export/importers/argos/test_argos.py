@@ -6,6 +6,7 @@ import stat
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import ctranslate2
 import pytest
@@ -122,6 +123,13 @@ def link(name: str) -> zipfile.ZipInfo:
     return made
 
 
+def refusal(package: Path, out: Path) -> str:
+    with pytest.raises(CheckpointError) as raised:
+        import_package(package, out)
+    assert not out.exists()
+    return str(raised.value)
+
+
 @pytest.mark.parametrize(
     ("member", "content", "problem"),
     [
@@ -131,24 +139,16 @@ def link(name: str) -> zipfile.ZipInfo:
         (link("translate-en_de-1_9/model/vmap.txt"), b"/etc/passwd", "vmap.txt' is a link"),
         ("translate-en_de-1_9/model/bomb", bytes(100 * 2**20), "would unpack from "),
         ("other/metadata.json", b"{}", "the package has 2 files named metadata.json"),
+        ("translate-en_de-1_9/model/model.bin", b"x", "'translate-en_de-1_9/model/model.bin' is there 2 times"),
     ],
-    ids=["parent", "absolute", "backslash", "link", "bomb", "second metadata"],
+    ids=["parent", "absolute", "backslash", "link", "bomb", "second metadata", "second of one name"],
 )
+@pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_hostile_members_are_refused(
     member: zipfile.ZipInfo | str, content: bytes, problem: str, zipped: Callable[..., Path], tmp_path: Path
 ) -> None:
-    with pytest.raises(CheckpointError) as raised:
-        import_package(zipped((member, content)), tmp_path / "bundle")
-    assert problem in str(raised.value)
-    assert not (tmp_path / "bundle").exists()
+    assert problem in refusal(zipped((member, content)), tmp_path / "bundle")
     assert not (tmp_path / "evil").exists()
-
-
-def test_two_members_of_one_name_are_refused(zipped: Callable[..., Path], tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="Duplicate name"):
-        path = zipped(("translate-en_de-1_9/model/model.bin", b"x"))
-    with pytest.raises(CheckpointError, match=r"'translate-en_de-1_9/model/model\.bin' is there 2 times"):
-        import_package(path, tmp_path / "bundle")
 
 
 def test_a_member_that_says_too_small_a_size_is_cut(zipped: Callable[..., Path], tmp_path: Path) -> None:
@@ -157,16 +157,14 @@ def test_a_member_that_says_too_small_a_size_is_cut(zipped: Callable[..., Path],
     at = content.rindex(b"PK\x01\x02")  # the last entry of the directory is the last member's
     content[at + 24 : at + 28] = (1000).to_bytes(4, "little")
     path.write_bytes(content)
-    with pytest.raises(CheckpointError, match="is no zip of a package, or is damaged: Bad CRC-32"):
-        import_package(path, tmp_path / "bundle")
+    assert "is no zip of a package, or is damaged: Bad CRC-32" in refusal(path, tmp_path / "bundle")
 
 
 @pytest.mark.parametrize("length", [0, 10, 1000, -10])
 def test_a_truncated_package_is_refused(length: int, zipped: Callable[..., Path], tmp_path: Path) -> None:
     path = zipped()
     path.write_bytes(path.read_bytes()[:length])
-    with pytest.raises(CheckpointError, match="is no zip of a package, or is damaged"):
-        import_package(path, tmp_path / "bundle")
+    assert "is no zip of a package, or is damaged" in refusal(path, tmp_path / "bundle")
 
 
 @pytest.mark.parametrize(
@@ -175,23 +173,16 @@ def test_a_truncated_package_is_refused(length: int, zipped: Callable[..., Path]
         ({"type": "sbd"}, "the package is of type 'sbd': only 'translate' is supported"),
         ({"from_code": None}, "from_code of metadata.json must be a language code, it is None"),
         ({"target_prefix": 5}, "target_prefix of metadata.json must be a token, it is 5"),
+        (None, "neither sentencepiece.model nor bpe.model is there"),
     ],
 )
-def test_metadata_of_another_kind_is_refused(
-    change: dict[str, object], problem: str, folder: Path, tmp_path: Path
-) -> None:
+def test_other_metadata_is_refused(change: dict[str, Any] | None, problem: str, folder: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    (copy / "metadata.json").write_text(json.dumps(METADATA | change))
-    with pytest.raises(CheckpointError) as raised:
-        import_package(copy, tmp_path / "bundle")
-    assert problem in str(raised.value)
-
-
-def test_a_package_without_a_tokenizer_is_refused(folder: Path, tmp_path: Path) -> None:
-    copy = Path(shutil.copytree(folder, tmp_path / "copy"))
-    (copy / "sentencepiece.model").unlink()
-    with pytest.raises(CheckpointError, match=r"neither sentencepiece.model nor bpe.model is there"):
-        import_package(copy, tmp_path / "bundle")
+    if change is None:
+        (copy / "sentencepiece.model").unlink()
+    else:
+        (copy / "metadata.json").write_text(json.dumps(METADATA | change))
+    assert problem in refusal(copy, tmp_path / "bundle")
 
 
 def test_a_package_with_codes_of_moses_words(tmp_path: Path) -> None:
@@ -205,8 +196,7 @@ def test_a_package_with_codes_of_moses_words(tmp_path: Path) -> None:
     with Translator(tmp_path / "bundle", precision="fp32", threads=1) as translator:
         assert translator.tokenizer.source_tokens(translator.tokenizer.encode("dog cat.")) == ["dog", "cat", "."]
         [translation] = translator.translate(["dog cat."], beam_size=1, max_length=8)
-        [expected] = peer.translate_batch(
-            [["dog", "cat", "."]], beam_size=1, max_decoding_length=8, return_end_token=True
-        )
+        given = [["dog", "cat", "."]]
+        [expected] = peer.translate_batch(given, beam_size=1, max_decoding_length=8, return_end_token=True)
         [hypothesis] = translation.hypotheses
         assert translator.tokenizer.tokens(hypothesis.token_ids) == expected.hypotheses[0]

@@ -14,6 +14,7 @@ from jumok_export.models.transformer import Transformer
 from jumok_export.training.vocabulary import UNKNOWN, Vocabulary
 from jumok_serve import Translator
 from tests.support.checkpoints.ctranslate2_folders import save, spec_of
+from tests.support.data import Sentences
 
 BEAMS = 4
 
@@ -59,7 +60,7 @@ def pair(tiny_model: Transformer, vocabulary: Vocabulary, tmp_path_factory: pyte
 @pytest.mark.parametrize("penalty", [0.0, 0.1, 0.5, 3.0])
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0])
 def test_coverage_penalty_orders_hypotheses_as_ctranslate2(
-    pair: Pair, sentences: tuple[list[str], list[str]], penalty: float, length_penalty: float
+    pair: Pair, sentences: Sentences, penalty: float, length_penalty: float
 ) -> None:
     texts = sentences[0][:20]
     expected = pair.expected(texts, coverage_penalty=penalty, length_penalty=length_penalty)
@@ -77,15 +78,7 @@ def test_coverage_penalty_orders_hypotheses_as_ctranslate2(
         assert [one.score for one in translation.hypotheses] == pytest.approx(theirs.scores, abs=1e-3)
 
 
-def test_coverage_penalty_changes_the_order(pair: Pair, sentences: tuple[list[str], list[str]]) -> None:
-    def best(**options: Any) -> list[str]:
-        return [each.text for each in pair.ours.translate(sentences[0][:20], beam_size=BEAMS, **options)]
-
-    assert best(coverage_penalty=3.0) != best()
-    assert best(coverage_penalty=0.0) == best()
-
-
-def test_unknown_tokens_are_replaced_as_by_ctranslate2(pair: Pair, sentences: tuple[list[str], list[str]]) -> None:
+def test_unknown_tokens_are_replaced_as_by_ctranslate2(pair: Pair, sentences: Sentences) -> None:
     texts = sentences[0][:30]
     found = pair.ours.translate(
         texts, beam_size=BEAMS, num_hypotheses=BEAMS, max_length=30, early_stopping=True, replace_unknowns=True
@@ -106,7 +99,7 @@ def test_unknown_tokens_are_replaced_as_by_ctranslate2(pair: Pair, sentences: tu
     assert unknown > 10
 
 
-def test_a_text_has_its_words_wherever_it_is(pair: Pair, sentences: tuple[list[str], list[str]]) -> None:
+def test_a_text_has_its_words_wherever_it_is(pair: Pair, sentences: Sentences) -> None:
     texts = sentences[0][:12]
     options: Any = {"beam_size": BEAMS, "replace_unknowns": True, "coverage_penalty": 0.5}
     together = pair.ours.translate(texts, **options)

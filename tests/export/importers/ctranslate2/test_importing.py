@@ -25,6 +25,7 @@ from tests.parity.run import quiet, translate
 from tests.parity.texts import parallel_sentences
 from tests.support.checkpoints.ctranslate2_folders import random_spec, save, spec_of
 
+FolderOf = Callable[[str | None], Path]
 TEXTS = ["The cat sleeps.", "A bird sings in the tree.", "My sister drinks cold water.", "The dog reads a bird."]
 
 
@@ -63,9 +64,7 @@ def test_hypotheses_of_a_converted_marian_are_equal(marian: tuple[Checkpoint, Pe
 
 
 @pytest.fixture(scope="module")
-def folder_of(
-    tiny_model: Transformer, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str | None], Path]:
+def folder_of(tiny_model: Transformer, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
     """Make a folder of the tiny model, quantized or not."""
     home = tmp_path_factory.mktemp("ct2")
     (home / "pieces").write_bytes(vocabulary.model)
@@ -89,7 +88,7 @@ def import_fp32(folder: Path, out: Path, *also: str) -> Bundle:
 
 
 @pytest.fixture
-def translator(folder_of: Callable[[str | None], Path], tmp_path: Path) -> Iterator[Translator]:
+def translator(folder_of: FolderOf, tmp_path: Path) -> Iterator[Translator]:
     import_fp32(folder_of(None), tmp_path / "bundle")
     with Translator(tmp_path / "bundle", precision="fp32", threads=1) as opened:
         yield opened
@@ -121,18 +120,14 @@ def assert_equal(translator: Translator, folder: Path, beam_size: int) -> None:
         assert [one.score for one in translation.hypotheses] == pytest.approx(scores, abs=1e-4)
 
 
-def test_hypotheses_and_texts_of_a_folder_are_equal(
-    translator: Translator, folder_of: Callable[[str | None], Path], tiny_bundle: Path
-) -> None:
+def test_hypotheses_and_texts_are_equal(translator: Translator, folder_of: FolderOf, tiny_bundle: Path) -> None:
     for beam_size in (1, 2, 4):
         assert_equal(translator, folder_of(None), beam_size)
     with Translator(tiny_bundle, precision="fp32", threads=1) as trained:
         assert [one.text for one in ours(translator, 1)] == [one.text for one in ours(trained, 1)]
 
 
-def test_an_int8_folder_translates_as_its_dequantized_weights(
-    folder_of: Callable[[str | None], Path], tmp_path: Path
-) -> None:
+def test_an_int8_folder_translates_alike(folder_of: FolderOf, tmp_path: Path) -> None:
     folder = folder_of("int8")
     assert import_fp32(folder, tmp_path / "bundle", "int8").manifest.stored_precision == "int8"
     with Translator(tmp_path / "bundle", precision="fp32", threads=1) as translator:
@@ -149,7 +144,7 @@ def test_gated_layers_with_rms_norms_are_exported(vocabulary: Vocabulary, tmp_pa
         assert_equal(translator, folder, 1)
 
 
-def test_defaults_are_those_of_ctranslate2(translator: Translator, folder_of: Callable[[str | None], Path]) -> None:
+def test_defaults_are_those_of_ctranslate2(translator: Translator, folder_of: FolderOf) -> None:
     generation = translator.manifest.generation
     assert (generation.beam_size, generation.length_penalty, generation.early_stopping) == (2, 1.0, True)
     assert (generation.min_length, generation.max_length) == (1, 64)
@@ -160,7 +155,7 @@ def test_defaults_are_those_of_ctranslate2(translator: Translator, folder_of: Ca
 
 
 @pytest.fixture
-def copy(folder_of: Callable[[str | None], Path], tmp_path: Path) -> Path:
+def copy(folder_of: FolderOf, tmp_path: Path) -> Path:
     """A copy of the folder, to be changed."""
     return Path(shutil.copytree(folder_of(None), tmp_path / "copy"))
 
@@ -177,42 +172,53 @@ def change(folder: Path, **settings: object) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | settings))
 
 
-def test_a_folder_without_pieces_is_refused(copy: Path) -> None:
-    (copy / "sentencepiece.model").unlink()
-    assert "has no SentencePiece model: copy the model's into it, as sentencepiece.model, or as source.spm and" in (
-        refusal(copy)
-    )
+def without_pieces(folder: Path) -> None:
+    (folder / "sentencepiece.model").unlink()
+
+
+def with_unknown_pieces(folder: Path) -> None:
+    without_pieces(folder)
     for name in ("a.model", "b.model"):
-        (copy / name).touch()
-    assert "the roles of a.model, b.model are unknown" in refusal(copy)
+        (folder / name).touch()
 
 
-def test_a_folder_without_vocabulary_is_refused(copy: Path) -> None:
-    (copy / "shared_vocabulary.json").unlink()
-    assert "its vocabulary is missing" in refusal(copy)
-    (copy / "shared_vocabulary.json").write_text('{"a": 1}')
-    assert "shared_vocabulary.json is no list of tokens" in refusal(copy)
-
-
-def test_a_vocabulary_of_another_model_is_refused(copy: Path) -> None:
-    path = copy / "shared_vocabulary.json"
+def with_more_tokens(folder: Path) -> None:
+    path = folder / "shared_vocabulary.json"
     path.write_text(json.dumps([*json.loads(path.read_text()), *(f"more{number}" for number in range(9))]))
-    assert "but the model's ids end at" in refusal(copy)
 
 
-def test_impossible_settings_are_refused(copy: Path) -> None:
-    change(copy, eos_token=5, layer_norm_epsilon="small", quantization_type=1)
+@pytest.mark.parametrize(
+    ("edit", "problems"),
+    [
+        (without_pieces, ["has no SentencePiece model: copy the model's into it, as sentencepiece.model, or as"]),
+        (with_unknown_pieces, ["the roles of a.model, b.model are unknown"]),
+        (lambda folder: (folder / "shared_vocabulary.json").unlink(), ["its vocabulary is missing"]),
+        (
+            lambda folder: (folder / "shared_vocabulary.json").write_text('{"a": 1}'),
+            ["shared_vocabulary.json is no list of tokens"],
+        ),
+        (with_more_tokens, ["but the model's ids end at"]),
+        (
+            lambda folder: change(folder, eos_token=5, layer_norm_epsilon="small", quantization_type=1),
+            [
+                "eos_token of config.json must be a token, it is 5",
+                "layer_norm_epsilon of config.json must be a number below 1, it is 'small'",
+                "quantization_type of config.json is set",
+            ],
+        ),
+        (
+            lambda folder: change(folder, decoder_start_token=None),
+            ["leaves the decoder's start token to the caller, and no languages name one"],
+        ),
+        (lambda folder: change(folder, decoder_start_token="<begin>"), ["the target vocabulary has no '<begin>'"]),
+    ],
+    ids=range(8),
+)
+def test_changed_folders_are_refused(edit: Callable[[Path], object], problems: list[str], copy: Path) -> None:
+    edit(copy)
     said = refusal(copy)
-    assert "eos_token of config.json must be a token, it is 5" in said
-    assert "layer_norm_epsilon of config.json must be a number below 1, it is 'small'" in said
-    assert "quantization_type of config.json is set" in said
-
-
-def test_a_start_without_a_token_is_refused(copy: Path) -> None:
-    change(copy, decoder_start_token=None)
-    assert "leaves the decoder's start token to the caller, and no languages name one" in refusal(copy)
-    change(copy, decoder_start_token="<begin>")
-    assert "the target vocabulary has no '<begin>'" in refusal(copy)
+    for problem in problems:
+        assert problem in said
 
 
 def test_unnamed_languages_are_asked_for(copy: Path) -> None:

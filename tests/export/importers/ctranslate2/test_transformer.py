@@ -62,8 +62,8 @@ def build(folder: Path, **numbers: Any) -> ImportedModel:
     return build_model(ModelFile(folder / "model.bin"), epsilon=numbers.pop("epsilon", None), start=2, **numbers)
 
 
-def assert_equal(folder: Path) -> None:
-    for ours, theirs in zip(own_scores_of(build(folder)), scores_of(folder), strict=True):
+def assert_equal(folder: Path, source: Sequence[str] = SOURCE, target: Sequence[str] = TARGET, **numbers: Any) -> None:
+    for ours, theirs in zip(own_scores_of(build(folder, **numbers), source, target), scores_of(folder), strict=True):
         assert ours == pytest.approx(theirs, abs=2e-5)
 
 
@@ -85,35 +85,24 @@ def test_relative_positions_of_t5(scaled: bool, gated: bool, tmp_path: Path) -> 
     numbers = {"encoder.scale_embeddings": 1.0, "decoder.scale_embeddings": 1.0}
     if scaled:
         numbers["decoder.scale_outputs"] = WIDTH**-0.5
-    spec = random_spec(
-        (SHARED, SHARED),
-        rms_norm=True,
-        relative_attention_bias=True,
-        ffn_glu=gated,
-        biased=False,
-        numbers=numbers,
-    )
+    options: dict[str, Any] = {"rms_norm": True, "relative_attention_bias": True, "ffn_glu": gated, "biased": False}
+    spec = random_spec((SHARED, SHARED), numbers=numbers, **options)
     for layer in (*spec.encoder.layer, *spec.decoder.layer):
         layer.self_attention.queries_scale = np.float32(1)
         if hasattr(layer, "attention"):
             layer.attention.queries_scale = np.float32(1)
-    folder = save(spec, tmp_path / "model")
-    for ours, theirs in zip(own_scores_of(build(folder), SHARED, SHARED), scores_of(folder), strict=True):
-        assert ours == pytest.approx(theirs, abs=2e-5)
+    assert_equal(save(spec, tmp_path / "model"), SHARED, SHARED)
 
 
-def test_a_start_from_zero(tmp_path: Path) -> None:
+def test_a_start_from_zero_and_an_epsilon_of_norms(tmp_path: Path) -> None:
     spec = random_spec((SOURCE, TARGET))
     spec.decoder.start_from_zero_embedding = True
     assert_equal(save(spec, tmp_path / "model"))
-
-
-def test_an_epsilon_of_norms(tmp_path: Path) -> None:
+    with pytest.raises(CheckpointError, match="start token has the id 11, but the model's ids end at 10"):
+        build_model(ModelFile(tmp_path / "model" / "model.bin"), epsilon=None, start=len(TARGET))
     spec = random_spec((SOURCE, TARGET))
     spec.config.layer_norm_epsilon = 0.25
-    folder = save(spec, tmp_path / "model")
-    for ours, theirs in zip(own_scores_of(build(folder, epsilon=0.25)), scores_of(folder), strict=True):
-        assert ours == pytest.approx(theirs, abs=2e-5)
+    assert_equal(save(spec, tmp_path / "another"), epsilon=0.25)
 
 
 def test_shared_weights_stay_shared(tmp_path: Path) -> None:
@@ -140,30 +129,15 @@ def test_sinusoidal_positions_have_the_wanted_number(tmp_path: Path) -> None:
         ({"num_source_embeddings": 2}, "several features of each source token: not supported"),
     ],
 )
-def test_options_without_a_counterpart_are_refused_by_name(
-    options: dict[str, Any], problem: str, tmp_path: Path
-) -> None:
+def test_options_without_a_counterpart_are_refused(options: dict[str, Any], problem: str, tmp_path: Path) -> None:
+    """Several at once."""
     spec = random_spec((SOURCE, TARGET), **options)
     if options.get("num_source_embeddings"):
         spec.register_source_vocabulary(SOURCE)
-    folder = save(spec, tmp_path / "model")
-    with pytest.raises(CheckpointError) as raised:
-        build(folder)
-    assert problem in str(raised.value)
-
-
-def test_a_start_beyond_the_vocabulary_is_refused(tmp_path: Path) -> None:
-    spec = random_spec((SOURCE, TARGET))
-    spec.decoder.start_from_zero_embedding = True
-    folder = save(spec, tmp_path / "model")
-    with pytest.raises(CheckpointError, match="start token has the id 11, but the model's ids end at 10"):
-        build_model(ModelFile(folder / "model.bin"), epsilon=None, start=len(TARGET))
-
-
-def test_several_problems_are_reported_at_once(tmp_path: Path) -> None:
-    spec = random_spec((SOURCE, TARGET), with_relative_position=True)
-    spec.decoder.final_logit_softcapping = np.float32(30)
+    if options.get("with_relative_position"):
+        spec.decoder.final_logit_softcapping = np.float32(30)
     with pytest.raises(CheckpointError) as raised:
         build(save(spec, tmp_path / "model"))
-    assert "relative position representations" in str(raised.value)
-    assert "bounded logits: not supported (decoder/final_logit_softcapping)" in str(raised.value)
+    assert problem in str(raised.value)
+    bounded = "bounded logits: not supported (decoder/final_logit_softcapping)" in str(raised.value)
+    assert bounded == ("with_relative_position" in options)

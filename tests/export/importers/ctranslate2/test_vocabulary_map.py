@@ -46,9 +46,7 @@ def test_lists_are_those_of_the_lines(vocabulary: Vocabulary, tmp_path: Path) ->
         assert lists_of(found.path, tokenizer, sources) == {9, 12} | listed
 
 
-def test_translations_with_a_map_are_those_of_ctranslate2(
-    tiny_model: Transformer, vocabulary: Vocabulary, tmp_path: Path
-) -> None:
+def test_translations_are_those_of_ctranslate2(tiny_model: Transformer, vocabulary: Vocabulary, tmp_path: Path) -> None:
     (tmp_path / "pieces").write_bytes(vocabulary.model)
     folder, words = tmp_path / "ct2", tokens(tmp_path / "pieces")
     save(spec_of(tiny_model, words), folder, tmp_path / "pieces", None)

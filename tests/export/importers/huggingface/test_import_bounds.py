@@ -1,8 +1,9 @@
 """Checkpoints with huge numbers, deep nesting, pipes or weights that are not there are refused at once."""
 
-import json
+import io
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from jumok_export.importers.huggingface.folder import open_checkpoint
 from jumok_export.importers.huggingface.generation import read_generation
 from jumok_export.importers.huggingface.weight_files import read_weights
 from jumok_export.training.configuration_file import ConfigurationError, load_configuration
-from tests.support.checkpoints.random_checkpoints import random_checkpoint
+from tests.support.checkpoints.random_checkpoints import config_of, random_checkpoint
 
 HUGE = 10**400
 
@@ -50,7 +51,7 @@ SIZES = {
 def test_huge_sizes_are_problems(kind: str, size: float, models: dict[str, Any]) -> None:
     """Neither memory nor time grows with the number."""
     model = models[kind]
-    given = json.loads(model.config.to_json_string()) | {"architectures": [type(model).__name__]}
+    given = config_of(model)
     for field in SIZES[kind]:
         if field == "decoder_vocab_size":
             given["share_encoder_decoder_embeddings"] = False
@@ -61,7 +62,7 @@ def test_huge_sizes_are_problems(kind: str, size: float, models: dict[str, Any])
 
 def test_a_table_of_positions_beyond_memory_is_refused(models: dict[str, Any]) -> None:
     model = models["marian"]
-    given = json.loads(model.config.to_json_string()) | {"architectures": [type(model).__name__]}
+    given = config_of(model)
     with pytest.raises(CheckpointError, match="must make a table of at most"):
         build_model({**given, "max_position_embeddings": 2**20, "d_model": 2**20}, model.state_dict())
 
@@ -83,54 +84,63 @@ def test_nested_and_long_json_is_a_problem(name: str, content: str, folder: Path
     assert f"{name} is not JSON" in problems(folder)
 
 
-@pytest.mark.parametrize("name", ["config.json", "generation_config.json", "model.safetensors", "tokenizer.json"])
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"],
+)
 def test_a_pipe_is_refused_without_waiting(name: str, folder: Path) -> None:
+    if "index" in name:
+        (folder / "model.safetensors").rename(folder / "part-1.safetensors")
     (folder / name).unlink(missing_ok=True)
     os.mkfifo(folder / name)
     assert f"{name} is" in problems(folder) or "weights are missing" in problems(folder)
 
 
-def test_an_index_that_is_a_pipe_is_refused(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "part-1.safetensors")
-    os.mkfifo(folder / "model.safetensors.index.json")
-    assert "model.safetensors.index.json" in problems(folder) or "weights are missing" in problems(folder)
-
-
-@pytest.mark.parametrize("zipped", [True, False])
-def test_strides_of_zero_declare_no_numbers(tmp_path: Path, zipped: bool) -> None:
+def wide(file: Path, zipped: bool) -> None:
     """A few bytes would become 96 GB when they are copied."""
-    wide = torch.zeros(1).expand(2**30, 24)
-    torch.save({"weight": wide}, tmp_path / "pytorch_model.bin", _use_new_zipfile_serialization=zipped)
-    with pytest.raises(
-        CheckpointError, match=f"has a tensor 'weight' of {24 * 2**30} numbers, which are not in the file"
-    ):
-        read_weights([tmp_path / "pytorch_model.bin"])
+    torch.save({"weight": torch.zeros(1).expand(2**30, 24)}, file, _use_new_zipfile_serialization=zipped)
 
 
-def test_sparse_tensors_are_refused(tmp_path: Path) -> None:
-    torch.save({"weight": torch.eye(3).to_sparse()}, tmp_path / "pytorch_model.bin")
-    with pytest.raises(CheckpointError, match="'weight' that is not a plain array of numbers"):
-        read_weights([tmp_path / "pytorch_model.bin"])
-
-
-def test_compressed_archives_are_refused(tmp_path: Path) -> None:
+def compressed(file: Path) -> None:
     """Zeros shrink by a factor of a thousand."""
-    torch.save({"weight": torch.zeros(10**6)}, tmp_path / "plain.bin")
+    torch.save({"weight": torch.zeros(10**6)}, file)
     with (
-        zipfile.ZipFile(tmp_path / "plain.bin") as plain,
-        zipfile.ZipFile(tmp_path / "pytorch_model.bin", "w", zipfile.ZIP_DEFLATED) as small,
+        zipfile.ZipFile(io.BytesIO(file.read_bytes())) as plain,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as small,
     ):
         for member in plain.namelist():
             small.writestr(member, plain.read(member))
-    with pytest.raises(CheckpointError, match="is compressed"):
-        read_weights([tmp_path / "pytorch_model.bin"])
 
 
-@pytest.mark.parametrize("header", [b"[" * 50_000, b'{"a":' * 50_000, b"{}", b"\xff" * 9])
-def test_other_headers_of_safetensors_are_refused(header: bytes, tmp_path: Path) -> None:
-    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"rest")
-    with pytest.raises(CheckpointError, match="is damaged"):
-        read_weights([tmp_path / "model.safetensors"])
+def headed(header: bytes) -> Callable[[Path], object]:
+    return lambda file: file.write_bytes(len(header).to_bytes(8, "little") + header + b"rest")
+
+
+NOT_THERE = f"has a tensor 'weight' of {24 * 2**30} numbers, which are not in the file"
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "problem"),
+    [
+        ("pytorch_model.bin", lambda file: wide(file, zipped=True), NOT_THERE),
+        ("pytorch_model.bin", lambda file: wide(file, zipped=False), NOT_THERE),
+        (
+            "pytorch_model.bin",
+            lambda file: torch.save({"weight": torch.eye(3).to_sparse()}, file),
+            "'weight' that is not a plain array of numbers",
+        ),
+        ("pytorch_model.bin", compressed, "is compressed"),
+        ("model.safetensors", headed(b"[" * 50_000), "is damaged"),
+        ("model.safetensors", headed(b'{"a":' * 50_000), "is damaged"),
+        ("model.safetensors", headed(b"{}"), "is damaged"),
+        ("model.safetensors", headed(b"\xff" * 9), "is damaged"),
+    ],
+    ids=["strides of 0", "strides of 0, old", "sparse", "compressed", "lists", "objects", "no tensor", "no text"],
+)
+def test_absent_weights_are_refused(name: str, write: Callable[[Path], object], problem: str, tmp_path: Path) -> None:
+    write(tmp_path / name)
+    with pytest.raises(CheckpointError, match=problem):
+        read_weights([tmp_path / name])
 
 
 @pytest.mark.parametrize("content", ["a = " + "[" * 100_000, "a = " + "9" * 10_000])

@@ -136,9 +136,8 @@ def test_truncated_weights(model: Any, folder: Path, name: str, share: float) ->
 def test_pointers_of_git_lfs_are_named(folder: Path, name: str) -> None:
     lines = ["version https://git-lfs.github.com/spec/v1", f"oid sha256:{'0a' * 32}", "size 298769208", ""]
     (folder / name).write_text("\n".join(lines))
-    assert problems(folder) == (
-        f"{name} is a Git LFS pointer, and its content is missing: run `git lfs pull` in the checkpoint's folder",
-    )
+    (problem,) = problems(folder)
+    assert problem.startswith(f"{name} is a Git LFS pointer, and its content is missing: run `git lfs pull` in the")
 
 
 def test_damaged_weights(model: Any, folder: Path) -> None:
@@ -197,6 +196,10 @@ def test_a_link_that_leads_elsewhere(folder: Path, file: str) -> None:
     (folder / file).symlink_to(folder.parent / "elsewhere")
     said = problems(folder)
     assert any(problem.startswith(f"{file} is a link that leaves the checkpoint's folder") for problem in said)
+    (folder / "within").write_text("{}")
+    (folder / file).unlink()
+    (folder / file).symlink_to("within")
+    assert not any("is a link" in problem for problem in problems(folder))
 
 
 def test_a_snapshot_in_the_cache_is_links_to_its_models_blobs(folder: Path, tmp_path: Path) -> None:
@@ -221,29 +224,23 @@ def test_an_error_keeps_its_problems_when_it_is_sent_to_another_process() -> Non
     assert str(sent) == str(CheckpointError(["first", "second"]))
 
 
-def test_a_link_within_the_folder(folder: Path) -> None:
-    (folder / "model.safetensors").rename(folder / "weights")
-    (folder / "model.safetensors").symlink_to("weights")
-    assert problems(folder) == ()
-
-
-def test_broken_indices(model: Any, folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("{", "{index} is not JSON"),
+        ("[]", "{index} must hold an object, it holds a list"),
+        ('{"weight_map": {}}', "{index} has no weight_map from tensors to files"),
+        ('{"weight_map": {"a": "b.safetensors"}}', "b.safetensors is missing, and {index} names it"),
+        ('{"weight_map": {"a": "1.safetensors", "b": "2.safetensors"}}', "a is in 1.safetensors and in 2.safetensors"),
+        ('{"weight_map": {"a": "1.safetensors", "b": "1.safetensors"}}', "b is missing, and {index} names it"),
+    ],
+)
+def test_broken_indices(content: str, said: str, folder: Path) -> None:
     (folder / "model.safetensors").unlink()
-    index = folder / "model.safetensors.index.json"
-    for content, said in (
-        ("{", f"{index.name} is not JSON"),
-        ("[]", f"{index.name} must hold an object, it holds a list"),
-        ('{"weight_map": {}}', f"{index.name} has no weight_map from tensors to files"),
-        ('{"weight_map": {"a": "b.safetensors"}}', f"b.safetensors is missing, and {index.name} names it"),
-    ):
-        index.write_text(content)
-        assert problems(folder)[0].startswith(said)
-    save_file({"a": torch.ones(1)}, folder / "one.safetensors")
-    save_file({"a": torch.ones(1)}, folder / "two.safetensors")
-    index.write_text('{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}')
-    assert problems(folder) == ("a is in one.safetensors and in two.safetensors",)
-    index.write_text('{"weight_map": {"a": "one.safetensors", "b": "one.safetensors"}}')
-    assert problems(folder) == (f"b is missing, and {index.name} names it",)
+    for number in (1, 2):
+        save_file({"a": torch.ones(1)}, folder / f"{number}.safetensors")
+    (folder / "model.safetensors.index.json").write_text(content)
+    assert problems(folder)[0].startswith(said.format(index="model.safetensors.index.json"))
 
 
 def test_settings_that_cannot_be_read(folder: Path) -> None:
@@ -264,22 +261,20 @@ def refusal(folder: Path, tmp_path: Path) -> tuple[str, ...]:
     return raised.value.problems
 
 
+def change(file: Path, **settings: object) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"architectures": ["LlamaForCausalLM"], "model_type": "llama"}, "architecture LlamaForCausalLM is not"),
         ({"architectures": ["BertModel"], "model_type": "bert"}, "architecture BertModel is not supported"),
-        ({"architectures": ["LEDForConditionalGeneration"], "model_type": "led"}, "architecture LEDFor"),
-        ({"quantization_config": {"quant_method": "gptq", "bits": 4}}, "its weights are quantized by 'gptq'"),
-        ({"quantization_config": {"quant_method": "awq"}}, "its weights are quantized by 'awq'"),
+        ({"quantization_config": {"quant_method": "awq", "bits": 4}}, "its weights are quantized by 'awq'"),
     ],
 )
-def test_unsupported_models_are_refused_by_name(
-    config: dict[str, object], said: str, folder: Path, tmp_path: Path
-) -> None:
+def test_unsupported_models_are_refused(config: dict[str, object], said: str, folder: Path, tmp_path: Path) -> None:
     """No other problem is reported, such as an unknown tokenizer."""
-    stated = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(stated | config))
+    change(folder / "config.json", **config)
     [problem] = refusal(folder, tmp_path)
     assert problem.startswith(said)
 
@@ -290,9 +285,7 @@ def test_all_problems_are_reported_at_once(folder: Path, tmp_path: Path) -> None
     tensors["model.shared.weight"] = torch.ones(3, 3)
     del tensors["model.encoder.layers.0.fc1.bias"]
     save_file({name: tensor.clone() for name, tensor in tensors.items()}, folder / "model.safetensors")
-    settings = json.loads((folder / "generation_config.json").read_text())
-    settings |= {"num_beam_groups": 2, "penalty_alpha": 0.6}
-    (folder / "generation_config.json").write_text(json.dumps(settings))
+    change(folder / "generation_config.json", num_beam_groups=2, penalty_alpha=0.6)
     said = "\n".join(refusal(folder, tmp_path))
     for problem in (
         "model.shared.weight has shape (3, 3), expected (37, 24)",

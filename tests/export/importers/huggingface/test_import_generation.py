@@ -37,19 +37,10 @@ def prepared(folder: Path, settings: dict[str, Any], *, legacy: bool = False) ->
     """Effective settings of transformers' `generate`, with token ids and lengths."""
     name = "config.json" if legacy else "generation_config.json"
     (folder / name).write_text(json.dumps(settings))
-    model: Any = transformers.BartForConditionalGeneration(
-        transformers.BartConfig(
-            vocab_size=VOCABULARY,
-            d_model=4,
-            encoder_layers=1,
-            decoder_layers=1,
-            encoder_attention_heads=1,
-            decoder_attention_heads=1,
-            encoder_ffn_dim=4,
-            decoder_ffn_dim=4,
-            max_position_embeddings=LIMIT,
-        )
-    )
+    names = ("layers", "attention_heads", "ffn_dim")
+    sides: dict[str, Any] = {f"{side}_{name}": 1 for side in ("encoder", "decoder") for name in names}
+    config = transformers.BartConfig(vocab_size=VOCABULARY, d_model=4, max_position_embeddings=LIMIT, **sides)
+    model: Any = transformers.BartForConditionalGeneration(config)
     with warnings.catch_warnings(action="ignore"):
         model.generation_config = GenerationConfig.from_pretrained(
             folder, config_file_name=name, _from_model_config=legacy
@@ -115,36 +106,40 @@ def test_barts_former_name_of_the_forced_first_token(tmp_path: Path) -> None:
     assert read(settings).generation.forced_first_token is None
 
 
-def test_without_a_maximum_the_limit_is_the_models() -> None:
-    imported = read(IDS)
-    assert imported.generation.max_length == LIMIT
-    assert imported.notes == (
-        f"max_length is not given: {LIMIT} tokens, the model's limit, where generate stops after 20",
-    )
-
-
-def test_lengths_beyond_the_model_are_lowered() -> None:
-    imported = read({**IDS, "max_length": 100, "min_length": 60})
-    assert (imported.generation.max_length, imported.generation.min_length) == (LIMIT, LIMIT)
-    assert imported.notes == (
-        f"max_length 100 is more than the model has positions for: lowered to {LIMIT} new tokens",
-    )
+@pytest.mark.parametrize(
+    ("settings", "legacy", "notes"),
+    [
+        ({}, False, (f"max_length is not given: {LIMIT} tokens, the model's limit, where generate stops after 20",)),
+        (
+            {"max_length": 100, "min_length": 60},
+            False,
+            (f"max_length 100 is more than the model has positions for: lowered to {LIMIT} new tokens",),
+        ),
+        (
+            {"max_length": 9, "min_p": 0.1, "alignment_heads": [[1, 1]]},
+            False,
+            (
+                "min_p 0.1 is left out: nothing is sampled by default",
+                "generation_config.json has unknown fields, which are ignored: alignment_heads",
+            ),
+        ),
+        (
+            {"max_length": 9, "d_model": 4},
+            True,
+            ("there is no generation_config.json: decoding defaults are those in config.json",),
+        ),
+    ],
+)
+def test_notes_name_changed_and_ignored_settings(settings: dict[str, Any], legacy: bool, notes: tuple[str]) -> None:
+    imported = read(IDS | settings, legacy=legacy)
+    assert imported.notes == notes
+    least, most = settings.get("min_length", 1) - 1, settings.get("max_length", 100) - 1
+    assert (imported.generation.min_length, imported.generation.max_length) == (min(LIMIT, least), min(LIMIT, most))
 
 
 def test_a_start_token_that_depends_on_the_language() -> None:
     assert read({"eos_token_id": 2}, start=9).special_tokens.start == 9
     assert read(IDS, start=9).special_tokens.start == 3
-
-
-def test_notes_name_ignored_settings() -> None:
-    notes = read({**IDS, "max_length": 9, "min_p": 0.1, "alignment_heads": [[1, 1]]}, legacy=False).notes
-    assert notes == (
-        "min_p 0.1 is left out: nothing is sampled by default",
-        "generation_config.json has unknown fields, which are ignored: alignment_heads",
-    )
-    assert read({**IDS, "max_length": 9, "d_model": 4}, legacy=True).notes == (
-        "there is no generation_config.json: decoding defaults are those in config.json",
-    )
 
 
 def test_tokens_that_cannot_be_written_need_no_suppression() -> None:
@@ -221,10 +216,7 @@ def test_unsupported_sampling_is_refused_if_tokens_are_sampled() -> None:
         ({"decoder_start_token_id": [1, 2]}, "decoder_start_token_id must be one token, got [1, 2]"),
         ({"decoder_start_token_id": None}, "neither decoder_start_token_id nor bos_token_id is given"),
         ({"suppress_tokens": [2, 9]}, "every token of eos_token_id (2) is in suppress_tokens too"),
-        (
-            {"suppress_tokens": [9], "forced_bos_token_id": 9},
-            "every token of forced_bos_token_id (9) is in suppress_tokens too",
-        ),
+        ({"suppress_tokens": [9], "forced_bos_token_id": 9}, "every token of forced_bos_token_id (9) is in suppress"),
         ({"cache_implementation": "quantized"}, "cache_implementation 'quantized' is not supported: leave it out"),
     ],
 )
@@ -247,9 +239,7 @@ def test_invalid_sampling_options_do_not_matter_without_sampling() -> None:
         ({}, False, LIMIT, 1),
     ],
 )
-def test_maximum_beyond_the_limit_is_kept_without_bound(
-    settings: dict[str, Any], bounded: bool, kept: int, notes: int
-) -> None:
+def test_a_maximum_is_kept_without_bound(settings: dict[str, Any], bounded: bool, kept: int, notes: int) -> None:
     imported = read_generation(
         IDS | settings, legacy=False, vocabulary=VOCABULARY, pad=1, max_target_length=LIMIT, bounded=bounded, start=None
     )

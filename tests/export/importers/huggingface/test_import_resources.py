@@ -51,9 +51,7 @@ def save_checkpoint(model: Any, folder: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "parameters"), [("float16", 2**42), ("float32", 2**41)])
-def test_a_model_that_does_not_fit_into_memory_is_refused_before_it_is_read(
-    dtype: str, parameters: int, tmp_path: Path
-) -> None:
+def test_a_model_larger_than_memory_is_refused_before_it_is_read(dtype: str, parameters: int, tmp_path: Path) -> None:
     folder, out = tmp_path / "huge", tmp_path / "out"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"dtype": dtype}))
@@ -99,16 +97,18 @@ def test_a_checkpoint_in_fp16_gives_the_bundle_of_the_same_weights_in_fp32(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("parameters", "measured_gib"),
-    [(61_000_000, 1.04), (238_000_000, 1.86), (615_000_000, 4.90), (1_371_000_000, 6.97), (3_345_000_000, 12.81)],
+    ("millions", "gib", "seconds"),
+    [(61, 1.04, 22), (238, 1.86, 43), (615, 4.90, 116), (1371, 6.97, None), (3345, 12.81, None)],
 )
-def test_the_estimate_in_int8_is_a_tenth_more_than_published_models_took(parameters: int, measured_gib: float) -> None:
+def test_estimates_in_int8_are_about_what_published_models_took(millions: int, gib: float, seconds: int | None) -> None:
     """OPUS-MT, tc-big and NLLB with 600 million, 1.3 and 3.3 billion, as `make import-memory` measured them."""
-    assert estimate_memory(parameters, ["int8"]) / 2**30 == pytest.approx(1.1 * measured_gib, rel=0.001)
+    parameters = millions * 10**6
+    assert estimate_memory(parameters, ["int8"]) / 2**30 == pytest.approx(1.1 * gib, rel=0.001)
+    assert seconds is None or estimate_seconds(parameters, ["int8"]) == pytest.approx(seconds, rel=1 / 5)
 
 
 @pytest.mark.parametrize(("lacking", "fits"), [(0, True), (0.5, True), (2, False)])
-def test_memory_that_an_export_has_already_is_not_needed_again(
+def test_memory_of_this_process_is_not_needed_again(
     lacking: float, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`lacking` is the part of this process's memory by which the free memory is less than the estimate."""
@@ -129,25 +129,14 @@ def test_memory_that_is_not_of_the_weights_is_no_part_of_an_export(monkeypatch: 
 
 @pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
 def test_the_estimate_grows_with_the_parameters(precision: str) -> None:
-    estimates = [
-        estimate_memory(millions * 10**6, [precision]) for millions in (0, 1, 30, 61, 100, 238, 615, 1370, 3300)
-    ]
+    sizes = (0, 1, 30, 61, 100, 238, 615, 1370, 3300)
+    estimates = [estimate_memory(millions * 10**6, [precision]) for millions in sizes]
     assert all(fewer < more for fewer, more in pairwise(estimates))
     assert estimate_memory(10**8, ["fp32", "int8"]) == estimate_memory(10**8, ["fp32"])
 
 
-@pytest.mark.parametrize(("parameters", "measured_s"), [(61_000_000, 22), (238_000_000, 43), (615_000_000, 116)])
-def test_the_estimated_time_in_int8_is_within_a_fifth_of_what_published_models_took(
-    parameters: int, measured_s: float
-) -> None:
-    """The same models and measurements."""
-    assert estimate_seconds(parameters, ["int8"]) == pytest.approx(measured_s, rel=1 / 5)
-
-
 @pytest.mark.slow
-def test_the_estimate_is_at_least_what_small_models_take_and_grows_about_as_fast(
-    one_core: None, tmp_path: Path
-) -> None:
+def test_the_estimate_is_at_least_what_small_models_take_and_grows_as_fast(one_core: None, tmp_path: Path) -> None:
     found = []
     for layers in (1, 3):
         checkpoint, out = tmp_path / f"{layers}", tmp_path / f"{layers}.bundle"
@@ -204,17 +193,15 @@ def one_core() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("dtypes", "halves"),
     [
-        ({"a": torch.bfloat16}, True),
-        ({"a": torch.float16, "b": torch.float16}, True),
-        ({"a": torch.float32, "b": torch.float16}, False),
-        ({"a": torch.float32}, False),
+        ([torch.bfloat16], True),
+        ([torch.float16, torch.float16], True),
+        ([torch.float32, torch.float16], False),
+        ([torch.float32], False),
     ],
 )
-def test_a_file_stores_halves_if_most_of_it_is_in_16_bits(
-    dtypes: dict[str, torch.dtype], halves: bool, tmp_path: Path
-) -> None:
+def test_files_with_most_weights_in_16_bits(dtypes: list[torch.dtype], halves: bool, tmp_path: Path) -> None:
     file = tmp_path / "model.safetensors"
-    save_file({name: torch.zeros(300, 20, dtype=dtype) for name, dtype in dtypes.items()}, file)
+    save_file({name: torch.zeros(300, 20, dtype=dtype) for name, dtype in zip("ab", dtypes, strict=False)}, file)
     assert stores_halves(file) == halves
     file.write_bytes(file.read_bytes()[:-1])
     assert not stores_halves(file)

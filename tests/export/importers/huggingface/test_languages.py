@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -24,11 +25,15 @@ from tests.support.checkpoints.tokenizer_checkpoints import (
     write,
 )
 
-TEXTS = (
-    "The cat is sleeping .",
-    "  Der Hund läuft, und 猫 singt: »Straße«",
-    "고양이가\u00a0자고 있습니다. ﬁne 👍🏽",
-)
+Make = Callable[[str], Path]
+TEXTS = ("The cat is sleeping .", "  Der Hund läuft, und 猫 singt: »Straße«", "고양이가\u00a0자고 있습니다. ﬁne 👍🏽")
+
+
+def refusal(folder: Path, *languages: str | None) -> str:
+    """Problems of a checkpoint, one a line."""
+    with pytest.raises(CheckpointError) as caught:
+        read(folder, 1000, *languages)
+    return "\n".join(caught.value.problems)
 
 
 @pytest.mark.parametrize(("named", "codes"), FAIRSEQ_LANGUAGE_CODES.items())
@@ -36,7 +41,7 @@ def test_m2m100_has_the_languages_of_transformers(named: str, codes: list[str]) 
     assert M2M100_LANGUAGES[named].split() == codes
 
 
-def test_former_nllb_puts_the_language_after_the_text(make: Callable[[str], Path]) -> None:
+def test_former_nllb_puts_the_language_after_the_text(make: Make) -> None:
     folder = make("nllb")
     change(folder, legacy_behaviour=True)
     reference = load_reference(folder, src_lang="deu_Latn")
@@ -68,24 +73,22 @@ def test_former_nllb_puts_the_language_after_the_text(make: Callable[[str], Path
     ],
 )
 def test_requested_languages_are_the_default(
-    make: Callable[[str], Path], kind: str, source: str | None, target: str | None, default: tuple[str, str] | None
+    make: Make, kind: str, source: str | None, target: str | None, default: tuple[str, str] | None
 ) -> None:
     languages = read(make(kind), 1000, source, target).languages
     assert (languages.default and (languages.default.source, languages.default.target)) == default
 
 
-def test_languages_that_the_checkpoint_names_are_the_default(make: Callable[[str], Path]) -> None:
+def test_languages_that_the_checkpoint_names_are_the_default(make: Make) -> None:
     folder = make("mbart50")
     change(folder, src_lang="ko_KR", tgt_lang="ja_XX")
-    default = read(folder, 1000).languages.default
-    assert default is not None
-    assert (default.source, default.target) == ("ko-KR", "ja-XX")
-    default = read(folder, 1000, target="de_DE").languages.default
-    assert default is not None
-    assert (default.source, default.target) == ("ko-KR", "de-DE")
+    for asked, target in ((None, "ja-XX"), ("de_DE", "de-DE")):
+        default = read(folder, 1000, target=asked).languages.default
+        assert default is not None
+        assert (default.source, default.target) == ("ko-KR", target)
 
 
-def test_tasks_are_pairs_with_a_prefix(make: Callable[[str], Path]) -> None:
+def test_tasks_are_pairs_with_a_prefix(make: Make) -> None:
     languages = read(make("t5"), 1000, "en", "fr").languages
     assert [(pair.source, pair.target, pair.task_prefix) for pair in languages.pairs] == [
         ("en", "de", "translate English to German: "),
@@ -113,19 +116,16 @@ def test_tasks_are_pairs_with_a_prefix(make: Callable[[str], Path]) -> None:
     ],
 )
 def test_languages_that_the_model_lacks_are_named(
-    make: Callable[[str], Path], kind: str, source: str | None, target: str | None, problems: list[str]
+    make: Make, kind: str, source: str | None, target: str | None, problems: list[str]
 ) -> None:
     folder = make(kind.removesuffix("-unnamed"))
     if kind == "marian-unnamed":
         change(folder, source_lang=None, target_lang=None)
-    with pytest.raises(CheckpointError) as caught:
-        read(folder, 1000, source, target)
-    assert len(caught.value.problems) == len(problems)
-    for found, expected in zip(caught.value.problems, problems, strict=True):
+    for found, expected in zip(refusal(folder, source, target).splitlines(), problems, strict=True):
         assert expected in found
 
 
-def test_languages_beyond_the_model_are_left_out(make: Callable[[str], Path]) -> None:
+def test_languages_beyond_the_model_are_left_out(make: Make) -> None:
     folder = make("m2m100")
     vocabulary = len(json.loads((folder / "vocab.json").read_text("utf-8")))
     imported = read(folder, vocabulary + 3)
@@ -136,37 +136,20 @@ def test_languages_beyond_the_model_are_left_out(make: Callable[[str], Path]) ->
 
 
 @pytest.mark.parametrize("kind", CHECKPOINTS)
-def test_model_with_fewer_tokens_than_the_tokenizer_is_refused(make: Callable[[str], Path], kind: str) -> None:
+def test_model_with_fewer_tokens_than_the_tokenizer_is_refused(make: Make, kind: str) -> None:
     with pytest.raises(CheckpointError, match=r"has ids up to \d{3}, but the model's ids end at 99"):
         read(make(kind), 100, "en", "de")
 
 
 @pytest.mark.parametrize(
-    ("kind", "missing", "problems"),
+    ("kind", "name", "content", "problem"),
     [
-        ("marian", ["source.spm", "vocab.json"], ["source.spm is missing", "vocab.json is missing"]),
-        ("marian-separate", ["target_vocab.json"], ["target_vocab.json is missing: MarianTokenizer needs it"]),
-        ("m2m100", ["sentencepiece.bpe.model"], ["sentencepiece.bpe.model is missing"]),
-        ("t5", ["tokenizer.json"], ["T5Tokenizer is made of tokenizer.json, or spiece.model: neither is there"]),
-        ("bart", ["tokenizer.json"], ["is made of tokenizer.json, or vocab.json and merges.txt: neither is there"]),
-    ],
-)
-def test_missing_files_are_named(
-    make: Callable[[str], Path], kind: str, missing: list[str], problems: list[str]
-) -> None:
-    folder = make(kind)
-    for name in missing:
-        (folder / name).unlink()
-    with pytest.raises(CheckpointError) as caught:
-        read(folder, 1000, "en", "de")
-    assert len(caught.value.problems) == len(problems)
-    for found, expected in zip(caught.value.problems, problems, strict=True):
-        assert expected in found
-
-
-@pytest.mark.parametrize(
-    ("kind", "name", "content", "message"),
-    [
+        ("marian", "source.spm", None, "source.spm is missing"),
+        ("marian", "vocab.json", None, "vocab.json is missing"),
+        ("marian-separate", "target_vocab.json", None, "target_vocab.json is missing: MarianTokenizer needs it"),
+        ("m2m100", "sentencepiece.bpe.model", None, "sentencepiece.bpe.model is missing"),
+        ("t5", "tokenizer.json", None, "T5Tokenizer is made of tokenizer.json, or spiece.model: neither is there"),
+        ("bart", "tokenizer.json", None, "is made of tokenizer.json, or vocab.json and merges.txt: neither is there"),
         ("marian", "vocab.json", b"[1, 2]", "vocab.json is not a JSON object from piece to id"),
         ("marian", "vocab.json", b'{"a": "b"}', "vocab.json is not a JSON object from piece to id: .* at 'a'"),
         ("marian", "vocab.json", b'{"</s>": 0}', "the vocabulary has no '<unk>', the token of unknown pieces"),
@@ -177,13 +160,19 @@ def test_missing_files_are_named(
         ("t5", "tokenizer.json", b"{}", "cannot load the tokenizer"),
     ],
 )
-def test_unusable_files_are_named(
-    make: Callable[[str], Path], kind: str, name: str, content: bytes, message: str
-) -> None:
+def test_missing_and_other_files(make: Make, kind: str, name: str, content: bytes | None, problem: str) -> None:
     folder = make(kind)
-    (folder / name).write_bytes(content)
-    with pytest.raises(CheckpointError, match=message):
-        read(folder, 1000, "en", "de")
+    (folder / name).unlink()
+    if content is not None:
+        (folder / name).write_bytes(content)
+    assert re.search(problem, refusal(folder, "en", "de"))
+
+
+def test_all_missing_files_are_named_at_once(make: Make) -> None:
+    folder = make("marian")
+    for name in ("source.spm", "vocab.json"):
+        (folder / name).unlink()
+    assert len(refusal(folder, "en", "de").splitlines()) == 2
 
 
 def use_readable_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -196,9 +185,7 @@ def use_readable_protobuf(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(converter, "import_protobuf", lambda *_: readable)
 
 
-def test_sentencepiece_model_alone_is_converted_by_transformers(
-    make: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sentencepiece_model_alone_is_converted_by_transformers(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make("t5")
     (folder / "tokenizer.json").unlink()
     (folder / "spiece.model").write_bytes(pieces(lines(*ALL), 320, pad_id=0, eos_id=1, unk_id=2, bos_id=-1))
@@ -210,26 +197,22 @@ def test_sentencepiece_model_alone_is_converted_by_transformers(
         assert imported.tokenizer.encode(text) == reference(text, add_special_tokens=False)["input_ids"]
     monkeypatch.setitem(sys.modules, "sentencepiece.sentencepiece_model_pb2", None)
     monkeypatch.delattr(sentencepiece, "sentencepiece_model_pb2", raising=False)
-    with pytest.raises(CheckpointError, match="cannot load the tokenizer: it cannot read SentencePiece models here"):
-        read(folder, 1000)
+    assert "cannot load the tokenizer: it cannot read SentencePiece models here" in refusal(folder)
 
 
-def test_settings_that_change_the_segmentation_are_refused(make: Callable[[str], Path]) -> None:
+def test_settings_that_change_the_segmentation_are_refused(make: Make) -> None:
     folder = make("m2m100")
     added = {"1000": {"content": "Schifffahrt", "special": False}, "1001": {"content": "<sep>", "special": True}}
     change(folder, sp_model_kwargs={"enable_sampling": True}, added_tokens_decoder=added)
-    with pytest.raises(CheckpointError) as caught:
-        read(folder, 1000, "en", "de")
-    assert [problem.partition(": ")[2] for problem in caught.value.problems] == [
+    assert [problem.partition(": ")[2] for problem in refusal(folder, "en", "de").splitlines()] == [
         "the added token 'Schifffahrt' is not special; texts that spell it cannot be cut there",
         "sp_model_kwargs must be empty, got {'enable_sampling': True}",
     ]
     change(folder, sp_model_kwargs={}, added_tokens_decoder={}, language_codes="m2m200")
-    with pytest.raises(CheckpointError, match="language_codes is 'm2m200'; known are m2m100, wmt21"):
-        read(folder, 1000)
+    assert "language_codes is 'm2m200'; known are m2m100, wmt21" in refusal(folder)
 
 
-def test_code_of_a_checkpoint_is_refused_and_not_run(make: Callable[[str], Path], tmp_path: Path) -> None:
+def test_code_of_a_checkpoint_is_refused_and_not_run(make: Make, tmp_path: Path) -> None:
     folder = make("t5")
     ran = tmp_path / "ran"
     (folder / "tokenization_own.py").write_text(f"open({str(ran)!r}, 'w')\nclass Own: ...\n", encoding="utf-8")
@@ -237,8 +220,7 @@ def test_code_of_a_checkpoint_is_refused_and_not_run(make: Callable[[str], Path]
     auto_map = {"AutoTokenizer": ["tokenization_own.Own", "tokenization_own.Own"]}
     for class_name in ("OwnTokenizer", "T5Tokenizer"):
         change(folder, tokenizer_class=class_name, auto_map=auto_map)
-        with pytest.raises(CheckpointError, match="auto_map names code of its own, which is never run"):
-            read(folder, 1000, "en", "de")
+        assert "auto_map names code of its own, which is never run" in refusal(folder, "en", "de")
         assert not ran.exists()
     stated = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     del stated["auto_map"]
@@ -246,33 +228,30 @@ def test_code_of_a_checkpoint_is_refused_and_not_run(make: Callable[[str], Path]
     assert read(folder, 1000, "en", "de").tokenizer.encode(TEXTS[0]) == expected
 
 
-def test_unknown_tokenizer_class_is_named(make: Callable[[str], Path]) -> None:
+def test_unknown_tokenizer_class_is_named(make: Make) -> None:
     folder = make("bart")
     expected = read(folder, 1000).tokenizer.encode(TEXTS[0])
     for name in ("LokomotivTokenizer", "LokomotivTokenizerFast"):
         change(folder, tokenizer_class=name)
-        with pytest.raises(CheckpointError, match=rf"has no tokenizer class '{name}': .* 'PreTrainedTokenizerFast'"):
-            read(folder, 1000)
+        assert re.search(rf"has no tokenizer class '{name}': .* 'PreTrainedTokenizerFast'", refusal(folder))
     change(folder, tokenizer_class="PreTrainedTokenizerFast")
     assert read(folder, 1000).tokenizer.encode(TEXTS[0]) == expected
 
 
-def test_byte_pairs_without_merges_are_refused(make: Callable[[str], Path]) -> None:
+def test_byte_pairs_without_merges_are_refused(make: Make) -> None:
     folder = make("bart")
     fields = json.loads((folder / "tokenizer.json").read_text("utf-8"))
     model = fields["model"]
     model["vocab"] |= {f"Ġword{number}": len(model["vocab"]) + number for number in range(200)}
     write(folder / "tokenizer.json", fields | {"model": model | {"merges": []}})
-    with pytest.raises(CheckpointError, match=r"has \d{3} tokens and no merges: texts would become single characters"):
-        read(folder, 1000)
+    assert "tokens and no merges: texts would become single characters" in refusal(folder)
     vocabulary = model["vocab"]
     (folder / "tokenizer.json").unlink()
     write(folder / "vocab.json", vocabulary)
-    with pytest.raises(CheckpointError, match=r"made of tokenizer.json, or vocab.json and merges.txt: merges.txt"):
-        read(folder, 1000)
+    assert "made of tokenizer.json, or vocab.json and merges.txt: merges.txt" in refusal(folder)
 
 
-def test_codes_that_differ_by_case_stay_apart(make: Callable[[str], Path]) -> None:
+def test_codes_that_differ_by_case_stay_apart(make: Make) -> None:
     folder = make("marian-codes")
     vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
     size = len(vocabulary)
@@ -285,7 +264,7 @@ def test_codes_that_differ_by_case_stay_apart(make: Callable[[str], Path]) -> No
     assert "'pt_BR' is the language pt-BR-x-2" in imported.notes[0]
 
 
-def test_only_code_is_put_before_no_text_as_in_generate(make: Callable[[str], Path]) -> None:
+def test_only_code_is_put_before_no_text_as_in_generate(make: Make) -> None:
     folder = make("marian-codes")
     vocabulary = json.loads((folder / "vocab.json").read_text("utf-8"))
     kept = [token for token in vocabulary if not token.startswith(">>") or token == ">>deu<<"]
@@ -308,9 +287,7 @@ def test_only_code_is_put_before_no_text_as_in_generate(make: Callable[[str], Pa
         ("mbart50", "gl_ES", "en-XX", "gl-ES"),
     ],
 )
-def test_forced_first_token_names_the_default_target(
-    make: Callable[[str], Path], kind: str, code: str, source: str, target: str
-) -> None:
+def test_forced_first_tokens_are_the_default_target(make: Make, kind: str, code: str, source: str, target: str) -> None:
     folder = make(kind)
     reference = load_reference(folder)
     token = reference.get_lang_id(code.strip("_")) if kind == "m2m100" else reference.convert_tokens_to_ids(code)
@@ -321,7 +298,7 @@ def test_forced_first_token_names_the_default_target(
     assert read(folder, size_of(reference), forced_first=3).languages.default is None
 
 
-def test_family_without_a_class_is_recognized_by_its_tokens(make: Callable[[str], Path]) -> None:
+def test_family_without_a_class_is_recognized_by_its_tokens(make: Make) -> None:
     for kind in ("nllb", "mbart", "mbart50"):
         folder = make(kind)
         expected = read(folder, 1000).languages

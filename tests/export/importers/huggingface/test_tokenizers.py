@@ -59,14 +59,7 @@ TEXTS = (
     "Ġ literal Ċ bytes Ã¤",
     "Die Katze schläft . Der Hund , ein Kind ! a ? e ' f n't g 's",
 )
-SPELLED = (
-    "</s>",
-    "a </s> b",
-    "<s><pad><unk></s>",
-    "eng_Latn deu_Latn en_XX de_DE __de__ __en__",
-    "<start>",
-)
-"""Texts that spell special tokens which are no input."""
+SPELLED = ("</s>", "a </s> b", "<s><pad><unk></s>", "eng_Latn deu_Latn en_XX de_DE __de__ __en__", "<start>")
 
 
 @dataclass(frozen=True)

@@ -55,9 +55,7 @@ def loaded(folder: Path, kind: str, bundle: Path) -> tuple[Tokenizer, Any]:
 
 
 @pytest.mark.parametrize("kind", ADDED)
-def test_tokens_that_the_model_reads_are_read_as_by_transformers(
-    make: Callable[[str], Path], kind: str, tmp_path: Path
-) -> None:
+def test_special_tokens_are_read_as_by_transformers(make: Callable[[str], Path], kind: str, tmp_path: Path) -> None:
     folder = make(kind)
     add(folder, kind)
     ours, reference = loaded(folder, kind, tmp_path / "bundle")

@@ -18,20 +18,8 @@ from tests.support.checkpoints.tokenizer_checkpoints import CHECKPOINTS
 
 SIZE = 700
 WRONG: tuple[Any, ...] = (
-    None,
-    [],
-    {},
-    5,
-    -1,
-    2**70,
-    True,
-    0.5,
-    float("inf"),
-    "x",
-    "\ud800",
-    [[1]],
-    [{"a": 1}],
-    {"9" * 99: 1},
+    *(None, [], {}, 5, -1, 2**70, True, 0.5, float("inf")),
+    *("x", "\ud800", [[1]], [{"a": 1}], {"9" * 99: 1}),
 )
 FIELDS = (
     *("added_tokens_decoder", "additional_special_tokens", "extra_special_tokens", "language_codes", "src_lang"),

@@ -22,6 +22,7 @@ from tests.support.checkpoints.marian_models import parameters, settings
 
 OPTIONS = settings((40, 40))
 ARRAYS = parameters((40, 40), OPTIONS)
+LISTS = [[3, 1], [], [2, 9, 4]]
 
 
 def write_model(path: Path) -> None:
@@ -79,9 +80,44 @@ def changed(path: Path, at: int, form: str, *numbers: int) -> None:
     path.write_bytes(content)
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "empty": (lambda path: path.write_bytes(b""), "is empty"),
-    "two bytes": (lambda path: path.write_bytes(b"\1\0"), "ends after 2 bytes, within its version"),
+def write_one_matrix(path: Path, at: int, form: str, *numbers: int) -> None:
+    """Write a model of one matrix, changed in a place."""
+    write_binary(path, {"a_Wq": np.ones((2, 3), np.float32)}, alphas={})
+    changed(path, at, form, *numbers)
+
+
+def write_archive(path: Path, arrays: dict[str, bytes]) -> None:
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in arrays.items():
+            archive.writestr(f"{name}.npy", content)
+
+
+def header(descr: str, *shape: int) -> bytes:
+    stream = io.BytesIO()
+    np.lib.format.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    return stream.getvalue()
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+
+
+def cut(end: int) -> Callable[[Path], object]:
+    return lambda path: path.write_bytes(path.read_bytes()[:end])
+
+
+def saved(array: np.ndarray) -> bytes:
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getvalue()
+
+
+Damage = dict[str, tuple[Callable[[Path], object], str]]
+BINARIES: Damage = {
+    "empty": (cut(0), "is empty"),
+    "two bytes": (cut(2), "ends after 2 bytes, within its version"),
     "wrong magic": (lambda path: changed(path, 0, "<Q", 7), "begins with 7 instead of 1"),
     "items without end": (lambda path: changed(path, 8, "<Q", 2**60), "at most 100000 are read"),
     "a name without end": (lambda path: changed(path, 16, "<Q", 2**40), "a name has 1099511627776 bytes"),
@@ -90,17 +126,51 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "many axes": (lambda path: changed(path, 32, "<Q", 99), "has 99 axes"),
     "values without end": (lambda path: changed(path, 40, "<Q", 2**62), "ends after"),
     "values for another shape": (lambda path: changed(path, 40, "<Q", 4), "and only 4 bytes"),
+    "negative sizes": (
+        lambda path: write_one_matrix(path, 16 + 4 * 8 + len("a_Wq") + 1, "<2i", -2, -3),
+        r"a_Wq has the shape \(-2, -3\)",
+    ),
+    "a multiplier of 0": (lambda path: write_one_matrix(path, 262, "<i", 0), r"a_Wq has the multiplier 0\.0"),
+}
+ARCHIVES: Damage = {
+    "empty": (cut(0), r"is damaged, or no \.npz file"),
+    "no zip": (lambda path: path.write_bytes(b"no zip"), r"is damaged, or no \.npz file"),
+    "a few bytes": (cut(9000), r"is damaged, or no \.npz file"),
+    "all but a byte": (cut(-1), r"is damaged, or no \.npz file"),
+    "a changed byte": (flip_a_byte, "is damaged"),
+    "no array": (lambda path: write_archive(path, {"Wemb": b"no array"}), "Wemb is no array"),
+    "integers": (lambda path: np.savez(path, Wemb=np.zeros(3, np.int64)), "has Wemb in the type int64"),
+    "another size": (  # it takes no memory
+        lambda path: write_archive(path, {"Wemb": header("<f4", 2**20, 2**20)}),
+        r"Wemb has the shape \(1048576, 1048576\) and 0 bytes",
+    ),
+    "many small bombs": (
+        lambda path: write_archive(path, {f"Wemb{n}": saved(np.zeros(2**22, np.float32)) for n in range(6)}),
+        r"would unpack from \d+ to 100664064 bytes",
+    ),
+}
+SHORTLISTS: Damage = {
+    "too short": (cut(40), "no binary shortlist: it has 40 bytes"),
+    "wrong magic": (lambda path: changed(path, 0, "<Q", 1), "begins with 0x1 instead of 0xf11a48d5013417f5"),
+    "cut off": (cut(-4), "is damaged: it has"),
+    "another token": (lambda path: changed(path, 80, "<I", 2), "its checksum is wrong"),
+    "sizes without end": (lambda path: changed(path, 40, "<Q", 2**60), "is damaged: it has"),
+}
+FILES: dict[str, tuple[Damage, Callable[[Path], object], Callable[[Path], object]]] = {
+    "model.bin": (BINARIES, write_model, read_binary),
+    "model.npz": (ARCHIVES, write_model, read_npz),
+    "lex.bin": (SHORTLISTS, lambda path: write_shortlist(path, LISTS, frequent=5, best=3), read_shortlist),
 }
 
 
-@pytest.mark.parametrize("case", DAMAGE)
-def test_damaged_binary_files_are_refused(tmp_path: Path, case: str) -> None:
-    path = tmp_path / "model.bin"
-    write_binary(path, ARRAYS, OPTIONS)
-    damage, problem = DAMAGE[case]
-    damage(path)
+@pytest.mark.parametrize(("name", "case"), [(name, case) for name, (damage, *_) in FILES.items() for case in damage])
+def test_damaged_files_are_refused(tmp_path: Path, name: str, case: str) -> None:
+    cases, write, read = FILES[name]
+    damage, problem = cases[case]
+    write(tmp_path / name)
+    damage(tmp_path / name)
     with pytest.raises(UnusableFileError, match=problem):
-        read_binary(path)
+        read(tmp_path / name)
 
 
 def test_a_binary_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
@@ -114,19 +184,6 @@ def test_a_binary_file_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
             read_binary(path)
 
 
-def test_negative_sizes_and_multipliers_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.bin"
-    write_binary(path, {"a_Wq": np.ones((2, 3), np.float32)}, alphas={})
-    shape = 16 + 4 * 8 + len("a_Wq") + 1
-    changed(path, shape, "<2i", -2, -3)
-    with pytest.raises(UnusableFileError, match=r"a_Wq has the shape \(-2, -3\)"):
-        read_binary(path)
-    write_binary(path, {"a_Wq": np.ones((2, 3), np.float32)}, alphas={})
-    changed(path, 256 + 6, "<i", 0)
-    with pytest.raises(UnusableFileError, match=r"a_Wq has the multiplier 0\.0"):
-        read_binary(path)
-
-
 class Trap:
     def __reduce__(self) -> tuple[Callable[..., object], tuple[str, str]]:
         return open, ("touched", "w")
@@ -138,71 +195,18 @@ def test_pickled_objects_in_an_npz_file_are_never_loaded(tmp_path: Path, monkeyp
     np.savez("model.npz", **content)
     with pytest.raises(UnusableFileError, match="has pickled objects in Wemb, which are never loaded"):
         read_npz(tmp_path / "model.npz")
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": "|O", "fortran_order": False, "shape": (1,)})
-    with zipfile.ZipFile("model.npz", "w") as archive:
-        archive.writestr("Wemb.npy", stream.getvalue() + pickle.dumps([Trap()]))
+    write_archive(Path("model.npz"), {"Wemb": header("|O", 1) + pickle.dumps([Trap()])})
     with pytest.raises(UnusableFileError, match="has pickled objects in Wemb"):
         read_npz(tmp_path / "model.npz")
     assert not (tmp_path / "touched").exists()
 
 
-def test_an_array_that_declares_another_size_takes_no_memory(tmp_path: Path) -> None:
-    stream = io.BytesIO()
-    np.lib.format.write_array_header_1_0(stream, {"descr": "<f4", "fortran_order": False, "shape": (2**20, 2**20)})
-    with zipfile.ZipFile(tmp_path / "model.npz", "w") as archive:
-        archive.writestr("Wemb.npy", stream.getvalue())
-    with pytest.raises(UnusableFileError, match=r"Wemb has the shape \(1048576, 1048576\) and 0 bytes"):
-        read_npz(tmp_path / "model.npz")
-
-
-def test_other_npz_files_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "model.npz"
-    write_npz(path, ARRAYS, OPTIONS)
-    whole = path.read_bytes()
-    for content in (b"", b"no zip", whole[: len(whole) // 2], whole[:-1]):
-        path.write_bytes(content)
-        with pytest.raises(UnusableFileError, match=r"is damaged, or no \.npz file"):
-            read_npz(path)
-    broken = bytearray(whole)
-    broken[len(whole) // 2] ^= 255
-    path.write_bytes(broken)
-    with pytest.raises(UnusableFileError, match="is damaged"):
-        read_npz(path)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("Wemb.npy", b"no array")
-    with pytest.raises(UnusableFileError, match="Wemb is no array"):
-        read_npz(path)
-    np.savez(path, Wemb=np.zeros(3, np.int64))
-    with pytest.raises(UnusableFileError, match="has Wemb in the type int64"):
-        read_npz(path)
-
-
 def test_a_shortlist_comes_back(tmp_path: Path) -> None:
-    write_shortlist(tmp_path / "lex.bin", [[3, 1], [], [2, 9, 4]], frequent=5, best=3)
+    write_shortlist(tmp_path / "lex.bin", LISTS, frequent=5, best=3)
     found = read_shortlist(tmp_path / "lex.bin")
     assert (found.frequent, found.best) == (5, 3)
     assert found.offsets.tolist() == [0, 2, 2, 5]
     assert found.targets.tolist() == [1, 3, 2, 4, 9]
-
-
-SHORTLIST_DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
-    "too short": (lambda path: path.write_bytes(path.read_bytes()[:40]), "no binary shortlist: it has 40 bytes"),
-    "wrong magic": (lambda path: changed(path, 0, "<Q", 1), "begins with 0x1 instead of 0xf11a48d5013417f5"),
-    "cut off": (lambda path: path.write_bytes(path.read_bytes()[:-4]), "is damaged: it has"),
-    "another token": (lambda path: changed(path, 80, "<I", 2), "its checksum is wrong"),
-    "sizes without end": (lambda path: changed(path, 40, "<Q", 2**60), "is damaged: it has"),
-}
-
-
-@pytest.mark.parametrize("case", SHORTLIST_DAMAGE)
-def test_damaged_shortlists_are_refused(tmp_path: Path, case: str) -> None:
-    path = tmp_path / "lex.bin"
-    write_shortlist(path, [[3, 1], [], [2, 9, 4]], frequent=5, best=3)
-    damage, problem = SHORTLIST_DAMAGE[case]
-    damage(path)
-    with pytest.raises(UnusableFileError, match=problem):
-        read_shortlist(path)
 
 
 def test_a_vocabulary_comes_back(tmp_path: Path) -> None:
@@ -237,13 +241,3 @@ def test_other_vocabularies_are_refused(tmp_path: Path, content: str, problem: s
     (tmp_path / "vocab.yml").write_text(content)
     with pytest.raises(UnusableFileError, match=problem):
         read_list(tmp_path / "vocab.yml")
-
-
-def test_an_archive_of_many_small_bombs_is_refused(tmp_path: Path) -> None:
-    stream = io.BytesIO()
-    np.save(stream, np.zeros(2**22, np.float32))
-    with zipfile.ZipFile(tmp_path / "model.npz", "w", zipfile.ZIP_DEFLATED) as archive:
-        for number in range(6):
-            archive.writestr(f"Wemb{number}.npy", stream.getvalue())
-    with pytest.raises(UnusableFileError, match=r"would unpack from \d+ to 100664064 bytes"):
-        read_npz(tmp_path / "model.npz")

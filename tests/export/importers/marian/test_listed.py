@@ -59,9 +59,7 @@ def test_texts_with_other_shortlists_in_the_batch_change_nothing(student: Path, 
     assert len(set(map(tuple, tokens(together)))) > len(TEXTS) // 2
 
 
-def test_bundles_without_packed_weights_translate_alike(
-    student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bundles_without_packed_weights(student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As bundles of before, or with a width that kernels cannot pack; native graphs that are added again pack."""
     before, again = tmp_path / "before", tmp_path / "again"
     with monkeypatch.context() as patch:

@@ -17,6 +17,7 @@ from tests.support.checkpoints.marian_folders import SPECIAL, STUDENT, size_of, 
 from tests.support.checkpoints.tokenizer_checkpoints import lines, pieces
 
 MODEL = "opus.model1.npz.best-perplexity.npz"
+SIZE = size_of(vocabulary())
 
 
 def refusal(folder: Path) -> str:
@@ -43,9 +44,7 @@ def refusal(folder: Path) -> str:
         ("transformer-tied-layers", [1, 2, 3], "transformer-tied-layers is [1, 2, 3], the decoder has 2 layers"),
     ],
 )
-def test_options_that_change_the_model_are_refused_by_name(
-    tmp_path: Path, option: str, value: Any, problem: str
-) -> None:
+def test_options_that_change_the_model_are_refused(tmp_path: Path, option: str, value: Any, problem: str) -> None:
     arrays = write_release(tmp_path)
     with np.load(tmp_path / MODEL) as file:
         options = yaml.safe_load(file["special:model.yml"].tobytes().rstrip(b"\0"))
@@ -53,84 +52,71 @@ def test_options_that_change_the_model_are_refused_by_name(
     assert problem in refusal(tmp_path)
 
 
-def test_another_cell_is_refused(tmp_path: Path) -> None:
-    write_student(tmp_path, {"dec-cell": "gru"})
-    assert "option dec-cell is 'gru': only the cell ssru is supported" in refusal(tmp_path)
+def edited(name: str, edit: Callable[[Path], object]) -> Callable[[Path], object]:
+    return lambda folder: edit(folder / name)
 
 
-def edited(name: str, edit: Callable[[Path], object]) -> Callable[[Path], None]:
-    def change(folder: Path) -> None:
-        edit(folder / name)
-
-    return change
+def without_options(folder: Path) -> None:
+    np.savez(folder / MODEL, **write_release(folder))  # type: ignore[arg-type]
 
 
-DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+STUDENTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a truncated model": (
         edited(STUDENT, lambda path: path.write_bytes(path.read_bytes()[:9000])),
         f"{STUDENT} is damaged or incomplete",
     ),
-    "another model": (
-        edited(STUDENT, lambda path: path.write_bytes(b"\7" * 4096)),
-        f"{STUDENT} is no binary model of Marian",
+    "another model": (edited(STUDENT, lambda path: path.write_bytes(b"\7" * 4096)), f"{STUDENT} is no binary model"),
+    "another cell": (
+        lambda folder: write_student(folder, {"dec-cell": "gru"}),
+        "option dec-cell is 'gru': only the cell ssru is supported",
+    ),
+    "several models": (
+        edited("model.other.intgemm.bin", Path.touch),
+        f"has several models, {STUDENT}, model.other.intgemm.bin: give the file of one",
     ),
     "no vocabulary": (edited("vocab.ende.spm", Path.unlink), "has 0 vocabularies"),
     "no SentencePiece model": (
         edited("vocab.ende.spm", lambda path: path.write_bytes(b"no model")),
         "is not a SentencePiece model",
     ),
+    "another vocabulary": (
+        edited("vocab.ende.spm", lambda path: path.write_bytes(pieces(lines("en"), 90, **SPECIAL))),
+        f"the model has {SIZE} and {SIZE}",
+    ),
     "a damaged shortlist": (
         edited("lex.50.50.ende.s2t.bin", lambda path: path.write_bytes(path.read_bytes()[:-8])),
         "lex.50.50.ende.s2t.bin is damaged",
     ),
 }
+RELEASES: dict[str, tuple[Callable[[Path], object], str]] = {
+    "lists of tokens alone": (
+        edited("source.spm", Path.unlink),
+        "other subwords, such as BPE after Moses' tokenizer, are not supported",
+    ),
+    "no options": (without_options, f"holds no options of training (special:model.yml): put them beside it as {MODEL}"),
+}
 
 
-@pytest.mark.parametrize("case", DAMAGE)
-def test_damaged_students_are_refused(tmp_path: Path, case: str) -> None:
-    write_student(tmp_path)
-    damage, problem = DAMAGE[case]
+@pytest.mark.parametrize("case", [*STUDENTS, *RELEASES])
+def test_damaged_and_other_models_are_refused(tmp_path: Path, case: str) -> None:
+    (write_student if case in STUDENTS else write_release)(tmp_path)
+    damage, problem = (STUDENTS | RELEASES)[case]
     damage(tmp_path)
     assert problem in refusal(tmp_path)
 
 
 def test_a_shortlist_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     write_student(tmp_path)
-    size = size_of(vocabulary())
-    write_shortlist(tmp_path / "lex.50.50.ende.s2t.bin", [[1]] * (size - 1), frequent=10)
-    with pytest.raises(ShortlistError, match=f"lists {size - 1} source tokens .* the model has {size} and {size}"):
-        import_marian(tmp_path, tmp_path / "bundle")
-    write_shortlist(tmp_path / "lex.50.50.ende.s2t.bin", [[size]] * size, frequent=10)
-    with pytest.raises(ShortlistError, match=f"target tokens up to {size}, the model has"):
-        import_marian(tmp_path, tmp_path / "bundle")
-
-
-def test_a_vocabulary_of_another_model_is_refused(tmp_path: Path) -> None:
-    write_student(tmp_path)
-    size = size_of(vocabulary())
-    (tmp_path / "vocab.ende.spm").write_bytes(pieces(lines("en"), 90, **SPECIAL))
-    assert f"the model has {size} and {size}" in refusal(tmp_path)
-
-
-def test_a_folder_of_several_models_needs_the_file_of_one(tmp_path: Path) -> None:
-    write_student(tmp_path)
-    (tmp_path / "model.other.intgemm.bin").write_bytes((tmp_path / STUDENT).read_bytes())
-    assert f"has several models, {STUDENT}, model.other.intgemm.bin: give the file of one" in refusal(tmp_path)
-
-
-def test_lists_of_tokens_need_sentencepiece_models(tmp_path: Path) -> None:
-    write_release(tmp_path)
-    (tmp_path / "source.spm").unlink()
-    assert "other subwords, such as BPE after Moses' tokenizer, are not supported" in refusal(tmp_path)
+    for lists, problem in (
+        ([[1]] * (SIZE - 1), f"lists {SIZE - 1} source tokens .* the model has {SIZE} and {SIZE}"),
+        ([[SIZE]] * SIZE, f"target tokens up to {SIZE}, the model has"),
+    ):
+        write_shortlist(tmp_path / "lex.50.50.ende.s2t.bin", lists, frequent=10)
+        with pytest.raises(ShortlistError, match=problem):
+            import_marian(tmp_path, tmp_path / "bundle")
 
 
 def test_languages_without_a_name_are_asked_for(tmp_path: Path) -> None:
     write_release(tmp_path)
     with pytest.raises(ExportError, match="does not name its source language: give --source-language"):
         import_marian(tmp_path, tmp_path / "bundle")
-
-
-def test_a_model_without_options_is_refused(tmp_path: Path) -> None:
-    arrays = write_release(tmp_path)
-    np.savez(tmp_path / MODEL, **arrays)  # type: ignore[arg-type]
-    assert f"holds no options of training (special:model.yml): put them beside it as {MODEL}.yml" in refusal(tmp_path)
