@@ -38,12 +38,6 @@ SETTINGS = b"\x04\x00\x00\x00\x00\x00"
 
 
 @pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, threads=1) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
 def address(translator: Translator) -> Iterator[str]:
     with serving(translator) as served:
         yield served
@@ -148,10 +142,8 @@ def test_what_is_lost_or_wrong_is_noticed() -> None:
         with FakeServer({"a": "right", "b": "wrong"}) as server:
             async with jumok.AsyncClient(server.address) as client:
                 load = Load(client, {"a": "right", "b": "right"}, seed=1)
-                running = asyncio.create_task(load.run())
-                await load.goes_on(running)
-                load.stop()
-                await running
+                async with load.running():
+                    await load.finish()
                 load.read += 1
                 load.judge(findings)
         return findings

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -24,12 +23,6 @@ LIMITS = ServiceLimits(
 SIZES = Sizes.of(LIMITS)
 EACH = 16
 """Step between two requests that are sent; each part of the tests begins with another one."""
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, threads=1) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")

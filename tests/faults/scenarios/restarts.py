@@ -1,11 +1,13 @@
 """Two servers under constant load: restarted one after the other, and killed."""
 
 import asyncio
-import itertools
 import random
 import signal
 import time
-from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Self
 
 import jumok
 from benchmarks.common.processes import Server
@@ -40,108 +42,112 @@ class Load:
         self._seed = seed
         self._streams = streams
         self._stopping = False
+        self._running: asyncio.Task[None]
         self.read = 0
         self.given = 0
-        self.calls = 0
-        self.streams = 0
+        self.ended: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.out_of_order: list[str] = []
         self.errors: list[BaseException] = []
         self.longest_pause_s = 0.0
 
-    def stop(self) -> None:
-        """Read no more texts; what was read is translated."""
-        self._stopping = True
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[Self]:
+        """Begin, and see the first results; the end of the context cancels what `finish` has not ended."""
+        self._running = asyncio.create_task(self._run())
+        try:
+            await self.goes_on()
+            yield self
+        finally:
+            self._running.cancel()
 
-    async def run(self) -> None:
-        """Go on until ``stop``."""
+    async def _run(self) -> None:
         await asyncio.gather(
-            *(self._watch(self._iterate(number)) for number in range(ITERATIONS)),
-            *(self._watch(self._call(number)) for number in range(CALLERS)),
-            *(self._watch(self._stream(number)) for number in range(self._streams)),
+            *(self._iterate(number) for number in range(ITERATIONS)),
+            *(self._repeat("call", number, self._call) for number in range(CALLERS)),
+            *(self._repeat("stream", number, self._stream) for number in range(self._streams)),
         )
 
-    async def goes_on(self, running: "asyncio.Task[None]") -> None:
+    @property
+    def failed(self) -> bool:
+        """True if nothing goes on."""
+        return self._running.done()
+
+    async def goes_on(self) -> None:
         """Wait until more is translated, or the load has failed."""
         enough = self.given + BETWEEN
-        while self.given < enough and not running.done():
+        while self.given < enough and not self.failed:
             await asyncio.sleep(0.05)
+
+    async def finish(self) -> None:
+        """See more results, then read no more texts; what was read is translated."""
+        await self.goes_on()
+        self._stopping = True
+        await self._running
 
     def judge(self, findings: Findings) -> None:
         """Tell what was seen, and hold it against what had to be."""
         findings.tell("sentences that were iterated over", self.read)
-        findings.expect("of these lost or given twice", abs(self.read - self.given), "0", self.read == self.given)
+        findings.expect_equal("of these lost or given twice", abs(self.read - self.given), 0)
         findings.expect_none("of these out of order", self.out_of_order)
-        findings.expect("calls of one sentence beside them", self.calls, "more than 0", self.calls > 0)
+        findings.expect_more("calls of one sentence beside them", self.ended["call"], 0)
         if self._streams:
-            findings.expect("streams beside them", self.streams, "more than 0", self.streams > 0)
+            findings.expect_more("streams beside them", self.ended["stream"], 0)
         findings.expect_none("translations that differ from those before", self.wrong)
         findings.expect_none("errors that the caller saw", self.errors)
         findings.tell("longest time without a result, s", f"{self.longest_pause_s:.2f}")
 
-    async def _watch(self, work: Awaitable[None]) -> None:
-        try:
-            await work
-        except jumok.JumokError as error:
-            self.errors.append(error)
-
-    def _texts(self, number: int) -> Iterator[str]:
-        """Texts in an order of their own; each is read once."""
+    def _texts(self, number: int, sent: list[str]) -> Iterator[str]:
+        """Texts in an order of their own; each is read once, and noted."""
         random_ = random.Random(f"{self._seed}.{number}")
         texts = list(self._expected)
         while not self._stopping:
             self.read += 1
-            yield random_.choice(texts)
+            sent.append(random_.choice(texts))
+            yield sent[-1]
 
     async def _iterate(self, number: int) -> None:
         last = time.monotonic()
         sent: list[str] = []
+        given = 0
+        try:
+            async for result in self._client.translate_iter(
+                self._texts(number, sent), window=WINDOW, model=self._model
+            ):
+                now = time.monotonic()
+                self.longest_pause_s = max(self.longest_pause_s, now - last)
+                last = now
+                if result.index != given or result.text != sent[given]:
+                    self.out_of_order.append(f"result {result.index} of {result.text!r} came as number {given}")
+                elif result.error is not None:
+                    self.errors.append(result.error)
+                else:
+                    self._compare(result.text, result.translation.text)
+                given += 1
+                self.given += 1
+        except jumok.JumokError as error:
+            self.errors.append(error)
 
-        def noted() -> Iterator[str]:
-            for text in self._texts(number):
-                sent.append(text)
-                yield text
-
-        counted = itertools.count()
-        async for result in self._client.translate_iter(noted(), window=WINDOW, model=self._model):
-            now = time.monotonic()
-            self.longest_pause_s = max(self.longest_pause_s, now - last)
-            last = now
-            index = next(counted)
-            self.given += 1
-            if result.index != index or result.text != sent[index]:
-                self.out_of_order.append(f"result {result.index} of {result.text!r} came as number {index}")
-            elif result.error is not None:
-                self.errors.append(result.error)
-            else:
-                self._compare(result.text, result.translation.text)
-
-    async def _call(self, number: int) -> None:
-        random_ = random.Random(f"{self._seed}.call.{number}")
+    async def _repeat(self, kind: str, number: int, translate: Callable[[str], Awaitable[str]]) -> None:
+        random_ = random.Random(f"{self._seed}.{kind}.{number}")
         texts = list(self._expected)
         while not self._stopping:
             text = random_.choice(texts)
             try:
-                translation = await self._client.translate(text, model=self._model)
+                found = await translate(text)
             except jumok.JumokError as error:
                 self.errors.append(error)
                 continue
-            self.calls += 1
-            self._compare(text, translation.text)
+            self.ended[kind] += 1
+            self._compare(text, found)
 
-    async def _stream(self, number: int) -> None:
-        random_ = random.Random(f"{self._seed}.stream.{number}")
-        texts = list(self._expected)
-        while not self._stopping:
-            text = random_.choice(texts)
-            try:
-                updates = [update async for update in self._client.translate_stream(text, model=self._model)]
-            except jumok.JumokError as error:
-                self.errors.append(error)
-                continue
-            self.streams += 1
-            last = updates[-1].translation
-            self._compare(text, "" if last is None else last.text)
+    async def _call(self, text: str) -> str:
+        return (await self._client.translate(text, model=self._model)).text
+
+    async def _stream(self, text: str) -> str:
+        updates = [update async for update in self._client.translate_stream(text, model=self._model)]
+        last = updates[-1].translation
+        return "" if last is None else last.text
 
     def _compare(self, text: str, found: str) -> None:
         if found != self._expected[text]:
@@ -173,18 +179,13 @@ async def _under_load(plan: Plan, findings: Findings, number: signal.Signals) ->
         expected = await translations(first.server.address, plan.texts)
         async with jumok.AsyncClient([place.server.address for place in places]) as client:
             load = Load(client, expected, plan.seed, streams=STREAMS if number is signal.SIGTERM else 0)
-            running = asyncio.create_task(load.run())
-            try:
-                await load.goes_on(running)
+            async with load.running():
                 async for place in _in_turn(places, plan.restarts, number):
                     statuses.append(await place.restart(number))
                     found_s.append(await _found(place.server))
                     progress(f"{findings.scenario}: {len(statuses)} restarts, {load.given} sentences")
-                    await load.goes_on(running)
-                load.stop()
-                await running
-            finally:
-                running.cancel()
+                    await load.goes_on()
+                await load.finish()
     wanted = 0 if number is signal.SIGTERM else -number
     findings.expect(
         f"servers ended with {number.name} under load",
@@ -193,9 +194,7 @@ async def _under_load(plan: Plan, findings: Findings, number: signal.Signals) ->
         statuses == [wanted] * 2 * plan.restarts,
     )
     load.judge(findings)
-    findings.expect(
-        "longest until one that is back is called, s", f"{max(found_s):.1f}", f"< {FOUND_S:g}", max(found_s) < FOUND_S
-    )
+    findings.expect_below("longest until one that is back is called, s", max(found_s), FOUND_S)
 
 
 async def _in_turn(places: Sequence[Restarted], times: int, number: signal.Signals) -> AsyncIterator[Restarted]:

@@ -1,7 +1,6 @@
 """A rolling update under load: each server is replaced by one at another address of their common name."""
 
 import asyncio
-import itertools
 import signal
 from collections import deque
 from collections.abc import Iterator
@@ -80,20 +79,12 @@ async def rolling_update(plan: Plan, findings: Findings) -> None:
             await fleet.add()
         async with jumok.AsyncClient(f"dns://{resolver}/{NAME}:{fleet.port}") as client:
             load = Load(client, expected, plan.seed, streams=STREAMS)
-            running = asyncio.create_task(load.run())
-            try:
-                await load.goes_on(running)
-                for count in itertools.count(1):
+            async with load.running():
+                while len(statuses) < SERVERS * plan.restarts and not load.failed:
                     await fleet.add()
                     statuses.append(await fleet.retire())
-                    progress(f"{findings.scenario}: {count} servers replaced, {load.given} sentences")
-                    if count == SERVERS * plan.restarts or running.done():
-                        break
-                await load.goes_on(running)
-                load.stop()
-                await running
-            finally:
-                running.cancel()
+                    progress(f"{findings.scenario}: {len(statuses)} servers replaced, {load.given} sentences")
+                await load.finish()
         findings.tell("look-ups of the name", names.questions)
     findings.expect(
         "servers replaced by others at new addresses, under load",

@@ -3,7 +3,7 @@
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -105,8 +105,7 @@ class Sizes:
         )
 
 
-@dataclass(frozen=True, kw_only=True)
-class GrpcCall:
+class GrpcCall(NamedTuple):
     """A call over gRPC."""
 
     method: MethodDescriptor
@@ -114,14 +113,13 @@ class GrpcCall:
     metadata: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class HttpRequest:
+class HttpRequest(NamedTuple):
     """A request over HTTP."""
 
     verb: str
     path: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class Large(NamedTuple):
@@ -332,7 +330,7 @@ def _over_grpc(method: MethodDescriptor, sizes: Sizes) -> Iterator[Large]:
     name = f"{method.containing_service.name}.{method.name}"
     encoding = Encoding(text=lambda text: len(text.encode()), item=2, room=sizes.message - ROOM)
     for of, filling, message in _filled(method, sizes, encoding):
-        yield Large("gRPC", name, of, filling, GrpcCall(method=method, data=_messages(method, message)))
+        yield Large("gRPC", name, of, filling, GrpcCall(method, _messages(method, message)))
     base = _message(GetMessageClass(method.input_type), _plausible(method.input_type))
     valid = _messages(method, base)
     size = encoding.room
@@ -344,13 +342,17 @@ def _over_grpc(method: MethodDescriptor, sizes: Sizes) -> Iterator[Large]:
         "no UTF-8": b"\x0a" + _varint(size) + b"\xff" * size,
         "no length": b"\xff" * size,
     }.items():
-        yield Large("gRPC", name, "unknown", filling, GrpcCall(method=method, data=(*valid[:-1], valid[-1] + data)))
+        yield Large("gRPC", name, "unknown", filling, GrpcCall(method, (*valid[:-1], valid[-1] + data)))
+    for header, filling, value in _header_values(METADATA - 1024):
+        if header != "content-type":
+            yield Large("gRPC", name, header, filling, GrpcCall(method, valid, ((header, value),)))
+
+
+def _header_values(most: int) -> Iterator[tuple[str, str, str]]:
+    """Yield header fields with the names and values of their fillings."""
     for header in HEADERS:
         for filling in ("letters", "commas"):
-            value = PATTERNS[filling] * ((METADATA - 1024) // len(PATTERNS[filling]))
-            if header != "content-type":
-                call = GrpcCall(method=method, data=valid, metadata=((header, value),))
-                yield Large("gRPC", name, header, filling, call)
+            yield header, filling, PATTERNS[filling] * (most // len(PATTERNS[filling]))
 
 
 def _varint(number: int) -> bytes:
@@ -394,27 +396,32 @@ _MARK = "the place of other JSON"
 
 
 def _over_json(method: MethodDescriptor, verb: str, path: str, sizes: Sizes) -> Iterator[Large]:
-    name = f"{verb} {path}"
     if verb not in {"POST", "PATCH", "PUT"}:
         yield from _in_head("own", verb, path, [of.name for of in method.input_type.fields])
         return
-    encoding = Encoding(text=_json_bytes, item=3, room=sizes.message - ROOM)
+    size = sizes.message - ROOM
     in_path = [of.name for of in method.input_type.fields if f"{{{of.name}}}" in path]
-    for of, filling, message in _filled(method, sizes, encoding):
+
+    def large(of: str, filling: str, body: bytes) -> Large:
+        return Large("JSON", f"{verb} {path}", of, filling, _request(verb, path, JSON, body))
+
+    for of, filling, message in _filled(method, sizes, Encoding(text=_json_bytes, item=3, room=size)):
         if of not in in_path:
-            yield Large("JSON", name, of, filling, _json_request(verb, path, _json(message)))
+            yield large(of, filling, _json(message))
     for place in (place for place in _fields(method.input_type) if place[0].name not in in_path):
+        tree = _plausible(method.input_type)
+        _put_json(tree, place)
         for filling, raw in ANY.items():
-            tree = _plausible(method.input_type)
-            _put_json(tree, place)
-            body = json.dumps(tree).replace(f'"{_MARK}"', raw(sizes.message - ROOM)).encode()
-            yield Large("JSON", name, _name(place), filling, _json_request(verb, path, body))
-    plain = json.dumps(_plausible(method.input_type)).encode()
-    yield from _in_head("own", verb, path, in_path, plain)
+            yield large(_name(place), filling, _with_raw(tree, raw(size)))
+    yield from _in_head("own", verb, path, in_path, json.dumps(_plausible(method.input_type)).encode())
     for filling, raw in WHOLE.items():
-        body = raw(sizes.message - ROOM).encode()
-        yield Large("JSON", name, "the body", filling, _json_request(verb, path, body))
-    yield Large("JSON", name, "the body", "too large", _json_request(verb, path, bytes(sizes.message + 1)))
+        yield large("the body", filling, raw(size).encode())
+    yield large("the body", "too large", bytes(sizes.message + 1))
+
+
+def _with_raw(tree: Mapping[str, Any], raw: str) -> bytes:
+    """Write an object with other JSON in its place."""
+    return json.dumps(tree).replace(f'"{_MARK}"', raw).encode()
 
 
 def _json(message: Message) -> bytes:
@@ -449,8 +456,8 @@ def _put_json(tree: dict[str, Any], path: Path) -> None:
     tree[path[-1].json_name] = [_MARK] if path[-1].is_repeated else _MARK
 
 
-def _json_request(verb: str, path: str, body: bytes) -> HttpRequest:
-    return HttpRequest(verb=verb, path=_at(path), headers={"content-type": JSON}, body=body)
+def _request(verb: str, path: str, kind: str, body: bytes) -> HttpRequest:
+    return HttpRequest(verb, _at(path), {"content-type": kind}, body)
 
 
 def _at(path: str, **values: str) -> str:
@@ -461,23 +468,20 @@ def _at(path: str, **values: str) -> str:
 
 def _in_head(api: str, verb: str, path: str, names: Iterable[str], body: bytes = b"") -> Iterator[Large]:
     """Fill path, query string and header fields."""
-    name, most = f"{verb} {path}", MAX_HEAD_BYTES - HEAD_ROOM
+    most = MAX_HEAD_BYTES - HEAD_ROOM
     headers = {"content-type": JSON} if body else {}
+
+    def large(of: str, filling: str, at: str, more: Mapping[str, str] = {}) -> Large:
+        return Large(f"{api} head", f"{verb} {path}", of, filling, HttpRequest(verb, at, {**headers, **more}, body))
+
     for of in names:
         for filling in PLAIN:
             value = quote(PATTERNS[filling], safe="") * (most // _quoted_bytes(PATTERNS[filling]))
-            at = _at(path, **{of: value}) if f"{{{of}}}" in path else f"{_at(path)}?{of}={value}"
-            yield Large(f"{api} head", name, of, filling, HttpRequest(verb=verb, path=at, headers=headers, body=body))
-        several = "&".join([f"{of}=a"] * (most // (len(of) + 3)))
-        at = f"{_at(path)}?{several}"
-        yield Large(f"{api} head", name, of, "many", HttpRequest(verb=verb, path=at, headers=headers, body=body))
-    for header in HEADERS:
-        for filling in ("letters", "commas"):
-            sent = {**headers, header: PATTERNS[filling] * (most // len(PATTERNS[filling]))}
-            request = HttpRequest(verb=verb, path=_at(path), headers=sent, body=body)
-            yield Large(f"{api} head", name, header, filling, request)
-    sent = {**headers, **{f"x-{number}": "a" for number in range(most // 12)}}
-    yield Large(f"{api} head", name, "headers", "many", HttpRequest(verb=verb, path=_at(path), headers=sent, body=body))
+            yield large(of, filling, _at(path, **{of: value}) if f"{{{of}}}" in path else f"{_at(path)}?{of}={value}")
+        yield large(of, "many", f"{_at(path)}?" + "&".join([f"{of}=a"] * (most // (len(of) + 3))))
+    for header, filling, value in _header_values(most):
+        yield large(header, filling, _at(path), {header: value})
+    yield large("headers", "many", _at(path), {f"x-{number}": "a" for number in range(most // 12)})
 
 
 # The APIs of others
@@ -491,30 +495,30 @@ def _over_other(name: str, sizes: Sizes) -> Iterator[Large]:
         return
     schemas = BODIES[name]
     base = {of: _first(schemas[of]) for of in schemas if of in OTHERS}
-    encoding = Encoding(text=_json_bytes, item=4, room=sizes.message - ROOM)
-    form = Encoding(text=_quoted_bytes, item=10, room=sizes.message - ROOM)
+    size = sizes.message - ROOM
+    encoding = Encoding(text=_json_bytes, item=4, room=size)
+    form = Encoding(text=_quoted_bytes, item=10, room=size)
+
+    def large(kind: str, of: str, filling: str, body: bytes) -> Large:
+        request = _request(verb, path, JSON if kind == "JSON" else FORM, body)
+        return Large(f"other {kind}", name, of, filling, request)
+
     for of in _names(schemas):
         patterns = _patterns(of.rpartition(".")[2])
         for filling, value in (*_texts(sizes, encoding, patterns), *_lists(sizes, encoding, patterns)):
-            body = json.dumps(_with(base, of, value), ensure_ascii=False).encode()
-            yield Large("other JSON", name, of, filling, _json_request(verb, path, body))
+            yield large("JSON", of, filling, json.dumps(_with(base, of, value), ensure_ascii=False).encode())
         for filling, raw in ANY.items():
-            body = json.dumps(_with(base, of, _MARK)).replace(f'"{_MARK}"', raw(encoding.room)).encode()
-            yield Large("other JSON", name, of, filling, _json_request(verb, path, body))
+            yield large("JSON", of, filling, _with_raw(_with(base, of, _MARK), raw(size)))
         others = "&".join(f"{other}={quote(str(value))}" for other, value in base.items() if other != of)
         in_form = of.replace("dictionaries.", "dictionaries[0].")
-        for filling, text in _texts(sizes, form, patterns):
-            body = f"{others}&{in_form}={quote(text)}".encode()
-            yield Large("other form", name, of, filling, _form_request(verb, path, body))
-        for filling, value in {"plain": "a" * form.room, "signs": "+" * form.room, "broken": "%" * form.room}.items():
-            body = f"{others}&{in_form}={value}".encode()
-            yield Large("other form", name, of, filling, _form_request(verb, path, body))
-        most = form.room // (len(in_form) + 3)
+        texts = {filling: quote(text) for filling, text in _texts(sizes, form, patterns)}
+        for filling, text in (texts | {"plain": "a" * size, "signs": "+" * size, "broken": "%" * size}).items():
+            yield large("form", of, filling, f"{others}&{in_form}={text}".encode())
+        most = size // (len(in_form) + 3)
         for count in sorted({min(MAX_FORM_FIELDS - 16, most), most}):
-            body = "&".join([others, *[f"{in_form}=a"] * count]).encode()
-            yield Large("other form", name, of, f"{count} times", _form_request(verb, path, body))
-    body = json.dumps(base).encode()
-    yield from _in_head("other", verb, path, [*(["id"] if "{id}" in path else []), *schemas], body)
+            yield large("form", of, f"{count} times", "&".join([others, *[f"{in_form}=a"] * count]).encode())
+    in_path = ["id"] if "{id}" in path else []
+    yield from _in_head("other", verb, path, [*in_path, *schemas], json.dumps(base).encode())
 
 
 OTHERS = frozenset({"q", "source", "target", "text", "source_lang", "target_lang", "name", "entries", "entries_format"})
@@ -541,7 +545,3 @@ def _names(schemas: Mapping[str, Any]) -> Iterator[str]:
 def _with(base: Mapping[str, Any], of: str, value: Any) -> dict[str, Any]:
     holder, _, inner = of.rpartition(".")
     return {**base, **({holder: [{**base[holder][0], inner: value}]} if holder else {of: value})}
-
-
-def _form_request(verb: str, path: str, body: bytes) -> HttpRequest:
-    return HttpRequest(verb=verb, path=_at(path), headers={"content-type": FORM}, body=body)

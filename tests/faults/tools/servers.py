@@ -17,6 +17,8 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.common.processes import Server, serving
+from jumok_serve.service.auth.tokens import make_token
+from tests.faults.tools.findings import Findings
 
 IDLE = ("jumok_open_requests", "jumok_queue_requests", "jumok_queue_tokens", "jumok_running_sentences", "jumok_rows")
 """Metrics that are 0 where nothing is done for anybody."""
@@ -123,7 +125,30 @@ async def is_healthy(address: str) -> bool:
     return bool(answer.status == HealthCheckResponse.SERVING)
 
 
-def faults_logged(server: Server) -> list[str]:
-    """Lines of the server's log that tell of a fault of its own."""
+async def expect_well(
+    findings: Findings, server: Server, idle_within_s: float | None = None, *, expected: str | None = None
+) -> None:
+    """Expect that a server becomes idle, serves, and has logged no fault of its own.
+
+    Args:
+        idle_within_s: None: it need not become idle.
+        expected: part of lines that may tell of a fault.
+    """
+    if idle_within_s is not None:
+        idle_s = await seconds_until_idle(server, idle_within_s)
+        findings.expect_below("until queue and rows are empty, s", idle_s, idle_within_s)
+    healthy = await is_healthy(server.address)
+    findings.expect("health afterwards", "serving" if healthy else "not serving", "serving", healthy)
     fault = re.compile(r"\bERROR\b|\bCRITICAL\b|Traceback|exception was never retrieved|Fatal Python error")
-    return [line for line in server.logged().splitlines() if fault.search(line)]
+    faults = [line for line in server.logged().splitlines() if fault.search(line)]
+    others = [line for line in faults if expected is None or expected not in line]
+    findings.expect_none("faults in the server's log", others)
+
+
+def token_file(folder: str | Path, *callers: str) -> tuple[Path, list[str]]:
+    """Write a file with tokens of callers who may translate; gives it and the secrets."""
+    made = [make_token(caller, ("translate",)) for caller in callers]
+    path = Path(folder) / "tokens"
+    path.write_text("".join(f"{token.line()}\n" for _, token in made), encoding="utf-8")
+    path.chmod(0o600)
+    return path, [secret for secret, _ in made]
