@@ -16,7 +16,7 @@ import pytest
 import jumok
 from jumok import Tls
 from jumok.testing import FakeServer
-from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
+from tests.clients.conftest import served
 from tests.support.hang import HANG_S
 from tests.support.ports import free_port
 from tests.support.servers.certificates import Authority
@@ -89,27 +89,16 @@ def test_a_new_client_connects_though_another_has_just_failed_to() -> None:
     with jumok.Client(address, max_attempts=1) as early:
         with pytest.raises(jumok.UnavailableError):
             early.translate("a")
-        server = grpc.server(ThreadPoolExecutor(1))
-        add_TranslationServiceServicer_to_server(Scripted(), server)
-        server.add_insecure_port(address)
-        server.start()
-        try:
-            with jumok.Client(address, max_attempts=1) as late:
-                assert late.translate("a").text == "A"
-        finally:
-            server.stop(None).wait()
+        with served(Scripted(), address=address), jumok.Client(address, max_attempts=1) as late:
+            assert late.translate("a").text == "A"
 
 
-def test_a_socket_that_is_not_there(tmp_path: Path) -> None:
-    assert message(f"unix:{tmp_path}/none").startswith(
-        f"cannot reach a server at unix:{tmp_path}/none: no server listens there"
-    )
-
-
-def test_a_host_that_is_none() -> None:
-    assert message("no-such-host.invalid").startswith(
-        "cannot reach a server at no-such-host.invalid:50051: the name of the host is unknown ("
-    )
+def test_names_that_lead_to_no_server(tmp_path: Path) -> None:
+    for server, said in (
+        (f"unix:{tmp_path}/none", f"unix:{tmp_path}/none: no server listens there"),
+        ("no-such-host.invalid", "no-such-host.invalid:50051: the name of the host is unknown ("),
+    ):
+        assert message(server).startswith(f"cannot reach a server at {said}")
 
 
 def test_tls_on_one_side_only(authority: Authority) -> None:

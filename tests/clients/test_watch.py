@@ -1,13 +1,12 @@
 """Silent servers: the policy by a table worked by hand, and clients against a relay that drops bytes."""
 
-import asyncio
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -16,11 +15,13 @@ import pytest
 import jumok
 from jumok._concurrency import Alarm
 from jumok._transport.channel import HEALTH_CHECK
-from jumok._transport.retry import Endpoints
+from jumok._transport.retry import MAX_ATTEMPTS, Endpoints
 from jumok._transport.watch import Silence, Watched
 from jumok.testing import FakeServer
-from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
+from tests.clients.conftest import served
 from tests.clients.test_streams import all_ways
+from tests.support.clients import Call as ClientCall
+from tests.support.clients import await_, wait
 from tests.support.hang import HANG_S
 from tests.support.servers.relay import Relay
 from tests.support.servers.scripted import Scripted
@@ -136,33 +137,14 @@ def test_any_answer_of_a_server_that_rested_ends_its_trial() -> None:
 # --- clients ---
 
 
-def translate(server: list[str], text: str, timeout_s: float) -> str:
-    with jumok.Client(server, timeout_s=timeout_s) as client:
-        return client.translate(text).text
-
-
-def translate_async(server: list[str], text: str, timeout_s: float) -> str:
-    async def scenario() -> str:
-        async with jumok.AsyncClient(server, timeout_s=timeout_s) as client:
-            return (await client.translate(text)).text
-
-    return asyncio.run(scenario())
-
-
-def stream(server: list[str], text: str, timeout_s: float) -> str:
-    with jumok.Client(server, timeout_s=timeout_s) as client:
-        return list(client.translate_stream(text))[-1].text
-
-
-def stream_async(server: list[str], text: str, timeout_s: float) -> str:
-    async def scenario() -> str:
-        async with jumok.AsyncClient(server, timeout_s=timeout_s) as client:
-            return [update async for update in client.translate_stream(text)][-1].text
-
-    return asyncio.run(scenario())
+def text_of(call: ClientCall, method: str, server: list[str], text: str, timeout_s: float) -> str:
+    found = call(method, server, text, timeout_s=timeout_s, max_attempts=MAX_ATTEMPTS)
+    return str(found[-1].text if isinstance(found, list) else found.text)
 
 
 Translate = Callable[[list[str], str, float], str]
+translate, translate_async = (partial(text_of, call, "translate") for call in (wait, await_))
+stream, stream_async = (partial(text_of, call, "translate_stream") for call in (wait, await_))
 each_call = pytest.mark.parametrize("call", [translate, translate_async, stream, stream_async])
 
 
@@ -248,20 +230,9 @@ def test_the_work_of_a_busy_server_is_not_done_twice(call: Translate) -> None:
     """Both servers hold their answers until one has answered two health checks."""
     checked = Checked(2)
     services = [Scripted(hold=checked.enough), Scripted(hold=checked.enough)]
-    servers = []
-    addresses = []
-    for service in services:
-        server = grpc.server(ThreadPoolExecutor(4))
-        add_TranslationServiceServicer_to_server(service, server)
-        server.add_generic_rpc_handlers((checked.handler(),))
-        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-        server.start()
-        servers.append(server)
-    try:
+    with ExitStack() as servers:
+        addresses = [servers.enter_context(served(service, checked.handler())) for service in services]
         assert call(addresses, "a", 60.0) == "A"
-    finally:
-        for server in servers:
-            server.stop(None).wait()
     assert sum(len(service.requests) for service in services) == 1
 
 
