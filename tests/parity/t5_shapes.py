@@ -1,6 +1,6 @@
 """The T5 checkpoints to compare: one as first published, two as revised, mT5 and umT5."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,9 @@ def t5() -> list[Shape]:
         layers: tuple[int, int],
         feed_forward: str,
         distance: int,
-        more: Mapping[str, Any],
         kind: Callable[..., PreTrainedConfig] = T5Config,
-    ) -> PreTrainedConfig:
+        **others: Any,
+    ) -> Callable[[], PreTrainedConfig]:
         sizes: dict[str, Any] = {
             "d_model": width,
             "num_heads": heads,
@@ -50,24 +50,23 @@ def t5() -> list[Shape]:
             "relative_attention_num_buckets": 8,
             "relative_attention_max_distance": distance,
             "dropout_rate": 0.0,
-            **more,
+            **others,
         }
-        return kind(**sizes)
+        return partial(kind, **sizes)
 
     return [
         Shape(
             family="T5",
             name="t5-3-heads",
             pairs=tasks,
-            configuration=partial(
-                configuration,
+            configuration=configuration(
                 width=32,
                 heads=3,
                 head_width=10,
                 layers=(1, 1),
                 feed_forward="relu",
                 distance=20,
-                more={"task_specific_params": TASKS},
+                task_specific_params=TASKS,
             ),
             tokenize=partial(tokenize, sentinels=100),
             special=special,
@@ -84,15 +83,14 @@ def t5() -> list[Shape]:
             family="T5",
             name="t5-gated-untied",
             pairs=(Pair(source="en", target="de"),),
-            configuration=partial(
-                configuration,
+            configuration=configuration(
                 width=24,
                 heads=2,
                 head_width=12,
                 layers=(2, 1),
                 feed_forward="gated-gelu",
                 distance=32,
-                more={"tie_word_embeddings": False},
+                tie_word_embeddings=False,
             ),
             tokenize=partial(tokenize, sentinels=10),
             special=special,
@@ -108,15 +106,14 @@ def t5() -> list[Shape]:
             family="T5",
             name="t5-deep-decoder",
             pairs=tasks,
-            configuration=partial(
-                configuration,
+            configuration=configuration(
                 width=24,
                 heads=1,
                 head_width=8,
                 layers=(1, 2),
                 feed_forward="gated-silu",
                 distance=16,
-                more={"task_specific_params": TASKS},
+                task_specific_params=TASKS,
             ),
             tokenize=partial(tokenize, sentinels=10),
             special=special,
@@ -133,15 +130,14 @@ def t5() -> list[Shape]:
                 family="T5",
                 name=name,
                 pairs=(Pair(source="und", target="und"),),
-                configuration=partial(
-                    configuration,
+                configuration=configuration(
                     width=24,
                     heads=2,
                     head_width=9,
                     layers=layers,
                     feed_forward="gated-gelu",
                     distance=16,
-                    more={"tie_word_embeddings": False},
+                    tie_word_embeddings=False,
                     kind=kind,
                 ),
                 tokenize=partial(tokenize, sentinels=10),
