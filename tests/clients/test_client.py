@@ -24,6 +24,7 @@ both = pytest.mark.parametrize("call", [wait, await_])
 both_translate = pytest.mark.parametrize("translate", [partial(wait, "translate"), partial(await_, "translate")])
 Translate = Callable[..., Any]
 EVERYTHING: dict[str, Any] = {"source_language": "en", "target_language": "de", "truncate": True, "model": "m"}
+SENT: dict[str, Any] = {"source_language_code": "en", "target_language_code": "de", "truncate": True, "model": "m"}
 
 
 @both_translate
@@ -36,84 +37,57 @@ def test_a_text_gives_a_translation_and_a_sequence_a_list(translate: Translate, 
 
 @both_translate
 def test_only_what_is_set_is_sent(translate: Translate, address: str, service: Scripted) -> None:
+    options: dict[str, Any] = {
+        "beam_size": 4,
+        "num_hypotheses": 2,
+        "length_penalty": 0.5,
+        "early_stopping": "never",
+        "min_length": 0,
+        "max_length": 9,
+        "no_repeat_ngram_size": 3,
+        "repetition_penalty": 2.0,
+        "suppress_tokens": [7, 8],
+        "end_tokens": (3,),
+        "forced_first_token": 0,
+        "sample": False,
+        "temperature": 0.5,
+        "top_k": 0,
+        "top_p": 1.0,
+        "seed": 2**40,
+        "coverage_penalty": 1.0,
+        "replace_unknowns": True,
+    }
+    of_numpy = {"beam_size": np.int64(4), "length_penalty": np.float32(0.5), "end_tokens": (np.int64(3),)}
+    whole = {"repetition_penalty": 2, "top_p": 1, "coverage_penalty": 1}
     translate(address, "a")
-    translate(
-        address,
-        "a",
-        beam_size=np.int64(4),
-        num_hypotheses=2,
-        length_penalty=np.float32(0.5),
-        early_stopping="never",
-        min_length=0,
-        max_length=9,
-        no_repeat_ngram_size=3,
-        repetition_penalty=2,
-        suppress_tokens=np.array([7, 8]).tolist(),
-        end_tokens=(np.int64(3),),
-        forced_first_token=0,
-        sample=False,
-        temperature=0.5,
-        top_k=0,
-        top_p=1,
-        seed=2**40,
-        coverage_penalty=1,
-        replace_unknowns=True,
-        target_prefix="Ein",
-        attention=True,
-        **EVERYTHING,
-    )
+    translate(address, "a", **(options | of_numpy | whole), target_prefix="Ein", attention=True, **EVERYTHING)
     plain, full = service.requests
     assert plain == translation_pb2.TranslateTextRequest(
         contents=["a"], options=decoding_pb2.DecodingOptions(), split_sentences=True
     )
+    sent = {
+        "early_stopping": decoding_pb2.EARLY_STOPPING_NEVER,
+        "suppress_tokens": decoding_pb2.TokenIds(ids=[7, 8]),
+        "end_tokens": decoding_pb2.TokenIds(ids=[3]),
+    }
     assert full == translation_pb2.TranslateTextRequest(
         contents=["a"],
-        options=decoding_pb2.DecodingOptions(
-            beam_size=4,
-            num_hypotheses=2,
-            length_penalty=0.5,
-            early_stopping=decoding_pb2.EARLY_STOPPING_NEVER,
-            min_length=0,
-            max_length=9,
-            no_repeat_ngram_size=3,
-            repetition_penalty=2.0,
-            suppress_tokens=decoding_pb2.TokenIds(ids=[7, 8]),
-            end_tokens=decoding_pb2.TokenIds(ids=[3]),
-            forced_first_token=0,
-            sample=False,
-            temperature=0.5,
-            top_k=0,
-            top_p=1.0,
-            seed=2**40,
-            coverage_penalty=1.0,
-            replace_unknowns=True,
-        ),
-        source_language_code="en",
-        target_language_code="de",
+        options=decoding_pb2.DecodingOptions(**(options | sent)),
         target_prefixes=["Ein"],
         attention=True,
-        truncate=True,
-        model="m",
+        **SENT,
     )
 
 
 @both
 def test_a_pair_gives_a_score_and_sequences_a_list(call: Call, address: str, service: Scripted) -> None:
     assert call("score", address, "a", "bc") == length("bc")
-    assert call("score", address, ["a", "b"], ("c", "de"), length_penalty=0, **EVERYTHING) == [
-        length("c"),
-        length("de"),
-    ]
+    found = call("score", address, ["a", "b"], ("c", "de"), length_penalty=0, **EVERYTHING)
+    assert found == [length("c"), length("de")]
     plain, full = service.score_requests
     assert plain == translation_pb2.ScoreTextRequest(contents=["a"], targets=["bc"])
     assert full == translation_pb2.ScoreTextRequest(
-        contents=["a", "b"],
-        targets=["c", "de"],
-        source_language_code="en",
-        target_language_code="de",
-        length_penalty=0.0,
-        truncate=True,
-        model="m",
+        contents=["a", "b"], targets=["c", "de"], length_penalty=0.0, **SENT
     )
 
 
@@ -133,10 +107,7 @@ def test_a_text_has_an_alignment_and_sequences_a_list(call: Call, address: str, 
         kinds=[alignment_pb2.ATTENTION_KIND_ENCODER, alignment_pb2.ATTENTION_KIND_DECODER],
         head=3,
         each_head=True,
-        source_language_code="en",
-        target_language_code="de",
-        truncate=True,
-        model="m",
+        **SENT,
     )
 
 
@@ -246,13 +217,7 @@ REFUSED: dict[str, list[tuple[tuple[Any, ...], dict[str, Any], str]]] = {
     ("method", "arguments", "options", "blamed"), [(method, *row) for method in REFUSED for row in REFUSED[method]]
 )
 def test_bad_arguments_are_refused_by_field(
-    call: Call,
-    address: str,
-    service: Scripted,
-    method: str,
-    arguments: tuple[Any, ...],
-    options: dict[str, Any],
-    blamed: str,
+    call: Call, address: str, service: Scripted, method: str, arguments: Any, options: dict[str, Any], blamed: str
 ) -> None:
     with pytest.raises(jumok.InvalidArgumentError) as caught:
         call(method, address, *arguments, **options)

@@ -77,16 +77,7 @@ class Environment:
     @contextmanager
     def serve(self, bundle: Path, *options: str) -> Iterator[str]:
         """Serve a bundle with its ``jumok``; gives the address, and checks that SIGTERM ends it well."""
-        command: list[str | Path] = [
-            self.folder / "bin/jumok",
-            "serve",
-            bundle,
-            "--port",
-            "0",
-            "--threads",
-            "1",
-            *options,
-        ]
+        command: list[str | Path] = [self.folder / "bin/jumok", "serve", bundle, "--port=0", "--threads=1", *options]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd="/", env=self.variables) as server:
             try:
                 assert server.stdout is not None
@@ -250,33 +241,23 @@ def test_the_installed_commands_translate(with_serve: Environment, tiny_bundle: 
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
-        ("train", "serve,export"),
-        ("export", "serve,export"),
-        ("import", "serve,import"),
-        ("add-native", "serve,export"),
-        ("ensemble", "serve,export"),
-        ("evaluate", "serve,evaluate"),
-        ("attention", "plot"),
-        ("serve", "serve,http"),
-        ("gateway", "serve,http"),
+        ("train config.toml --out run", "serve,export"),
+        ("export run --out bundle", "serve,export"),
+        ("import checkpoint --out bundle", "serve,import"),
+        ("add-native BUNDLE --out bundle", "serve,export"),
+        ("ensemble BUNDLE BUNDLE --out bundle", "serve,export"),
+        ("evaluate BUNDLE --source SOURCE --reference SOURCE", "serve,evaluate"),
+        ("attention sleeps --bundle BUNDLE --out attention.png", "plot"),
+        ("serve BUNDLE --http-port 0", "serve,http"),
+        ("gateway --server localhost:50051", "serve,http"),
     ],
 )
 def test_a_command_of_another_extra_names_it(
     with_serve: Environment, tiny_bundle: Path, command: str, extra: str
 ) -> None:
-    source = ROOT / "tests/data/train.en"
-    arguments = {
-        "train": ["config.toml", "--out", "run"],
-        "export": ["run", "--out", "bundle"],
-        "import": ["checkpoint", "--out", "bundle"],
-        "add-native": [str(tiny_bundle), "--out", "bundle"],
-        "ensemble": [str(tiny_bundle), str(tiny_bundle), "--out", "bundle"],
-        "evaluate": [str(tiny_bundle), "--source", str(source), "--reference", str(source)],
-        "serve": [str(tiny_bundle), "--http-port", "0"],
-        "gateway": ["--server", "localhost:50051"],
-        "attention": ["The cat sleeps.", "--bundle", str(tiny_bundle), "--out", "attention.png"],
-    }
-    assert f"pip install 'jumok[{extra}]'" in with_serve.run("jumok", command, *arguments[command], code=1)
+    files = {"BUNDLE": tiny_bundle, "SOURCE": ROOT / "tests/data/train.en"}
+    arguments = [files.get(word, word) for word in command.split()]
+    assert f"pip install 'jumok[{extra}]'" in with_serve.run("jumok", *arguments, code=1)
 
 
 def test_the_images_list_of_packages_is_complete(with_serve: Environment, tmp_path: Path) -> None:

@@ -5,8 +5,6 @@ import signal
 from collections import deque
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
-from types import TracebackType
-from typing import Self
 
 import jumok
 from benchmarks.common.processes import Server
@@ -22,7 +20,7 @@ PAUSE_S = 0.5
 """Time between the end of an address and SIGTERM: the preStop pause of a pod, but shorter."""
 
 
-class Fleet:
+class Fleet(AsyncExitStack):
     """Servers at one port of different addresses, which share a name: the pods of a Deployment.
 
     Args:
@@ -31,24 +29,16 @@ class Fleet:
     """
 
     def __init__(self, plan: Plan, names: NameServer) -> None:
+        super().__init__()
         self._plan = plan
         self._names = names
         self._hosts: Iterator[str] = (f"127.0.0.{number}" for number in range(2, 255))
         self._pods: deque[tuple[Server, AsyncExitStack]] = deque()
-        self._all = AsyncExitStack()
         self.port = "0"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._all.aclose()
 
     async def add(self) -> Server:
         """Start a server at a new address; it has the name as soon as it is ready."""
-        running = await self._all.enter_async_context(AsyncExitStack())
+        running = await self.enter_async_context(AsyncExitStack())
         host = next(self._hosts)
         server = await running.enter_async_context(jumok_serve(self._plan.bundle, "--host", host, "--port", self.port))
         self.port = server.address.rpartition(":")[2]

@@ -4,20 +4,8 @@ import struct
 from collections import Counter
 from collections.abc import Mapping
 
-from tests.faults.tools.http2 import (
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    FIRST_WINDOW,
-    GOAWAY,
-    HEADERS,
-    INITIAL_WINDOW_SIZE,
-    RST_STREAM,
-    WINDOW_UPDATE,
-    Connection,
-    frame,
-    headers,
-)
+from tests.faults.tools import http2
+from tests.faults.tools.http2 import Connection, frame, headers
 
 CANCEL = 8
 """Error code of RFC 9113, section 7."""
@@ -40,12 +28,12 @@ class Flood(Connection):
     """
 
     def __init__(self, fields: Mapping[str, str], *, reads: bool = True) -> None:
-        super().__init__({} if reads else {INITIAL_WINDOW_SIZE: 0})
+        super().__init__({} if reads else {http2.INITIAL_WINDOW_SIZE: 0})
         self._fields = fields
         self.ended: Counter[str] = Counter()
         """Frames that ended calls, and the connection, by kind."""
         self.sent = 0
-        self._initial = FIRST_WINDOW
+        self._initial = http2.FIRST_WINDOW
         self._windows: dict[int, int] = {}
         self._unsent: dict[int, tuple[bytes, int, bool]] = {}
 
@@ -59,7 +47,7 @@ class Flood(Connection):
         block = headers(
             **{":path": path} | dict(self._fields) | {name.replace("_", "-"): fields[name] for name in fields}
         )
-        self._transport.write(frame(HEADERS, END_HEADERS, self._next, block))
+        self._transport.write(frame(http2.HEADERS, http2.END_HEADERS, self._next, block))
         self._windows[self._next] = self._initial
         self._unsent[self._next] = data, 0, end
         self._send(self._next)
@@ -70,8 +58,8 @@ class Flood(Connection):
         block = headers(**{":path": path} | dict(self._fields))
         for _ in range(times):
             self._transport.write(
-                frame(HEADERS, END_HEADERS, self._next, block)
-                + frame(RST_STREAM, 0, self._next, struct.pack(">I", CANCEL))
+                frame(http2.HEADERS, http2.END_HEADERS, self._next, block)
+                + frame(http2.RST_STREAM, 0, self._next, struct.pack(">I", CANCEL))
             )
             self._next += 2
 
@@ -87,8 +75,8 @@ class Flood(Connection):
     def _send(self, stream: int) -> None:
         data, at, end = self._unsent.pop(stream, (b"", 0, False))
         while at < len(data) and (size := min(self._window, self._windows[stream], FRAME, len(data) - at)) > 0:
-            flags = END_STREAM if end and at + size == len(data) else 0
-            self._transport.write(frame(DATA, flags, stream, data[at : at + size]))
+            flags = http2.END_STREAM if end and at + size == len(data) else 0
+            self._transport.write(frame(http2.DATA, flags, stream, data[at : at + size]))
             self._window -= size
             self._windows[stream] -= size
             at += size
@@ -103,13 +91,13 @@ class Flood(Connection):
         self._unsent.clear()
 
     def _agree(self, settings: Mapping[int, int]) -> None:
-        initial = settings.get(INITIAL_WINDOW_SIZE, self._initial)
+        initial = settings.get(http2.INITIAL_WINDOW_SIZE, self._initial)
         for stream in self._windows:
             self._windows[stream] += initial - self._initial
         self._initial = initial
 
     def _read(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == WINDOW_UPDATE:
+        if kind == http2.WINDOW_UPDATE:
             if stream == 0:
                 self._window += int.from_bytes(payload)
             elif stream in self._windows:
@@ -117,9 +105,9 @@ class Flood(Connection):
             for waiting in [stream] if stream else list(self._unsent):
                 if waiting in self._unsent:
                     self._send(waiting)
-        elif kind == GOAWAY:
+        elif kind == http2.GOAWAY:
             self.ended["goaway"] += 1
-        elif (kind == HEADERS and flags & END_STREAM) or kind == RST_STREAM:
+        elif (kind == http2.HEADERS and flags & http2.END_STREAM) or kind == http2.RST_STREAM:
             self._unsent.pop(stream, None)
             if self._windows.pop(stream, None) is not None:
                 self.ended["call"] += 1

@@ -12,23 +12,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Self
 
-from tests.faults.tools.http2 import (
-    DATA,
-    ENABLE_PUSH,
-    END_HEADERS,
-    END_STREAM,
-    FIRST_WINDOW,
-    GOAWAY,
-    HEADER_TABLE_SIZE,
-    HEADERS,
-    INITIAL_WINDOW_SIZE,
-    MAX_CONCURRENT_STREAMS,
-    RST_STREAM,
-    WINDOW_UPDATE,
-    Connection,
-    frame,
-    headers,
-)
+from tests.faults.tools import http2
+from tests.faults.tools.http2 import Connection, frame, headers
 
 OK, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED, UNAVAILABLE = 0, 4, 8, 14
 """Statuses of gRPC that callers ask for."""
@@ -52,7 +37,7 @@ class LightCalls(Connection):
 
     def __init__(self, timeout_s: float) -> None:
         # fields are to be literal, and answers may come at any length
-        super().__init__({HEADER_TABLE_SIZE: 0, ENABLE_PUSH: 0, INITIAL_WINDOW_SIZE: WIDEST_WINDOW})
+        super().__init__({http2.HEADER_TABLE_SIZE: 0, http2.ENABLE_PUSH: 0, http2.INITIAL_WINDOW_SIZE: WIDEST_WINDOW})
         self._timeout_s = timeout_s
         self._header = headers(**{"grpc-timeout": f"{round(1000 * timeout_s)}m"})
         self._open: dict[int, tuple[float, Done]] = {}
@@ -100,8 +85,8 @@ class LightCalls(Connection):
             message, began, done = self._waiting.popleft()
             self._window -= len(message)
             self._open[self._next] = (began, done)
-            sent.append(frame(HEADERS, END_HEADERS, self._next, self._header))
-            sent.append(frame(DATA, END_STREAM, self._next, message))
+            sent.append(frame(http2.HEADERS, http2.END_HEADERS, self._next, self._header))
+            sent.append(frame(http2.DATA, http2.END_STREAM, self._next, message))
             self._next += 2
         if sent:
             self._transport.write(b"".join(sent))
@@ -109,7 +94,7 @@ class LightCalls(Connection):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Open the window of the whole connection, too."""
         super().connection_made(transport)
-        self._transport.write(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", WIDEST_WINDOW - FIRST_WINDOW)))
+        self._transport.write(frame(http2.WINDOW_UPDATE, 0, 0, struct.pack(">I", WIDEST_WINDOW - http2.FIRST_WINDOW)))
 
     def data_received(self, data: bytes) -> None:
         """Read frames, and send what may be sent then."""
@@ -122,21 +107,21 @@ class LightCalls(Connection):
             self._end(stream, UNAVAILABLE)
 
     def _agree(self, settings: Mapping[int, int]) -> None:
-        self._most = min(MOST_OPEN, settings.get(MAX_CONCURRENT_STREAMS, MOST_OPEN))
+        self._most = min(MOST_OPEN, settings.get(http2.MAX_CONCURRENT_STREAMS, MOST_OPEN))
 
     def _read(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == HEADERS:
-            if flags & END_STREAM:
+        if kind == http2.HEADERS:
+            if flags & http2.END_STREAM:
                 found = STATUS.search(payload)
                 assert found is not None, payload
                 self._end(stream, int(found[1]))
-        elif kind == RST_STREAM:
+        elif kind == http2.RST_STREAM:
             began, _ = self._open.get(stream, (0.0, None))
             late = time.monotonic() >= began + self._timeout_s
             self._end(stream, DEADLINE_EXCEEDED if late else UNAVAILABLE)
-        elif kind == WINDOW_UPDATE and stream == 0:
+        elif kind == http2.WINDOW_UPDATE and stream == 0:
             self._window += int.from_bytes(payload)
-        elif kind == GOAWAY:
+        elif kind == http2.GOAWAY:
             self._transport.abort()
 
     def _end(self, stream: int, status: int) -> None:

@@ -8,7 +8,6 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -31,7 +30,7 @@ def jumok_serve(*arguments: str | Path, within: tuple[str, ...] = ()) -> Abstrac
     return serving("jumok", "serve", *port, "--metrics-port", "0", *arguments, within=within)
 
 
-class Restarted:
+class Restarted(AsyncExitStack):
     """A server that is ended and started again on the same port, as often as one likes.
 
     Args:
@@ -39,25 +38,20 @@ class Restarted:
     """
 
     def __init__(self, *arguments: str | Path) -> None:
+        super().__init__()
         self._arguments = arguments
-        self._running = AsyncExitStack()
         self.server: Server
 
     async def __aenter__(self) -> Self:
-        self.server = await self._running.enter_async_context(jumok_serve(*self._arguments))
+        self.server = await self.enter_async_context(jumok_serve(*self._arguments))
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._running.aclose()
 
     async def restart(self, number: signal.Signals) -> int:
         """End it with a signal, start it again, and give the exit status that it ended with."""
         port = self.server.address.rpartition(":")[2]
         status = await self.server.end(number)
-        await self._running.aclose()
-        self.server = await self._running.enter_async_context(jumok_serve(*self._arguments, "--port", port))
+        await self.aclose()
+        self.server = await self.enter_async_context(jumok_serve(*self._arguments, "--port", port))
         return status
 
 
