@@ -18,7 +18,7 @@ def served(
     address: str = "127.0.0.1:0",
 ) -> Iterator[str]:
     """Serve on one port; yields the address."""
-    server = grpc.server(ThreadPoolExecutor(4), handlers=handlers)
+    server = grpc.server(ThreadPoolExecutor(4), handlers=list(handlers))
     add_TranslationServiceServicer_to_server(service, server)
     port = server.add_insecure_port(address)
     server.start()

@@ -115,23 +115,6 @@ def test_a_text_that_is_the_name_of_a_file_is_pointed_out(server: FakeServer, tm
     assert done.stdout.decode().splitlines()[1] == str(file).upper()
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("translate", "--input", __file__, "a"), "give texts, or --input"),
-        (("score", "--input", __file__, "a", "b"), "give SOURCE and TARGET, or --input"),
-        (("translate", "--input", "/no/such/file"), "does not exist"),
-        (("translate", "--output", "/"), "is a directory"),
-        (("translate", "--wait", "soon", "a"), "not a valid float"),
-        (("translate", "--bundle", "/", "--wait", "1", "a"), "--bundle excludes --wait"),
-    ],
-)
-def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ...], message: str) -> None:
-    done = run(*arguments)
-    assert done.returncode == 2
-    assert message in done.stderr.decode()
-
-
 def test_a_sentence_without_quotation_marks_is_pointed_out(server: FakeServer) -> None:
     done = run("translate", "--server", server.address, "A", "dog", "runs.")
     assert done.returncode == 0

@@ -1,5 +1,6 @@
 """Silent servers: the policy by a table worked by hand, and clients against a relay that drops bytes."""
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -33,10 +34,15 @@ def watched(endpoint: int, since: float, patience_s: float = 2.0) -> Watched:
     return Watched(endpoint, f"server {endpoint}", patience_s, since, lambda: None)
 
 
+def silence_of(*calls: Watched, endpoints: Endpoints | None = None) -> Silence:
+    silence = Silence(endpoints or Endpoints(2, first=0), 2)
+    silence.calls = set(calls)
+    return silence
+
+
 def test_a_silent_server_is_checked_once_and_then_left() -> None:
-    silence = Silence(Endpoints(2, first=0), 2)
     first, second = watched(0, 0.0), watched(0, 1.0)
-    silence.calls = {first, second}
+    silence = silence_of(first, second)
     assert silence.turn(1.0) == ([], [], 2.0)
     assert silence.turn(2.0) == ([0], [], 3.0)
     assert silence.turn(3.0) == ([], [], 4.0)
@@ -49,9 +55,8 @@ def test_a_silent_server_is_checked_once_and_then_left() -> None:
 
 
 def test_a_busy_server_is_checked_again_and_again_and_never_left() -> None:
-    silence = Silence(Endpoints(2, first=0), 2)
     call = watched(1, 0.0)
-    silence.calls = {call}
+    silence = silence_of(call)
     for now in (2.0, 4.5, 7.0):
         assert silence.turn(now) == ([1], [], now + 2.0)
         silence.checked(1, now + 0.5, answered=True)
@@ -61,9 +66,8 @@ def test_a_busy_server_is_checked_again_and_again_and_never_left() -> None:
 
 
 def test_a_call_with_less_time_is_less_patient() -> None:
-    silence = Silence(Endpoints(2, first=0), 2)
     hasty, patient = watched(0, 0.0, 0.25), watched(0, 0.0)
-    silence.calls = {hasty, patient}
+    silence = silence_of(hasty, patient)
     assert silence.turn(0.25) == ([0], [], 0.5)
     assert silence.turn(0.5) == ([], [hasty], 2.0)
     assert silence.turn(2.0) == ([], [], 2.25)
@@ -99,9 +103,8 @@ def test_an_alarm_that_failed_rings_the_next_time(monkeypatch: pytest.MonkeyPatc
 
 def test_no_server_is_left_while_the_others_rest() -> None:
     endpoints = Endpoints(2, first=0)
-    silence = Silence(endpoints, 2)
     call = watched(0, 0.0)
-    silence.calls = {call}
+    silence = silence_of(call, endpoints=endpoints)
     endpoints.failed(1, 3.5)
     assert silence.turn(2.0)[0] == [0]
     assert silence.turn(4.0) == ([], [], 6.0)
@@ -201,37 +204,27 @@ def test_a_corpus_goes_on_elsewhere_if_the_server_becomes_silent(translate: Any)
     ]
 
 
-class Checked:
-    """A health service that counts its calls.
+def health_service(calls: int, enough: threading.Event) -> grpc.GenericRpcHandler:  # type: ignore[type-arg]
+    """A health service, with an event that is set after a number of calls."""
+    checks = itertools.count(1)
 
-    Attributes:
-        enough: set after this number of calls.
-    """
-
-    def __init__(self, calls: int) -> None:
-        self._left = calls
-        self.enough = threading.Event()
-
-    def handler(self) -> Any:
-        """Give the service to a server."""
-        service, method = HEALTH_CHECK.strip("/").split("/")
-        check = grpc.unary_unary_rpc_method_handler(self._check)
-        return grpc.method_handlers_generic_handler(service, {method: check})
-
-    def _check(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self._left -= 1
-        if self._left <= 0:
-            self.enough.set()
+    def check(request: bytes, context: grpc.ServicerContext) -> bytes:
+        if next(checks) >= calls:
+            enough.set()
         return b""
+
+    service, method = HEALTH_CHECK.strip("/").split("/")
+    return grpc.method_handlers_generic_handler(service, {method: grpc.unary_unary_rpc_method_handler(check)})
 
 
 @pytest.mark.parametrize("call", [translate, translate_async])
 def test_the_work_of_a_busy_server_is_not_done_twice(call: Translate) -> None:
     """Both servers hold their answers until one has answered two health checks."""
-    checked = Checked(2)
-    services = [Scripted(hold=checked.enough), Scripted(hold=checked.enough)]
+    enough = threading.Event()
+    health = health_service(2, enough)
+    services = [Scripted(hold=enough), Scripted(hold=enough)]
     with ExitStack() as servers:
-        addresses = [servers.enter_context(served(service, checked.handler())) for service in services]
+        addresses = [servers.enter_context(served(service, health)) for service in services]
         assert call(addresses, "a", 60.0) == "A"
     assert sum(len(service.requests) for service in services) == 1
 

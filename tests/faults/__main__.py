@@ -22,6 +22,7 @@ from benchmarks.common.progress import described, progress
 from benchmarks.common.ratios import aligned
 from tests.faults.guided.scenario import guided, guided_files
 from tests.faults.scenarios.attack import attack
+from tests.faults.scenarios.availability import dropped, kills, rolling_restarts, rolling_update, stopped
 from tests.faults.scenarios.callers import killed_callers, slow_reader
 from tests.faults.scenarios.files import certificates, disks
 from tests.faults.scenarios.fuzzing import fuzz
@@ -30,10 +31,7 @@ from tests.faults.scenarios.largest_fields import largest_fields
 from tests.faults.scenarios.mutated_bundles import mutated_bundles
 from tests.faults.scenarios.network import broken_frames
 from tests.faults.scenarios.overload import overload
-from tests.faults.scenarios.restarts import kills, rolling_restarts
-from tests.faults.scenarios.rollout import rolling_update
 from tests.faults.scenarios.sharing import sharing
-from tests.faults.scenarios.silence import dropped, stopped
 from tests.faults.scenarios.soak import soak
 from tests.faults.scenarios.swaps import swaps
 from tests.faults.scenarios.unanswered import unanswered

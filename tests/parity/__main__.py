@@ -63,7 +63,8 @@ def by_family(outcomes: Sequence[Outcome]) -> dict[str, Tally]:
 
 def table(families: dict[str, Tally]) -> str:
     """The results, aligned, with a last line for all of them."""
-    rows = [("family", "cases", "hypotheses", "equal", "ties", "different", "ended", "lengths", "outputs", "left out")]
+    head = ("family", "cases", "hypotheses", "equal", "ties", "different", "ended", "lengths", "outputs", "left out")
+    rows: list[tuple[str, ...]] = [head]
     for family, tally in {**families, "all": sum(families.values(), Tally())}.items():
         ties = f"{tally.ties} ({tally.ties / max(tally.cases, 1):.2%})"
         ended = f"{tally.ended / max(tally.hypotheses, 1):.0%}"

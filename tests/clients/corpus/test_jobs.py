@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -74,18 +74,36 @@ def test_names_of_files_may_be_any_bytes(tmp_path: Path) -> None:
     assert json.loads(bad)["file"] == str(source)
 
 
+def damage(name: str, content: bytes, _: Path, out: Path) -> None:
+    (unfinished(out) / name).write_bytes(content)
+
+
+DAMAGES = {
+    "job.json": (b"", b"{", b"\xff", b"[]", b"{}", b'{"settings": 1, "publishing": false}'),
+    "models.json": (b"[", b"[]", b'{"tiny": 1}', b"[" * 100_000),
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("change", "message"),
     [
-        *(("job.json", each) for each in (b"", b"{", b"\xff", b"[]", b"{}", b'{"settings": 1, "publishing": false}')),
-        *(("models.json", each) for each in (b"[", b"[]", b'{"tiny": 1}', b"[" * 100_000)),
+        (lambda _, out: out.write_text("mine"), r"out\.txt exists already"),
+        (lambda source, _: source.write_text("other"), r"source\.txt has changed or is missing"),
+        *(
+            (partial(damage, name, content), rf"{name} is damaged: remove .*out.txt.unfinished and start anew")
+            for name in DAMAGES
+            for content in DAMAGES[name]
+        ),
     ],
 )
-def test_a_damaged_state_is_named(source: Path, out: Path, name: str, content: bytes) -> None:
+def test_a_job_whose_files_have_changed_does_not_go_on(
+    source: Path, out: Path, change: Callable[[Path, Path], object], message: str
+) -> None:
     begin(out, source)
-    (unfinished(out) / name).write_bytes(content)
-    with pytest.raises(CorpusError, match=rf"{name} is damaged: remove .*out.txt.unfinished and start anew"):
+    change(source, out)
+    with pytest.raises(CorpusError, match=message):
         run(out, source)
+    assert not out.exists() or out.read_text() == "mine"
 
 
 def test_other_files_among_the_blocks_are_left_alone(source: Path, out: Path) -> None:
@@ -193,14 +211,6 @@ def test_an_output_that_exists_is_refused(source: Path, out: Path, tmp_path: Pat
         run(out, source)
 
 
-def test_an_output_that_appears_during_the_job_is_refused(source: Path, out: Path) -> None:
-    begin(out, source)
-    out.write_text("mine")
-    with pytest.raises(CorpusError, match=r"out\.txt exists already"):
-        run(out, source)
-    assert out.read_text() == "mine"
-
-
 def test_a_folder_of_others_is_no_unfinished_output(source: Path, out: Path) -> None:
     unfinished(out).mkdir()
     (unfinished(out) / "thesis.tex").touch()
@@ -225,13 +235,6 @@ def test_a_job_that_failed_before_its_first_block_takes_other_settings(source: P
         run(out, source, settings={"beam_size": 400})
     assert run(out, source, settings={"beam_size": 4})
     assert out.read_text() == CAPITALS
-
-
-def test_a_changed_input_does_not_go_on_with_a_job(source: Path, out: Path) -> None:
-    begin(out, source)
-    source.write_text("other")
-    with pytest.raises(CorpusError, match=r"source\.txt has changed or is missing"):
-        run(out, source)
 
 
 def test_another_version_of_the_model_does_not_go_on_with_a_job(source: Path, out: Path) -> None:

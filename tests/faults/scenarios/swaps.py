@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from tests.faults.scenarios.restarts import Load, translations
+from tests.faults.scenarios.availability import Load, translations
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.servers import expect_well, jumok_serve, metrics
 

@@ -1,19 +1,22 @@
-"""Two servers under constant load: restarted one after the other, and killed."""
+"""Two servers under constant load: restarted, replaced by others of their name, killed, and gone silent."""
 
 import asyncio
+import os
 import random
 import signal
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Self
 
 import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
 from tests.faults.tools.findings import Findings, Plan
-from tests.faults.tools.servers import Restarted, metrics
+from tests.faults.tools.name_server import NameServer
+from tests.faults.tools.servers import Restarted, is_healthy, jumok_serve, metrics
+from tests.support.servers.relay import Relay
 
 ITERATIONS, WINDOW, CALLERS, STREAMS = 2, 64, 4, 2
 BETWEEN = 150
@@ -187,12 +190,8 @@ async def _under_load(plan: Plan, findings: Findings, number: signal.Signals) ->
                     await load.goes_on()
                 await load.finish()
     wanted = 0 if number is signal.SIGTERM else -number
-    findings.expect(
-        f"servers ended with {number.name} under load",
-        len(statuses),
-        f"each with exit status {wanted}",
-        statuses == [wanted] * 2 * plan.restarts,
-    )
+    what = f"exit statuses of servers that {number.name} ended under load"
+    findings.expect_equal(what, statuses, [wanted] * 2 * plan.restarts)
     load.judge(findings)
     findings.expect_below("longest until one that is back is called, s", max(found_s), FOUND_S)
 
@@ -215,3 +214,133 @@ async def _found(server: Server) -> float:
             break
         await asyncio.sleep(0.1)
     return time.monotonic() - began
+
+
+# A rolling update
+
+NAME = "jumok.default.svc.cluster.local"
+SERVERS = 2
+PAUSE_S = 0.5
+"""Time between the end of an address and SIGTERM: the preStop pause of a pod, but shorter."""
+
+
+class Fleet(AsyncExitStack):
+    """Servers at one port of different addresses, which share a name: the pods of a Deployment.
+
+    Args:
+        plan: plan with the bundle.
+        names: the name server.
+    """
+
+    def __init__(self, plan: Plan, names: NameServer) -> None:
+        super().__init__()
+        self._plan = plan
+        self._names = names
+        self._hosts: Iterator[str] = (f"127.0.0.{number}" for number in range(2, 255))
+        self._pods: deque[tuple[Server, AsyncExitStack]] = deque()
+        self.port = "0"
+
+    async def add(self) -> Server:
+        """Start a server at a new address; it has the name as soon as it is ready."""
+        running = await self.enter_async_context(AsyncExitStack())
+        host = next(self._hosts)
+        server = await running.enter_async_context(jumok_serve(self._plan.bundle, "--host", host, "--port", self.port))
+        self.port = server.address.rpartition(":")[2]
+        assert await is_healthy(server.address), server.logged()
+        self._pods.append((server, running))
+        self._name_all()
+        return server
+
+    async def retire(self) -> int:
+        """End the oldest server: it loses the name, then gets SIGTERM; returns its exit status."""
+        server, running = self._pods.popleft()
+        self._name_all()
+        await asyncio.sleep(PAUSE_S)
+        status = await server.end(signal.SIGTERM)
+        await running.aclose()
+        return status
+
+    def _name_all(self) -> None:
+        self._names.addresses = [server.address.rpartition(":")[0] for server, _ in self._pods]
+
+
+async def rolling_update(plan: Plan, findings: Findings) -> None:
+    """Replace all servers of a name, each by one at another address, as Kubernetes does."""
+    statuses: list[int] = []
+    async with NameServer.opened(NAME) as (names, resolver), Fleet(plan, names) as fleet:
+        expected = await translations((await fleet.add()).address, plan.texts)
+        for _ in range(SERVERS - 1):
+            await fleet.add()
+        async with jumok.AsyncClient(f"dns://{resolver}/{NAME}:{fleet.port}") as client:
+            load = Load(client, expected, plan.seed, streams=STREAMS)
+            async with load.running():
+                while len(statuses) < SERVERS * plan.restarts and not load.failed:
+                    await fleet.add()
+                    statuses.append(await fleet.retire())
+                    progress(f"{findings.scenario}: {len(statuses)} servers replaced, {load.given} sentences")
+                await load.finish()
+        findings.tell("look-ups of the name", names.questions)
+    what = "exit statuses of servers replaced by others at new addresses, under load"
+    findings.expect_equal(what, statuses, [0] * SERVERS * plan.restarts)
+    load.judge(findings)
+
+
+# Silence
+
+GOES_ON_WITHIN_S = 5.0
+SHORT_TIMEOUT_S = 10.0
+"""Shorter than the default, and enough for a call that waits its turn on the other server, which is busy."""
+SHORT_CALLS = 10
+
+
+async def stopped(plan: Plan, findings: Findings) -> None:
+    """SIGSTOP to one of two servers under load."""
+    await _silenced(plan, findings, stop=True)
+
+
+async def dropped(plan: Plan, findings: Findings) -> None:
+    """A relay in front of one of two servers drops all bytes under load."""
+    await _silenced(plan, findings, stop=False)
+
+
+async def _silenced(plan: Plan, findings: Findings, *, stop: bool) -> None:
+    async with AsyncExitStack() as opened:
+        lost = await opened.enter_async_context(jumok_serve(plan.bundle))
+        other = await opened.enter_async_context(jumok_serve(plan.bundle))
+        expected = await translations(other.address, plan.texts)
+        relay = opened.enter_context(Relay(lost.address))
+        client = await opened.enter_async_context(jumok.AsyncClient([relay.address, other.address]))
+        load = Load(client, expected, plan.seed)
+        async with load.running(), _silent(lost.pid, relay, stop=stop):
+            progress(f"{findings.scenario}: one server is silent, {load.given} sentences")
+            await load.goes_on()
+            failed = await _short_calls([relay.address, other.address], plan.texts[0])
+            await load.finish()
+    load.judge(findings)
+    findings.expect_none(f"of {SHORT_CALLS} calls with {SHORT_TIMEOUT_S:g} s each, in a new client: errors", failed)
+    findings.expect_below("goes on after the silence, s", load.longest_pause_s, GOES_ON_WITHIN_S)
+
+
+@asynccontextmanager
+async def _silent(pid: int, relay: Relay, *, stop: bool) -> AsyncIterator[None]:
+    if not stop:
+        relay.silence()
+        yield
+        return
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+async def _short_calls(servers: list[str], text: str) -> list[jumok.JumokError]:
+    """Call a client of its own with a short timeout; returns the errors."""
+    errors = []
+    async with jumok.AsyncClient(servers, timeout_s=SHORT_TIMEOUT_S) as client:
+        for _ in range(SHORT_CALLS):
+            try:
+                await client.translate(text, max_length=40)
+            except jumok.JumokError as error:
+                errors.append(error)
+    return errors
