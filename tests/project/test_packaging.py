@@ -120,9 +120,9 @@ def build(source: Path, out: Path, *options: str, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def install(wheel: Path, extra: str, folder: Path) -> Environment:
+def install(folder: Path, *what: str) -> Environment:
     venv.create(folder, with_pip=False)
-    pip = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", f"{wheel}{extra}"]
+    pip = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", *what]
     done = subprocess.run(pip, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     return Environment(folder)
@@ -130,12 +130,12 @@ def install(wheel: Path, extra: str, folder: Path) -> Environment:
 
 @pytest.fixture(scope="session")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return install(wheel, "", tmp_path_factory.mktemp("bare"))
+    return install(tmp_path_factory.mktemp("bare"), str(wheel))
 
 
 @pytest.fixture(scope="session")
 def with_serve(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return install(wheel, "[serve]", tmp_path_factory.mktemp("serve"))
+    return install(tmp_path_factory.mktemp("serve"), f"{wheel}[serve]")
 
 
 @pytest.fixture(scope="session")
@@ -266,11 +266,7 @@ def test_the_images_list_of_packages_is_complete(with_serve: Environment, tmp_pa
     assert len(commands) == 2  # of both environments
     written = tmp_path / "sbom.cdx.json"
     places = {"/opt/jumok/sbom.cdx.json": written, "/opt/jumok": with_serve.folder}
-    tool = Environment(tmp_path / "tool")
-    venv.create(tool.folder, with_pip=False)
-    lock = ["--require-hashes", "--requirement", str(ROOT / "deploy/locks/build.txt")]
-    pip = [sys.executable, "-m", "pip", "--python", str(tool.folder), "install", "--quiet", *lock]
-    subprocess.run(pip, check=True, timeout=HANG_S)
+    tool = install(tmp_path / "tool", "--require-hashes", "--requirement", str(ROOT / "deploy/locks/build.txt"))
     tool.run("cyclonedx-py", *(places.get(argument, argument) for argument in command.split()))
     listed = json.loads(written.read_text(encoding="utf-8"))
     assert listed["bomFormat"] == "CycloneDX"
@@ -287,7 +283,7 @@ def test_the_images_list_of_packages_is_complete(with_serve: Environment, tmp_pa
 def test_serve_gpu_translates_on_the_cpu_too(
     wheel: Path, tmp_path: Path, tiny_bundle: Path, expected: list[str]
 ) -> None:
-    environment = install(wheel, "[serve-gpu]", tmp_path / "serve-gpu")
+    environment = install(tmp_path / "serve-gpu", f"{wheel}[serve-gpu]")
     assert "onnxruntime-gpu" in environment.packages
     assert "onnxruntime" not in environment.packages
     with environment.serve(tiny_bundle, "--device", "cpu") as address:
