@@ -54,9 +54,9 @@ def t5() -> list[Shape]:
         }
         return partial(kind, **sizes)
 
+    shape = partial(Shape, family="T5", special=special)
     return [
-        Shape(
-            family="T5",
+        shape(
             name="t5-3-heads",
             pairs=tasks,
             configuration=configuration(
@@ -69,7 +69,6 @@ def t5() -> list[Shape]:
                 task_specific_params=TASKS,
             ),
             tokenize=partial(tokenize, sentinels=100),
-            special=special,
             generation=lambda token: {
                 "num_beams": 4,
                 "early_stopping": True,
@@ -79,8 +78,7 @@ def t5() -> list[Shape]:
             },
             multiple_of=32,
         ),
-        Shape(
-            family="T5",
+        shape(
             name="t5-gated-untied",
             pairs=(Pair(source="en", target="de"),),
             configuration=configuration(
@@ -93,7 +91,6 @@ def t5() -> list[Shape]:
                 tie_word_embeddings=False,
             ),
             tokenize=partial(tokenize, sentinels=10),
-            special=special,
             generation=lambda token: {
                 "eos_token_id": [token("</s>"), token("▁!")],
                 "suppress_tokens": [token("<unk>"), token("▁der")],
@@ -102,8 +99,7 @@ def t5() -> list[Shape]:
             named_languages=True,
             steps=400,
         ),
-        Shape(
-            family="T5",
+        shape(
             name="t5-deep-decoder",
             pairs=tasks,
             configuration=configuration(
@@ -116,7 +112,6 @@ def t5() -> list[Shape]:
                 task_specific_params=TASKS,
             ),
             tokenize=partial(tokenize, sentinels=10),
-            special=special,
             uncached=True,
             generation=lambda _: {
                 "num_beams": 2,
@@ -126,8 +121,7 @@ def t5() -> list[Shape]:
             },
         ),
         *(
-            Shape(
-                family="T5",
+            shape(
                 name=name,
                 pairs=(Pair(source="und", target="und"),),
                 configuration=configuration(
@@ -141,7 +135,6 @@ def t5() -> list[Shape]:
                     kind=kind,
                 ),
                 tokenize=partial(tokenize, sentinels=10),
-                special=special,
                 generation=lambda _: {"num_beams": 3, "length_penalty": 0.8, "no_repeat_ngram_size": 2},
                 steps=400,
             )

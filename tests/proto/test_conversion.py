@@ -100,30 +100,20 @@ def test_attention_of_a_wrong_size_is_refused(columns: int) -> None:
 
 
 def test_scores_survive_the_wire() -> None:
-    sent = [
-        Score(
-            score=-0.1,
-            tokens=("▁Ein", "</s>"),
-            token_ids=(5, 3),
-            token_scores=(-0.1, -0.1),
-            source_token_count=7,
-            source_truncated=True,
-            model="multi30k",
-            model_version="1.2",
-            source_unknown_count=3,
-            target_unknown_count=1,
-        ),
-        Score(
-            score=0.0,
-            tokens=(),
-            token_ids=(),
-            token_scores=(),
-            source_token_count=0,
-            source_truncated=False,
-            model="multi30k",
-            model_version="1.2",
-        ),
-    ]
+    some = Score(
+        score=-0.1,
+        tokens=("▁Ein", "</s>"),
+        token_ids=(5, 3),
+        token_scores=(-0.1, -0.1),
+        source_token_count=7,
+        source_truncated=True,
+        model="multi30k",
+        model_version="1.2",
+        source_unknown_count=3,
+        target_unknown_count=1,
+    )
+    none = replace(some, score=0.0, tokens=(), token_ids=(), token_scores=(), source_truncated=False)
+    sent = [some, replace(none, source_token_count=0, source_unknown_count=0, target_unknown_count=0)]
     data = scores_to_proto(sent).SerializeToString()
     assert scores_from_proto(translation_pb2.ScoreTextResponse.FromString(data)) == sent
 
