@@ -22,7 +22,7 @@ from jumok_serve.service.limits import ServiceLimits
 from tests.faults.scenarios.fuzzing import DOCUMENTED, SERVICES, ask, has_reason
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.health_waits import health_waits
-from tests.faults.tools.largest import GrpcCall, HttpRequest, Large, Sizes, largest_requests
+from tests.faults.tools.largest import GrpcCall, HttpRequest, Large, largest_requests
 from tests.faults.tools.servers import expect_well, is_healthy, jumok_serve
 from tests.support.ports import free_port
 
@@ -177,7 +177,7 @@ def _warm_up(address: str) -> None:
 
 
 def _send_all(plan: Plan, server: Server, http_address: str) -> Sent:
-    everything = largest_requests(SERVICES, Sizes.of(ServiceLimits()))
+    everything = largest_requests(SERVICES, ServiceLimits())
     requests = (one for one in everything if re.search(plan.largest, str(one)))
     caller = Caller(server.address, http_address, LEAVES_AFTER_S)
     with health_waits(server.address) as waits:

@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -78,31 +77,9 @@ NEEDS: Mapping[str, Mapping[str, Any]] = {"markup_rules": {"markup": "MARKUP_HTM
 HEADERS = ("authorization", "x-request-id", "content-type", "origin", "accept", "traceparent", "x-more")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """Bounds of a request.
-
-    Attributes:
-        message: bytes of a message or body.
-        characters: of a text.
-        texts: of a request.
-        fields: of a message, at all depths.
-    """
-
-    message: int
-    characters: int
-    texts: int
-    fields: int
-
-    @classmethod
-    def of(cls, limits: ServiceLimits) -> "Sizes":
-        """Take the sizes from the limits of a server."""
-        return cls(
-            message=limits.max_message_bytes,
-            characters=limits.max_characters,
-            texts=limits.max_texts,
-            fields=make_intake(limits).max_fields,
-        )
+def _most_fields(limits: ServiceLimits) -> int:
+    """Return the most fields of a message, at all depths."""
+    return make_intake(limits).max_fields
 
 
 class GrpcCall(NamedTuple):
@@ -164,40 +141,43 @@ def _quoted_bytes(text: str) -> int:
     return len(quote(text, safe=""))
 
 
-def largest_requests(services: Sequence[ServiceDescriptor], sizes: Sizes) -> Iterator[Large]:
+def largest_requests(services: Sequence[ServiceDescriptor], limits: ServiceLimits) -> Iterator[Large]:
     """Make all requests: over the APIs of others, gRPC and own JSON."""
     for name in (*BODIES, *WITHOUT_BODY):
-        yield from _over_other(name, sizes)
+        yield from _over_other(name, limits)
     for method in (method for service in services for method in service.methods):
-        yield from _over_grpc(method, sizes)
+        yield from _over_grpc(method, limits)
         rule = method.GetOptions().Extensions[http]
         if verb := rule.WhichOneof("pattern"):
-            yield from _over_json(method, verb.upper(), getattr(rule, verb), sizes)
+            yield from _over_json(method, verb.upper(), getattr(rule, verb), limits)
 
 
 # Contents
 
 
-def _texts(sizes: Sizes, encoding: Encoding, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _texts(limits: ServiceLimits, encoding: Encoding, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield texts that fill a message, and texts of the most characters."""
     for name in patterns:
         pattern = PATTERNS[name]
         most = encoding.room // encoding.text(pattern)
         yield f"{name}, all bytes", pattern * most
         if patterns is not PLAIN:
-            allowed = min(most, sizes.characters // len(pattern))
+            allowed = min(most, limits.max_characters // len(pattern))
             yield f"{name}, {len(pattern) * allowed} characters", pattern * allowed
 
 
-def _lists(sizes: Sizes, encoding: Encoding, patterns: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    for name, text in _texts(sizes, encoding, patterns):
+def _lists(limits: ServiceLimits, encoding: Encoding, patterns: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    for name, text in _texts(limits, encoding, patterns):
         yield f"one of {name}", [text]
     yield "empty ones, all bytes", [""] * (encoding.room // encoding.item)
-    for count in (sizes.fields - 64, sizes.texts, 1000):
+    for count in (_most_fields(limits) - 64, limits.max_texts, 1000):
         yield f"{count} small ones", [f"{number:x}" for number in range(min(count, encoding.room // 8))]
     for name in PLAIN:
-        size = encoding.room // sizes.texts - encoding.item
-        yield f"{sizes.texts} of {name}", [PATTERNS[name] * (size // encoding.text(PATTERNS[name]))] * sizes.texts
+        size = encoding.room // limits.max_texts - encoding.item
+        yield (
+            f"{limits.max_texts} of {name}",
+            [PATTERNS[name] * (size // encoding.text(PATTERNS[name]))] * limits.max_texts,
+        )
 
 
 def _patterns(name: str) -> Iterable[str]:
@@ -213,20 +193,20 @@ NUMBERS: Mapping[int, Sequence[float]] = {
 }
 
 
-def _values(of: FieldDescriptor, sizes: Sizes, encoding: Encoding) -> Iterator[tuple[str, Any]]:
+def _values(of: FieldDescriptor, limits: ServiceLimits, encoding: Encoding) -> Iterator[tuple[str, Any]]:
     """Yield values of a field, with the names of the fillings."""
     if of.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         make: Callable[..., Iterator[tuple[str, Any]]] = _lists if of.is_repeated else _texts
-        for name, value in make(sizes, encoding, _patterns(of.name)):
+        for name, value in make(limits, encoding, _patterns(of.name)):
             yield name, value.encode() if of.type == FieldDescriptor.TYPE_BYTES else value
     elif of.message_type is not None:
         if of.is_repeated:
-            for count in (encoding.room // encoding.item, sizes.fields - 64, sizes.texts, 1000):
+            for count in (encoding.room // encoding.item, _most_fields(limits) - 64, limits.max_texts, 1000):
                 yield f"{count} empty ones", [GetMessageClass(of.message_type)() for _ in range(count)]
     elif of.is_repeated:
         for number in NUMBERS[of.cpp_type]:
             most = encoding.room // max(encoding.text(str(number)) + 1, 10)
-            for count in {most, min(most, sizes.fields - 64), 200}:
+            for count in {most, min(most, _most_fields(limits) - 64), 200}:
                 yield f"{count} times {number}", [number] * count
         yield "ones, all bytes", [1] * (encoding.room // 2)
     else:
@@ -252,10 +232,6 @@ def _plausible(message: Descriptor) -> dict[str, Any]:
         if value is not None:
             tree[of.json_name] = value
     return tree
-
-
-def _message(kind: type[Message], tree: Mapping[str, Any]) -> Message:
-    return json_format.ParseDict(dict(tree), kind())
 
 
 def _put(message: Any, path: Path, value: Any) -> None:
@@ -295,43 +271,43 @@ def _name(path: Path) -> str:
 # Our APIs
 
 
-def _filled(method: MethodDescriptor, sizes: Sizes, encoding: Encoding) -> Iterator[tuple[str, str, Message]]:
+def _filled(method: MethodDescriptor, limits: ServiceLimits, encoding: Encoding) -> Iterator[tuple[str, str, Message]]:
     """Yield messages that each field fills, with its name and the filling."""
-    kind = GetMessageClass(method.input_type)
-    base = _message(kind, _plausible(method.input_type))
+    plausible = _plausible(method.input_type)
+
+    def base() -> Any:
+        return json_format.ParseDict(plausible, GetMessageClass(method.input_type)())
+
     for path in _fields(method.input_type):
-        for name, value in _values(path[-1], sizes, encoding):
-            message = kind()
-            message.CopyFrom(base)
+        for name, value in _values(path[-1], limits, encoding):
+            message = base()
             _put(message, path, value)
             yield _name(path), name, message
         if path[-1].name not in {"content", "contents", "file"}:
             continue
         for switch, where, number in _switches(method.input_type):
-            for name, text in _texts(sizes, encoding, SWITCHED):
+            for name, text in _texts(limits, encoding, SWITCHED):
                 if name.endswith("all bytes"):
                     continue
-                message = kind()
-                message.CopyFrom(base)
+                message = base()
                 of = path[-1]
                 _put(message, path, [text] if of.is_repeated else text.encode() if of.name == "file" else text)
                 _put(message, where, number)
                 yield _name(path), f"{name}, {switch} {number}", message
     if "settings.format" in map(_name, _fields(method.input_type)):
         for file_format in FORMATS:
-            for name, text in _texts(sizes, encoding, PATTERNS):
-                file: Any = kind()
-                file.CopyFrom(base)
-                file.settings.format, file.file = file_format, text.encode()
-                yield "file", f"{name} as {file_format}", file
+            for name, text in _texts(limits, encoding, PATTERNS):
+                message = base()
+                message.settings.format, message.file = file_format, text.encode()
+                yield "file", f"{name} as {file_format}", message
 
 
-def _over_grpc(method: MethodDescriptor, sizes: Sizes) -> Iterator[Large]:
+def _over_grpc(method: MethodDescriptor, limits: ServiceLimits) -> Iterator[Large]:
     name = f"{method.containing_service.name}.{method.name}"
-    encoding = Encoding(text=lambda text: len(text.encode()), item=2, room=sizes.message - ROOM)
-    for of, filling, message in _filled(method, sizes, encoding):
+    encoding = Encoding(text=lambda text: len(text.encode()), item=2, room=limits.max_message_bytes - ROOM)
+    for of, filling, message in _filled(method, limits, encoding):
         yield Large("gRPC", name, of, filling, GrpcCall(method, _messages(method, message)))
-    base = _message(GetMessageClass(method.input_type), _plausible(method.input_type))
+    base = json_format.ParseDict(_plausible(method.input_type), GetMessageClass(method.input_type)())
     valid = _messages(method, base)
     size = encoding.room
     for filling, data in {
@@ -395,17 +371,17 @@ WHOLE: Mapping[str, Callable[[int], str]] = {
 _MARK = "the place of other JSON"
 
 
-def _over_json(method: MethodDescriptor, verb: str, path: str, sizes: Sizes) -> Iterator[Large]:
+def _over_json(method: MethodDescriptor, verb: str, path: str, limits: ServiceLimits) -> Iterator[Large]:
     if verb not in {"POST", "PATCH", "PUT"}:
         yield from _in_head("own", verb, path, [of.name for of in method.input_type.fields])
         return
-    size = sizes.message - ROOM
+    size = limits.max_message_bytes - ROOM
     in_path = [of.name for of in method.input_type.fields if f"{{{of.name}}}" in path]
 
     def large(of: str, filling: str, body: bytes) -> Large:
         return Large("JSON", f"{verb} {path}", of, filling, _request(verb, path, JSON, body))
 
-    for of, filling, message in _filled(method, sizes, Encoding(text=_json_bytes, item=3, room=size)):
+    for of, filling, message in _filled(method, limits, Encoding(text=_json_bytes, item=3, room=size)):
         if of not in in_path:
             yield large(of, filling, _json(message))
     for place in (place for place in _fields(method.input_type) if place[0].name not in in_path):
@@ -416,7 +392,7 @@ def _over_json(method: MethodDescriptor, verb: str, path: str, sizes: Sizes) -> 
     yield from _in_head("own", verb, path, in_path, json.dumps(_plausible(method.input_type)).encode())
     for filling, raw in WHOLE.items():
         yield large("the body", filling, raw(size).encode())
-    yield large("the body", "too large", bytes(sizes.message + 1))
+    yield large("the body", "too large", bytes(limits.max_message_bytes + 1))
 
 
 def _with_raw(tree: Mapping[str, Any], raw: str) -> bytes:
@@ -487,7 +463,7 @@ def _in_head(api: str, verb: str, path: str, names: Iterable[str], body: bytes =
 # The APIs of others
 
 
-def _over_other(name: str, sizes: Sizes) -> Iterator[Large]:
+def _over_other(name: str, limits: ServiceLimits) -> Iterator[Large]:
     verb, path = name.split(" ")
     if name not in BODIES:
         names = [str(one["name"]) for one in PAIR] if path.endswith(("entries", "dictionaries")) else ["type"]
@@ -495,7 +471,7 @@ def _over_other(name: str, sizes: Sizes) -> Iterator[Large]:
         return
     schemas = BODIES[name]
     base = {of: _first(schemas[of]) for of in schemas if of in OTHERS}
-    size = sizes.message - ROOM
+    size = limits.max_message_bytes - ROOM
     encoding = Encoding(text=_json_bytes, item=4, room=size)
     form = Encoding(text=_quoted_bytes, item=10, room=size)
 
@@ -505,13 +481,13 @@ def _over_other(name: str, sizes: Sizes) -> Iterator[Large]:
 
     for of in _names(schemas):
         patterns = _patterns(of.rpartition(".")[2])
-        for filling, value in (*_texts(sizes, encoding, patterns), *_lists(sizes, encoding, patterns)):
+        for filling, value in (*_texts(limits, encoding, patterns), *_lists(limits, encoding, patterns)):
             yield large("JSON", of, filling, json.dumps(_with(base, of, value), ensure_ascii=False).encode())
         for filling, raw in ANY.items():
             yield large("JSON", of, filling, _with_raw(_with(base, of, _MARK), raw(size)))
         others = "&".join(f"{other}={quote(str(value))}" for other, value in base.items() if other != of)
         in_form = of.replace("dictionaries.", "dictionaries[0].")
-        texts = {filling: quote(text) for filling, text in _texts(sizes, form, patterns)}
+        texts = {filling: quote(text) for filling, text in _texts(limits, form, patterns)}
         for filling, text in (texts | {"plain": "a" * size, "signs": "+" * size, "broken": "%" * size}).items():
             yield large("form", of, filling, f"{others}&{in_form}={text}".encode())
         most = size // (len(in_form) + 3)
