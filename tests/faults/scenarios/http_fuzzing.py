@@ -76,11 +76,12 @@ async def fuzz_http(plan: Plan, findings: Findings) -> None:
                     more_mib = await asyncio.to_thread(_send_all, plan, server, answered)
                 finally:
                     answered.close()
+                sent, statuses = answered.statuses.total(), answered.statuses.most_common()
+                findings.expect_at_least(f"requests {who}", sent, plan.messages // 2, "d")
+                findings.tell("of these answered", ", ".join(f"{code} {number}" for code, number in statuses))
+                findings.expect_none("answers that are not as documented", answered.wrong)
+                findings.expect_at_most("more memory at the end, MiB", more_mib, MORE_MIB)
                 await expect_well(findings, server)
-            findings.expect_at_least(f"requests {who}", answered.statuses.total(), plan.messages // 2)
-            findings.tell("of these answered", ", ".join(f"{code} {n}" for code, n in answered.statuses.most_common()))
-            findings.expect_none("answers that are not as documented", answered.wrong)
-            findings.expect_at_most("more memory at the end, MiB", more_mib, MORE_MIB)
 
 
 def _send_all(plan: Plan, server: Server, answered: Answered) -> float:

@@ -107,9 +107,9 @@ class Findings:
         """Expect no more than a limit."""
         self.expect(what, f"{found:{form}}", f"<= {most:{form}}", found <= most)
 
-    def expect_at_least(self, what: str, found: float, least: float) -> None:
+    def expect_at_least(self, what: str, found: float, least: float, form: str = ".2f") -> None:
         """Expect no less than a limit."""
-        self.expect(what, f"{found:.2f}", f">= {least:.2f}", found >= least)
+        self.expect(what, f"{found:{form}}", f">= {least:{form}}", found >= least)
 
     def expect_none(self, what: str, found: Sequence[object]) -> None:
         """Expect that something never happened; shows how often it did, and the first of it."""
