@@ -26,46 +26,46 @@ main()
     )
 
 
+def check_one_line(done: subprocess.CompletedProcess[str], said: str, code: int = 1) -> None:
+    """Check that a command has failed with one line that says something."""
+    assert (done.returncode, done.stdout) == (code, "")
+    assert said in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+
+
 def test_the_version_is_that_of_the_package() -> None:
-    done = command("--version")
-    assert (done.returncode, done.stdout) == (0, f"jumok, version {jumok.__version__}\n")
-
-
-def test_python_m_jumok_is_the_command() -> None:
-    done = subprocess.run([sys.executable, "-m", "jumok", "--version"], capture_output=True, text=True, check=True)
-    assert done.stdout == f"jumok, version {jumok.__version__}\n"
+    module = subprocess.run([sys.executable, "-m", "jumok", "--version"], capture_output=True, text=True, check=True)
+    for done in (command("--version"), module):
+        assert (done.returncode, done.stdout) == (0, f"jumok, version {jumok.__version__}\n")
 
 
 def test_without_click_the_command_names_the_extra() -> None:
-    done = command("--help", absent=["click"])
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr == "jumok: the command line needs click; install it with: pip install 'jumok[cli]'\n"
+    said = "jumok: the command line needs click; install it with: pip install 'jumok[cli]'\n"
+    check_one_line(command("--help", absent=["click"]), said, code=2)
+
+
+SERVER = ["numpy", "onnxruntime", "pydantic"]
+"""Packages that an installation for clients lacks, as it lacks those below."""
+EXPORTS = ["torch", "lightning", "onnx", "onnxscript"]
 
 
 @pytest.mark.parametrize(
     ("arguments", "absent", "extra"),
     [
-        (["serve", "bundle"], "onnxruntime", "serve"),
-        (["inspect", "bundle"], "pydantic", "serve"),
-        (["evaluate", "/", "--source", __file__, "--reference", __file__], "sacrebleu", "serve,evaluate"),
-        (["translate", "--bundle", "/", "text"], "onnxruntime", "serve"),
-        (["score", "--bundle", "/", "text", "Text"], "onnxruntime", "serve"),
-        (["attention", "--bundle", "/", "text", "--out", "a.png"], "onnxruntime", "serve"),
-        (["attention", "text", "--out", "a.png"], "matplotlib", "plot"),
+        (["serve", "bundle"], ["onnxruntime"], "serve"),
+        (["inspect", "bundle"], ["pydantic"], "serve"),
+        (["evaluate", "/", "--source", __file__, "--reference", __file__], ["sacrebleu"], "serve,evaluate"),
+        (["translate", "--bundle", "/", "text"], ["onnxruntime"], "serve"),
+        (["score", "--bundle", "/", "text", "Text"], ["onnxruntime"], "serve"),
+        (["attention", "--bundle", "/", "text", "--out", "a.png"], ["onnxruntime"], "serve"),
+        (["attention", "text", "--out", "a.png"], ["matplotlib"], "plot"),
+        *(([name, "x"], EXPORTS, "serve,export") for name in ("add-native", "ensemble", "export", "train")),
+        (["import", "x"], EXPORTS, "serve,import"),
     ],
 )
-def test_a_missing_package_names_its_extra(arguments: list[str], absent: str, extra: str) -> None:
-    done = command(*arguments, absent=[absent])
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert f"needs {absent}, which is not installed; install it with: pip install 'jumok[{extra}]'" in done.stderr
-    assert len(done.stderr.splitlines()) == 1
-
-
-SERVER = ["numpy", "onnxruntime", "pydantic"]
-"""Packages that an installation for clients lacks, as it lacks those below."""
-EXPORTS = ["lightning", "onnx", "onnxscript", "torch"]
+def test_a_missing_package_names_its_extra(arguments: list[str], absent: list[str], extra: str) -> None:
+    said = f"needs {absent[0]}, which is not installed; install it with: pip install 'jumok[{extra}]'"
+    check_one_line(command(*arguments, absent=absent), said)
 
 
 @pytest.mark.parametrize("name", sorted(entry_points(group="jumok.commands").names))
@@ -80,21 +80,6 @@ def test_every_command_has_its_help_without_extras(name: str) -> None:
     assert described in " ".join(whole.stdout.split())
     assert reason.startswith("numpy, which is not installed; install it with: pip install 'jumok[serve]'")
     assert entry_points(group="jumok.commands")[name].module.startswith("jumok_serve.")
-
-
-@pytest.mark.parametrize(
-    ("name", "extra"),
-    [
-        *((name, "serve,export") for name in ("add-native", "ensemble", "export", "train")),
-        ("import", "serve,import"),
-    ],
-)
-def test_a_command_that_makes_bundles_names_its_extra(name: str, extra: str) -> None:
-    done = command(name, "x", absent=EXPORTS)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == (
-        f"Error: this needs torch, which is not installed; install it with: pip install 'jumok[{extra}]'\n"
-    )
 
 
 def test_the_help_lists_commands_of_missing_packages() -> None:
@@ -122,9 +107,8 @@ def test_a_command_of_another_version_says_so() -> None:
         "import importlib.metadata as m; m.entry_points = lambda **_: "
         "m.EntryPoints([m.EntryPoint('old', 'jumok.commands.health:gone', 'jumok.commands')])"
     )
-    done = command("old", setup=stale)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "Error: 'jumok old' is of another version of jumok: install jumok again\n"
+    said = "Error: 'jumok old' is of another version of jumok: install jumok again\n"
+    check_one_line(command("old", setup=stale), said)
     assert command("--help", setup=stale).returncode == 0
 
 
@@ -182,44 +166,44 @@ def test_a_command_imports_no_other_package() -> None:
         (["translate", "--timeout", "0", "x"], "'--timeout'"),
         (["translate", "--bundle", "/", "--server", "h:1", "x"], "--bundle excludes --server"),
         (["translate", "--bundle", "/", "--model", "m", "x"], "--bundle excludes --model"),
+        (["translate", "--bundle", "/", "--wait", "1", "x"], "--bundle excludes --wait"),
+        (["translate", "--wait", "soon", "x"], "not a valid float"),
+        (["translate", "--input", __file__, "x"], "give texts, or --input"),
+        (["translate", "--input", "/no/such/file"], "does not exist"),
+        (["translate", "--output", "/"], "is a directory"),
         (["translate", "--attention", "x"], "--attention needs --json"),
         (["translate", "--suppress-token", "the", "x"], "'the' is not a valid integer"),
         (["translate", "--early-stopping", "soon", "x"], "'soon' is not one of"),
         (["score", "--bundle", "/", "--server", "h:1", "x", "y"], "--bundle excludes --server"),
         (["score", "x"], "give SOURCE and TARGET, or nothing for standard input; got 1 argument\n"),
         (["score", "x", "y", "z"], "got 3 arguments"),
+        (["score", "--input", __file__, "x", "y"], "give SOURCE and TARGET, or --input"),
         (["attention", "x"], "Missing option '--out'"),
         (["attention", "--bundle", "/", "--server", "h:1", "x", "--out", "a.png"], "--bundle excludes --server"),
     ],
 )
 def test_usage_errors_are_explained(arguments: list[str], message: str) -> None:
     done = command(*arguments)
-    assert done.returncode == 2
-    assert done.stdout == ""
+    assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("Usage: jumok")
     assert message in done.stderr
 
 
 def test_an_unreachable_server_is_one_line() -> None:
     done = command("translate", "--server", "127.0.0.1:1", "x")
-    assert done.returncode == 1
-    assert done.stdout == ""
-    assert done.stderr.startswith("Error: cannot reach a server at 127.0.0.1:1: ")
-    assert len(done.stderr.splitlines()) == 1
+    check_one_line(done, "Error: cannot reach a server at 127.0.0.1:1: ")
 
 
 def test_the_server_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUMOK_SERVER", "127.0.0.1:2")
-    assert "127.0.0.1:2" in command("translate", "x").stderr
+    check_one_line(command("translate", "x"), "Error: cannot reach a server at 127.0.0.1:2: ")
 
 
 def test_closed_standard_input_is_one_line() -> None:
     done = subprocess.run(
         f"{sys.executable} -m jumok translate <&-", shell=True, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: ")
-    assert len(done.stderr.splitlines()) == 1
+    check_one_line(done, "Error: ")
 
 
 def test_an_empty_input_has_an_empty_output() -> None:

@@ -3,7 +3,7 @@
 import io
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -23,35 +23,16 @@ from jumok.commands._output import as_json, n_best, plain
 from jumok.commands._runners import in_process
 from jumok_proto.errors import JumokError
 from jumok_proto.parameters import parameter_name
-from jumok_proto.results import FinishReason, Hypothesis, Translation
+from jumok_proto.results import Translation
+from tests.support.corpus_jobs import in_capitals, translation
 from tests.support.hang import HANG_S
 
 
-def translation(*texts: str) -> Translation:
-    hypotheses = tuple(
-        Hypothesis(
-            text=text,
-            score=-0.5 * rank,
-            tokens=(text,),
-            token_ids=(7,),
-            token_scores=(-0.5,),
-            finish_reason=FinishReason.LENGTH,
-        )
-        for rank, text in enumerate(texts, start=1)
-    )
-    return Translation(
-        hypotheses=hypotheses,
-        source_token_count=1,
-        source_truncated=False,
-        source_language="en",
-        target_language="de",
-        model="m",
-        model_version="1",
-    )
+def raising(error: Exception) -> Callable[[list[str]], list[Translation]]:
+    def translate(texts: list[str]) -> list[Translation]:
+        raise error
 
-
-def capitals(texts: list[str]) -> list[Translation]:
-    return [translation(text.upper()) for text in texts]
+    return translate
 
 
 def lines(*texts: str) -> list[Line]:
@@ -77,7 +58,7 @@ def test_many_lines_are_translated_in_order_and_in_large_requests() -> None:
 
     def translate(texts: list[str]) -> list[Translation]:
         sizes.append(len(texts))
-        return capitals(texts)
+        return in_capitals(texts)
 
     texts = [f"line {number}" for number in range(2000)]
     done = list(outputs(answer_lines(lines(*texts), translate, retry_s=1)))
@@ -91,7 +72,7 @@ def test_long_lines_make_small_requests() -> None:
 
     def translate(texts: list[str]) -> list[Translation]:
         sizes.append(sum(map(len, texts)))
-        return capitals(texts)
+        return in_capitals(texts)
 
     half = "x" * (MAX_REQUEST_BYTES // 2)
     done = list(outputs(answer_lines(lines(*[half] * 5, half * 3), translate, retry_s=1)))
@@ -105,7 +86,7 @@ def test_two_requests_are_in_flight() -> None:
 
     def translate(texts: list[str]) -> list[Translation]:
         together.wait()
-        return capitals(texts)
+        return in_capitals(texts)
 
     texts = ["x" * MAX_REQUEST_BYTES] * 4
     assert len(list(outputs(answer_lines(lines(*texts), translate, retry_s=1)))) == 4
@@ -114,7 +95,7 @@ def test_two_requests_are_in_flight() -> None:
 def test_a_line_is_answered_before_the_next_arrives() -> None:
     reading, writing = os.pipe()
     with open(reading, "rb") as stream, open(writing, "wb", buffering=0) as typed:
-        answers = outputs(answer_lines(read_lines(stream), capitals, retry_s=1))
+        answers = outputs(answer_lines(read_lines(stream), in_capitals, retry_s=1))
         for text in ("one", "two", "three", "four", "five", "six"):
             typed.write(f"{text}\n".encode())
             assert next(answers) == text.upper()
@@ -132,7 +113,7 @@ def test_a_slow_writer_stops_the_reader() -> None:
             read += 1
             yield Line("x", "text", 1)
 
-    answers = answer_lines(endless(), capitals, retry_s=1)
+    answers = answer_lines(endless(), in_capitals, retry_s=1)
     for _ in range(50):
         next(answers)
     # Written so far, waiting to be written, waiting to be sent, and the one in the reader's hand.
@@ -167,7 +148,7 @@ def test_a_refused_line_is_named_and_those_before_it_are_answered(part: str) -> 
         if "bad" in texts:
             field = f"{part}[{texts.index('bad')}]"
             raise JumokError(f"{parameter_name(field)}: too long", field=field)
-        return capitals(texts)
+        return in_capitals(texts)
 
     for position in range(4):
         texts = ["a", "b", "c", "d"]
@@ -184,28 +165,16 @@ def test_bad_lines_do_not_stop_translations() -> None:
             if text in {"bad", "worse"}:
                 field = f"contents[{index}]"
                 raise JumokError(f"{field}: too long", field=field)
-        return capitals(texts)
+        return in_capitals(texts)
 
     texts = ["bad", "a", "bad", "worse", "b", "c", "bad"]
     found = list(in_process([*lines(*texts), Line("", "text 8", 1, "not UTF-8")], translate, retry_s=1))
     assert [line.name for line, _ in found] == [f"text {number}" for number in range(1, 9)]
     said = [str(outcome) if isinstance(outcome, InputError) else outcome.text for _, outcome in found]
-    assert said == [
-        "text 1: too long",
-        "A",
-        "text 3: too long",
-        "text 4: too long",
-        "B",
-        "C",
-        "text 7: too long",
-        "text 8: not UTF-8",
-    ]
+    assert said[:4] == ["text 1: too long", "A", "text 3: too long", "text 4: too long"]
+    assert said[4:] == ["B", "C", "text 7: too long", "text 8: not UTF-8"]
     with pytest.raises(RuntimeError, match="a bug"):
-        list(in_process(lines("a"), _fail, retry_s=1))
-
-
-def _fail(texts: list[str]) -> list[Translation]:
-    raise RuntimeError("a bug")
+        list(in_process(lines("a"), raising(RuntimeError("a bug")), retry_s=1))
 
 
 class TooMuch(JumokError):
@@ -222,7 +191,7 @@ def test_a_request_that_is_too_large_is_split(field: str) -> None:
         if "ab" in texts:
             raise InputError("no")
         sizes.append(len(texts))
-        return capitals(texts)
+        return in_capitals(texts)
 
     texts = [chr(97 + number) for number in range(20)]
     assert list(outputs(answer_lines(lines(*texts), translate, retry_s=1))) == [text.upper() for text in texts]
@@ -230,11 +199,7 @@ def test_a_request_that_is_too_large_is_split(field: str) -> None:
     with pytest.raises(InputError, match="no"):
         list(answer_lines(lines(*texts, "ab"), translate, retry_s=1))
     with pytest.raises(InputError, match="text 1"):
-        list(answer_lines(lines("a"), _refuse, retry_s=1))
-
-
-def _refuse(texts: list[str]) -> list[Translation]:
-    raise TooMuch(field="contents")
+        list(answer_lines(lines("a"), raising(TooMuch(field="contents")), retry_s=1))
 
 
 def test_an_overloaded_server_is_retried() -> None:
@@ -245,7 +210,7 @@ def test_an_overloaded_server_is_retried() -> None:
         attempts += 1
         if attempts < 3:
             raise JumokError("full", retry_after_s=0.001)
-        return capitals(texts)
+        return in_capitals(texts)
 
     assert list(outputs(answer_lines(lines("a"), translate, retry_s=30))) == ["A"]
     assert attempts == 3
@@ -253,15 +218,12 @@ def test_an_overloaded_server_is_retried() -> None:
 
 @pytest.mark.parametrize("error", [JumokError("full", retry_after_s=2.0), JumokError("gone"), RuntimeError("a bug")])
 def test_other_errors_are_raised(error: Exception) -> None:
-    def translate(texts: list[str]) -> list[Translation]:
-        raise error
-
     with pytest.raises(type(error), match=str(error)):
-        list(answer_lines(lines("a", "b"), translate, retry_s=1))
+        list(answer_lines(lines("a", "b"), raising(error), retry_s=1))
 
 
 def test_a_translation_is_one_line() -> None:
     answer = translation("a\nb\r\nc\u2028d\x85e\x0bf", "g\th\n")
     assert plain(answer) == "a b c\u2028d\x85e\x0bf"
-    assert n_best(answer, 3) == "3\t1\t-0.500000\ta b c\u2028d\x85e\x0bf\n3\t2\t-1.000000\tg\th"
+    assert n_best(answer, 3) == "3\t1\t-1.000000\ta b c\u2028d\x85e\x0bf\n3\t2\t-2.000000\tg\th"
     assert "\n" not in as_json(answer, "x\ny")

@@ -1,8 +1,9 @@
 """Retries, choice of servers and addresses, by tables worked by hand."""
 
-import asyncio
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from typing import Any
 
 import grpc
 import pytest
@@ -11,16 +12,9 @@ import jumok
 from jumok._errors import UnreadCallError, call_error
 from jumok._transport.address import addresses
 from jumok._transport.retry import LONGEST_DELAY_S, Attempts, Backoff, Endpoints
-from jumok_proto.v1.translation_pb2 import (
-    StreamTranslateTextRequest,
-    StreamTranslateTextResponse,
-    TranslateCorpusRequest,
-    TranslateCorpusResponse,
-    TranslateTextRequest,
-    TranslateTextResponse,
-)
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from tests.support.hang import bounded
+from tests.support.clients import Call, await_, wait
 from tests.support.servers.scripted import Scripted, capitals
 
 UNAVAILABLE = jumok.UnavailableError("gone")
@@ -126,31 +120,28 @@ def test_calls_that_a_server_does_not_read_are_repeated_until_the_time_is_over()
 
 
 class CancelsFirst(Scripted):
-    """Cancels the first call, by default as gRPC does if too many calls wait to be read."""
+    """Cancels the first call of each method, by default as gRPC does if too many calls wait to be read."""
 
-    message = "CANCELLED"
-    corpora = streams = 0
+    def __init__(self) -> None:
+        super().__init__()
+        self.message = "CANCELLED"
+        self.calls: Counter[str] = Counter()
 
-    def TranslateText(self, request: TranslateTextRequest, context: grpc.ServicerContext) -> TranslateTextResponse:
-        if not self.requests:
-            self.requests.append(request)
+    def _count(self, method: str, context: grpc.ServicerContext) -> None:
+        self.calls[method] += 1
+        if self.calls[method] == 1:
             context.abort(grpc.StatusCode.CANCELLED, self.message)
+
+    def TranslateText(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self._count("translate", context)
         return super().TranslateText(request, context)
 
-    def TranslateCorpus(
-        self, request_iterator: Iterator[TranslateCorpusRequest], context: grpc.ServicerContext
-    ) -> Iterator[TranslateCorpusResponse]:
-        self.corpora += 1
-        if self.corpora == 1:
-            context.abort(grpc.StatusCode.CANCELLED, self.message)
+    def TranslateCorpus(self, request_iterator: Any, context: grpc.ServicerContext) -> Any:
+        self._count("translate_iter", context)
         return super().TranslateCorpus(request_iterator, context)
 
-    def StreamTranslateText(
-        self, request: StreamTranslateTextRequest, context: grpc.ServicerContext
-    ) -> Iterator[StreamTranslateTextResponse]:
-        self.streams += 1
-        if self.streams == 1:
-            context.abort(grpc.StatusCode.CANCELLED, self.message)
+    def StreamTranslateText(self, request: Any, context: grpc.ServicerContext) -> Any:
+        self._count("translate_stream", context)
         return super().StreamTranslateText(request, context)
 
 
@@ -159,22 +150,12 @@ def service() -> CancelsFirst:
     return CancelsFirst()
 
 
-def test_calls_that_a_server_did_not_read_are_no_attempts(service: CancelsFirst, address: str) -> None:
-    with jumok.Client(address, max_attempts=1) as client:
-        assert client.translate("a") == capitals("a")
-        assert len(list(client.translate_iter(["a", "b"]))) == 2
-        assert [update.text for update in client.translate_stream("a")] == ["A"]
-    assert (len(service.requests), service.corpora, service.streams) == (2, 2, 2)
-
-
-def test_calls_that_a_server_did_not_read_are_no_attempts_with_asyncio(service: CancelsFirst, address: str) -> None:
-    async def scenario() -> None:
-        async with jumok.AsyncClient(address, max_attempts=1) as client:
-            assert await client.translate("a") == capitals("a")
-            assert [update.text async for update in client.translate_stream("a")] == ["A"]
-
-    asyncio.run(bounded(scenario()))
-    assert (len(service.requests), service.streams) == (2, 2)
+@pytest.mark.parametrize("call", [wait, await_])
+def test_calls_that_a_server_did_not_read_are_no_attempts(call: Call, service: CancelsFirst, address: str) -> None:
+    assert call("translate", address, "a") == capitals("a")
+    assert len(call("translate_iter", address, ["a", "b"])) == 2
+    assert [update.text for update in call("translate_stream", address, "a")] == ["A"]
+    assert service.calls == {"translate": 2, "translate_iter": 2, "translate_stream": 2}
 
 
 @pytest.mark.parametrize("max_attempts", [1, 2])
@@ -186,14 +167,11 @@ def test_calls_that_a_proxy_cancels_are_attempts(service: CancelsFirst, address:
             assert client.translate("a") == capitals("a")
         with ended:
             assert len(list(client.translate_iter(["a", "b"]))) == 2
-    assert (len(service.requests), service.corpora) == (max_attempts, max_attempts)
+    assert service.calls == {"translate": max_attempts, "translate_iter": max_attempts}
 
 
 def test_a_call_that_was_not_read_says_so(service: CancelsFirst, address: str) -> None:
-    with (
-        grpc.insecure_channel(address) as channel,
-        pytest.raises(grpc.RpcError) as failed,
-    ):
+    with grpc.insecure_channel(address) as channel, pytest.raises(grpc.RpcError) as failed:
         TranslationServiceStub(channel).TranslateText(TranslateTextRequest())
     error = call_error(failed.value, "a:1")
     assert isinstance(error, UnreadCallError)

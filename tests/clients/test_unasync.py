@@ -1,16 +1,13 @@
 """The synchronous SDK is what its generator makes of the asynchronous one."""
 
-import importlib.util
+import runpy
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 SCRIPT = Path(__file__).resolve().parents[2] / "clients" / "python" / "unasync.py"
-_spec = importlib.util.spec_from_file_location("unasync", SCRIPT)
-assert _spec is not None
-assert _spec.loader is not None
-unasync = importlib.util.module_from_spec(_spec)
-_spec.loader.exec_module(unasync)
+unasync = SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
 
 @pytest.mark.parametrize("name", unasync.FILES)

@@ -1,13 +1,13 @@
 """Silent servers: the policy by a table worked by hand, and clients against a relay that drops bytes."""
 
-import asyncio
+import itertools
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -16,11 +16,13 @@ import pytest
 import jumok
 from jumok._concurrency import Alarm
 from jumok._transport.channel import HEALTH_CHECK
-from jumok._transport.retry import Endpoints
+from jumok._transport.retry import MAX_ATTEMPTS, Endpoints
 from jumok._transport.watch import Silence, Watched
 from jumok.testing import FakeServer
-from jumok_proto.v1.translation_pb2_grpc import add_TranslationServiceServicer_to_server
+from tests.clients.conftest import served
 from tests.clients.test_streams import all_ways
+from tests.support.clients import Call as ClientCall
+from tests.support.clients import await_, wait
 from tests.support.hang import HANG_S
 from tests.support.servers.relay import Relay
 from tests.support.servers.scripted import Scripted
@@ -32,10 +34,15 @@ def watched(endpoint: int, since: float, patience_s: float = 2.0) -> Watched:
     return Watched(endpoint, f"server {endpoint}", patience_s, since, lambda: None)
 
 
+def silence_of(*calls: Watched, endpoints: Endpoints | None = None) -> Silence:
+    silence = Silence(endpoints or Endpoints(2, first=0), 2)
+    silence.calls = set(calls)
+    return silence
+
+
 def test_a_silent_server_is_checked_once_and_then_left() -> None:
-    silence = Silence(Endpoints(2, first=0), 2)
     first, second = watched(0, 0.0), watched(0, 1.0)
-    silence.calls = {first, second}
+    silence = silence_of(first, second)
     assert silence.turn(1.0) == ([], [], 2.0)
     assert silence.turn(2.0) == ([0], [], 3.0)
     assert silence.turn(3.0) == ([], [], 4.0)
@@ -48,9 +55,8 @@ def test_a_silent_server_is_checked_once_and_then_left() -> None:
 
 
 def test_a_busy_server_is_checked_again_and_again_and_never_left() -> None:
-    silence = Silence(Endpoints(2, first=0), 2)
     call = watched(1, 0.0)
-    silence.calls = {call}
+    silence = silence_of(call)
     for now in (2.0, 4.5, 7.0):
         assert silence.turn(now) == ([1], [], now + 2.0)
         silence.checked(1, now + 0.5, answered=True)
@@ -60,9 +66,8 @@ def test_a_busy_server_is_checked_again_and_again_and_never_left() -> None:
 
 
 def test_a_call_with_less_time_is_less_patient() -> None:
-    silence = Silence(Endpoints(2, first=0), 2)
     hasty, patient = watched(0, 0.0, 0.25), watched(0, 0.0)
-    silence.calls = {hasty, patient}
+    silence = silence_of(hasty, patient)
     assert silence.turn(0.25) == ([0], [], 0.5)
     assert silence.turn(0.5) == ([], [hasty], 2.0)
     assert silence.turn(2.0) == ([], [], 2.25)
@@ -98,9 +103,8 @@ def test_an_alarm_that_failed_rings_the_next_time(monkeypatch: pytest.MonkeyPatc
 
 def test_no_server_is_left_while_the_others_rest() -> None:
     endpoints = Endpoints(2, first=0)
-    silence = Silence(endpoints, 2)
     call = watched(0, 0.0)
-    silence.calls = {call}
+    silence = silence_of(call, endpoints=endpoints)
     endpoints.failed(1, 3.5)
     assert silence.turn(2.0)[0] == [0]
     assert silence.turn(4.0) == ([], [], 6.0)
@@ -136,33 +140,14 @@ def test_any_answer_of_a_server_that_rested_ends_its_trial() -> None:
 # --- clients ---
 
 
-def translate(server: list[str], text: str, timeout_s: float) -> str:
-    with jumok.Client(server, timeout_s=timeout_s) as client:
-        return client.translate(text).text
-
-
-def translate_async(server: list[str], text: str, timeout_s: float) -> str:
-    async def scenario() -> str:
-        async with jumok.AsyncClient(server, timeout_s=timeout_s) as client:
-            return (await client.translate(text)).text
-
-    return asyncio.run(scenario())
-
-
-def stream(server: list[str], text: str, timeout_s: float) -> str:
-    with jumok.Client(server, timeout_s=timeout_s) as client:
-        return list(client.translate_stream(text))[-1].text
-
-
-def stream_async(server: list[str], text: str, timeout_s: float) -> str:
-    async def scenario() -> str:
-        async with jumok.AsyncClient(server, timeout_s=timeout_s) as client:
-            return [update async for update in client.translate_stream(text)][-1].text
-
-    return asyncio.run(scenario())
+def text_of(call: ClientCall, method: str, server: list[str], text: str, timeout_s: float) -> str:
+    found = call(method, server, text, timeout_s=timeout_s, max_attempts=MAX_ATTEMPTS)
+    return str(found[-1].text if isinstance(found, list) else found.text)
 
 
 Translate = Callable[[list[str], str, float], str]
+translate, translate_async = (partial(text_of, call, "translate") for call in (wait, await_))
+stream, stream_async = (partial(text_of, call, "translate_stream") for call in (wait, await_))
 each_call = pytest.mark.parametrize("call", [translate, translate_async, stream, stream_async])
 
 
@@ -219,49 +204,28 @@ def test_a_corpus_goes_on_elsewhere_if_the_server_becomes_silent(translate: Any)
     ]
 
 
-class Checked:
-    """A health service that counts its calls.
+def health_service(calls: int, enough: threading.Event) -> grpc.GenericRpcHandler:  # type: ignore[type-arg]
+    """A health service, with an event that is set after a number of calls."""
+    checks = itertools.count(1)
 
-    Attributes:
-        enough: set after this number of calls.
-    """
-
-    def __init__(self, calls: int) -> None:
-        self._left = calls
-        self.enough = threading.Event()
-
-    def handler(self) -> Any:
-        """Give the service to a server."""
-        service, method = HEALTH_CHECK.strip("/").split("/")
-        check = grpc.unary_unary_rpc_method_handler(self._check)
-        return grpc.method_handlers_generic_handler(service, {method: check})
-
-    def _check(self, request: bytes, context: grpc.ServicerContext) -> bytes:
-        self._left -= 1
-        if self._left <= 0:
-            self.enough.set()
+    def check(request: bytes, context: grpc.ServicerContext) -> bytes:
+        if next(checks) >= calls:
+            enough.set()
         return b""
+
+    service, method = HEALTH_CHECK.strip("/").split("/")
+    return grpc.method_handlers_generic_handler(service, {method: grpc.unary_unary_rpc_method_handler(check)})
 
 
 @pytest.mark.parametrize("call", [translate, translate_async])
 def test_the_work_of_a_busy_server_is_not_done_twice(call: Translate) -> None:
     """Both servers hold their answers until one has answered two health checks."""
-    checked = Checked(2)
-    services = [Scripted(hold=checked.enough), Scripted(hold=checked.enough)]
-    servers = []
-    addresses = []
-    for service in services:
-        server = grpc.server(ThreadPoolExecutor(4))
-        add_TranslationServiceServicer_to_server(service, server)
-        server.add_generic_rpc_handlers((checked.handler(),))
-        addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
-        server.start()
-        servers.append(server)
-    try:
+    enough = threading.Event()
+    health = health_service(2, enough)
+    services = [Scripted(hold=enough), Scripted(hold=enough)]
+    with ExitStack() as servers:
+        addresses = [servers.enter_context(served(service, health)) for service in services]
         assert call(addresses, "a", 60.0) == "A"
-    finally:
-        for server in servers:
-            server.stop(None).wait()
     assert sum(len(service.requests) for service in services) == 1
 
 

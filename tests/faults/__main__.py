@@ -22,6 +22,7 @@ from benchmarks.common.progress import described, progress
 from benchmarks.common.ratios import aligned
 from tests.faults.guided.scenario import guided, guided_files
 from tests.faults.scenarios.attack import attack
+from tests.faults.scenarios.availability import dropped, kills, rolling_restarts, rolling_update, stopped
 from tests.faults.scenarios.callers import killed_callers, slow_reader
 from tests.faults.scenarios.files import certificates, disks
 from tests.faults.scenarios.fuzzing import fuzz
@@ -30,10 +31,7 @@ from tests.faults.scenarios.largest_fields import largest_fields
 from tests.faults.scenarios.mutated_bundles import mutated_bundles
 from tests.faults.scenarios.network import broken_frames
 from tests.faults.scenarios.overload import overload
-from tests.faults.scenarios.restarts import kills, rolling_restarts
-from tests.faults.scenarios.rollout import rolling_update
 from tests.faults.scenarios.sharing import sharing
-from tests.faults.scenarios.silence import dropped, stopped
 from tests.faults.scenarios.soak import soak
 from tests.faults.scenarios.swaps import swaps
 from tests.faults.scenarios.unanswered import unanswered
@@ -69,6 +67,20 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "largest": largest_fields,
     "soak": soak,
 }
+OPTIONS: Sequence[tuple[str, str, Callable[[str], float], float, str]] = (
+    ("restarts", "restarts", int, 3, "of each server, in each way"),
+    ("messages", "messages", int, 10_000, "and files of each format, that are made at random"),
+    ("guided", "guided_s", float, 120, "seconds of guided fuzzing"),
+    ("overload", "overload_s", float, 20, "seconds of each overload"),
+    ("sharing", "sharing_s", float, 20, "seconds of each measurement in sharing"),
+    ("soak", "soak_s", float, 1200, "seconds of the soak"),
+    ("attackers", "attackers", int, 8, "connections of an attack"),
+    ("attack-rest", "attack_rest_s", float, 60, "seconds after attacks, before memory is read"),
+    ("health-ms", "health_ms", float, 100, "longest wait for health beside the largest requests, on a quiet machine"),
+    ("seed", "seed", int, 1, "of all that is random"),
+)
+"""Numbers: the name of the option, the field of the plan, the type, the default, and the meaning."""
+AT_LEAST_1 = ("restarts", "messages", "overload", "sharing", "soak")
 
 
 async def run(names: Sequence[str], plan: Plan) -> list[Findings]:
@@ -98,41 +110,12 @@ def main() -> int:
     parser.add_argument(
         "scenarios", nargs="*", metavar="SCENARIO", help=f"any of {', '.join(SCENARIOS)}; default: all of them"
     )
-    parser.add_argument("--restarts", type=int, default=3, help="of each server, in each way; default: 3")
-    parser.add_argument(
-        "--messages", type=int, default=10_000, help="and files of each format, that are made at random; default: 10000"
-    )
-    parser.add_argument("--guided", type=float, default=120, metavar="SECONDS", help="of guided fuzzing; default: 120")
-    parser.add_argument("--overload", type=float, default=20, metavar="SECONDS", help="of each overload; default: 20")
-    parser.add_argument(
-        "--sentences-a-call", type=int, nargs="+", metavar="N", default=[64, 8, 1], help="in overload; default: 64 8 1"
-    )
-    parser.add_argument(
-        "--sharing", type=float, default=20, metavar="SECONDS", help="of each measurement in sharing; default: 20"
-    )
-    parser.add_argument("--soak", type=float, default=1200, metavar="SECONDS", help="of the soak; default: 1200")
-    parser.add_argument("--attackers", type=int, default=8, help="connections of an attack; default: 8")
-    parser.add_argument(
-        "--attack-rest",
-        type=float,
-        default=60,
-        metavar="SECONDS",
-        help="after attacks, before memory is read; default: 60",
-    )
-    parser.add_argument(
-        "--largest",
-        default="",
-        metavar="PATTERN",
-        help="of the largest requests only those whose names match; default: all",
-    )
-    parser.add_argument(
-        "--health-ms",
-        type=float,
-        default=100,
-        metavar="MS",
-        help="longest wait for health beside the largest requests, on a quiet machine; default: 100",
-    )
-    parser.add_argument("--seed", type=int, default=1, help="of all that is random; default: 1")
+    for name, field, kind, default, meaning in OPTIONS:
+        parser.add_argument(
+            f"--{name}", dest=field, type=kind, default=default, metavar="N", help=f"{meaning}; default: {default}"
+        )
+    parser.add_argument("--sentences-a-call", type=int, nargs="+", metavar="N", default=[64, 8, 1], help="in overload")
+    parser.add_argument("--largest", default="", metavar="PATTERN", help="of names of the largest requests")
     parser.add_argument(
         "--bundle",
         type=Path,
@@ -144,8 +127,9 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := [name for name in arguments.scenarios if name not in SCENARIOS]:
         parser.error(f"there is no scenario {unknown[0]!r}; there are {', '.join(SCENARIOS)}")
-    if min(arguments.restarts, arguments.messages, arguments.overload, arguments.sharing, arguments.soak) < 1:
-        parser.error("--restarts, --messages, --overload, --sharing and --soak must be at least 1")
+    options = vars(arguments)
+    if few := [name for name, field, *_ in OPTIONS if name in AT_LEAST_1 and options[field] < 1]:
+        parser.error(f"--{few[0]} must be at least 1")
     if wrong := [number for number in arguments.sentences_a_call if not 1 <= number <= MOST_A_CALL]:
         parser.error(f"--sentences-a-call must be 1 to {MOST_A_CALL}, got {wrong[0]}")
     names = [name for name in SCENARIOS if not arguments.scenarios or name in arguments.scenarios]
@@ -154,18 +138,9 @@ def main() -> int:
         overloaded=arguments.bundle and arguments.bundle.resolve(),
         other=arguments.other.resolve(),
         texts=scenes(TEXTS, arguments.seed),
-        restarts=arguments.restarts,
-        messages=arguments.messages,
-        guided_s=arguments.guided,
-        overload_s=arguments.overload,
         sentences_a_call=arguments.sentences_a_call,
-        sharing_s=arguments.sharing,
-        soak_s=arguments.soak,
-        attackers=arguments.attackers,
-        attack_rest_s=arguments.attack_rest,
         largest=arguments.largest,
-        health_ms=arguments.health_ms,
-        seed=arguments.seed,
+        **{field: options[field] for _, field, *_ in OPTIONS},
     )
     where = described(CORES, PACKAGES)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the servers are stopped then, too

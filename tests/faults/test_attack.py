@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 
 from jumok_serve.service import Server
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.scenarios.attack import UNREAD, attacks
 from tests.faults.tools.flood import Flood
+from tests.faults.tools.servers import token_file
 from tests.support.servers.fake_model import FakeModel, serving
 
 CALLS = 6
@@ -37,13 +38,12 @@ def budgets(server: Server) -> list[int]:
 @pytest.mark.parametrize("with_token", [False, True])
 @pytest.mark.parametrize("name", attacks(1))
 def test_an_attack_is_bounded_and_leaves_nothing(name: str, with_token: bool, tmp_path: Path) -> None:
-    secret, token = make_token("attacker", ("translate",))
-    (tmp_path / "tokens").write_text(f"{token.line()}\n", encoding="utf-8")
+    tokens, (secret,) = token_file(tmp_path, "attacker")
     fields = {"authorization": f"Bearer {secret}"} if with_token else {}
 
     async def scenario() -> None:
         limits = ServiceLimits(wrong_tokens_per_second=2.0)
-        async with serving(FakeModel(), tokens=TokenFile(tmp_path / "tokens"), limits=limits) as (server, _):
+        async with serving(FakeModel(), tokens=TokenFile(tokens), limits=limits) as (server, _):
             before = budgets(server)
             flood = await Flood.connect(server.address, reads=name not in UNREAD, **fields)
             attacks(CALLS)[name](flood)

@@ -2,10 +2,11 @@
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -16,19 +17,25 @@ from benchmarks.common.processes import serving as serving_process
 from jumok.testing import FakeServer
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.translator import Translator
 from tests.faults import __main__ as faults
+from tests.faults.scenarios.availability import SERVERS, Load, rolling_update
 from tests.faults.scenarios.fuzzing import call_at_random, likely_values
+from tests.faults.scenarios.http_fuzzing import Answered
 from tests.faults.scenarios.network import broken_connections, send
 from tests.faults.scenarios.overload import Floor
-from tests.faults.scenarios.restarts import Load
 from tests.faults.scenarios.sharing import sharing
+from tests.faults.scenarios.unanswered import BUNDLES, ENDLESS, unanswered
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.light_calls import OK, RESOURCE_EXHAUSTED, LightCalls
-from tests.faults.tools.servers import is_healthy
+from tests.faults.tools.servers import is_healthy, token_file
 from tests.faults.tools.slope import slope
+from tests.faults.tools.texts import scenes
+from tests.serve.http.fuzz.documents import OPERATIONS
 from tests.support.hang import HANG_S
 from tests.support.logs import own_records
+from tests.support.servers.http_server import serving_http
 from tests.support.servers.in_process_server import check_idle, serving
 
 CODES = grpc.StatusCode
@@ -37,10 +44,11 @@ SETTINGS = b"\x04\x00\x00\x00\x00\x00"
 """Rest of a SETTINGS frame after its length: type, flags, stream (RFC 9113, 4.1)."""
 
 
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, threads=1) as opened:
-        yield opened
+def findings_of(scenario: Callable[[Plan, Findings], Coroutine[Any, Any, None]], **plan: Any) -> Findings:
+    """Run a scenario with what it needs of a plan."""
+    findings = Findings(scenario="short")
+    asyncio.run(scenario(cast("Plan", SimpleNamespace(**plan)), findings))
+    return findings
 
 
 @pytest.fixture(scope="module")
@@ -108,14 +116,55 @@ def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pyt
     """Its figures are of no use here, as they depend on the machine."""
     monkeypatch.setattr("tests.faults.scenarios.sharing.SETTLE_S", 0.1)
     monkeypatch.setattr("tests.faults.scenarios.sharing.GONE_S", 0.1)
-    plan = SimpleNamespace(bundle=tiny_bundle, texts=["a man", "a dog runs", "two women talk"], sharing_s=0.3)
-    findings = Findings(scenario="sharing")
-    asyncio.run(sharing(cast("Plan", plan), findings))
+    texts = ["a man", "a dog runs", "two women talk"]
+    findings = findings_of(sharing, bundle=tiny_bundle, texts=texts, sharing_s=0.3)
     assert {check.found for check in findings.checks if check.goal == "0"} == {"0"}  # no errors and no faults
     found = {check.what: check.found for check in findings.checks}
     for name in ("the costliest request", "8 corpora", "64 requests to score"):
         assert float(found[f"beside {name}, 99 % within, ms"]) > 0
     assert not found["a corpus beside an interactive caller, in parts of its share"].endswith("to 0.00)")
+
+
+def test_a_rolling_update_loses_nothing(tiny_bundle: Path) -> None:
+    findings = findings_of(rolling_update, bundle=tiny_bundle, texts=scenes(40, 1), seed=1, restarts=1)
+    assert [check.what for check in findings.checks if not check.passed] == []
+    found = {check.what: check.found for check in findings.checks}
+    assert found["exit statuses of servers replaced by others at new addresses, under load"] == str([0] * SERVERS)
+    assert int(found["sentences that were iterated over"]) > 0
+
+
+def test_every_call_is_answered_and_every_server_ends(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a small model, and without the bundle that a trial computes a minute for."""
+    for limit in ("TEXT_S", "HEALTH_S", "IDLE_WITHIN_S", "ENDS_WITHIN_S"):  # the machine may be busy
+        monkeypatch.setattr(f"tests.faults.scenarios.unanswered.{limit}", 300.0)
+    loaded = [name for name in BUNDLES if name != ENDLESS]
+    findings = findings_of(partial(unanswered, loaded=loaded), bundle=tiny_bundle)
+    assert [check for check in findings.checks if not check.passed] == []
+    assert len(findings.checks) == 13
+
+
+def test_each_http_operation_is_answered_with_and_without_a_token(
+    translator: Translator, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    tokens, (secret,) = token_file(tmp_path, "caller")
+    with serving_http(translator, tokens=TokenFile(tokens)) as served:
+        answered = Answered(served.url, secret)
+        answered.send_each(1, seed=1)
+        answered.close()
+    assert answered.wrong == []
+    assert answered.statuses.total() >= len(OPERATIONS)
+    assert {200, 401} <= set(answered.statuses)
+    assert not own_records(caplog)
+    check_idle(translator)
+
+
+def test_a_wrong_http_answer_is_noticed(monkeypatch: pytest.MonkeyPatch, translator: Translator) -> None:
+    monkeypatch.setattr("jumok_serve.http.apis.own_json.http_status", lambda _: 500)
+    with serving_http(translator) as served:
+        answered = Answered(served.url)
+        answered.send_each(1, seed=1)
+        answered.close()
+    assert answered.wrong
 
 
 def test_the_floor_refuses_everything() -> None:
@@ -148,10 +197,8 @@ def test_what_is_lost_or_wrong_is_noticed() -> None:
         with FakeServer({"a": "right", "b": "wrong"}) as server:
             async with jumok.AsyncClient(server.address) as client:
                 load = Load(client, {"a": "right", "b": "right"}, seed=1)
-                running = asyncio.create_task(load.run())
-                await load.goes_on(running)
-                load.stop()
-                await running
+                async with load.running():
+                    await load.finish()
                 load.read += 1
                 load.judge(findings)
         return findings

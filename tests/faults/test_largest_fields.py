@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
 from tests.faults.scenarios.fuzzing import SERVICES
 from tests.faults.scenarios.largest_fields import Caller, send_all
-from tests.faults.tools.largest import GrpcCall, Large, Sizes, largest_requests
+from tests.faults.tools.largest import GrpcCall, Large, largest_requests
 from tests.faults.tools.servers import is_healthy
 from tests.support.hang import HANG_S
 from tests.support.logs import own_records
@@ -21,15 +20,8 @@ from tests.support.servers.in_process_server import check_idle
 LIMITS = ServiceLimits(
     max_message_bytes=2**17, max_characters=300, max_texts=16, max_hypotheses=64, max_beam_hypotheses=64
 )
-SIZES = Sizes.of(LIMITS)
 EACH = 16
 """Step between two requests that are sent; each part of the tests begins with another one."""
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, threads=1) as opened:
-        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +33,7 @@ def served(translator: Translator, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def requests() -> list[Large]:
-    return list(largest_requests(SERVICES, SIZES))
+    return list(largest_requests(SERVICES, LIMITS))
 
 
 def test_each_field_of_the_contract_is_filled_over_grpc(requests: list[Large]) -> None:
@@ -56,9 +48,9 @@ def test_each_field_of_the_contract_is_filled_over_grpc(requests: list[Large]) -
 def test_requests_are_as_large_as_they_may_be(requests: list[Large]) -> None:
     sizes = [len(part) for one in requests if isinstance(one.request, GrpcCall) for part in one.request.data]
     sizes += [len(one.request.body) for one in requests if not isinstance(one.request, GrpcCall)]
-    allowed = [size for size in sizes if size <= SIZES.message]
+    allowed = [size for size in sizes if size <= LIMITS.max_message_bytes]
     assert len(allowed) > 0.99 * len(sizes)
-    assert sum(size > 0.8 * SIZES.message for size in allowed) > 1000
+    assert sum(size > 0.8 * LIMITS.max_message_bytes for size in allowed) > 1000
 
 
 @pytest.mark.parametrize(

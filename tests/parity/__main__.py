@@ -63,22 +63,13 @@ def by_family(outcomes: Sequence[Outcome]) -> dict[str, Tally]:
 
 def table(families: dict[str, Tally]) -> str:
     """The results, aligned, with a last line for all of them."""
-    rows = [("family", "cases", "hypotheses", "equal", "ties", "different", "ended", "lengths", "outputs", "left out")]
+    head = ("family", "cases", "hypotheses", "equal", "ties", "different", "ended", "lengths", "outputs", "left out")
+    rows: list[tuple[str, ...]] = [head]
     for family, tally in {**families, "all": sum(families.values(), Tally())}.items():
-        rows.append(
-            (
-                family,
-                f"{tally.cases}",
-                f"{tally.hypotheses}",
-                f"{tally.equal}",
-                f"{tally.ties} ({tally.ties / max(tally.cases, 1):.2%})",
-                f"{len(tally.differences)}",
-                f"{tally.ended / max(tally.hypotheses, 1):.0%}",
-                f"{len(tally.lengths)}",
-                f"{len(tally.outputs)}",
-                f"{tally.lifeless}",
-            )
-        )
+        ties = f"{tally.ties} ({tally.ties / max(tally.cases, 1):.2%})"
+        ended = f"{tally.ended / max(tally.hypotheses, 1):.0%}"
+        found = (tally.cases, tally.hypotheses, tally.equal, ties, len(tally.differences), ended)
+        rows.append((family, *map(str, (*found, len(tally.lengths), len(tally.outputs), tally.lifeless))))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return "\n".join("  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) for row in rows)
 

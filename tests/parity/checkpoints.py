@@ -81,25 +81,15 @@ class Shape:
     steps: int = 250
 
 
-class Checkpoint:
-    """A saved checkpoint, loaded as its users would: a model in float32 and its tokenizer.
+class Vocabulary:
+    """A tokenizer, as its users would call it.
 
     Args:
-        folder: where ``make_checkpoint`` has saved it.
-        shape: what it was made from.
+        folder: its folder.
     """
 
-    def __init__(self, folder: Path, shape: Shape) -> None:
-        self.folder = folder
-        self.shape = shape
-        self.tokenizer = AutoTokenizer.from_pretrained(folder)
-        self.model = MODEL.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-
-    @property
-    def end_tokens(self) -> tuple[int, ...]:
-        """The tokens that end a translation by default."""
-        eos = self.model.generation_config.eos_token_id
-        return tuple(eos) if isinstance(eos, list) else (eos,)
+    def __init__(self, folder: Path) -> None:
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(folder)
 
     def token(self, spelling: str) -> int:
         """The id of a token that the vocabulary has.
@@ -107,15 +97,24 @@ class Checkpoint:
         Raises:
             ValueError: it has not.
         """
-        return token_id(self.tokenizer, spelling)
+        if spelling in getattr(self.tokenizer, "lang_code_to_token", {}):
+            return int(self.tokenizer.get_lang_id(spelling))
+        index = int(self.tokenizer.convert_tokens_to_ids(spelling))
+        if index == self.tokenizer.unk_token_id and spelling != self.tokenizer.unk_token:
+            raise ValueError(f"the vocabulary has no token {spelling!r}")
+        return index
 
     def source_ids(self, text: str, pair: Pair) -> list[int]:
-        """Source ids of a text, as the encoder reads them."""
-        return source_ids(self.tokenizer, text, pair)
+        """A source text as the encoder reads it, special tokens included."""
+        if hasattr(self.tokenizer, "src_lang"):
+            self.tokenizer.src_lang = pair.source
+        return list(self.tokenizer(pair.task_prefix + text)["input_ids"])
 
     def target_ids(self, text: str) -> list[int]:
-        """Tokens of a target text, or of its beginning, without special ones."""
-        return target_ids(self.tokenizer, text)
+        """A target text, or its beginning, without special tokens."""
+        if hasattr(self.tokenizer, "tgt_lang"):
+            self.tokenizer.tgt_lang = self.tokenizer.src_lang
+        return list(self.tokenizer(text_target=text, add_special_tokens=False)["input_ids"])
 
     def text(self, token_ids: Sequence[int]) -> str:
         """The text of tokens, without special ones and languages, which M2M100's tokenizer spells out."""
@@ -124,32 +123,25 @@ class Checkpoint:
         return str(self.tokenizer.decode(kept, skip_special_tokens=True))
 
 
-def token_id(tokenizer: Any, spelling: str) -> int:
-    """The id of a token that the vocabulary has.
+class Checkpoint(Vocabulary):
+    """A saved checkpoint, loaded as its users would: a model in float32 and its tokenizer.
 
-    Raises:
-        ValueError: it has not.
+    Args:
+        folder: where ``make_checkpoint`` has saved it.
+        shape: what it was made from.
     """
-    if spelling in getattr(tokenizer, "lang_code_to_token", {}):
-        return int(tokenizer.get_lang_id(spelling))
-    index = int(tokenizer.convert_tokens_to_ids(spelling))
-    if index == tokenizer.unk_token_id and spelling != tokenizer.unk_token:
-        raise ValueError(f"the vocabulary has no token {spelling!r}")
-    return index
 
+    def __init__(self, folder: Path, shape: Shape) -> None:
+        super().__init__(folder)
+        self.folder = folder
+        self.shape = shape
+        self.model = MODEL.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
 
-def source_ids(tokenizer: Any, text: str, pair: Pair) -> list[int]:
-    """A source text as the encoder reads it, special tokens included."""
-    if hasattr(tokenizer, "src_lang"):
-        tokenizer.src_lang = pair.source
-    return list(tokenizer(pair.task_prefix + text)["input_ids"])
-
-
-def target_ids(tokenizer: Any, text: str) -> list[int]:
-    """A target text, or its beginning, without special tokens."""
-    if hasattr(tokenizer, "tgt_lang"):
-        tokenizer.tgt_lang = tokenizer.src_lang
-    return list(tokenizer(text_target=text, add_special_tokens=False)["input_ids"])
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """The tokens that end a translation by default."""
+        eos = self.model.generation_config.eos_token_id
+        return tuple(eos) if isinstance(eos, list) else (eos,)
 
 
 def make_checkpoint(shape: Shape, folder: Path) -> Checkpoint:
@@ -157,10 +149,11 @@ def make_checkpoint(shape: Shape, folder: Path) -> Checkpoint:
     folder.mkdir(parents=True)
     sentences = parallel_sentences(SENTENCES, seed=0)
     shape.tokenize(folder, sentences)
-    tokenizer = AutoTokenizer.from_pretrained(folder)
+    vocabulary = Vocabulary(folder)
+    tokenizer = vocabulary.tokenizer
     configuration = shape.configuration()
     for key, spelling in shape.special.items():
-        setattr(configuration, key, token_id(tokenizer, spelling))
+        setattr(configuration, key, vocabulary.token(spelling))
     configuration.vocab_size = shape.multiple_of * math.ceil(_tokens(tokenizer) / shape.multiple_of)
     if getattr(tokenizer, "separate_vocabs", False):
         configuration.decoder_vocab_size = len(tokenizer.target_encoder)
@@ -173,7 +166,7 @@ def make_checkpoint(shape: Shape, folder: Path) -> Checkpoint:
             if name == "final_logits_bias":
                 nn.init.normal_(buffer, std=0.3)
         examples = [
-            _example(tokenizer, configuration, shape.pairs[index % len(shape.pairs)], sentence)
+            _example(vocabulary, configuration, shape.pairs[index % len(shape.pairs)], sentence)
             for index, sentence in enumerate(sentences)
         ]
         _train(model, examples, pad=configuration.pad_token_id, steps=shape.steps)
@@ -183,7 +176,7 @@ def make_checkpoint(shape: Shape, folder: Path) -> Checkpoint:
             "eos_token_id": configuration.eos_token_id,
             "decoder_start_token_id": configuration.decoder_start_token_id,
             "max_length": 40,
-            **shape.generation(lambda spelling: token_id(tokenizer, spelling)),
+            **shape.generation(vocabulary.token),
         }
     )
     model.save_pretrained(folder)
@@ -197,13 +190,13 @@ def _tokens(tokenizer: Any) -> int:
     return max(len(tokenizer), len(tokenizer.get_vocab()))
 
 
-def _example(tokenizer: Any, configuration: Any, pair: Pair, sentence: Parallel) -> tuple[Tensor, Tensor]:
+def _example(vocabulary: Vocabulary, configuration: Any, pair: Pair, sentence: Parallel) -> tuple[Tensor, Tensor]:
     """A source as the encoder reads it, and a target from its start token to EOS."""
-    start = configuration.decoder_start_token_id if pair.start is None else token_id(tokenizer, pair.start)
-    first = [] if pair.first is None else [token_id(tokenizer, pair.first)]
+    start = configuration.decoder_start_token_id if pair.start is None else vocabulary.token(pair.start)
+    first = [] if pair.first is None else [vocabulary.token(pair.first)]
     text = sentence.french if pair.french else sentence.german
-    target = [start, *first, *target_ids(tokenizer, text), configuration.eos_token_id]
-    return torch.tensor(source_ids(tokenizer, sentence.english, pair)), torch.tensor(target)
+    target = [start, *first, *vocabulary.target_ids(text), configuration.eos_token_id]
+    return torch.tensor(vocabulary.source_ids(sentence.english, pair)), torch.tensor(target)
 
 
 def _train(model: nn.Module, examples: Sequence[tuple[Tensor, Tensor]], *, pad: int, steps: int) -> None:

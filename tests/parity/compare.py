@@ -6,7 +6,7 @@ tolerance is multiplied too.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from jumok_proto.results import FinishReason, Translation
 from tests.parity.checkpoints import Checkpoint
@@ -21,19 +21,6 @@ DISTINCT = 0.3
 """Share of cases whose best hypotheses must be unlike those of other cases."""
 
 
-@dataclass(frozen=True)
-class Difference:
-    """A case that is neither equal nor a tie."""
-
-    checkpoint: str
-    options: str
-    text: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.checkpoint}, {self.options}, {self.text!r}: {self.what}"
-
-
 @dataclass
 class Tally:
     """Counts of a comparison of one family.
@@ -43,12 +30,12 @@ class Tally:
         hypotheses: of the reference.
         equal: cases.
         ties: cases where the reference itself could have gone either way.
-        differences: the others.
+        differences: of the others, each with its case.
         refused: checkpoints that could not be imported, and why.
         ended: hypotheses that end by themselves.
         lifeless: results of the reference that are no hypotheses.
         lengths: how many hypotheses have each length.
-        outputs: the best hypotheses, each once.
+        outputs: the best hypotheses, and of how many cases each is.
     """
 
     cases: int = 0
@@ -57,10 +44,10 @@ class Tally:
     ties: int = 0
     ended: int = 0
     lifeless: int = 0
-    differences: list[Difference] = field(default_factory=list)
+    differences: list[str] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
     lengths: Counter[int] = field(default_factory=Counter)
-    outputs: set[tuple[int, ...]] = field(default_factory=set)
+    outputs: Counter[tuple[int, ...]] = field(default_factory=Counter)
 
     def add(self, checkpoint: Checkpoint, name: str, case: Case, ours: Translation, theirs: Answer) -> None:
         """Compares one case."""
@@ -76,25 +63,14 @@ class Tally:
         elif is_tie([hypothesis.token_ids for hypothesis in ours.hypotheses], theirs, trace(checkpoint, case)):
             self.ties += 1
         else:
-            self.differences.append(Difference(checkpoint.shape.name, name, case.text, what))
+            self.differences.append(f"{checkpoint.shape.name}, {name}, {case.text!r}: {what}")
 
     def __add__(self, other: "Tally") -> "Tally":
-        return Tally(
-            cases=self.cases + other.cases,
-            hypotheses=self.hypotheses + other.hypotheses,
-            equal=self.equal + other.equal,
-            ties=self.ties + other.ties,
-            ended=self.ended + other.ended,
-            lifeless=self.lifeless + other.lifeless,
-            differences=self.differences + other.differences,
-            refused=self.refused + other.refused,
-            lengths=self.lengths + other.lengths,
-            outputs=self.outputs | other.outputs,
-        )
+        return Tally(**{one.name: getattr(self, one.name) + getattr(other, one.name) for one in fields(self)})
 
     def problems(self) -> list[str]:
         """Reasons for failure or too few cases; empty on success."""
-        problems = [*self.refused, *map(str, self.differences)]
+        problems = [*self.refused, *self.differences]
         if self.ties > TIES * self.cases:
             problems.append(f"{self.ties} of {self.cases} cases are ties, more than {TIES:.1%}")
         if self.ended < ENDED * self.hypotheses:

@@ -67,26 +67,23 @@ def option_sets(checkpoint: Checkpoint) -> list[OptionSet]:
     beams += [(4, 1.0, length) for length in (1, 2, 6)]
     greedy = DecodingOptions(beam_size=1, max_length=LONGEST)
     beam = DecodingOptions(beam_size=4, num_hypotheses=4, early_stopping=True, length_penalty=1.0, max_length=LONGEST)
-    return [
-        OptionSet(name="greedy", options=greedy),
-        OptionSet(name="greedy, max_length 6", options=replace(greedy, max_length=6)),
-        OptionSet(name="greedy, min_length 20", options=replace(greedy, min_length=20)),
-        *(
-            OptionSet(
-                name=f"beam {size}, length_penalty {penalty:g}, max_length {length}",
-                options=replace(beam, beam_size=size, num_hypotheses=size, length_penalty=penalty, max_length=length),
+    options = {
+        "greedy": greedy,
+        "greedy, max_length 6": replace(greedy, max_length=6),
+        "greedy, min_length 20": replace(greedy, min_length=20),
+        **{
+            f"beam {size}, length_penalty {penalty:g}, max_length {length}": replace(
+                beam, beam_size=size, num_hypotheses=size, length_penalty=penalty, max_length=length
             )
             for size, penalty, length in beams
-        ),
-        OptionSet(name="beam 4, min_length 20", options=replace(beam, min_length=20)),
-        OptionSet(name="length_penalty 0", options=replace(beam, length_penalty=0.0)),
-        OptionSet(name="early_stopping False", options=replace(beam, early_stopping=False)),
-        OptionSet(name="early_stopping never", options=replace(beam, early_stopping="never")),
-        OptionSet(
-            name="two end tokens",
-            options=replace(beam, end_tokens=(*checkpoint.end_tokens, checkpoint.token("▁!"))),
-        ),
-    ]
+        },
+        "beam 4, min_length 20": replace(beam, min_length=20),
+        "length_penalty 0": replace(beam, length_penalty=0.0),
+        "early_stopping False": replace(beam, early_stopping=False),
+        "early_stopping never": replace(beam, early_stopping="never"),
+        "two end tokens": replace(beam, end_tokens=(*checkpoint.end_tokens, checkpoint.token("▁!"))),
+    }
+    return [OptionSet(name=name, options=chosen) for name, chosen in options.items()]
 
 
 class Peer:

@@ -5,14 +5,15 @@ every activation and embedding setting that a family honours, tied and untied we
 vocabularies, and in their ``generation_config.json`` every default that decoding knows.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
-from transformers import BartConfig, M2M100Config, MarianConfig, MBartConfig, PegasusConfig
+from transformers import BartConfig, M2M100Config, MarianConfig, MBartConfig, PegasusConfig, PreTrainedConfig
 
 from tests.parity.checkpoints import Pair, Shape
 from tests.parity.t5_shapes import t5
-from tests.parity.texts import all_texts, english, german, targets
+from tests.parity.texts import Parallel, all_texts, english, german, targets
 from tests.parity.tokenizers import (
     save_bart,
     save_m2m100,
@@ -26,8 +27,42 @@ from tests.parity.tokenizers import (
 Token = Callable[[str], int]
 
 
-def _bart_sizes(
-    *, width: int, heads: tuple[int, int], layers: tuple[int, int], feed_forward: tuple[int, int], activation: str
+FAIRSEQ = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "</s>"}
+
+
+def _shape(
+    family: str,
+    name: str,
+    configuration: Callable[..., PreTrainedConfig],
+    sizes: Mapping[str, Any],
+    *,
+    pairs: tuple[Pair, ...],
+    save: Callable[..., None],
+    read: Sequence[Callable[[Sequence[Parallel]], list[str]]] = (all_texts,),
+    special: Mapping[str, str] = FAIRSEQ,
+    generation: Callable[[Token], dict[str, Any]],
+    named_languages: bool = False,
+) -> Shape:
+    """A shape; its tokenizer is made by `save` of what is read from sentences."""
+    return Shape(
+        family=family,
+        name=name,
+        pairs=pairs,
+        configuration=lambda: configuration(**sizes),
+        tokenize=lambda folder, sentences: save(folder, *(texts(sentences) for texts in read)),
+        special=special,
+        generation=generation,
+        named_languages=named_languages,
+    )
+
+
+def _sizes(
+    width: int,
+    heads: tuple[int, int],
+    layers: tuple[int, int],
+    feed_forward: tuple[int, int],
+    activation: str,
+    **others: Any,
 ) -> dict[str, Any]:
     """Settings that all families but T5 spell alike; of encoder and decoder each."""
     return {
@@ -45,26 +80,22 @@ def _bart_sizes(
         "encoder_layerdrop": 0.0,
         "decoder_layerdrop": 0.0,
         "init_std": 0.1,
+        **others,
     }
 
 
 def marian() -> list[Shape]:
     """As published by OPUS-MT: one pair, several target languages, and two vocabularies."""
     special = {"pad_token_id": "<pad>", "decoder_start_token_id": "<pad>", "eos_token_id": "</s>"}
-    pair = Pair(source="eng", target="deu")
+    shape = partial(_shape, "Marian", configuration=MarianConfig, special=special)
+    pairs = (Pair(source="eng", target="deu"),)
     return [
-        Shape(
-            family="Marian",
-            name="marian-3-heads",
-            pairs=(pair,),
-            configuration=lambda: MarianConfig(
-                **_bart_sizes(width=36, heads=(3, 3), layers=(1, 1), feed_forward=(64, 64), activation="swish"),
-                scale_embedding=True,
-            ),
-            tokenize=lambda folder, sentences: save_marian(
-                folder, english(sentences), german(sentences), separate=False
-            ),
-            special=special,
+        shape(
+            "marian-3-heads",
+            sizes=_sizes(36, (3, 3), (1, 1), (64, 64), "swish", scale_embedding=True),
+            pairs=pairs,
+            save=partial(save_marian, separate=False),
+            read=(english, german),
             generation=lambda token: {
                 "num_beams": 4,
                 "bad_words_ids": [[token("<pad>")]],
@@ -72,20 +103,12 @@ def marian() -> list[Shape]:
                 "renormalize_logits": True,
             },
         ),
-        Shape(
-            family="Marian",
-            name="marian-two-targets",
-            pairs=(
-                Pair(source="eng", target="deu", task_prefix=">>deu<< "),
-                Pair(source="eng", target="fra", task_prefix=">>fra<< "),
-            ),
-            configuration=lambda: MarianConfig(
-                **_bart_sizes(width=32, heads=(4, 4), layers=(2, 1), feed_forward=(48, 96), activation="gelu")
-            ),
-            tokenize=lambda folder, sentences: save_marian(
-                folder, english(sentences), targets(sentences), separate=False, codes=(">>deu<<", ">>fra<<")
-            ),
-            special=special,
+        shape(
+            "marian-two-targets",
+            sizes=_sizes(32, (4, 4), (2, 1), (48, 96), "gelu"),
+            pairs=tuple(Pair(source="eng", target=code, task_prefix=f">>{code}<< ") for code in ("deu", "fra")),
+            save=partial(save_marian, separate=False, codes=(">>deu<<", ">>fra<<")),
+            read=(english, targets),
             generation=lambda token: {
                 "num_beams": 3,
                 "eos_token_id": [token("</s>"), token("▁!")],
@@ -95,19 +118,14 @@ def marian() -> list[Shape]:
                 "begin_suppress_tokens": [token("</s>"), token("▁un")],
             },
         ),
-        Shape(
-            family="Marian",
-            name="marian-two-vocabularies",
-            pairs=(pair,),
-            configuration=lambda: MarianConfig(
-                **_bart_sizes(width=24, heads=(3, 1), layers=(1, 2), feed_forward=(48, 32), activation="relu"),
-                share_encoder_decoder_embeddings=False,
-                scale_embedding=True,
+        shape(
+            "marian-two-vocabularies",
+            sizes=_sizes(
+                24, (3, 1), (1, 2), (48, 32), "relu", share_encoder_decoder_embeddings=False, scale_embedding=True
             ),
-            tokenize=lambda folder, sentences: save_marian(
-                folder, english(sentences), german(sentences), separate=True
-            ),
-            special=special,
+            pairs=pairs,
+            save=partial(save_marian, separate=True),
+            read=(english, german),
             generation=lambda token: {
                 "no_repeat_ngram_size": 3,
                 "repetition_penalty": 1.2,
@@ -119,23 +137,14 @@ def marian() -> list[Shape]:
 
 def m2m100() -> list[Shape]:
     """M2M100 and, with a tokenizer and languages of its own, NLLB."""
-    special = {
-        "bos_token_id": "<s>",
-        "pad_token_id": "<pad>",
-        "eos_token_id": "</s>",
-        "decoder_start_token_id": "</s>",
-    }
+    shape = partial(_shape, "M2M100", configuration=M2M100Config)
     pairs = tuple(Pair(source="en", target=target, first=target) for target in ("de", "fr"))
     return [
-        Shape(
-            family="M2M100",
-            name="m2m100-3-heads",
+        shape(
+            "m2m100-3-heads",
+            sizes=_sizes(36, (3, 3), (1, 1), (64, 64), "relu"),
             pairs=pairs,
-            configuration=lambda: M2M100Config(
-                **_bart_sizes(width=36, heads=(3, 3), layers=(1, 1), feed_forward=(64, 64), activation="relu")
-            ),
-            tokenize=lambda folder, sentences: save_m2m100(folder, all_texts(sentences)),
-            special=special,
+            save=save_m2m100,
             generation=lambda token: {
                 "num_beams": 5,
                 "early_stopping": True,
@@ -143,30 +152,21 @@ def m2m100() -> list[Shape]:
                 "renormalize_logits": True,
             },
         ),
-        Shape(
-            family="M2M100",
-            name="nllb",
+        shape(
+            "nllb",
+            sizes=_sizes(32, (4, 2), (2, 1), (64, 32), "relu"),
             pairs=tuple(Pair(source="eng_Latn", target=target, first=target) for target in ("deu_Latn", "fra_Latn")),
-            configuration=lambda: M2M100Config(
-                **_bart_sizes(width=32, heads=(4, 2), layers=(2, 1), feed_forward=(64, 32), activation="relu"),
-            ),
-            tokenize=lambda folder, sentences: save_nllb(folder, all_texts(sentences)),
-            special=special,
+            save=save_nllb,
             generation=lambda token: {
                 "eos_token_id": [token("</s>"), token("▁!")],
                 "bad_words_ids": [[token("▁die")], [token("▁."), token("▁.")], [token("▁un"), token("▁.")]],
             },
         ),
-        Shape(
-            family="M2M100",
-            name="m2m100-deep-decoder",
+        shape(
+            "m2m100-deep-decoder",
+            sizes=_sizes(24, (1, 3), (1, 2), (32, 48), "gelu", scale_embedding=False),
             pairs=pairs,
-            configuration=lambda: M2M100Config(
-                **_bart_sizes(width=24, heads=(1, 3), layers=(1, 2), feed_forward=(32, 48), activation="gelu"),
-                scale_embedding=False,
-            ),
-            tokenize=lambda folder, sentences: save_m2m100(folder, all_texts(sentences)),
-            special=special,
+            save=save_m2m100,
             generation=lambda token: {
                 "num_beams": 2,
                 "suppress_tokens": [token("<unk>"), token("▁der")],
@@ -177,33 +177,17 @@ def m2m100() -> list[Shape]:
 
 
 def bart() -> list[Shape]:
-    """BART, one of them with the decoding defaults that the published summarizers have."""
-    special = {
-        "bos_token_id": "<s>",
-        "pad_token_id": "<pad>",
-        "eos_token_id": "</s>",
-        "decoder_start_token_id": "</s>",
-    }
+    """BART, one of them with the decoding defaults that the published summarizers have, and Pegasus.
 
-    def shape(
-        name: str, sizes: dict[str, Any], *, first: str | None, generation: Callable[[Token], dict[str, Any]]
-    ) -> Shape:
-        return Shape(
-            family="BART",
-            name=name,
-            pairs=(Pair(source="en", target="de", first=first),),
-            configuration=lambda: BartConfig(**sizes),
-            tokenize=lambda folder, sentences: save_bart(folder, all_texts(sentences)),
-            special=special,
-            generation=generation,
-            named_languages=True,
-        )
-
+    Pegasus is BART with fixed positions, and norms before the layers as in mBART.
+    """
+    shape = partial(_shape, "BART", configuration=BartConfig, save=save_bart, named_languages=True)
+    pairs = (Pair(source="en", target="de"),)
     return [
         shape(
             "bart-3-heads",
-            _bart_sizes(width=36, heads=(3, 3), layers=(1, 1), feed_forward=(64, 64), activation="gelu"),
-            first="<s>",
+            sizes=_sizes(36, (3, 3), (1, 1), (64, 64), "gelu"),
+            pairs=(Pair(source="en", target="de", first="<s>"),),
             generation=lambda token: {
                 "num_beams": 4,
                 "forced_bos_token_id": token("<s>"),
@@ -216,9 +200,8 @@ def bart() -> list[Shape]:
         ),
         shape(
             "bart-deep-encoder",
-            _bart_sizes(width=32, heads=(2, 4), layers=(2, 1), feed_forward=(64, 48), activation="relu")
-            | {"scale_embedding": True},
-            first=None,
+            sizes=_sizes(32, (2, 4), (2, 1), (64, 48), "relu", scale_embedding=True),
+            pairs=pairs,
             generation=lambda token: {
                 "num_beams": 3,
                 "eos_token_id": [token("</s>"), token("Ġ!")],
@@ -227,8 +210,8 @@ def bart() -> list[Shape]:
         ),
         shape(
             "bart-deep-decoder",
-            _bart_sizes(width=24, heads=(1, 3), layers=(1, 2), feed_forward=(32, 64), activation="silu"),
-            first=None,
+            sizes=_sizes(24, (1, 3), (1, 2), (32, 64), "silu"),
+            pairs=pairs,
             generation=lambda token: {
                 "num_beams": 2,
                 "forced_eos_token_id": token("</s>"),
@@ -237,39 +220,31 @@ def bart() -> list[Shape]:
                 "renormalize_logits": True,
             },
         ),
-        pegasus(),
+        _shape(
+            "BART",
+            "pegasus",
+            PegasusConfig,
+            _sizes(32, (2, 4), (2, 1), (64, 48), "relu", scale_embedding=True),
+            pairs=(Pair(source="und", target="und"),),
+            save=save_pegasus,
+            special={"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"},
+            generation=lambda token: {"num_beams": 4, "length_penalty": 0.6, "forced_eos_token_id": token("</s>")},
+        ),
     ]
-
-
-def pegasus() -> Shape:
-    """Pegasus: BART with fixed positions, and norms before the layers as in mBART."""
-    sizes = _bart_sizes(width=32, heads=(2, 4), layers=(2, 1), feed_forward=(64, 48), activation="relu")
-    return Shape(
-        family="BART",
-        name="pegasus",
-        pairs=(Pair(source="und", target="und"),),
-        configuration=lambda: PegasusConfig(**sizes, scale_embedding=True),
-        tokenize=lambda folder, sentences: save_pegasus(folder, all_texts(sentences)),
-        special={"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"},
-        generation=lambda token: {"num_beams": 4, "length_penalty": 0.6, "forced_eos_token_id": token("</s>")},
-    )
 
 
 def mbart() -> list[Shape]:
     """mBART, whose start token is the language, and mBART-50, which forces it as the first token."""
-    special = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>"}
+    starting = FAIRSEQ | {"decoder_start_token_id": "de_DE"}
+    shape = partial(_shape, "mBART", configuration=MBartConfig)
     pairs = tuple(Pair(source="en_XX", target=target, start=target) for target in ("de_DE", "fr_XX"))
     return [
-        Shape(
-            family="mBART",
-            name="mbart-3-heads",
+        shape(
+            "mbart-3-heads",
+            sizes=_sizes(36, (3, 3), (1, 1), (64, 64), "gelu", scale_embedding=True),
             pairs=pairs,
-            configuration=lambda: MBartConfig(
-                **_bart_sizes(width=36, heads=(3, 3), layers=(1, 1), feed_forward=(64, 64), activation="gelu"),
-                scale_embedding=True,
-            ),
-            tokenize=lambda folder, sentences: save_mbart(folder, all_texts(sentences)),
-            special=special | {"decoder_start_token_id": "de_DE"},
+            save=save_mbart,
+            special=starting,
             generation=lambda token: {
                 "num_beams": 5,
                 "forced_eos_token_id": token("</s>"),
@@ -277,15 +252,11 @@ def mbart() -> list[Shape]:
                 "renormalize_logits": True,
             },
         ),
-        Shape(
-            family="mBART",
-            name="mbart-50",
+        shape(
+            "mbart-50",
+            sizes=_sizes(32, (4, 2), (2, 1), (64, 48), "relu"),
             pairs=tuple(Pair(source="en_XX", target=target, first=target) for target in ("de_DE", "fr_XX")),
-            configuration=lambda: MBartConfig(
-                **_bart_sizes(width=32, heads=(4, 2), layers=(2, 1), feed_forward=(64, 48), activation="relu")
-            ),
-            tokenize=lambda folder, sentences: save_mbart50(folder, all_texts(sentences)),
-            special=special | {"decoder_start_token_id": "</s>"},
+            save=save_mbart50,
             generation=lambda token: {
                 "num_beams": 3,
                 "eos_token_id": [token("</s>"), token("▁!")],
@@ -293,15 +264,12 @@ def mbart() -> list[Shape]:
                 "begin_suppress_tokens": [token("</s>"), token("▁un")],
             },
         ),
-        Shape(
-            family="mBART",
-            name="mbart-deep-decoder",
+        shape(
+            "mbart-deep-decoder",
+            sizes=_sizes(24, (3, 1), (1, 2), (32, 64), "gelu_new"),
             pairs=pairs,
-            configuration=lambda: MBartConfig(
-                **_bart_sizes(width=24, heads=(3, 1), layers=(1, 2), feed_forward=(32, 64), activation="gelu_new")
-            ),
-            tokenize=lambda folder, sentences: save_mbart(folder, all_texts(sentences)),
-            special=special | {"decoder_start_token_id": "de_DE"},
+            save=save_mbart,
+            special=starting,
             generation=lambda token: {
                 "bad_words_ids": [[token("▁der")], [token("▁un"), token("▁chien")]],
                 "suppress_tokens": [token("<unk>"), token("▁une")],

@@ -1,6 +1,6 @@
 """The T5 checkpoints to compare: one as first published, two as revised, mT5 and umT5."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -36,9 +36,9 @@ def t5() -> list[Shape]:
         layers: tuple[int, int],
         feed_forward: str,
         distance: int,
-        more: Mapping[str, Any],
         kind: Callable[..., PreTrainedConfig] = T5Config,
-    ) -> PreTrainedConfig:
+        **others: Any,
+    ) -> Callable[[], PreTrainedConfig]:
         sizes: dict[str, Any] = {
             "d_model": width,
             "num_heads": heads,
@@ -50,27 +50,25 @@ def t5() -> list[Shape]:
             "relative_attention_num_buckets": 8,
             "relative_attention_max_distance": distance,
             "dropout_rate": 0.0,
-            **more,
+            **others,
         }
-        return kind(**sizes)
+        return partial(kind, **sizes)
 
+    shape = partial(Shape, family="T5", special=special)
     return [
-        Shape(
-            family="T5",
+        shape(
             name="t5-3-heads",
             pairs=tasks,
-            configuration=partial(
-                configuration,
+            configuration=configuration(
                 width=32,
                 heads=3,
                 head_width=10,
                 layers=(1, 1),
                 feed_forward="relu",
                 distance=20,
-                more={"task_specific_params": TASKS},
+                task_specific_params=TASKS,
             ),
             tokenize=partial(tokenize, sentinels=100),
-            special=special,
             generation=lambda token: {
                 "num_beams": 4,
                 "early_stopping": True,
@@ -80,22 +78,19 @@ def t5() -> list[Shape]:
             },
             multiple_of=32,
         ),
-        Shape(
-            family="T5",
+        shape(
             name="t5-gated-untied",
             pairs=(Pair(source="en", target="de"),),
-            configuration=partial(
-                configuration,
+            configuration=configuration(
                 width=24,
                 heads=2,
                 head_width=12,
                 layers=(2, 1),
                 feed_forward="gated-gelu",
                 distance=32,
-                more={"tie_word_embeddings": False},
+                tie_word_embeddings=False,
             ),
             tokenize=partial(tokenize, sentinels=10),
-            special=special,
             generation=lambda token: {
                 "eos_token_id": [token("</s>"), token("▁!")],
                 "suppress_tokens": [token("<unk>"), token("▁der")],
@@ -104,22 +99,19 @@ def t5() -> list[Shape]:
             named_languages=True,
             steps=400,
         ),
-        Shape(
-            family="T5",
+        shape(
             name="t5-deep-decoder",
             pairs=tasks,
-            configuration=partial(
-                configuration,
+            configuration=configuration(
                 width=24,
                 heads=1,
                 head_width=8,
                 layers=(1, 2),
                 feed_forward="gated-silu",
                 distance=16,
-                more={"task_specific_params": TASKS},
+                task_specific_params=TASKS,
             ),
             tokenize=partial(tokenize, sentinels=10),
-            special=special,
             uncached=True,
             generation=lambda _: {
                 "num_beams": 2,
@@ -129,23 +121,20 @@ def t5() -> list[Shape]:
             },
         ),
         *(
-            Shape(
-                family="T5",
+            shape(
                 name=name,
                 pairs=(Pair(source="und", target="und"),),
-                configuration=partial(
-                    configuration,
+                configuration=configuration(
                     width=24,
                     heads=2,
                     head_width=9,
                     layers=layers,
                     feed_forward="gated-gelu",
                     distance=16,
-                    more={"tie_word_embeddings": False},
+                    tie_word_embeddings=False,
                     kind=kind,
                 ),
                 tokenize=partial(tokenize, sentinels=10),
-                special=special,
                 generation=lambda _: {"num_beams": 3, "length_penalty": 0.8, "no_repeat_ngram_size": 2},
                 steps=400,
             )

@@ -5,8 +5,6 @@
 
 import json
 import re
-import subprocess
-import sys
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -18,10 +16,8 @@ from click.testing import CliRunner
 
 from jumok.commands.health import health
 from jumok_serve.cli.serve_commands import serve
-from tests.support.hang import HANG_S
 
 ROOT = Path(__file__).parents[2]
-CHECK = ROOT / "deploy/check_image.py"
 MODELS = {"/models": ROOT / "models"}
 DIGEST = re.compile(r"@sha256:[0-9a-f]{64}$")
 
@@ -151,10 +147,3 @@ def test_compose_serves_and_is_scraped() -> None:
         sources = [volume.partition(":")[0] for volume in service["volumes"]]
         assert all((ROOT / source).exists() for source in sources if source.startswith("."))
         assert {source for source in sources if not source.startswith(".")} <= set(composed["volumes"])
-
-
-def test_a_missing_engine_is_named() -> None:
-    command = [sys.executable, "-W", "error", str(CHECK), "--engine", "no-such-engine"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert done.stderr == "check failed: no engine 'no-such-engine'; name another with --engine\n"

@@ -51,6 +51,8 @@ class Tree:
 
     root: Path
     module: Any
+    patch: pytest.MonkeyPatch
+    captured: pytest.CaptureFixture[str]
     build_data: dict[str, Any] = field(default_factory=dict)
 
     @property
@@ -69,9 +71,34 @@ class Tree:
         hook.initialize(version, self.build_data)
         return self.build_data != before
 
+    def said(self) -> str:
+        """Return what has been written since this was asked before."""
+        return "".join(self.captured.readouterr())
+
+    def load(self) -> ctypes.CDLL:
+        """Build the library, and load it."""
+        assert self.build()
+        return ctypes.CDLL(str(self.library))
+
+    def check_none(self, reason: str, *versions: str) -> None:
+        """Check that the build goes on without the library, unless it is required; reason: a regular expression."""
+        assert not self.build()
+        assert re.search(f"jumok works without native kernels, and translates slower on a CPU: .*{reason}", self.said())
+        self.check_required(reason, "standard", *versions)
+
+    def check_required(self, reason: str, *versions: str) -> None:
+        """Check that the build fails if the library is required."""
+        self.patch.setenv("JUMOK_NATIVE", "required")
+        for version in versions:
+            with pytest.raises(SystemExit) as ended:
+                self.build(version)
+            assert ended.value.code == 1
+            message = f"JUMOK_NATIVE is required, but the native kernels cannot be used: .*{reason}"
+            assert re.search(message, self.said())
+
 
 @pytest.fixture
-def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
+def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Tree:
     for name in ("CXX", "JUMOK_NATIVE"):
         monkeypatch.delenv(name, raising=False)
     specification = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
@@ -79,7 +106,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Tree:
     assert specification.loader is not None
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)
-    tree = Tree(tmp_path, module)
+    tree = Tree(tmp_path, module, monkeypatch, capfd)
     tree.folder.mkdir(parents=True)
     (tree.folder / "answer.h").write_text(HEADER, encoding="utf-8")
     (tree.folder / "sources").mkdir()
@@ -104,88 +131,70 @@ def for_processor(number: int) -> str:
 
 
 @compiles
-def test_the_library_holds_what_is_exported(tree: Tree, capfd: pytest.CaptureFixture[str]) -> None:
-    assert tree.build()
+def test_the_library_holds_what_is_exported(tree: Tree) -> None:
+    library = tree.load()
     assert tree.build_data["force_include"] == {str(tree.library): "jumok_serve/kernels/libjumok_kernels.so"}
     assert not tree.build_data["pure_python"]
     assert tree.build_data["tag"] == f"py3-none-linux_{os.uname().machine}"
-    library = ctypes.CDLL(str(tree.library))
     assert library.Answer() == 42
     assert not hasattr(library, "Hidden")
     assert {path.name for path in tree.folder.iterdir()} == {"sources", "answer.h", "libjumok_kernels.so"}
-    assert capfd.readouterr() == ("", "")
+    assert tree.said() == ""
 
 
 @compiles
 @on_x86_64
-def test_a_source_has_its_own_flags(tree: Tree) -> None:
-    (tree.folder / "fast.cc").write_text(FAST_SOURCE, encoding="utf-8")
-    assert tree.build()
-    assert ctypes.CDLL(str(tree.library)).Fast() == 7
-
-
-@compiles
-def test_flags_may_be_for_all_processors(tree: Tree) -> None:
-    source = FAST_SOURCE.replace(" for x86_64", "").replace("-mavx2", "-D__AVX2__")
+@pytest.mark.parametrize(
+    "source", [FAST_SOURCE, FAST_SOURCE.replace(" for x86_64", "").replace("-mavx2", "-D__AVX2__")]
+)
+def test_a_source_has_its_own_flags_for_one_processor_or_for_all(tree: Tree, source: str) -> None:
     (tree.folder / "fast.cc").write_text(source, encoding="utf-8")
-    assert tree.build()
-    assert ctypes.CDLL(str(tree.library)).Fast() == 7
+    assert tree.load().Fast() == 7
 
 
 @compiles
 @on_x86_64
-def test_compilers_that_do_not_know_the_flags_leave_such_sources_out(
-    tree: Tree, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_compilers_that_do_not_know_the_flags_leave_such_sources_out(tree: Tree) -> None:
     """With none of such sources the library would have no kernels."""
     source = FAST_SOURCE.replace("-mavx2", "-mavx3").replace("Fast", "Faster")
     (tree.folder / "faster.cc").write_text(source, encoding="utf-8")
     assert not tree.build()
-    assert "knows none of the instruction sets that they are for" in "".join(capfd.readouterr())
+    assert "knows none of the instruction sets that they are for" in tree.said()
     (tree.folder / "fast.cc").write_text(FAST_SOURCE, encoding="utf-8")
-    assert tree.build()
-    library = ctypes.CDLL(str(tree.library))
+    library = tree.load()
     assert library.Fast() == 7
     assert not hasattr(library, "Faster")
 
 
 @compiles
 @pytest.mark.parametrize("usable", [0, 1])
-def test_required_kernels_have_to_be_for_this_processor(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], usable: int
-) -> None:
+def test_required_kernels_have_to_be_for_this_processor(tree: Tree, usable: int) -> None:
     """Otherwise the library is installed for its functions."""
     source = REGISTER_SOURCE + USABLE_SOURCE.replace("return 1", f"return {usable}")
     (tree.folder / "sources/entry.cc").write_text(source, encoding="utf-8")
     assert tree.build()
-    monkeypatch.setenv("JUMOK_NATIVE", "required")
     if usable:
+        tree.patch.setenv("JUMOK_NATIVE", "required")
         assert tree.build()
-        return
-    with pytest.raises(SystemExit):
-        tree.build()
-    reason = "this processor has no instruction set that they are for"
-    assert f"the native kernels cannot be used: {reason}" in "".join(capfd.readouterr())
+    else:
+        tree.check_required("this processor has no instruction set that they are for", "standard")
 
 
 @compiles
-def test_compilers_for_other_machines_leave_such_sources_out(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compilers_for_other_machines_leave_such_sources_out(tree: Tree) -> None:
     (tree.folder / "fast.cc").write_text(FAST_SOURCE, encoding="utf-8")
-    monkeypatch.setenv("CXX", f"{COMPILER} -U__x86_64__")
-    assert tree.build()
-    library = ctypes.CDLL(str(tree.library))
+    tree.patch.setenv("CXX", f"{COMPILER} -U__x86_64__")
+    library = tree.load()
     assert library.Answer() == 42
     assert not hasattr(library, "Fast")
 
 
 @compiles
 @pytest.mark.parametrize("version", ["standard", "editable"])
-def test_it_is_compiled_again_only_when_a_source_has_changed(
-    tree: Tree, version: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_it_is_compiled_again_only_when_a_source_has_changed(tree: Tree, version: str) -> None:
     assert tree.build(version)
     first = tree.library.stat()
-    with monkeypatch.context() as patch:
+    with tree.patch.context() as patch:
         patch.setenv("PATH", "")  # without a compiler
         assert tree.build(version)
     assert tree.library.stat() == first
@@ -220,11 +229,10 @@ def test_a_library_of_other_sources_is_not_used(tree: Tree, served: Path, caplog
 
 
 @compiles
-def test_cxx_names_the_compiler_and_its_arguments(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cxx_names_the_compiler_and_its_arguments(tree: Tree) -> None:
     (tree.folder / "answer.h").write_text("constexpr int kAnswer = ANSWER;\n", encoding="utf-8")
-    monkeypatch.setenv("CXX", f"{COMPILER} -DANSWER=6")
-    assert tree.build()
-    assert ctypes.CDLL(str(tree.library)).Answer() == 6
+    tree.patch.setenv("CXX", f"{COMPILER} -DANSWER=6")
+    assert tree.load().Answer() == 6
 
 
 @compiles
@@ -239,19 +247,13 @@ def test_the_library_is_the_same_from_any_folder(tree: Tree, tmp_path: Path) -> 
 
 @compiles
 @on_x86_64
-def test_a_library_for_another_processor_gets_its_tag_and_is_no_use_here(
-    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("CXX", str(spoiling_compiler(tmp_path / "cross", for_processor(183))))
-    monkeypatch.setenv("JUMOK_NATIVE", "required")
+def test_a_library_for_another_processor_gets_its_tag_and_is_no_use_here(tree: Tree, tmp_path: Path) -> None:
+    tree.patch.setenv("CXX", str(spoiling_compiler(tmp_path / "cross", for_processor(183))))
+    tree.patch.setenv("JUMOK_NATIVE", "required")
     assert tree.build()  # a wheel, which other machines install
     assert tree.build_data["tag"] == "py3-none-linux_aarch64"
-    with pytest.raises(SystemExit):
-        tree.build("editable")
-    assert "required, but the native kernels cannot be used: they are for aarch64, and this is x86_64" in "".join(
-        capfd.readouterr()
-    )
-    monkeypatch.delenv("CXX")
+    tree.check_required("they are for aarch64, and this is x86_64", "editable")
+    tree.patch.delenv("CXX")
     assert tree.build()  # with this machine's compiler again
     assert tree.build_data["tag"] == "py3-none-linux_x86_64"
 
@@ -270,23 +272,10 @@ def test_a_library_for_another_processor_gets_its_tag_and_is_no_use_here(
         ('sed -i s/jumok_has_kernels/jumok_has_kernelz/ "$1"', "has no function jumok_has_kernels"),
     ],
 )
-def test_a_library_that_cannot_be_used_is_not_packed(
-    tree: Tree,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    spoil: str,
-    reason: str,
-) -> None:
+def test_a_library_that_cannot_be_used_is_not_packed(tree: Tree, tmp_path: Path, spoil: str, reason: str) -> None:
     folder = spoiling_compiler(tmp_path / "spoils", spoil).parent
-    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
-    assert not tree.build()
-    assert re.search(reason, "".join(capfd.readouterr()))
-    monkeypatch.setenv("JUMOK_NATIVE", "required")
-    for version in ("standard", "editable"):
-        with pytest.raises(SystemExit):
-            tree.build(version)
-        assert re.search(f"the native kernels cannot be used: .*{reason}", "".join(capfd.readouterr()))
+    tree.patch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    tree.check_none(reason, "editable")
 
 
 @compiles
@@ -299,13 +288,11 @@ def test_a_library_that_cannot_be_used_is_not_packed(
         lambda content: content[:18] + b"\xb7" + content[19:],
     ],
 )
-def test_a_damaged_library_is_compiled_again(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[bytes], bytes]
-) -> None:
+def test_a_damaged_library_is_compiled_again(tree: Tree, spoil: Callable[[bytes], bytes]) -> None:
     assert tree.build()
     content = tree.library.read_bytes()
     tree.library.write_bytes(spoil(content))
-    monkeypatch.setenv("JUMOK_NATIVE", "required")
+    tree.patch.setenv("JUMOK_NATIVE", "required")
     assert tree.build("editable")
     assert tree.library.read_bytes() == content
 
@@ -321,17 +308,9 @@ def test_a_damaged_library_is_compiled_again(
         ),
     ],
 )
-def test_a_library_that_does_not_load_is_no_library(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], source: str, reason: str
-) -> None:
+def test_a_library_that_does_not_load_is_no_library(tree: Tree, source: str, reason: str) -> None:
     (tree.folder / "broken.cc").write_text(source, encoding="utf-8")
-    assert not tree.build()
-    warned = "".join(capfd.readouterr())
-    assert re.search(f"jumok works without native kernels, and translates slower on a CPU: .*{reason}", warned)
-    monkeypatch.setenv("JUMOK_NATIVE", "required")
-    with pytest.raises(SystemExit):
-        tree.build()
-    assert re.search(f"the native kernels cannot be used: .*{reason}", "".join(capfd.readouterr()))
+    tree.check_none(reason)
 
 
 @pytest.mark.parametrize(
@@ -341,67 +320,49 @@ def test_a_library_that_does_not_load_is_no_library(
         ({"PATH": ""}, "there is no C++ compiler (c++, g++, clang++): install one, or name it with CXX"),
     ],
 )
-def test_without_a_compiler_there_is_no_library(
-    tree: Tree,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-    variables: dict[str, str],
-    reason: str,
-) -> None:
+def test_without_a_compiler_there_is_no_library(tree: Tree, variables: dict[str, str], reason: str) -> None:
     for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    assert not tree.build()
-    out, err = capfd.readouterr()
-    assert out + err == f"jumok works without native kernels, and translates slower on a CPU: {reason}\n"
-    monkeypatch.setenv("JUMOK_NATIVE", "required")
-    with pytest.raises(SystemExit) as ended:
-        tree.build()
-    assert ended.value.code == 1
-    out, err = capfd.readouterr()
-    assert out + err == f"JUMOK_NATIVE is required, but the native kernels cannot be used: {reason}\n"
+        tree.patch.setenv(name, value)
+    tree.check_none(f"{re.escape(reason)}\n$")
 
 
 @compiles
-def test_sources_that_do_not_compile_leave_the_rest_to_be_installed(
-    tree: Tree, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_sources_that_do_not_compile_leave_the_rest_to_be_installed(tree: Tree) -> None:
     assert tree.build()
     (tree.folder / "sources/answer.cc").write_text('#error "as the test has it"\n', encoding="utf-8")
     assert not tree.build()
-    assert "as the test has it" in "".join(capfd.readouterr())
+    assert "as the test has it" in tree.said()
     assert tree.library.exists()
     assert not tree.build("editable")
     assert {path.name for path in tree.folder.iterdir()} == {"sources", "answer.h"}
 
 
 @compiles
-def test_it_can_be_left_out(tree: Tree, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_can_be_left_out(tree: Tree) -> None:
     assert tree.build()
-    monkeypatch.setenv("JUMOK_NATIVE", "off")
+    tree.patch.setenv("JUMOK_NATIVE", "off")
     assert not tree.build()
-    assert "JUMOK_NATIVE is off" in "".join(capfd.readouterr())
+    assert "JUMOK_NATIVE is off" in tree.said()
     assert tree.library.exists()
     assert not tree.build("editable")
     assert not tree.library.exists()
 
 
-def test_a_choice_that_is_none_is_refused(
-    tree: Tree, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("JUMOK_NATIVE", "maybe")
+def test_a_choice_that_is_none_is_refused(tree: Tree) -> None:
+    tree.patch.setenv("JUMOK_NATIVE", "maybe")
     with pytest.raises(SystemExit):
         tree.build()
-    assert "JUMOK_NATIVE must be one of auto, required, off, got 'maybe'" in "".join(capfd.readouterr())
+    assert "JUMOK_NATIVE must be one of auto, required, off, got 'maybe'" in tree.said()
 
 
-def test_older_python_is_refused_at_once(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_older_python_is_refused_at_once(tree: Tree) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     oldest = ".".join(map(str, tree.module.OLDEST_PYTHON))
     assert project["project"]["requires-python"] == f">={oldest}"
     assert "custom" in project["tool"]["hatch"]["metadata"]["hooks"]
     hook = tree.module.PythonHook(str(ROOT), {})
     hook.update({})
-    monkeypatch.setattr(tree.module, "OLDEST_PYTHON", (4, 7))
+    tree.patch.setattr(tree.module, "OLDEST_PYTHON", (4, 7))
     with pytest.raises(SystemExit, match=r"jumok needs Python 4\.7 or newer, and this is 3\.\d+\.\d+\S* \("):
         hook.update({})
 

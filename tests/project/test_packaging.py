@@ -77,16 +77,7 @@ class Environment:
     @contextmanager
     def serve(self, bundle: Path, *options: str) -> Iterator[str]:
         """Serve a bundle with its ``jumok``; gives the address, and checks that SIGTERM ends it well."""
-        command: list[str | Path] = [
-            self.folder / "bin/jumok",
-            "serve",
-            bundle,
-            "--port",
-            "0",
-            "--threads",
-            "1",
-            *options,
-        ]
+        command: list[str | Path] = [self.folder / "bin/jumok", "serve", bundle, "--port=0", "--threads=1", *options]
         with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd="/", env=self.variables) as server:
             try:
                 assert server.stdout is not None
@@ -129,9 +120,9 @@ def build(source: Path, out: Path, *options: str, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def install(wheel: Path, extra: str, folder: Path) -> Environment:
+def install(folder: Path, *what: str) -> Environment:
     venv.create(folder, with_pip=False)
-    pip = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", f"{wheel}{extra}"]
+    pip = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", *what]
     done = subprocess.run(pip, capture_output=True, text=True, timeout=HANG_S, check=False)
     assert done.returncode == 0, done.stderr
     return Environment(folder)
@@ -139,12 +130,12 @@ def install(wheel: Path, extra: str, folder: Path) -> Environment:
 
 @pytest.fixture(scope="session")
 def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return install(wheel, "", tmp_path_factory.mktemp("bare"))
+    return install(tmp_path_factory.mktemp("bare"), str(wheel))
 
 
 @pytest.fixture(scope="session")
 def with_serve(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return install(wheel, "[serve]", tmp_path_factory.mktemp("serve"))
+    return install(tmp_path_factory.mktemp("serve"), f"{wheel}[serve]")
 
 
 @pytest.fixture(scope="session")
@@ -250,33 +241,23 @@ def test_the_installed_commands_translate(with_serve: Environment, tiny_bundle: 
 @pytest.mark.parametrize(
     ("command", "extra"),
     [
-        ("train", "serve,export"),
-        ("export", "serve,export"),
-        ("import", "serve,import"),
-        ("add-native", "serve,export"),
-        ("ensemble", "serve,export"),
-        ("evaluate", "serve,evaluate"),
-        ("attention", "plot"),
-        ("serve", "serve,http"),
-        ("gateway", "serve,http"),
+        ("train config.toml --out run", "serve,export"),
+        ("export run --out bundle", "serve,export"),
+        ("import checkpoint --out bundle", "serve,import"),
+        ("add-native BUNDLE --out bundle", "serve,export"),
+        ("ensemble BUNDLE BUNDLE --out bundle", "serve,export"),
+        ("evaluate BUNDLE --source SOURCE --reference SOURCE", "serve,evaluate"),
+        ("attention sleeps --bundle BUNDLE --out attention.png", "plot"),
+        ("serve BUNDLE --http-port 0", "serve,http"),
+        ("gateway --server localhost:50051", "serve,http"),
     ],
 )
 def test_a_command_of_another_extra_names_it(
     with_serve: Environment, tiny_bundle: Path, command: str, extra: str
 ) -> None:
-    source = ROOT / "tests/data/train.en"
-    arguments = {
-        "train": ["config.toml", "--out", "run"],
-        "export": ["run", "--out", "bundle"],
-        "import": ["checkpoint", "--out", "bundle"],
-        "add-native": [str(tiny_bundle), "--out", "bundle"],
-        "ensemble": [str(tiny_bundle), str(tiny_bundle), "--out", "bundle"],
-        "evaluate": [str(tiny_bundle), "--source", str(source), "--reference", str(source)],
-        "serve": [str(tiny_bundle), "--http-port", "0"],
-        "gateway": ["--server", "localhost:50051"],
-        "attention": ["The cat sleeps.", "--bundle", str(tiny_bundle), "--out", "attention.png"],
-    }
-    assert f"pip install 'jumok[{extra}]'" in with_serve.run("jumok", command, *arguments[command], code=1)
+    files = {"BUNDLE": tiny_bundle, "SOURCE": ROOT / "tests/data/train.en"}
+    arguments = [files.get(word, word) for word in command.split()]
+    assert f"pip install 'jumok[{extra}]'" in with_serve.run("jumok", *arguments, code=1)
 
 
 def test_the_images_list_of_packages_is_complete(with_serve: Environment, tmp_path: Path) -> None:
@@ -285,11 +266,7 @@ def test_the_images_list_of_packages_is_complete(with_serve: Environment, tmp_pa
     assert len(commands) == 2  # of both environments
     written = tmp_path / "sbom.cdx.json"
     places = {"/opt/jumok/sbom.cdx.json": written, "/opt/jumok": with_serve.folder}
-    tool = Environment(tmp_path / "tool")
-    venv.create(tool.folder, with_pip=False)
-    lock = ["--require-hashes", "--requirement", str(ROOT / "deploy/locks/build.txt")]
-    pip = [sys.executable, "-m", "pip", "--python", str(tool.folder), "install", "--quiet", *lock]
-    subprocess.run(pip, check=True, timeout=HANG_S)
+    tool = install(tmp_path / "tool", "--require-hashes", "--requirement", str(ROOT / "deploy/locks/build.txt"))
     tool.run("cyclonedx-py", *(places.get(argument, argument) for argument in command.split()))
     listed = json.loads(written.read_text(encoding="utf-8"))
     assert listed["bomFormat"] == "CycloneDX"
@@ -306,7 +283,7 @@ def test_the_images_list_of_packages_is_complete(with_serve: Environment, tmp_pa
 def test_serve_gpu_translates_on_the_cpu_too(
     wheel: Path, tmp_path: Path, tiny_bundle: Path, expected: list[str]
 ) -> None:
-    environment = install(wheel, "[serve-gpu]", tmp_path / "serve-gpu")
+    environment = install(tmp_path / "serve-gpu", f"{wheel}[serve-gpu]")
     assert "onnxruntime-gpu" in environment.packages
     assert "onnxruntime" not in environment.packages
     with environment.serve(tiny_bundle, "--device", "cpu") as address:

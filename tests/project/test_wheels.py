@@ -169,26 +169,22 @@ def script() -> dict[str, Any]:
 @compiles
 def test_a_wheel_gets_the_tag_of_the_systems_that_can_use_it(script: dict[str, Any], tmp_path: Path) -> None:
     library = compiled(tmp_path, '#include <cstdlib>\nextern "C" void* Call(int n) { return std::malloc(n); }\n')
-    for name in ("first", "second"):  # the same bytes at any time
+    other = bytearray(compiled(tmp_path, 'extern "C" int Call(int n) { return n; }\n', "-nostdlib"))
+    other[18] = 183  # as a compiler for AArch64 writes it
+    for name, machine, content in (
+        ("first", "x86_64", library),
+        ("second", "x86_64", library),
+        ("other", "aarch64", bytes(other)),
+    ):
         (tmp_path / name).mkdir()
-        made = script["repair"](write_wheel(tmp_path, library), "x86_64", tmp_path / name)
-        assert made == tmp_path / name / "jumok-1-py3-none-manylinux_2_28_x86_64.whl"
+        made = script["repair"](write_wheel(tmp_path, content, machine), machine, tmp_path / name)
+        assert made == tmp_path / name / f"jumok-1-py3-none-manylinux_2_28_{machine}.whl"
         with zipfile.ZipFile(made) as archive:
-            assert archive.read(LIBRARY) == library
-            assert b"\nTag: py3-none-manylinux_2_28_x86_64\n" in archive.read("jumok-1.dist-info/WHEEL")
-    first, second = (path.read_bytes() for path in sorted(tmp_path.glob("*/*.whl")))
-    assert first == second
-
-
-@compiles
-def test_a_wheel_for_another_processor_gets_its_tag(script: dict[str, Any], tmp_path: Path) -> None:
-    library = bytearray(compiled(tmp_path, 'extern "C" int Call(int n) { return n; }\n', "-nostdlib"))
-    library[18] = 183  # as a compiler for AArch64 writes it
-    made = script["repair"](write_wheel(tmp_path, bytes(library), "aarch64"), "aarch64", tmp_path / "out")
-    assert made == tmp_path / "out/jumok-1-py3-none-manylinux_2_28_aarch64.whl"
-    with zipfile.ZipFile(made) as archive:
-        assert archive.read(LIBRARY) == library
-        assert b"\nTag: py3-none-manylinux_2_28_aarch64\n" in archive.read("jumok-1.dist-info/WHEEL")
+            assert archive.read(LIBRARY) == content
+            tag = f"\nTag: py3-none-manylinux_2_28_{machine}\n"
+            assert tag.encode() in archive.read("jumok-1.dist-info/WHEEL")
+    first, second = (path.read_bytes() for path in sorted(tmp_path.glob("*/*x86_64.whl")))
+    assert first == second  # the same bytes at any time
 
 
 @compiles
@@ -200,55 +196,62 @@ def test_a_wheel_that_others_cannot_use_is_refused(script: dict[str, Any], tmp_p
         script["repair"](write_wheel(tmp_path, library), "x86_64", tmp_path / "out")
 
 
-def check(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "error", str(CHECK), *map(str, arguments)]
+def check(script: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", script, *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
 
 
 def test_a_wheel_that_does_not_install_fails_the_check(tmp_path: Path) -> None:
     wheelhouse = tmp_path / "wheelhouse"
     wheelhouse.mkdir()
-    done = check(tmp_path / "jumok-1-py3-none-any.whl", "--wheelhouse", wheelhouse)
+    done = check(CHECK, tmp_path / "jumok-1-py3-none-any.whl", "--wheelhouse", wheelhouse)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("check failed: ")
     assert "jumok-1-py3-none-any.whl" in done.stderr
 
 
-def test_a_missing_engine_is_named() -> None:
-    done = check("jumok-1-py3-none-any.whl", "--image", "python:3.11-slim", "--engine", "no-such-engine")
-    assert done.returncode == 1
+@pytest.mark.parametrize(
+    ("script", "arguments"),
+    [(CHECK, ("jumok-1-py3-none-any.whl", "--image", "python:3.11-slim")), (ROOT / "deploy/check_image.py", ())],
+)
+def test_a_missing_engine_is_named(script: Path, arguments: tuple[str, ...]) -> None:
+    done = check(script, *arguments, "--engine", "no-such-engine")
+    assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == "check failed: no engine 'no-such-engine'; name another with --engine\n"
 
 
+@pytest.fixture(scope="module")
+def wheels() -> Path:
+    """The folder that make wheels has filled."""
+    if WHEELS is None:
+        pytest.skip("set JUMOK_TEST_WHEELS to the folder that make wheels has filled")
+    return Path(WHEELS).resolve()
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(WHEELS is None, reason="set JUMOK_TEST_WHEELS to the folder that make wheels has filled")
-def test_the_built_wheels_install_and_serve() -> None:
-    assert WHEELS is not None
-    folder = Path(WHEELS).resolve()
-    lines = (folder / "SHA256SUMS").read_text(encoding="ascii").splitlines()
+def test_the_built_wheels_install_and_serve(wheels: Path) -> None:
+    lines = (wheels / "SHA256SUMS").read_text(encoding="ascii").splitlines()
     sums = {name: expected for expected, name in (line.split("  ") for line in lines)}
     for name, expected in sums.items():
-        assert hashlib.sha256((folder / name).read_bytes()).hexdigest() == expected
-    wheels = [name for name in sums if name.endswith(".whl")]
-    assert {name.partition("-py3-none-")[2] for name in wheels} == {
-        "manylinux_2_28_x86_64.whl",
-        "manylinux_2_28_aarch64.whl",
-    }
+        assert hashlib.sha256((wheels / name).read_bytes()).hexdigest() == expected
+    names = [name for name in sums if name.endswith(".whl")]
+    machines = ("x86_64", "aarch64")
+    assert {name.partition("-py3-none-")[2] for name in names} == {f"manylinux_2_28_{one}.whl" for one in machines}
     (sources,) = (name for name in sums if name.endswith(".tar.gz"))
-    (here,) = (name for name in wheels if name.endswith(f"_{os.uname().machine}.whl"))
-    done = check(folder / here, folder / sources, *(f"--image={image}" for image in IMAGES), f"--engine={ENGINE}")
+    (here,) = (name for name in names if name.endswith(f"_{os.uname().machine}.whl"))
+    done = check(
+        CHECK, wheels / here, wheels / sources, *(f"--image={image}" for image in IMAGES), f"--engine={ENGINE}"
+    )
     assert done.returncode == 0, done.stderr
     for kernels in ("with", "without"):
         assert done.stdout.count(f"served {kernels} native kernels") == max(1, len(IMAGES))
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(WHEELS is None, reason="set JUMOK_TEST_WHEELS to the folder that make wheels has filled")
-def test_the_built_wheels_differ_in_the_library_alone() -> None:
-    assert WHEELS is not None
+def test_the_built_wheels_differ_in_the_library_alone(wheels: Path) -> None:
     machine_of = runpy.run_path(str(ROOT / "hatch_build.py"))["machine_of"]
     digests: dict[str, dict[str, str]] = {}
-    for wheel in Path(WHEELS).glob("*.whl"):
+    for wheel in wheels.glob("*.whl"):
         machine = wheel.stem.partition("manylinux_2_28_")[2]
         with zipfile.ZipFile(wheel) as archive:
             (record,) = (name for name in archive.namelist() if name.endswith(".dist-info/RECORD"))
@@ -266,10 +269,8 @@ def test_the_built_wheels_differ_in_the_library_alone() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(WHEELS is None, reason="set JUMOK_TEST_WHEELS to the folder that make wheels has filled")
-def test_the_list_of_packages_names_the_release_and_what_is_locked() -> None:
-    assert WHEELS is not None
-    listed = json.loads(Path(WHEELS, "jumok.cdx.json").read_text(encoding="utf-8"))
+def test_the_list_of_packages_names_the_release_and_what_is_locked(wheels: Path) -> None:
+    listed = json.loads((wheels / "jumok.cdx.json").read_text(encoding="utf-8"))
     version = runpy.run_path(str(ROOT / "proto/jumok_proto/__init__.py"))["__version__"]
     component = listed["metadata"]["component"]
     assert (component["name"], component["version"]) == ("jumok", version)

@@ -84,14 +84,10 @@ def test_translations_survive_the_wire() -> None:
 
 @pytest.mark.parametrize("attention", [None, (), ((0.5, 0.25, 0.25), (0.0, 1.0, 0.0), (0.125, 0.375, 0.5))])
 def test_attention_survives_the_wire(attention: tuple[tuple[float, ...], ...] | None) -> None:
-    sent = replace(translation(replace(BEST, attention=attention)), source_tokens=("▁A", "▁man", "</s>"))
-    data = response_to_proto([sent], TIMINGS).SerializeToString()
-    assert response_from_proto(translation_pb2.TranslateTextResponse.FromString(data)) == [sent]
-
-
-def test_attention_of_a_text_without_tokens_survives_the_wire() -> None:
-    sent = translation(replace(EMPTY, attention=()))
-    assert response_from_proto(response_to_proto([sent], TIMINGS)) == [sent]
+    sent = [replace(translation(replace(BEST, attention=attention)), source_tokens=("▁A", "▁man", "</s>"))]
+    sent.append(translation(replace(EMPTY, attention=())))  # of a text without tokens
+    data = response_to_proto(sent, TIMINGS).SerializeToString()
+    assert response_from_proto(translation_pb2.TranslateTextResponse.FromString(data)) == sent
 
 
 @pytest.mark.parametrize("columns", [0, 2])
@@ -104,30 +100,20 @@ def test_attention_of_a_wrong_size_is_refused(columns: int) -> None:
 
 
 def test_scores_survive_the_wire() -> None:
-    sent = [
-        Score(
-            score=-0.1,
-            tokens=("▁Ein", "</s>"),
-            token_ids=(5, 3),
-            token_scores=(-0.1, -0.1),
-            source_token_count=7,
-            source_truncated=True,
-            model="multi30k",
-            model_version="1.2",
-            source_unknown_count=3,
-            target_unknown_count=1,
-        ),
-        Score(
-            score=0.0,
-            tokens=(),
-            token_ids=(),
-            token_scores=(),
-            source_token_count=0,
-            source_truncated=False,
-            model="multi30k",
-            model_version="1.2",
-        ),
-    ]
+    some = Score(
+        score=-0.1,
+        tokens=("▁Ein", "</s>"),
+        token_ids=(5, 3),
+        token_scores=(-0.1, -0.1),
+        source_token_count=7,
+        source_truncated=True,
+        model="multi30k",
+        model_version="1.2",
+        source_unknown_count=3,
+        target_unknown_count=1,
+    )
+    none = replace(some, score=0.0, tokens=(), token_ids=(), token_scores=(), source_truncated=False)
+    sent = [some, replace(none, source_token_count=0, source_unknown_count=0, target_unknown_count=0)]
     data = scores_to_proto(sent).SerializeToString()
     assert scores_from_proto(translation_pb2.ScoreTextResponse.FromString(data)) == sent
 
@@ -191,26 +177,6 @@ def test_pairs_of_languages_survive_the_wire() -> None:
 
 
 UNSET = dict.fromkeys(Options.__annotations__)
-ZERO = {
-    "beam_size": 0,
-    "num_hypotheses": 0,
-    "length_penalty": 0.0,
-    "early_stopping": False,
-    "min_length": 0,
-    "max_length": -1,
-    "no_repeat_ngram_size": 0,
-    "repetition_penalty": 0.0,
-    "suppress_tokens": (),
-    "end_tokens": (),
-    "forced_first_token": 0,
-    "sample": False,
-    "temperature": 0.0,
-    "top_k": 0,
-    "top_p": 0.0,
-    "seed": 0,
-    "coverage_penalty": 0.0,
-    "replace_unknowns": False,
-}
 FULL = {
     "beam_size": 4,
     "num_hypotheses": 3,
@@ -231,6 +197,8 @@ FULL = {
     "coverage_penalty": 0.25,
     "replace_unknowns": True,
 }
+ZERO = {name: type(value)() for name, value in FULL.items()} | {"early_stopping": False, "max_length": -1}
+"""The zeros of all types, and a number below it."""
 
 
 @pytest.mark.parametrize("values", [UNSET, ZERO, FULL], ids=["unset", "zero", "full"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from google.protobuf.descriptor import EnumDescriptor, FileDescriptor
-from google.protobuf.descriptor_pb2 import FileDescriptorSet
+from google.protobuf.descriptor_pb2 import FileDescriptorProto, FileDescriptorSet
 from grpc_tools import protoc  # type: ignore[import-untyped]
 
 from jumok_proto.v1 import admin_pb2, alignment_pb2, decoding_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
@@ -30,14 +30,20 @@ def test_regenerating_gives_the_committed_stubs(tmp_path: Path) -> None:
     assert stubs(tmp_path) == committed
 
 
-def test_the_contract_compiles_from_the_repository_alone(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def contract(tmp_path_factory: pytest.TempPathFactory) -> dict[str, FileDescriptorProto]:
+    """All files of the contract and those that they import, compiled from the repository alone."""
     protos = [str(path.relative_to(PROTO)) for path in (PROTO / "jumok_proto/v1").glob("*.proto")]
-    compiled = tmp_path / "contract"
+    compiled = tmp_path_factory.mktemp("contract") / "contract"
     well_known = files("grpc_tools") / "_proto"  # google.protobuf, which every protoc brings
     arguments = [f"-I{PROTO}", f"-I{PROTO / 'third_party'}", f"-I{well_known}", "--include_imports"]
-    assert protoc.main(["protoc", *arguments, f"--descriptor_set_out={compiled}", *protos]) == 0
-    names = {file.name for file in FileDescriptorSet.FromString(compiled.read_bytes()).file}
-    assert {"google/rpc/status.proto", *protos} <= names
+    arguments += ["--include_source_info", f"--descriptor_set_out={compiled}"]
+    assert protoc.main(["protoc", *arguments, *protos]) == 0
+    return {file.name: file for file in FileDescriptorSet.FromString(compiled.read_bytes()).file}
+
+
+def test_the_contract_compiles_from_the_repository_alone(contract: dict[str, FileDescriptorProto]) -> None:
+    assert contract.keys() >= {"google/rpc/status.proto", *(file.name for file in FILES)}
 
 
 def test_another_generator_is_refused(tmp_path: Path) -> None:
@@ -70,30 +76,15 @@ def check_enum(enum: EnumDescriptor) -> None:
     assert all(value.name.startswith(f"{prefix}_") for value in enum.values)
 
 
-def test_everything_has_a_comment(tmp_path: Path) -> None:
-    out = tmp_path / "descriptors"
-    names = [file.name for file in FILES]
-    assert (
-        protoc.main(
-            [
-                "protoc",
-                f"-I{PROTO}",
-                f"-I{Path(protoc.__file__).parent / '_proto'}",
-                f"-I{files('google.rpc') / '..' / '..'}",
-                "--include_source_info",
-                f"--descriptor_set_out={out}",
-                *names,
-            ]
-        )
-        == 0
-    )
-    for file in FileDescriptorSet.FromString(out.read_bytes()).file:
-        commented = {tuple(location.path) for location in file.source_code_info.location if location.leading_comments}
-        # Paths of messages, fields, enums, values, services and methods: see descriptor.proto on SourceCodeInfo.
-        paths: list[tuple[int, ...]] = [(4, i) for i in range(len(file.message_type))]
-        paths += [(4, i, 2, j) for i, message in enumerate(file.message_type) for j in range(len(message.field))]
-        paths += [(5, i) for i in range(len(file.enum_type))]
-        paths += [(5, i, 2, j) for i, enum in enumerate(file.enum_type) for j in range(len(enum.value))]
-        paths += [(6, i) for i in range(len(file.service))]
-        paths += [(6, i, 2, j) for i, service in enumerate(file.service) for j in range(len(service.method))]
-        assert [path for path in paths if path not in commented] == []
+@pytest.mark.parametrize("name", [file.name for file in FILES])
+def test_everything_has_a_comment(name: str, contract: dict[str, FileDescriptorProto]) -> None:
+    file = contract[name]
+    commented = {tuple(location.path) for location in file.source_code_info.location if location.leading_comments}
+    # Paths of messages, fields, enums, values, services and methods: see descriptor.proto on SourceCodeInfo.
+    paths: list[tuple[int, ...]] = [(4, i) for i in range(len(file.message_type))]
+    paths += [(4, i, 2, j) for i, message in enumerate(file.message_type) for j in range(len(message.field))]
+    paths += [(5, i) for i in range(len(file.enum_type))]
+    paths += [(5, i, 2, j) for i, enum in enumerate(file.enum_type) for j in range(len(enum.value))]
+    paths += [(6, i) for i in range(len(file.service))]
+    paths += [(6, i, 2, j) for i, service in enumerate(file.service) for j in range(len(service.method))]
+    assert [path for path in paths if path not in commented] == []

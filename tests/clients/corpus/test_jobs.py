@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -34,6 +35,17 @@ def ended_after(rows: int, lines: Iterable[Line]) -> Generator[tuple[Line, Outco
         yield outcome
 
 
+def begin(out: Path, source: Path, rows: int = 8, **settings: Any) -> None:
+    """Run a job that fails after a number of rows."""
+    with pytest.raises(ConnectionError):
+        run(out, source, runner=partial(ended_after, rows), **settings)
+
+
+@pytest.fixture
+def out(tmp_path: Path) -> Path:
+    return tmp_path / "out.txt"
+
+
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
     path = tmp_path / "source.txt"
@@ -45,8 +57,7 @@ CAPITALS = "".join(f"LINE {number}\n" for number in range(10))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 9, 10, 11])
-def test_blocks_of_any_size_make_one_file_in_order(source: Path, tmp_path: Path, rows: int) -> None:
-    out = tmp_path / "out.txt"
+def test_blocks_of_any_size_make_one_file_in_order(source: Path, out: Path, tmp_path: Path, rows: int) -> None:
     assert run(out, source, block_rows=rows)
     assert out.read_text() == CAPITALS
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out.txt", "source.txt"]
@@ -56,43 +67,55 @@ def test_names_of_files_may_be_any_bytes(tmp_path: Path) -> None:
     source = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9.txt"))
     source.write_bytes(b"line 0\n\xff\nline 2\n")
     out = source.with_name(f"out-{source.name}")
-    with pytest.raises(ConnectionError):
-        run(out, source, runner=partial(ended_after, 2), block_rows=1)
+    begin(out, source, 2, block_rows=1)
     assert run(out, source, runner=at_once, block_rows=1)
     assert out.read_text() == "LINE 0\n\nLINE 2\n"
     (bad,) = out.with_name(f"{out.name}.errors.jsonl").read_text().splitlines()
     assert json.loads(bad)["file"] == str(source)
 
 
+def damage(name: str, content: bytes, _: Path, out: Path) -> None:
+    (unfinished(out) / name).write_bytes(content)
+
+
+DAMAGES = {
+    "job.json": (b"", b"{", b"\xff", b"[]", b"{}", b'{"settings": 1, "publishing": false}'),
+    "models.json": (b"[", b"[]", b'{"tiny": 1}', b"[" * 100_000),
+}
+
+
 @pytest.mark.parametrize(
-    ("name", "content"),
+    ("change", "message"),
     [
-        *(("job.json", each) for each in (b"", b"{", b"\xff", b"[]", b"{}", b'{"settings": 1, "publishing": false}')),
-        *(("models.json", each) for each in (b"[", b"[]", b'{"tiny": 1}', b"[" * 100_000)),
+        (lambda _, out: out.write_text("mine"), r"out\.txt exists already"),
+        (lambda source, _: source.write_text("other"), r"source\.txt has changed or is missing"),
+        *(
+            (partial(damage, name, content), rf"{name} is damaged: remove .*out.txt.unfinished and start anew")
+            for name in DAMAGES
+            for content in DAMAGES[name]
+        ),
     ],
 )
-def test_a_damaged_state_is_named(source: Path, tmp_path: Path, name: str, content: bytes) -> None:
-    out = tmp_path / "out.txt"
-    with pytest.raises(ConnectionError):
-        run(out, source, runner=partial(ended_after, 8))
-    (unfinished(out) / name).write_bytes(content)
-    with pytest.raises(CorpusError, match=rf"{name} is damaged: remove .*out.txt.unfinished and start anew"):
+def test_a_job_whose_files_have_changed_does_not_go_on(
+    source: Path, out: Path, change: Callable[[Path, Path], object], message: str
+) -> None:
+    begin(out, source)
+    change(source, out)
+    with pytest.raises(CorpusError, match=message):
         run(out, source)
+    assert not out.exists() or out.read_text() == "mine"
 
 
-def test_other_files_among_the_blocks_are_left_alone(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
-    with pytest.raises(ConnectionError):
-        run(out, source, runner=partial(ended_after, 8))
+def test_other_files_among_the_blocks_are_left_alone(source: Path, out: Path) -> None:
+    begin(out, source)
     for name in ("a.rows", "1-2-3.rows", f"{'9' * 200}-0.rows"):
         (unfinished(out) / "blocks" / name).write_bytes(b"x")
     assert run(out, source)
     assert out.read_text() == CAPITALS
 
 
-def test_blocks_after_an_unfinished_one_are_translated_again(source: Path, tmp_path: Path) -> None:
+def test_blocks_after_an_unfinished_one_are_translated_again(source: Path, out: Path) -> None:
     """A cluster finishes blocks in any order, so a job that was killed may lack the first."""
-    out = tmp_path / "out.txt"
     with pytest.raises(ConnectionError):
         run(out, source, runner=partial(ended_after, 9))
     first, _ = sorted((unfinished(out) / "blocks").glob("*.rows"))
@@ -101,12 +124,8 @@ def test_blocks_after_an_unfinished_one_are_translated_again(source: Path, tmp_p
     assert out.read_text() == CAPITALS
 
 
-def test_a_job_goes_on_from_its_finished_blocks(
-    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "out.txt"
-    with pytest.raises(ConnectionError):
-        run(out, source, runner=partial(ended_after, 8))
+def test_a_job_goes_on_from_its_finished_blocks(source: Path, out: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    begin(out, source)
     assert not out.exists()
     seen: list[str] = []
 
@@ -177,8 +196,7 @@ def test_a_job_survives_sigkill_at_every_change_on_disk(tmp_path: Path) -> None:
     assert not any(any(folder.iterdir()) for folder in rest)
 
 
-def test_an_output_that_exists_is_refused(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
+def test_an_output_that_exists_is_refused(source: Path, out: Path, tmp_path: Path) -> None:
     out.write_text("mine")
     with pytest.raises(CorpusError, match=r"out\.txt exists already: remove it, or choose another --out"):
         run(out, source)
@@ -193,29 +211,16 @@ def test_an_output_that_exists_is_refused(source: Path, tmp_path: Path) -> None:
         run(out, source)
 
 
-def test_an_output_that_appears_during_the_job_is_refused(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
-    with pytest.raises(ConnectionError):
-        run(out, source, runner=partial(ended_after, 8))
-    out.write_text("mine")
-    with pytest.raises(CorpusError, match=r"out\.txt exists already"):
-        run(out, source)
-    assert out.read_text() == "mine"
-
-
-def test_a_folder_of_others_is_no_unfinished_output(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
+def test_a_folder_of_others_is_no_unfinished_output(source: Path, out: Path) -> None:
     unfinished(out).mkdir()
     (unfinished(out) / "thesis.tex").touch()
     with pytest.raises(CorpusError, match=r"out\.txt\.unfinished is no unfinished output: remove it"):
         run(out, source)
 
 
-def test_other_settings_do_not_go_on_with_a_job(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
+def test_other_settings_do_not_go_on_with_a_job(source: Path, out: Path) -> None:
     settings = {"beam_size": 4, "glossary": {"dog": ("Hund",)}}
-    with pytest.raises(ConnectionError):
-        run(out, source, runner=partial(ended_after, 8), settings=settings)
+    begin(out, source, settings=settings)
     with pytest.raises(CorpusError, match=r"was begun with beam_size 4, not 1; give the settings of its beginning"):
         run(out, source, settings=settings | {"beam_size": 1})
     with pytest.raises(CorpusError, match=r"block_rows 3, not 5, truncate None, not True"):
@@ -223,31 +228,17 @@ def test_other_settings_do_not_go_on_with_a_job(source: Path, tmp_path: Path) ->
     assert run(out, source, settings=settings)
 
 
-def test_a_job_that_failed_before_its_first_block_takes_other_settings(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
-    with pytest.raises(ConnectionError):
-        run(out, source, runner=partial(ended_after, 0), settings={"beam_size": 400})
-    with pytest.raises(ConnectionError):
-        run(out, source, runner=partial(ended_after, 8), settings={"beam_size": 4})
+def test_a_job_that_failed_before_its_first_block_takes_other_settings(source: Path, out: Path) -> None:
+    begin(out, source, 0, settings={"beam_size": 400})
+    begin(out, source, settings={"beam_size": 4})
     with pytest.raises(CorpusError, match="was begun with beam_size 4, not 400"):
         run(out, source, settings={"beam_size": 400})
     assert run(out, source, settings={"beam_size": 4})
     assert out.read_text() == CAPITALS
 
 
-def test_a_changed_input_does_not_go_on_with_a_job(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
-    with pytest.raises(ConnectionError):
-        run(out, source, runner=partial(ended_after, 8))
-    source.write_text("other")
-    with pytest.raises(CorpusError, match=r"source\.txt has changed or is missing"):
-        run(out, source)
-
-
-def test_another_version_of_the_model_does_not_go_on_with_a_job(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
-    with pytest.raises(ConnectionError):
-        run(out, source, runner=partial(ended_after, 8))
+def test_another_version_of_the_model_does_not_go_on_with_a_job(source: Path, out: Path) -> None:
+    begin(out, source)
 
     def newer(lines: Iterable[Line]) -> Generator[tuple[Line, Outcome], None, None]:
         for line in lines:
@@ -259,8 +250,7 @@ def test_another_version_of_the_model_does_not_go_on_with_a_job(source: Path, tm
     assert out.read_text() == CAPITALS
 
 
-def test_two_processes_do_not_share_a_job(source: Path, tmp_path: Path) -> None:
-    out = tmp_path / "out.txt"
+def test_two_processes_do_not_share_a_job(source: Path, out: Path) -> None:
 
     def runner(lines: Iterable[Line]) -> Generator[tuple[Line, Outcome], None, None]:
         with pytest.raises(CorpusError, match=r"another process works on .*out\.txt\.unfinished"):

@@ -5,8 +5,10 @@ import math
 import os
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from benchmarks.common.progress import progress
 from jumok_serve.text.files.document import FORMATS
@@ -27,26 +29,18 @@ ROOT = Path(__file__).parents[3]
 
 async def guided(plan: Plan, findings: Findings) -> None:
     """Inputs that reach new code of the readers of requests and manifests, in half of the time each."""
-    for name, reader in READERS.items():
-        with TemporaryDirectory(prefix="jumok-guided-") as folder:
-            seconds = plan.guided_s / len(READERS)
-            await fuzz_reader(name, reader, Path(folder), plan.bundle, findings, seconds=seconds, seed=plan.seed)
+    await _fuzz_all(READERS, plan, findings, seconds=plan.guided_s / len(READERS))
 
 
 async def guided_files(plan: Plan, findings: Findings) -> None:
     """Files of each format, as many as messages, that reach new code of their readers."""
-    for name, reader in FILE_READERS.items():
+    await _fuzz_all(FILE_READERS, plan, findings, runs=plan.messages, longest=LONGEST_FILE)
+
+
+async def _fuzz_all(readers: Mapping[str, str], plan: Plan, findings: Findings, **limits: Any) -> None:
+    for name, reader in readers.items():
         with TemporaryDirectory(prefix="jumok-guided-") as folder:
-            await fuzz_reader(
-                name,
-                reader,
-                Path(folder),
-                plan.bundle,
-                findings,
-                runs=plan.messages,
-                seed=plan.seed,
-                longest=LONGEST_FILE,
-            )
+            await fuzz_reader(name, reader, Path(folder), plan.bundle, findings, seed=plan.seed, **limits)
 
 
 async def fuzz_reader(
@@ -86,11 +80,10 @@ async def fuzz_reader(
     inputs = re.findall(r"number_of_executed_units: (\d+)", output) or re.findall(r"^#(\d+)\t", output, re.MULTILINE)
     reached = re.findall(r"cov: (\d+)", output) or ["0"]
     findings.tell(f"{name}: inputs", inputs[-1] if inputs else 0)
-    findings.expect(f"{name}: edges that seeds reach", reached[0], "> 0", int(reached[0]) > 0)
+    findings.expect_more(f"{name}: edges that seeds reach", int(reached[0]), 0)
     findings.tell(f"{name}: edges in the end", reached[-1])
     memory = [int(found) for found in re.findall(r"rss: (\d+)Mb", output)] or [0, MEMORY_MIB]
-    grown = memory[-1] - memory[0]
-    findings.expect(f"{name}: growth of memory", f"{grown} MiB", f"< {GROWTH_MIB} MiB", grown < GROWTH_MIB)
+    findings.expect_below(f"{name}: growth of memory, MiB", memory[-1] - memory[0], GROWTH_MIB, "d")
     faults = []
     for artifact in sorted(path for path in folder.iterdir() if path.is_file()):
         again = await _run(reader, bundle, folder, artifact, f"-timeout={UNIT_S}", f"-rss_limit_mb={MEMORY_MIB}")

@@ -11,11 +11,11 @@ import grpc
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
-from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateCorpusResponse
+from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from tests.faults.scenarios.network import Bystander
 from tests.faults.tools.findings import Findings, Plan
-from tests.faults.tools.servers import faults_logged, jumok_serve, metrics, seconds_until_idle
+from tests.faults.tools.servers import expect_well, jumok_serve, metrics, seconds_until_idle
 
 CALLERS = {
     "translate": "while True: client.translate(texts * 4, beam_size=8)",
@@ -34,7 +34,6 @@ GROWTH_MIB = 128
 
 async def killed_callers(plan: Plan, findings: Findings) -> None:
     """SIGKILL to clients in the middle of each kind of call; their rows are to be free soon after."""
-    took: dict[str, float | None] = {}
     async with jumok_serve(plan.bundle) as server:
         for name, work in CALLERS.items():
             command = [sys.executable, "-c", PROGRAM + work, server.address, *plan.texts[:8]]
@@ -44,17 +43,10 @@ async def killed_callers(plan: Plan, findings: Findings) -> None:
             finally:
                 caller.kill()
                 await caller.wait()
-            took[name] = await seconds_until_idle(server, IDLE_WITHIN_S) if busy else None
+            took_s = await seconds_until_idle(server, IDLE_WITHIN_S) if busy else None
+            findings.expect_below(f"until the rows of a killed {name} are free, s", took_s, IDLE_WITHIN_S)
             progress(f"caller: {name} was killed")
-        faults = faults_logged(server)
-    for name, seconds in took.items():
-        findings.expect(
-            f"until the rows of a killed {name} are free, s",
-            "never" if seconds is None else f"{seconds:.2f}",
-            f"< {IDLE_WITHIN_S:g}",
-            seconds is not None,
-        )
-    findings.expect_none("faults in the server's log", faults)
+        await expect_well(findings, server)
 
 
 async def _busy(server: Server) -> bool:
@@ -71,30 +63,21 @@ async def slow_reader(plan: Plan, findings: Findings) -> None:
     """A caller who sends a corpus with large answers and reads none, for a while; then it reads all."""
     async with jumok_serve(plan.bundle) as server:
         bystander = Bystander(server, plan.texts)
-        translating = asyncio.create_task(bystander.run())
-        try:
-            while bystander.answered < 5:
-                await asyncio.sleep(0.05)
+        async with bystander.translating(5):
             before_mib = server.rss_mib()
             async with grpc.aio.insecure_channel(server.address) as channel:
                 call = TranslationServiceStub(channel).TranslateCorpus(_items(plan))
                 stopped_at = await _stops(server, bystander)
                 progress(f"reader: the server waits, {stopped_at} of {ITEMS} items translated")
-                answered, growth_mib = bystander.answered, server.rss_mib() - before_mib
+                findings.expect_below("items translated and not read", stopped_at, ITEMS, "d")
+                findings.expect_below("memory more then, MiB", server.rss_mib() - before_mib, GROWTH_MIB, ".0f")
+                findings.expect_more("translations of another client meanwhile", bystander.answered, 5)
                 ids: list[int] = []
                 async for response in call:
-                    ids += _ids(response)
-        finally:
-            translating.cancel()
-            await asyncio.gather(translating, return_exceptions=True)
-        idle_s, faults = await seconds_until_idle(server, IDLE_WITHIN_S), faults_logged(server)
-    findings.expect("items translated and not read", stopped_at, f"less than {ITEMS}", stopped_at < ITEMS)
-    findings.expect("memory more then, MiB", f"{growth_mib:.0f}", f"< {GROWTH_MIB}", growth_mib < GROWTH_MIB)
-    findings.expect("translations of another client meanwhile", answered, "more than 5", answered > 5)
+                    ids += [result.id for result in response.results if result.HasField("translation")]
+        await expect_well(findings, server, IDLE_WITHIN_S)
     findings.expect_none("of these that failed", bystander.errors)
     findings.expect("answers read in the end, in order", len(ids), str(ITEMS), ids == list(range(ITEMS)))
-    findings.expect_none("faults in the server's log", faults)
-    findings.expect("idle afterwards", "no" if idle_s is None else "yes", "yes", idle_s is not None)
 
 
 async def _items(plan: Plan) -> AsyncIterator[TranslateCorpusRequest]:
@@ -115,8 +98,3 @@ async def _stops(server: Server, bystander: Bystander) -> int:
             seen, since = items, time.monotonic()
         await asyncio.sleep(0.1)
     return seen
-
-
-def _ids(response: TranslateCorpusResponse) -> list[int]:
-    """Of the items that were translated."""
-    return [result.id for result in response.results if result.HasField("translation")]

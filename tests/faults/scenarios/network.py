@@ -5,7 +5,7 @@ import itertools
 import random
 import struct
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import suppress
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import grpc
@@ -33,7 +33,7 @@ from tests.faults.tools.http2 import (
     frame,
     headers,
 )
-from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
+from tests.faults.tools.servers import expect_well, jumok_serve
 
 READ_S = 0.5
 """Seconds to wait for an answer before dropping the connection."""
@@ -134,8 +134,19 @@ class Bystander:
         self.answered = 0
         self.errors: list[BaseException] = []
 
-    async def run(self) -> None:
-        """Go on until this is cancelled."""
+    @asynccontextmanager
+    async def translating(self, least: int) -> AsyncIterator[None]:
+        """Translate within this context, which begins after some answers."""
+        translating = asyncio.create_task(self._translate())
+        try:
+            while self.answered < least:
+                await asyncio.sleep(0.05)
+            yield
+        finally:
+            translating.cancel()
+            await asyncio.gather(translating, return_exceptions=True)
+
+    async def _translate(self) -> None:
         async with self._client as client:
             for text in self._texts:
                 try:
@@ -150,10 +161,7 @@ async def broken_frames(plan: Plan, findings: Findings) -> None:
     random_ = random.Random(plan.seed)
     async with jumok_serve(plan.bundle, "--max-message-bytes", str(MESSAGE_LIMIT)) as server:
         bystander = Bystander(server, plan.texts)
-        translating = asyncio.create_task(bystander.run())
-        try:
-            while bystander.answered < 20:
-                await asyncio.sleep(0.05)
+        async with bystander.translating(20):
             before_mib, before_files = server.rss_mib(), _open_files(server)
             broken = broken_connections()
             await _all_of(server, list(broken.values()))
@@ -162,34 +170,15 @@ async def broken_frames(plan: Plan, findings: Findings) -> None:
             await _linger(server)
             progress("network: random bytes, and connections that say nothing")
             too_large = [await _too_large(server, stream=stream) for stream in (False, True)]
-        finally:
-            translating.cancel()
-            await asyncio.gather(translating, return_exceptions=True)
-        idle_s = await seconds_until_idle(server, IDLE_WITHIN_S)
-        growth_mib, files = server.rss_mib() - before_mib, _open_files(server) - before_files
-        healthy, faults = await is_healthy(server.address), faults_logged(server)
+        await expect_well(findings, server, IDLE_WITHIN_S)
+        findings.expect_below("files left open", _open_files(server) - before_files, 10, "d")
+        findings.expect_below("memory more, MiB", server.rss_mib() - before_mib, GROWTH_MIB, ".0f")
     findings.tell("kinds of broken connections", len(broken))
     findings.tell("connections with random bytes", RANDOM_CONNECTIONS)
     findings.tell("connections that say nothing, at a time", LINGERING)
-    findings.expect(
-        "messages over the limit",
-        ", ".join(too_large),
-        "each RESOURCE_EXHAUSTED",
-        too_large == ["RESOURCE_EXHAUSTED"] * 2,
-    )
-    findings.expect(
-        "translations of another client meanwhile", bystander.answered, "more than 20", bystander.answered > 20
-    )
+    findings.expect_equal("messages over the limit", ", ".join(too_large), "RESOURCE_EXHAUSTED, RESOURCE_EXHAUSTED")
+    findings.expect_more("translations of another client meanwhile", bystander.answered, 20)
     findings.expect_none("of these that failed", bystander.errors)
-    findings.expect_none("faults in the server's log", faults)
-    findings.expect("files left open", files, "< 10", files < 10)
-    findings.expect("memory more, MiB", f"{growth_mib:.0f}", f"< {GROWTH_MIB}", growth_mib < GROWTH_MIB)
-    findings.expect(
-        "serving, and idle afterwards",
-        "yes" if healthy and idle_s is not None else "no",
-        "yes",
-        healthy and idle_s is not None,
-    )
 
 
 async def _all_of(server: Server, connections: Sequence[bytes]) -> None:
@@ -209,19 +198,11 @@ def _random_connections(random_: random.Random) -> Iterator[bytes]:
         if number % 2:
             yield random_.randbytes(random_.randrange(1, 4096))
         else:
-            yield (
-                PREFACE
-                + frame(SETTINGS, 0, 0, b"")
-                + b"".join(
-                    frame(
-                        random_.randrange(12),
-                        random_.randrange(256),
-                        random_.randrange(10),
-                        random_.randbytes(random_.randrange(200)),
-                    )
-                    for _ in range(20)
-                )
-            )
+            frames = []
+            for _ in range(20):
+                kind, flags, stream = map(random_.randrange, (12, 256, 10))
+                frames.append(frame(kind, flags, stream, random_.randbytes(random_.randrange(200))))
+            yield PREFACE + frame(SETTINGS, 0, 0, b"") + b"".join(frames)
 
 
 async def _linger(server: Server) -> None:
@@ -238,20 +219,16 @@ async def _too_large(server: Server, *, stream: bool) -> str:
     """The status of a message over the limit, of a call or within a stream."""
     text = "A dog runs. " * (MESSAGE_LIMIT // 10)
     async with grpc.aio.insecure_channel(server.address) as channel:
+        stub = TranslationServiceStub(channel)
         try:
-            if not stream:
-                await TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=[text]))
-                return "OK"
-            call = TranslationServiceStub(channel).TranslateCorpus(_one_item(text))
-            async for _ in call:
-                pass
+            if stream:
+                async for _ in stub.TranslateCorpus(iter([TranslateCorpusRequest(items=[CorpusItem(content=text)])])):
+                    pass
+            else:
+                await stub.TranslateText(TranslateTextRequest(contents=[text]))
         except grpc.aio.AioRpcError as error:
             return str(error.code().name)
     return "OK"
-
-
-async def _one_item(text: str) -> AsyncIterator[TranslateCorpusRequest]:
-    yield TranslateCorpusRequest(items=[CorpusItem(content=text)])
 
 
 def _open_files(server: Server) -> int:

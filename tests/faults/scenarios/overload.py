@@ -85,7 +85,7 @@ async def _overload(plan: Plan, bundle: Path, findings: Findings, sentences: int
     async with jumok_serve(bundle) as server:
         best = await most(server, plan, sentences)
     found = replace(findings, label=f"calls of {sentences}: ")
-    found.expect("most that it can do, sentences per second", f"{best:.1f}", "> 0", best > 0)
+    found.expect_more("most that it can do, sentences per second", round(best, 1), 0)
     if not best:  # no call was answered within `BEST_S`
         return
     queue = max(sentences, math.ceil(best))
@@ -108,44 +108,18 @@ async def _overload(plan: Plan, bundle: Path, findings: Findings, sentences: int
     share = refusals.get(REFUSED_WITHIN_S, 0.0) / max(1.0, refusals.get(math.inf, 0.0))
     slowest = sorted(offered.refused_s)[PERCENT * len(offered.refused_s) // 100] if offered.refused_s else math.nan
     found.tell(f"calls in {plan.overload_s:g} s of overload", offered.calls)
-    found.expect(
-        "of these refused", len(offered.refused_s), "more than half", 2 * len(offered.refused_s) > offered.calls
-    )
+    found.expect_more("of these refused", len(offered.refused_s), offered.calls / 2)
     found.tell("of these past their deadline", offered.late)
-    found.expect(
-        "of these that failed otherwise",
-        ", ".join(f"{number} {name}" for name, number in offered.others.items()) or "0",
-        "0",
-        not offered.others,
-    )
-    found.tell(
-        "a refusal at the least, ms of a core, in a bare server and in clients here",
-        f"{1e3 * floor.server_s:.2f} + {1e3 * floor.client_s:.2f}",
-    )
+    found.expect_none("of these that failed otherwise", list(offered.others.elements()))
+    told = f"{1e3 * floor.server_s:.2f} + {1e3 * floor.client_s:.2f}"
+    found.tell("a refusal at the least, ms of a core, in a bare server and in clients here", told)
     found.tell("what such refusals leave of the machine", f"{left:.2f}")
     found.tell("translations a second, in parts of the most that is left so", f"{useful / best / max(left, 1e-9):.2f}")
-    found.expect(
-        "translations a second, in parts of the most",
-        f"{useful / best:.2f}",
-        f">= {goal:.2f}",
-        useful >= goal * best,
-    )
-    found.expect(
-        f"refusals within {1e3 * REFUSED_WITHIN_S:g} ms, by the server, %",
-        f"{100 * share:.2f}",
-        f">= {PERCENT}",
-        100 * share >= PERCENT,
-    )
+    found.expect_at_least("translations a second, in parts of the most", useful / best, goal)
+    found.expect_at_least(f"refusals within {1e3 * REFUSED_WITHIN_S:g} ms, by the server, %", 100 * share, PERCENT)
     found.tell(f"{PERCENT} % of refusals within, by the client, ms", f"{1e3 * slowest:.1f}")
-    found.expect(
-        "memory at its peak above that before, MiB",
-        f"{peak_mib - before_mib:.0f}",
-        f"< {GROWTH_MIB}",
-        peak_mib - before_mib < GROWTH_MIB,
-    )
-    found.expect(
-        "normal service after, s", f"{back_s:.2f}", f"< {NORMAL_WITHIN_S:g}", back_s < NORMAL_WITHIN_S and healthy
-    )
+    found.expect_below("memory at its peak above that before, MiB", peak_mib - before_mib, GROWTH_MIB, ".0f")
+    found.expect_below("normal service after, s", back_s if healthy else None, NORMAL_WITHIN_S)
 
 
 async def most(server: Server, plan: Plan, sentences: int, measured_s: float = BEST_S) -> float:

@@ -12,7 +12,7 @@ from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
 from tests.faults.scenarios.swaps import VERSIONS, Swapper, model_name, model_root
 from tests.faults.tools.findings import Findings, Plan
-from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
+from tests.faults.tools.servers import expect_well, jumok_serve
 from tests.faults.tools.slope import BLOCKS, slope
 
 CALLERS, STREAMS, ITERATIONS = 32, 4, 2
@@ -118,8 +118,7 @@ async def soak(plan: Plan, findings: Findings) -> None:
                         task.cancel()
                     ends = await asyncio.gather(calling, swapping, return_exceptions=True)
             failures = [*callers.errors, *(end for end in ends if isinstance(end, Exception))]
-            idle_s, healthy = await seconds_until_idle(server, IDLE_WITHIN_S), await is_healthy(server.address)
-            faults = faults_logged(server)
+            await expect_well(findings, server, IDLE_WITHIN_S)
     counted = [(at, mib) for at, mib in zip(times_s, rss_mib, strict=True) if at >= settles_s]
     found = slope([at for at, _ in counted], [mib for _, mib in counted])
     findings.tell("time, s", f"{plan.soak_s:g} ({settles_s:g} to settle)")
@@ -127,7 +126,6 @@ async def soak(plan: Plan, findings: Findings) -> None:
     findings.tell("calls", ", ".join(f"{number} {how}" for how, number in callers.ended.most_common()))
     findings.tell("models replaced", swapper.swaps)
     findings.expect_none("errors that the caller did not cause", failures)
-    findings.expect_none("faults in the server's log", faults)
     findings.tell("memory after settling, and at the end, MiB", f"{counted[0][1]:.0f}, {counted[-1][1]:.0f}")
     findings.expect(
         "growth of memory, MiB per minute (95 %)",
@@ -136,12 +134,6 @@ async def soak(plan: Plan, findings: Findings) -> None:
         found.low <= 0 <= found.high or found.high < GROWTH,
     )
     findings.tell(f"correlation of neighbours among {BLOCKS} blocks", f"{found.correlation:+.2f}")
-    findings.expect(
-        "serving, and idle afterwards",
-        "yes" if healthy and idle_s is not None else "no",
-        "yes",
-        healthy and idle_s is not None,
-    )
 
 
 async def _swap(swapper: Swapper) -> None:

@@ -11,14 +11,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-import grpc
 import onnx
 
 import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
 from tests.faults.tools.findings import Findings, Plan
-from tests.faults.tools.servers import faults_logged, is_healthy, jumok_serve, seconds_until_idle
+from tests.faults.tools.health_waits import health_waits
+from tests.faults.tools.servers import expect_well, jumok_serve
 from tests.support.models.hostile_bundles import edit_graph, loop_forever
 from tests.support.processes import children
 
@@ -28,20 +28,8 @@ BUNDLES = (ENDLESS, "silent", "piped")
 LONG = 100_000
 """Characters of a long text."""
 UNITS = (
-    "\u201c",
-    "'",
-    "([{",
-    "A. ",
-    "A\u202f. ",
-    "e.g. ",
-    ".",
-    "a",
-    "a\u0301",
-    "\n",
-    "1. ",
-    "\u200d",
-    "A.\u3000",
-    "<a>",
+    *("\u201c", "'", "([{", "A. ", "A\u202f. ", "e.g. ", "."),
+    *("a", "a\u0301", "\n", "1. ", "\u200d", "A.\u3000", "<a>"),
 )
 """Long texts are one of these, repeated."""
 SPACES = "\xa0\x85\u1680\u2000\u2009\u2028\u202f\u205f\u3000"
@@ -64,9 +52,9 @@ async def unanswered(plan: Plan, findings: Findings, *, loaded: Sequence[str] = 
         _make_bundles(plan.bundle, Path(folder))
         async with jumok_serve(plan.bundle, "--model-root", folder) as server:
             await _texts(server, findings)
+            await expect_well(findings, server, IDLE_WITHIN_S)
             await _bundles(server, loaded, findings)
-            faults = [line for line in faults_logged(server) if f" bundle {Path(folder).resolve()}" not in line]
-            findings.expect_none("faults in the server's log", faults)
+            await expect_well(findings, server, expected=f" bundle {Path(folder).resolve()}")
             await _stop_in_trial(server, findings)
         await _stop_when_stuck(Path(folder) / ENDLESS, findings)
 
@@ -89,49 +77,27 @@ def _drop_first_output(graph: onnx.GraphProto) -> None:
 
 async def _texts(server: Server, findings: Findings) -> None:
     """Translate hostile texts in turn, split into sentences, while health is checked."""
-    longest_check = asyncio.create_task(_longest_check_s(server.address))
     failed: list[str] = []
     longest_s = 0.0
     texts = [*SHORT, *((unit * LONG)[:LONG] for unit in UNITS)]
-    async with jumok.AsyncClient(server.address, max_attempts=1) as client:
-        for text in texts:
-            began = time.monotonic()
-            try:
-                await client.translate(
-                    text, split_sentences=True, truncate=True, beam_size=1, max_length=2, timeout_s=TEXT_S
-                )
-            except jumok.InvalidArgumentError:
-                pass
-            except jumok.JumokError as error:
-                failed.append(f"{text[:10]!r}: {error}")
-            longest_s = max(longest_s, time.monotonic() - began)
-    longest_check.cancel()
-    check_s = await longest_check
-    idle_s = await seconds_until_idle(server, IDLE_WITHIN_S)
-    findings.expect_none(f"of {len(texts)} hostile texts: neither translated nor refused", failed)
-    findings.expect("longest time of a text, s", f"{longest_s:.2f}", f"< {TEXT_S:g}", longest_s < TEXT_S)
-    findings.expect("longest health check meanwhile, s", f"{check_s:.2f}", f"< {HEALTH_S:g}", check_s < HEALTH_S)
-    findings.expect(
-        "until queue and rows are empty, s",
-        "never" if idle_s is None else f"{idle_s:.2f}",
-        f"< {IDLE_WITHIN_S:g}",
-        idle_s is not None,
-    )
-
-
-async def _longest_check_s(address: str) -> float:
-    """Check health again and again until this is cancelled; returns the longest time of a check."""
-    longest_s = 0.0
-    async with grpc.aio.insecure_channel(address) as channel:
-        check = channel.unary_unary("/grpc.health.v1.Health/Check", None, None)
-        try:
-            while True:
+    with health_waits(server.address) as waits:
+        waits.longest_s()
+        async with jumok.AsyncClient(server.address, max_attempts=1) as client:
+            for text in texts:
                 began = time.monotonic()
-                await check(b"", timeout=60)
+                try:
+                    await client.translate(
+                        text, split_sentences=True, truncate=True, beam_size=1, max_length=2, timeout_s=TEXT_S
+                    )
+                except jumok.InvalidArgumentError:
+                    pass
+                except jumok.JumokError as error:
+                    failed.append(f"{text[:10]!r}: {error}")
                 longest_s = max(longest_s, time.monotonic() - began)
-                await asyncio.sleep(0.02)
-        except asyncio.CancelledError:
-            return longest_s
+        check_s = waits.longest_s()
+    findings.expect_none(f"of {len(texts)} hostile texts: neither translated nor refused", failed)
+    findings.expect_below("longest time of a text, s", longest_s, TEXT_S)
+    findings.expect_below("longest health check meanwhile, s", check_s, HEALTH_S)
 
 
 async def _bundles(server: Server, bundles: Sequence[str], findings: Findings) -> None:
@@ -147,9 +113,7 @@ async def _bundles(server: Server, bundles: Sequence[str], findings: Findings) -
         except jumok.JumokError as error:
             wrong.append(f"{bundle}: {error}")
         progress(f"unanswered: the bundle {bundle}, {time.monotonic() - began:.1f} s")
-    healthy = await is_healthy(server.address)
     findings.expect_none(f"of {len(bundles)} hostile bundles: not refused within {LOAD_S:g} s", wrong)
-    findings.expect("health afterwards", "serving" if healthy else "not serving", "serving", healthy)
 
 
 def _load(address: str, bundle: str) -> None:
@@ -164,10 +128,9 @@ async def _stop_in_trial(server: Server, findings: Findings) -> None:
     while not loading.done() and not children(server.pid):
         await asyncio.sleep(0.05)
     took_s = await _ends_after(server.process, signal.SIGTERM)
-    _expect_end(findings, "from SIGTERM beside a trial to the server's end, s", took_s)
+    findings.expect_below("from SIGTERM beside a trial to the server's end, s", took_s, ENDS_WITHIN_S, ".1f")
     outcome = (await asyncio.gather(loading, return_exceptions=True))[0]
-    told = type(outcome).__name__
-    findings.expect("the load beside it ends with", told, "UnavailableError", told == "UnavailableError")
+    findings.expect_equal("the load beside it ends with", type(outcome).__name__, "UnavailableError")
 
 
 async def _stop_when_stuck(endless: Path, findings: Findings) -> None:
@@ -180,10 +143,10 @@ async def _stop_when_stuck(endless: Path, findings: Findings) -> None:
     until = time.monotonic() + BEGINS_WITHIN_S
     while process.returncode is None and server.cpu_s() < BEGUN_CPU_S and time.monotonic() < until:
         await asyncio.sleep(0.1)
-    running = process.returncode is None
-    findings.expect("a server in an endless graph", "runs" if running else "has ended", "runs", running)
+    findings.expect_equal("exit status of a server in an endless graph", process.returncode, None)
     took_s = await _ends_after(process, signal.SIGTERM, signal.SIGTERM)
-    _expect_end(findings, "from two SIGTERM in an endless graph to the server's end, s", took_s)
+    what = "from two SIGTERM in an endless graph to the server's end, s"
+    findings.expect_below(what, took_s, ENDS_WITHIN_S, ".1f")
 
 
 async def _ends_after(process: asyncio.subprocess.Process, *signals: signal.Signals) -> float | None:
@@ -200,8 +163,3 @@ async def _ends_after(process: asyncio.subprocess.Process, *signals: signal.Sign
         await process.wait()
         return None
     return time.monotonic() - began
-
-
-def _expect_end(findings: Findings, what: str, took_s: float | None) -> None:
-    found = "never" if took_s is None else f"{took_s:.1f}"
-    findings.expect(what, found, f"< {ENDS_WITHIN_S:g}", took_s is not None)

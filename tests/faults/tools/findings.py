@@ -90,6 +90,27 @@ class Findings:
         """Hold a figure against its goal."""
         self.checks.append(Check(what=self.label + what, found=str(found), goal=goal, passed=passed))
 
+    def expect_equal(self, what: str, found: object, wanted: object) -> None:
+        """Expect a value."""
+        self.expect(what, found, str(wanted), found == wanted)
+
+    def expect_more(self, what: str, found: float, least: float) -> None:
+        """Expect more than a number."""
+        self.expect(what, found, f"more than {least:g}", found > least)
+
+    def expect_below(self, what: str, found: float | None, limit: float, form: str = ".2f") -> None:
+        """Expect less than a limit; None: it has not ended."""
+        shown = "never" if found is None else f"{found:{form}}"
+        self.expect(what, shown, f"< {limit:g}", found is not None and found < limit)
+
+    def expect_at_most(self, what: str, found: float, most: float, form: str = ".0f") -> None:
+        """Expect no more than a limit."""
+        self.expect(what, f"{found:{form}}", f"<= {most:{form}}", found <= most)
+
+    def expect_at_least(self, what: str, found: float, least: float, form: str = ".2f") -> None:
+        """Expect no less than a limit."""
+        self.expect(what, f"{found:{form}}", f">= {least:{form}}", found >= least)
+
     def expect_none(self, what: str, found: Sequence[object]) -> None:
         """Expect that something never happened; shows how often it did, and the first of it."""
         shown = str(len(found)) if not found else f"{len(found)}, the first: {str(found[0])[:100]}"

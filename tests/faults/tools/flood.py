@@ -1,32 +1,15 @@
 """Many calls at once over connections made by hand: bombs, uploads that do not end, watches, silence."""
 
-import asyncio
 import struct
 from collections import Counter
 from collections.abc import Mapping
-from typing import Self
 
-from tests.faults.tools.http2 import (
-    ACK,
-    DATA,
-    END_HEADERS,
-    END_STREAM,
-    GOAWAY,
-    HEADERS,
-    PING,
-    PREFACE,
-    RST_STREAM,
-    SETTINGS,
-    WINDOW_UPDATE,
-    frame,
-    headers,
-)
+from tests.faults.tools import http2
+from tests.faults.tools.http2 import Connection, frame, headers
 
-INITIAL_WINDOW_SIZE = 4
-"""Setting of RFC 9113, section 6.5.2."""
 CANCEL = 8
 """Error code of RFC 9113, section 7."""
-FIRST_WINDOW, FRAME = 65_535, 16_384
+FRAME = 16_384
 
 
 def message(content: bytes, *, compressed: bool = False, declared: int | None = None) -> bytes:
@@ -34,7 +17,7 @@ def message(content: bytes, *, compressed: bool = False, declared: int | None = 
     return struct.pack(">BI", compressed, len(content) if declared is None else declared) + content
 
 
-class Flood(asyncio.Protocol):
+class Flood(Connection):
     """A connection with as many calls as it is told to make; made by `connect`.
 
     Keeps to the windows of the server, and sends all that they allow.
@@ -45,32 +28,26 @@ class Flood(asyncio.Protocol):
     """
 
     def __init__(self, fields: Mapping[str, str], *, reads: bool = True) -> None:
+        super().__init__({} if reads else {http2.INITIAL_WINDOW_SIZE: 0})
         self._fields = fields
-        self._reads = reads
         self.ended: Counter[str] = Counter()
         """Frames that ended calls, and the connection, by kind."""
         self.sent = 0
-        self._transport: asyncio.Transport
-        self._buffer = b""
-        self._next = 1
-        self._window = FIRST_WINDOW
-        self._initial = FIRST_WINDOW
+        self._initial = http2.FIRST_WINDOW
         self._windows: dict[int, int] = {}
         self._unsent: dict[int, tuple[bytes, int, bool]] = {}
 
     @classmethod
-    async def connect(cls, address: str, *, reads: bool = True, **fields: str) -> Self:
+    async def connect(cls, address: str, *, reads: bool = True, **fields: str) -> "Flood":
         """Connect to ``host:port``."""
-        host, _, port = address.rpartition(":")
-        _, flood = await asyncio.get_running_loop().create_connection(lambda: cls(fields, reads=reads), host, int(port))
-        return flood
+        return await cls(fields, reads=reads).to(address)
 
     def call(self, path: str, data: bytes, *, end: bool = True, **fields: str) -> None:
         """Begin a call, send data, and end the requests or leave them open."""
         block = headers(
             **{":path": path} | dict(self._fields) | {name.replace("_", "-"): fields[name] for name in fields}
         )
-        self._transport.write(frame(HEADERS, END_HEADERS, self._next, block))
+        self._transport.write(frame(http2.HEADERS, http2.END_HEADERS, self._next, block))
         self._windows[self._next] = self._initial
         self._unsent[self._next] = data, 0, end
         self._send(self._next)
@@ -81,8 +58,8 @@ class Flood(asyncio.Protocol):
         block = headers(**{":path": path} | dict(self._fields))
         for _ in range(times):
             self._transport.write(
-                frame(HEADERS, END_HEADERS, self._next, block)
-                + frame(RST_STREAM, 0, self._next, struct.pack(">I", CANCEL))
+                frame(http2.HEADERS, http2.END_HEADERS, self._next, block)
+                + frame(http2.RST_STREAM, 0, self._next, struct.pack(">I", CANCEL))
             )
             self._next += 2
 
@@ -98,8 +75,8 @@ class Flood(asyncio.Protocol):
     def _send(self, stream: int) -> None:
         data, at, end = self._unsent.pop(stream, (b"", 0, False))
         while at < len(data) and (size := min(self._window, self._windows[stream], FRAME, len(data) - at)) > 0:
-            flags = END_STREAM if end and at + size == len(data) else 0
-            self._transport.write(frame(DATA, flags, stream, data[at : at + size]))
+            flags = http2.END_STREAM if end and at + size == len(data) else 0
+            self._transport.write(frame(http2.DATA, flags, stream, data[at : at + size]))
             self._window -= size
             self._windows[stream] -= size
             at += size
@@ -107,39 +84,20 @@ class Flood(asyncio.Protocol):
         if at < len(data):
             self._unsent[stream] = data, at, end
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Send the preface."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        window = b"" if self._reads else struct.pack(">HI", INITIAL_WINDOW_SIZE, 0)
-        transport.write(PREFACE + frame(SETTINGS, 0, 0, window))
-
     def connection_lost(self, exc: Exception | None) -> None:
         """Count the end."""
         self.ended["connection"] += 1
         self._windows.clear()
         self._unsent.clear()
 
-    def data_received(self, data: bytes) -> None:
-        """Read frames."""
-        data = self._buffer + data
-        at = 0
-        while len(data) - at >= 9 and len(data) - at >= 9 + (length := int.from_bytes(data[at : at + 3])):
-            kind, flags, stream = struct.unpack_from(">BBI", data, at + 3)
-            self._read(kind, flags, stream, data[at + 9 : at + 9 + length])
-            at += 9 + length
-        self._buffer = data[at:]
+    def _agree(self, settings: Mapping[int, int]) -> None:
+        initial = settings.get(http2.INITIAL_WINDOW_SIZE, self._initial)
+        for stream in self._windows:
+            self._windows[stream] += initial - self._initial
+        self._initial = initial
 
     def _read(self, kind: int, flags: int, stream: int, payload: bytes) -> None:
-        if kind == PING and not flags & ACK:
-            self._transport.write(frame(PING, ACK, 0, payload))
-        elif kind == SETTINGS and not flags & ACK:
-            self._transport.write(frame(SETTINGS, ACK, 0, b""))
-            initial = dict(struct.iter_unpack(">HI", payload)).get(INITIAL_WINDOW_SIZE, self._initial)
-            for other in self._windows:
-                self._windows[other] += initial - self._initial
-            self._initial = initial
-        elif kind == WINDOW_UPDATE:
+        if kind == http2.WINDOW_UPDATE:
             if stream == 0:
                 self._window += int.from_bytes(payload)
             elif stream in self._windows:
@@ -147,9 +105,9 @@ class Flood(asyncio.Protocol):
             for waiting in [stream] if stream else list(self._unsent):
                 if waiting in self._unsent:
                     self._send(waiting)
-        elif kind == GOAWAY:
+        elif kind == http2.GOAWAY:
             self.ended["goaway"] += 1
-        elif (kind == HEADERS and flags & END_STREAM) or kind == RST_STREAM:
+        elif (kind == http2.HEADERS and flags & http2.END_STREAM) or kind == http2.RST_STREAM:
             self._unsent.pop(stream, None)
             if self._windows.pop(stream, None) is not None:
                 self.ended["call"] += 1

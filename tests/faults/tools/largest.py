@@ -3,7 +3,6 @@
 import base64
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -78,35 +77,12 @@ NEEDS: Mapping[str, Mapping[str, Any]] = {"markup_rules": {"markup": "MARKUP_HTM
 HEADERS = ("authorization", "x-request-id", "content-type", "origin", "accept", "traceparent", "x-more")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """Bounds of a request.
-
-    Attributes:
-        message: bytes of a message or body.
-        characters: of a text.
-        texts: of a request.
-        fields: of a message, at all depths.
-    """
-
-    message: int
-    characters: int
-    texts: int
-    fields: int
-
-    @classmethod
-    def of(cls, limits: ServiceLimits) -> "Sizes":
-        """Take the sizes from the limits of a server."""
-        return cls(
-            message=limits.max_message_bytes,
-            characters=limits.max_characters,
-            texts=limits.max_texts,
-            fields=make_intake(limits).max_fields,
-        )
+def _most_fields(limits: ServiceLimits) -> int:
+    """Return the most fields of a message, at all depths."""
+    return make_intake(limits).max_fields
 
 
-@dataclass(frozen=True, kw_only=True)
-class GrpcCall:
+class GrpcCall(NamedTuple):
     """A call over gRPC."""
 
     method: MethodDescriptor
@@ -114,14 +90,13 @@ class GrpcCall:
     metadata: tuple[tuple[str, str], ...] = ()
 
 
-@dataclass(frozen=True, kw_only=True)
-class HttpRequest:
+class HttpRequest(NamedTuple):
     """A request over HTTP."""
 
     verb: str
     path: str
-    headers: Mapping[str, str] = field(default_factory=dict)
-    body: bytes = b""
+    headers: Mapping[str, str]
+    body: bytes
 
 
 class Large(NamedTuple):
@@ -166,40 +141,43 @@ def _quoted_bytes(text: str) -> int:
     return len(quote(text, safe=""))
 
 
-def largest_requests(services: Sequence[ServiceDescriptor], sizes: Sizes) -> Iterator[Large]:
+def largest_requests(services: Sequence[ServiceDescriptor], limits: ServiceLimits) -> Iterator[Large]:
     """Make all requests: over the APIs of others, gRPC and own JSON."""
     for name in (*BODIES, *WITHOUT_BODY):
-        yield from _over_other(name, sizes)
+        yield from _over_other(name, limits)
     for method in (method for service in services for method in service.methods):
-        yield from _over_grpc(method, sizes)
+        yield from _over_grpc(method, limits)
         rule = method.GetOptions().Extensions[http]
         if verb := rule.WhichOneof("pattern"):
-            yield from _over_json(method, verb.upper(), getattr(rule, verb), sizes)
+            yield from _over_json(method, verb.upper(), getattr(rule, verb), limits)
 
 
 # Contents
 
 
-def _texts(sizes: Sizes, encoding: Encoding, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
+def _texts(limits: ServiceLimits, encoding: Encoding, patterns: Iterable[str]) -> Iterator[tuple[str, str]]:
     """Yield texts that fill a message, and texts of the most characters."""
     for name in patterns:
         pattern = PATTERNS[name]
         most = encoding.room // encoding.text(pattern)
         yield f"{name}, all bytes", pattern * most
         if patterns is not PLAIN:
-            allowed = min(most, sizes.characters // len(pattern))
+            allowed = min(most, limits.max_characters // len(pattern))
             yield f"{name}, {len(pattern) * allowed} characters", pattern * allowed
 
 
-def _lists(sizes: Sizes, encoding: Encoding, patterns: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    for name, text in _texts(sizes, encoding, patterns):
+def _lists(limits: ServiceLimits, encoding: Encoding, patterns: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+    for name, text in _texts(limits, encoding, patterns):
         yield f"one of {name}", [text]
     yield "empty ones, all bytes", [""] * (encoding.room // encoding.item)
-    for count in (sizes.fields - 64, sizes.texts, 1000):
+    for count in (_most_fields(limits) - 64, limits.max_texts, 1000):
         yield f"{count} small ones", [f"{number:x}" for number in range(min(count, encoding.room // 8))]
     for name in PLAIN:
-        size = encoding.room // sizes.texts - encoding.item
-        yield f"{sizes.texts} of {name}", [PATTERNS[name] * (size // encoding.text(PATTERNS[name]))] * sizes.texts
+        size = encoding.room // limits.max_texts - encoding.item
+        yield (
+            f"{limits.max_texts} of {name}",
+            [PATTERNS[name] * (size // encoding.text(PATTERNS[name]))] * limits.max_texts,
+        )
 
 
 def _patterns(name: str) -> Iterable[str]:
@@ -215,20 +193,20 @@ NUMBERS: Mapping[int, Sequence[float]] = {
 }
 
 
-def _values(of: FieldDescriptor, sizes: Sizes, encoding: Encoding) -> Iterator[tuple[str, Any]]:
+def _values(of: FieldDescriptor, limits: ServiceLimits, encoding: Encoding) -> Iterator[tuple[str, Any]]:
     """Yield values of a field, with the names of the fillings."""
     if of.cpp_type == FieldDescriptor.CPPTYPE_STRING:
         make: Callable[..., Iterator[tuple[str, Any]]] = _lists if of.is_repeated else _texts
-        for name, value in make(sizes, encoding, _patterns(of.name)):
+        for name, value in make(limits, encoding, _patterns(of.name)):
             yield name, value.encode() if of.type == FieldDescriptor.TYPE_BYTES else value
     elif of.message_type is not None:
         if of.is_repeated:
-            for count in (encoding.room // encoding.item, sizes.fields - 64, sizes.texts, 1000):
+            for count in (encoding.room // encoding.item, _most_fields(limits) - 64, limits.max_texts, 1000):
                 yield f"{count} empty ones", [GetMessageClass(of.message_type)() for _ in range(count)]
     elif of.is_repeated:
         for number in NUMBERS[of.cpp_type]:
             most = encoding.room // max(encoding.text(str(number)) + 1, 10)
-            for count in {most, min(most, sizes.fields - 64), 200}:
+            for count in {most, min(most, _most_fields(limits) - 64), 200}:
                 yield f"{count} times {number}", [number] * count
         yield "ones, all bytes", [1] * (encoding.room // 2)
     else:
@@ -254,10 +232,6 @@ def _plausible(message: Descriptor) -> dict[str, Any]:
         if value is not None:
             tree[of.json_name] = value
     return tree
-
-
-def _message(kind: type[Message], tree: Mapping[str, Any]) -> Message:
-    return json_format.ParseDict(dict(tree), kind())
 
 
 def _put(message: Any, path: Path, value: Any) -> None:
@@ -297,43 +271,43 @@ def _name(path: Path) -> str:
 # Our APIs
 
 
-def _filled(method: MethodDescriptor, sizes: Sizes, encoding: Encoding) -> Iterator[tuple[str, str, Message]]:
+def _filled(method: MethodDescriptor, limits: ServiceLimits, encoding: Encoding) -> Iterator[tuple[str, str, Message]]:
     """Yield messages that each field fills, with its name and the filling."""
-    kind = GetMessageClass(method.input_type)
-    base = _message(kind, _plausible(method.input_type))
+    plausible = _plausible(method.input_type)
+
+    def base() -> Any:
+        return json_format.ParseDict(plausible, GetMessageClass(method.input_type)())
+
     for path in _fields(method.input_type):
-        for name, value in _values(path[-1], sizes, encoding):
-            message = kind()
-            message.CopyFrom(base)
+        for name, value in _values(path[-1], limits, encoding):
+            message = base()
             _put(message, path, value)
             yield _name(path), name, message
         if path[-1].name not in {"content", "contents", "file"}:
             continue
         for switch, where, number in _switches(method.input_type):
-            for name, text in _texts(sizes, encoding, SWITCHED):
+            for name, text in _texts(limits, encoding, SWITCHED):
                 if name.endswith("all bytes"):
                     continue
-                message = kind()
-                message.CopyFrom(base)
+                message = base()
                 of = path[-1]
                 _put(message, path, [text] if of.is_repeated else text.encode() if of.name == "file" else text)
                 _put(message, where, number)
                 yield _name(path), f"{name}, {switch} {number}", message
     if "settings.format" in map(_name, _fields(method.input_type)):
         for file_format in FORMATS:
-            for name, text in _texts(sizes, encoding, PATTERNS):
-                file: Any = kind()
-                file.CopyFrom(base)
-                file.settings.format, file.file = file_format, text.encode()
-                yield "file", f"{name} as {file_format}", file
+            for name, text in _texts(limits, encoding, PATTERNS):
+                message = base()
+                message.settings.format, message.file = file_format, text.encode()
+                yield "file", f"{name} as {file_format}", message
 
 
-def _over_grpc(method: MethodDescriptor, sizes: Sizes) -> Iterator[Large]:
+def _over_grpc(method: MethodDescriptor, limits: ServiceLimits) -> Iterator[Large]:
     name = f"{method.containing_service.name}.{method.name}"
-    encoding = Encoding(text=lambda text: len(text.encode()), item=2, room=sizes.message - ROOM)
-    for of, filling, message in _filled(method, sizes, encoding):
-        yield Large("gRPC", name, of, filling, GrpcCall(method=method, data=_messages(method, message)))
-    base = _message(GetMessageClass(method.input_type), _plausible(method.input_type))
+    encoding = Encoding(text=lambda text: len(text.encode()), item=2, room=limits.max_message_bytes - ROOM)
+    for of, filling, message in _filled(method, limits, encoding):
+        yield Large("gRPC", name, of, filling, GrpcCall(method, _messages(method, message)))
+    base = json_format.ParseDict(_plausible(method.input_type), GetMessageClass(method.input_type)())
     valid = _messages(method, base)
     size = encoding.room
     for filling, data in {
@@ -344,13 +318,17 @@ def _over_grpc(method: MethodDescriptor, sizes: Sizes) -> Iterator[Large]:
         "no UTF-8": b"\x0a" + _varint(size) + b"\xff" * size,
         "no length": b"\xff" * size,
     }.items():
-        yield Large("gRPC", name, "unknown", filling, GrpcCall(method=method, data=(*valid[:-1], valid[-1] + data)))
+        yield Large("gRPC", name, "unknown", filling, GrpcCall(method, (*valid[:-1], valid[-1] + data)))
+    for header, filling, value in _header_values(METADATA - 1024):
+        if header != "content-type":
+            yield Large("gRPC", name, header, filling, GrpcCall(method, valid, ((header, value),)))
+
+
+def _header_values(most: int) -> Iterator[tuple[str, str, str]]:
+    """Yield header fields with the names and values of their fillings."""
     for header in HEADERS:
         for filling in ("letters", "commas"):
-            value = PATTERNS[filling] * ((METADATA - 1024) // len(PATTERNS[filling]))
-            if header != "content-type":
-                call = GrpcCall(method=method, data=valid, metadata=((header, value),))
-                yield Large("gRPC", name, header, filling, call)
+            yield header, filling, PATTERNS[filling] * (most // len(PATTERNS[filling]))
 
 
 def _varint(number: int) -> bytes:
@@ -393,28 +371,33 @@ WHOLE: Mapping[str, Callable[[int], str]] = {
 _MARK = "the place of other JSON"
 
 
-def _over_json(method: MethodDescriptor, verb: str, path: str, sizes: Sizes) -> Iterator[Large]:
-    name = f"{verb} {path}"
+def _over_json(method: MethodDescriptor, verb: str, path: str, limits: ServiceLimits) -> Iterator[Large]:
     if verb not in {"POST", "PATCH", "PUT"}:
         yield from _in_head("own", verb, path, [of.name for of in method.input_type.fields])
         return
-    encoding = Encoding(text=_json_bytes, item=3, room=sizes.message - ROOM)
+    size = limits.max_message_bytes - ROOM
     in_path = [of.name for of in method.input_type.fields if f"{{{of.name}}}" in path]
-    for of, filling, message in _filled(method, sizes, encoding):
+
+    def large(of: str, filling: str, body: bytes) -> Large:
+        return Large("JSON", f"{verb} {path}", of, filling, _request(verb, path, JSON, body))
+
+    for of, filling, message in _filled(method, limits, Encoding(text=_json_bytes, item=3, room=size)):
         if of not in in_path:
-            yield Large("JSON", name, of, filling, _json_request(verb, path, _json(message)))
+            yield large(of, filling, _json(message))
     for place in (place for place in _fields(method.input_type) if place[0].name not in in_path):
+        tree = _plausible(method.input_type)
+        _put_json(tree, place)
         for filling, raw in ANY.items():
-            tree = _plausible(method.input_type)
-            _put_json(tree, place)
-            body = json.dumps(tree).replace(f'"{_MARK}"', raw(sizes.message - ROOM)).encode()
-            yield Large("JSON", name, _name(place), filling, _json_request(verb, path, body))
-    plain = json.dumps(_plausible(method.input_type)).encode()
-    yield from _in_head("own", verb, path, in_path, plain)
+            yield large(_name(place), filling, _with_raw(tree, raw(size)))
+    yield from _in_head("own", verb, path, in_path, json.dumps(_plausible(method.input_type)).encode())
     for filling, raw in WHOLE.items():
-        body = raw(sizes.message - ROOM).encode()
-        yield Large("JSON", name, "the body", filling, _json_request(verb, path, body))
-    yield Large("JSON", name, "the body", "too large", _json_request(verb, path, bytes(sizes.message + 1)))
+        yield large("the body", filling, raw(size).encode())
+    yield large("the body", "too large", bytes(limits.max_message_bytes + 1))
+
+
+def _with_raw(tree: Mapping[str, Any], raw: str) -> bytes:
+    """Write an object with other JSON in its place."""
+    return json.dumps(tree).replace(f'"{_MARK}"', raw).encode()
 
 
 def _json(message: Message) -> bytes:
@@ -449,8 +432,8 @@ def _put_json(tree: dict[str, Any], path: Path) -> None:
     tree[path[-1].json_name] = [_MARK] if path[-1].is_repeated else _MARK
 
 
-def _json_request(verb: str, path: str, body: bytes) -> HttpRequest:
-    return HttpRequest(verb=verb, path=_at(path), headers={"content-type": JSON}, body=body)
+def _request(verb: str, path: str, kind: str, body: bytes) -> HttpRequest:
+    return HttpRequest(verb, _at(path), {"content-type": kind}, body)
 
 
 def _at(path: str, **values: str) -> str:
@@ -461,29 +444,26 @@ def _at(path: str, **values: str) -> str:
 
 def _in_head(api: str, verb: str, path: str, names: Iterable[str], body: bytes = b"") -> Iterator[Large]:
     """Fill path, query string and header fields."""
-    name, most = f"{verb} {path}", MAX_HEAD_BYTES - HEAD_ROOM
+    most = MAX_HEAD_BYTES - HEAD_ROOM
     headers = {"content-type": JSON} if body else {}
+
+    def large(of: str, filling: str, at: str, more: Mapping[str, str] = {}) -> Large:
+        return Large(f"{api} head", f"{verb} {path}", of, filling, HttpRequest(verb, at, {**headers, **more}, body))
+
     for of in names:
         for filling in PLAIN:
             value = quote(PATTERNS[filling], safe="") * (most // _quoted_bytes(PATTERNS[filling]))
-            at = _at(path, **{of: value}) if f"{{{of}}}" in path else f"{_at(path)}?{of}={value}"
-            yield Large(f"{api} head", name, of, filling, HttpRequest(verb=verb, path=at, headers=headers, body=body))
-        several = "&".join([f"{of}=a"] * (most // (len(of) + 3)))
-        at = f"{_at(path)}?{several}"
-        yield Large(f"{api} head", name, of, "many", HttpRequest(verb=verb, path=at, headers=headers, body=body))
-    for header in HEADERS:
-        for filling in ("letters", "commas"):
-            sent = {**headers, header: PATTERNS[filling] * (most // len(PATTERNS[filling]))}
-            request = HttpRequest(verb=verb, path=_at(path), headers=sent, body=body)
-            yield Large(f"{api} head", name, header, filling, request)
-    sent = {**headers, **{f"x-{number}": "a" for number in range(most // 12)}}
-    yield Large(f"{api} head", name, "headers", "many", HttpRequest(verb=verb, path=_at(path), headers=sent, body=body))
+            yield large(of, filling, _at(path, **{of: value}) if f"{{{of}}}" in path else f"{_at(path)}?{of}={value}")
+        yield large(of, "many", f"{_at(path)}?" + "&".join([f"{of}=a"] * (most // (len(of) + 3))))
+    for header, filling, value in _header_values(most):
+        yield large(header, filling, _at(path), {header: value})
+    yield large("headers", "many", _at(path), {f"x-{number}": "a" for number in range(most // 12)})
 
 
 # The APIs of others
 
 
-def _over_other(name: str, sizes: Sizes) -> Iterator[Large]:
+def _over_other(name: str, limits: ServiceLimits) -> Iterator[Large]:
     verb, path = name.split(" ")
     if name not in BODIES:
         names = [str(one["name"]) for one in PAIR] if path.endswith(("entries", "dictionaries")) else ["type"]
@@ -491,30 +471,30 @@ def _over_other(name: str, sizes: Sizes) -> Iterator[Large]:
         return
     schemas = BODIES[name]
     base = {of: _first(schemas[of]) for of in schemas if of in OTHERS}
-    encoding = Encoding(text=_json_bytes, item=4, room=sizes.message - ROOM)
-    form = Encoding(text=_quoted_bytes, item=10, room=sizes.message - ROOM)
+    size = limits.max_message_bytes - ROOM
+    encoding = Encoding(text=_json_bytes, item=4, room=size)
+    form = Encoding(text=_quoted_bytes, item=10, room=size)
+
+    def large(kind: str, of: str, filling: str, body: bytes) -> Large:
+        request = _request(verb, path, JSON if kind == "JSON" else FORM, body)
+        return Large(f"other {kind}", name, of, filling, request)
+
     for of in _names(schemas):
         patterns = _patterns(of.rpartition(".")[2])
-        for filling, value in (*_texts(sizes, encoding, patterns), *_lists(sizes, encoding, patterns)):
-            body = json.dumps(_with(base, of, value), ensure_ascii=False).encode()
-            yield Large("other JSON", name, of, filling, _json_request(verb, path, body))
+        for filling, value in (*_texts(limits, encoding, patterns), *_lists(limits, encoding, patterns)):
+            yield large("JSON", of, filling, json.dumps(_with(base, of, value), ensure_ascii=False).encode())
         for filling, raw in ANY.items():
-            body = json.dumps(_with(base, of, _MARK)).replace(f'"{_MARK}"', raw(encoding.room)).encode()
-            yield Large("other JSON", name, of, filling, _json_request(verb, path, body))
+            yield large("JSON", of, filling, _with_raw(_with(base, of, _MARK), raw(size)))
         others = "&".join(f"{other}={quote(str(value))}" for other, value in base.items() if other != of)
         in_form = of.replace("dictionaries.", "dictionaries[0].")
-        for filling, text in _texts(sizes, form, patterns):
-            body = f"{others}&{in_form}={quote(text)}".encode()
-            yield Large("other form", name, of, filling, _form_request(verb, path, body))
-        for filling, value in {"plain": "a" * form.room, "signs": "+" * form.room, "broken": "%" * form.room}.items():
-            body = f"{others}&{in_form}={value}".encode()
-            yield Large("other form", name, of, filling, _form_request(verb, path, body))
-        most = form.room // (len(in_form) + 3)
+        texts = {filling: quote(text) for filling, text in _texts(limits, form, patterns)}
+        for filling, text in (texts | {"plain": "a" * size, "signs": "+" * size, "broken": "%" * size}).items():
+            yield large("form", of, filling, f"{others}&{in_form}={text}".encode())
+        most = size // (len(in_form) + 3)
         for count in sorted({min(MAX_FORM_FIELDS - 16, most), most}):
-            body = "&".join([others, *[f"{in_form}=a"] * count]).encode()
-            yield Large("other form", name, of, f"{count} times", _form_request(verb, path, body))
-    body = json.dumps(base).encode()
-    yield from _in_head("other", verb, path, [*(["id"] if "{id}" in path else []), *schemas], body)
+            yield large("form", of, f"{count} times", "&".join([others, *[f"{in_form}=a"] * count]).encode())
+    in_path = ["id"] if "{id}" in path else []
+    yield from _in_head("other", verb, path, [*in_path, *schemas], json.dumps(base).encode())
 
 
 OTHERS = frozenset({"q", "source", "target", "text", "source_lang", "target_lang", "name", "entries", "entries_format"})
@@ -541,7 +521,3 @@ def _names(schemas: Mapping[str, Any]) -> Iterator[str]:
 def _with(base: Mapping[str, Any], of: str, value: Any) -> dict[str, Any]:
     holder, _, inner = of.rpartition(".")
     return {**base, **({holder: [{**base[holder][0], inner: value}]} if holder else {of: value})}
-
-
-def _form_request(verb: str, path: str, body: bytes) -> HttpRequest:
-    return HttpRequest(verb=verb, path=_at(path), headers={"content-type": FORM}, body=body)

@@ -8,7 +8,6 @@ import urllib.request
 from collections.abc import Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import grpc
@@ -17,6 +16,8 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.common.processes import Server, serving
+from jumok_serve.service.auth.tokens import make_token
+from tests.faults.tools.findings import Findings
 
 IDLE = ("jumok_open_requests", "jumok_queue_requests", "jumok_queue_tokens", "jumok_running_sentences", "jumok_rows")
 """Metrics that are 0 where nothing is done for anybody."""
@@ -29,7 +30,7 @@ def jumok_serve(*arguments: str | Path, within: tuple[str, ...] = ()) -> Abstrac
     return serving("jumok", "serve", *port, "--metrics-port", "0", *arguments, within=within)
 
 
-class Restarted:
+class Restarted(AsyncExitStack):
     """A server that is ended and started again on the same port, as often as one likes.
 
     Args:
@@ -37,25 +38,20 @@ class Restarted:
     """
 
     def __init__(self, *arguments: str | Path) -> None:
+        super().__init__()
         self._arguments = arguments
-        self._running = AsyncExitStack()
         self.server: Server
 
     async def __aenter__(self) -> Self:
-        self.server = await self._running.enter_async_context(jumok_serve(*self._arguments))
+        self.server = await self.enter_async_context(jumok_serve(*self._arguments))
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self._running.aclose()
 
     async def restart(self, number: signal.Signals) -> int:
         """End it with a signal, start it again, and give the exit status that it ended with."""
         port = self.server.address.rpartition(":")[2]
         status = await self.server.end(number)
-        await self._running.aclose()
-        self.server = await self._running.enter_async_context(jumok_serve(*self._arguments, "--port", port))
+        await self.aclose()
+        self.server = await self.enter_async_context(jumok_serve(*self._arguments, "--port", port))
         return status
 
 
@@ -123,7 +119,30 @@ async def is_healthy(address: str) -> bool:
     return bool(answer.status == HealthCheckResponse.SERVING)
 
 
-def faults_logged(server: Server) -> list[str]:
-    """Lines of the server's log that tell of a fault of its own."""
+async def expect_well(
+    findings: Findings, server: Server, idle_within_s: float | None = None, *, expected: str | None = None
+) -> None:
+    """Expect that a server becomes idle, serves, and has logged no fault of its own.
+
+    Args:
+        idle_within_s: None: it need not become idle.
+        expected: part of lines that may tell of a fault.
+    """
+    if idle_within_s is not None:
+        idle_s = await seconds_until_idle(server, idle_within_s)
+        findings.expect_below("until queue and rows are empty, s", idle_s, idle_within_s)
+    healthy = await is_healthy(server.address)
+    findings.expect("health afterwards", "serving" if healthy else "not serving", "serving", healthy)
     fault = re.compile(r"\bERROR\b|\bCRITICAL\b|Traceback|exception was never retrieved|Fatal Python error")
-    return [line for line in server.logged().splitlines() if fault.search(line)]
+    faults = [line for line in server.logged().splitlines() if fault.search(line)]
+    others = [line for line in faults if expected is None or expected not in line]
+    findings.expect_none("faults in the server's log", others)
+
+
+def token_file(folder: str | Path, *callers: str) -> tuple[Path, list[str]]:
+    """Write a file with tokens of callers who may translate; gives it and the secrets."""
+    made = [make_token(caller, ("translate",)) for caller in callers]
+    path = Path(folder) / "tokens"
+    path.write_text("".join(f"{token.line()}\n" for _, token in made), encoding="utf-8")
+    path.chmod(0o600)
+    return path, [secret for secret, _ in made]

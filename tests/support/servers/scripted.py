@@ -17,10 +17,11 @@ from jumok_proto.conversion import (
     timings_to_proto,
     translation_to_proto,
 )
-from jumok_proto.results import DetectedLanguage, FinishReason, Hypothesis, Score, Timings, Translation
+from jumok_proto.results import DetectedLanguage, Score, Timings, Translation
 from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceServicer
 from jumok_serve.service.rpc.statuses import to_status
+from tests.support.corpus_jobs import translation
 from tests.support.hang import HANG_S
 
 TIMINGS = Timings(queue_s=0.0, encode_s=0.25, decode_s=0.5, total_s=1.0)
@@ -29,23 +30,7 @@ CODES = {code.value[0]: code for code in grpc.StatusCode}
 
 def capitals(text: str) -> Translation:
     """The answer to a text."""
-    best = Hypothesis(
-        text=text.upper(),
-        score=-0.5,
-        tokens=(text,),
-        token_ids=(7,),
-        token_scores=(-0.5,),
-        finish_reason=FinishReason.EOS,
-    )
-    return Translation(
-        hypotheses=(best,),
-        source_token_count=1,
-        source_truncated=False,
-        source_language="en",
-        target_language="de",
-        model="m",
-        model_version="1",
-    )
+    return translation(text.upper())
 
 
 def length(target: str) -> Score:
