@@ -1,5 +1,6 @@
 """Glossaries and parts that are copied, in process: over real graphs and tokenizers."""
 
+import random
 import re
 import threading
 from collections.abc import Iterator
@@ -16,8 +17,11 @@ from jumok_serve.tasks.terms import MAX_TERM_WORK, MAX_TERMS, TermMatch, TermTok
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology
 from jumok_serve.tokenizers.input_processor import CHARACTERS_PER_TOKEN
 from tests.support.refusals import refused
+from tests.support.search_cases import EARLY_STOPPING
 
 GLOSSARY = Glossary({"dog": "Hund", "old woman": ["alte Frau", "Frau"], "park": "Straße", "a": "unschreibbar☃"})
+SOURCE_WORDS = "a the old dog woman runs in park two men and girl"
+TARGET_WORDS = "Hund Mann Frau Straße Mädchen und eine alte"
 TEXT = "The old woman and the dog in the park."
 
 
@@ -170,3 +174,49 @@ def test_work_on_texts_ends_when_its_caller_leaves(translator: Translator, split
     assert len(finder.texts) == 1
     with interruptible(left.is_set), pytest.raises(CancelledError):
         translator.submit(["A dog."], TranslationParameters(split_sentences=split))
+
+
+def test_batches_with_and_without_terms(translator: Translator) -> None:
+    """Each text gets the translation that it gets alone, and all terms appear."""
+    generator = random.Random(4)
+    words = TARGET_WORDS.split()
+    jobs = []
+    for number in range(60):
+        text = " ".join(generator.choices(SOURCE_WORDS.split(), k=number % 9 + 1))
+        terms = Words(tuple(generator.choices(words, k=number % 4)))
+        options = DecodingOptions(
+            beam_size=generator.choice([1, 4]), early_stopping=EARLY_STOPPING[number % 3], max_length=30
+        )
+        jobs.append((text, TranslationParameters(options=options, terms=terms if terms.words else None)))
+    alone = [translator.submit([text], parameters).collect()[0] for text, parameters in jobs]
+    pending = [translator.submit([text], parameters) for text, parameters in jobs]
+    for (_, parameters), expected, together in zip(jobs, alone, pending, strict=True):
+        (translation,) = together.collect()
+        assert translation.hypotheses[0].token_ids == expected.hypotheses[0].token_ids
+        assert all(term.satisfied for term in translation.hypotheses[0].terms)
+        assert len(translation.hypotheses[0].terms) == (len(parameters.terms.words) if parameters.terms else 0)  # type: ignore[attr-defined]
+
+
+def test_stable_texts_with_terms_grow(translator: Translator) -> None:
+    seen: list[str] = []
+    pending = translator.submit(
+        [TEXT],
+        TranslationParameters(options=DecodingOptions(beam_size=4, max_length=24), terms=Terminology(GLOSSARY)),
+        on_progress=lambda: seen.append("step"),
+    )
+    stable = [""]
+    while not all(future.done() for future in pending.futures):
+        stable += pending.stable_texts()
+    (translation,) = pending.collect()
+    assert all(translation.text.startswith(text) for text in stable)
+
+
+class Watched:
+    """A `TermFinder` that keeps the texts in which it looks."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+
+    def find(self, text: str) -> list[TermMatch]:
+        self.texts.append(text)
+        return []
