@@ -209,14 +209,3 @@ def test_stable_texts_with_terms_grow(translator: Translator) -> None:
         stable += pending.stable_texts()
     (translation,) = pending.collect()
     assert all(translation.text.startswith(text) for text in stable)
-
-
-class Watched:
-    """A `TermFinder` that keeps the texts in which it looks."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-
-    def find(self, text: str) -> list[TermMatch]:
-        self.texts.append(text)
-        return []
