@@ -25,32 +25,16 @@ from importlib import metadata
 import torch
 
 from benchmarks.common.progress import progress
-from jumok_export.errors import ExportError
 from tests.parity.compare import Tally
-from tests.parity.grid import option_sets, quick_sets
-from tests.parity.run import Outcome, compare_shape
+from tests.parity.run import SEED, Outcome, compare_named
 from tests.parity.shapes import SHAPES
 from tests.parity.texts import parallel_sentences
-
-SEED = 1
-"""Of the sentences to translate; those to train on have another."""
 
 
 def compare_all(shapes: Sequence[str], *, quick: bool, sentences: int, processes: int) -> list[Outcome]:
     """Compares the checkpoints of these names, several at a time, each in a process on one core."""
     with ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return list(pool.map(partial(_compare, quick=quick, sentences=sentences), shapes, chunksize=1))
-
-
-def _compare(shape: str, *, quick: bool, sentences: int) -> Outcome:
-    torch.set_num_threads(1)
-    [chosen] = [each for each in SHAPES if each.name == shape]
-    sets = quick_sets if quick else option_sets
-    try:
-        return compare_shape(chosen, sets, parallel_sentences(sentences, seed=SEED), progress)
-    except ExportError as error:  # the others have yet to be compared
-        progress(f"{shape}: {error}")
-        return Outcome(shape=shape, family=chosen.family, tally=Tally(refused=[f"{shape}: {error}"]))
+        return list(pool.map(partial(compare_named, quick=quick, sentences=sentences), shapes, chunksize=1))
 
 
 def by_family(outcomes: Sequence[Outcome]) -> dict[str, Tally]:

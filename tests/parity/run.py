@@ -13,17 +13,22 @@ from typing import Any
 import torch
 import transformers
 
+from benchmarks.common.progress import progress
+from jumok_export.errors import ExportError
 from jumok_export.importers.huggingface.importing import import_checkpoint
 from jumok_proto.results import Translation
 from jumok_serve import EngineLimits, Translator
 from jumok_serve.tasks.model import TranslationParameters
 from tests.parity.checkpoints import Checkpoint, Shape, make_checkpoint
 from tests.parity.compare import Tally
-from tests.parity.grid import OptionSet, cases
+from tests.parity.grid import OptionSet, cases, option_sets, quick_sets
 from tests.parity.oracle import Case, answer
-from tests.parity.texts import Parallel
+from tests.parity.shapes import SHAPES
+from tests.parity.texts import Parallel, parallel_sentences
 
 Progress = Callable[[str], None]
+SEED = 1
+"""Of the sentences to translate; those to train on have another."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +42,7 @@ class Outcome:
 
 def compare_shape(
     shape: Shape,
-    option_sets: Callable[[Checkpoint], Sequence[OptionSet]],
+    sets: Callable[[Checkpoint], Sequence[OptionSet]],
     sentences: Sequence[Parallel],
     progress: Progress,
 ) -> Outcome:
@@ -47,7 +52,7 @@ def compare_shape(
     with tempfile.TemporaryDirectory() as folder, quiet():
         checkpoint = make_checkpoint(shape, Path(folder) / shape.name)
         progress(f"{shape.name}: trained")
-        asked = list(cases(checkpoint, option_sets(checkpoint), sentences))
+        asked = list(cases(checkpoint, sets(checkpoint), sentences))
         with imported(checkpoint, Path(folder) / "bundle") as translator:
             progress(f"{shape.name}: imported")
             translations = translate(translator, [case for _, case in asked])
@@ -57,6 +62,18 @@ def compare_shape(
     seconds = time.monotonic() - started
     progress(f"{shape.name}: {tally.equal} of {tally.cases} equal, {tally.ties} ties, {seconds:.0f} s")
     return Outcome(shape=shape.name, family=shape.family, tally=tally)
+
+
+def compare_named(name: str, *, quick: bool, sentences: int) -> Outcome:
+    """Compare the checkpoint of a name, on one core."""  # not in __main__, where a new process would not find it
+    torch.set_num_threads(1)
+    [shape] = [each for each in SHAPES if each.name == name]
+    try:
+        sets = quick_sets if quick else option_sets
+        return compare_shape(shape, sets, parallel_sentences(sentences, seed=SEED), progress)
+    except ExportError as error:  # the others have yet to be compared
+        progress(f"{name}: {error}")
+        return Outcome(shape=name, family=shape.family, tally=Tally(refused=[f"{name}: {error}"]))
 
 
 @contextmanager
