@@ -217,3 +217,21 @@ def test_uniform_numbers_depend_only_on_seed_text_row_and_step() -> None:
     assert all(0 <= number < 1 for number in everything)
     large = UniformNumbers(2**63 - 1, [2**40]).at(10**6, 64)
     assert len(set(large)) == 64
+
+
+@pytest.mark.parametrize(("sampling", "penalty"), SETTINGS[-2:])
+def test_generate_draws_from_the_same_distribution(sampling: Sampling, penalty: float) -> None:
+    from tests.support.generate_oracle import GivenModel
+
+    options = samples(sampling, 64, repetition_penalty=penalty)
+    expected = distribution(options)
+    model = GivenModel(step)
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        drawn = [hypothesis for _ in range(40) for hypothesis in model.hypotheses(options)]
+    assert_follows(
+        Counter(hypothesis.token_ids for hypothesis in drawn),
+        {tokens: math.exp(sum(scores)) for tokens, scores in expected.items()},
+    )
+    for hypothesis in drawn:
+        assert hypothesis.token_scores == pytest.approx(expected[hypothesis.token_ids], abs=1e-5)
