@@ -7,15 +7,11 @@ from ipaddress import ip_address
 from itertools import islice
 from urllib.parse import unquote
 
-from jumok_proto.errors import (
-    OverloadedError,
-    RateLimitedError,
-)
+from jumok_proto.errors import OverloadedError, RateLimitedError
 from jumok_serve.engine.sentence import Decoded, Future, Sentence
 
 PRESENCE_S = 5.0
 """Seconds after its last sentence for which a caller counts as present."""
-
 
 LIGHT_WORK = 1152
 """Most unfinished work of a light caller, in row steps: 8 sentences of 10 tokens at beam size 4.

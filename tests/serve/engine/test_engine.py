@@ -12,12 +12,7 @@ import numpy as np
 import pytest
 
 from jumok_proto.results import FinishReason
-from jumok_serve import (
-    DeadlineExceededError,
-    DecodingOptions,
-    OverloadedError,
-    Translator,
-)
+from jumok_serve import DeadlineExceededError, DecodingOptions, OverloadedError, Translator
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.scheduler import AHEAD_SHARE

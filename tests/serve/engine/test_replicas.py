@@ -22,13 +22,7 @@ from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.translation import PendingTexts
 from tests.serve.engine.test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
-from tests.serve.engine.test_invariance import (
-    joining_at_random,
-    most_off,
-    scores_off,
-    sentences,
-    translated_together,
-)
+from tests.serve.engine.test_invariance import joining_at_random, most_off, scores_off, sentences, translated_together
 from tests.support.calls import noted_calls
 
 OPTIONS = DecodingOptions(beam_size=2, min_length=12, max_length=12)

@@ -11,13 +11,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.models.native_operators import (
-    AS_LEVELS,
-    levels,
-    needs_library,
-    rounding,
-    run,
-)
+from tests.support.models.native_operators import AS_LEVELS, levels, needs_library, rounding, run
 
 pytestmark = needs_library
 

@@ -8,13 +8,7 @@ import click
 
 from jumok import Client, Score
 from jumok.commands._line_requests import InputError, Line, answer_lines, open_lines, readable
-from jumok.commands._options import (
-    file_options,
-    language_options,
-    limit_options,
-    open_target,
-    target_options,
-)
+from jumok.commands._options import file_options, language_options, limit_options, open_target, target_options
 from jumok.commands._output import Warnings, json_line, open_output, progress, warn_cut, write_line
 from jumok_proto.flags import decoding_flag
 

@@ -454,9 +454,7 @@ def _is_quick(texts: Sequence[str], parameters: TranslationParameters) -> bool:
 MAX_TAGS = 200_000
 """Tags and entities of a request: each takes up to 300 bytes until the request is answered."""
 
-
 MAX_TAG_NAMES = 1000
-
 
 MAX_TAG_CHARACTERS = 20_000
 """Names of tags in the rules of a request, and their characters together; each text compares its tags with all."""

@@ -21,11 +21,7 @@ from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
-from jumok_proto.errors import (
-    InternalError,
-    JumokError,
-    OverloadedError,
-)
+from jumok_proto.errors import InternalError, JumokError, OverloadedError
 from jumok_serve.engine.share import RateLimiter
 from jumok_serve.service.connections import FILES, INTERVAL_S, MAX_METADATA, OpenFiles, close_connections
 from jumok_serve.service.rpc.byte_budget import UnreadResponse, UnreadResponses

@@ -346,7 +346,6 @@ class RequestReader:
 MAX_NAME_CHARACTERS = 100_000
 """Most characters of a name, or of a language, as of a text: longer ones take a tenth of a second to compare."""
 
-
 NAMES = frozenset({"model", "name", "source_language_code", "target_language_code", "glossary", "stored", "format"})
 """Fields that have a name; ``glossary`` is one where it is no message."""
 
