@@ -53,7 +53,7 @@ class Options(TypedDict, total=False):
     The model may then write unknown tokens, even if it never does otherwise."""
 
 
-Kind: TypeAlias = Literal["integer", "number", "flag", "token_ids", "early_stopping"]
+Kind: TypeAlias = Literal["integer", "number", "flag", "token_id", "token_ids", "early_stopping"]
 MOST_INTEGER: Final = 2**31 - 1
 
 
@@ -71,6 +71,11 @@ class Option(NamedTuple):
     least: float = 0
     most: float = MOST_INTEGER
     hint: str = ""
+
+    @property
+    def is_number(self) -> bool:
+        """True if the option takes one number."""
+        return self.kind in {"integer", "number", "token_id"}
 
 
 OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(
@@ -97,7 +102,7 @@ OPTIONS: Final[Mapping[str, Option]] = MappingProxyType(
         ),
         "suppress_tokens": Option("token_ids", "Token id never to write"),
         "end_tokens": Option("token_ids", "Token id that ends a translation, instead of the model's"),
-        "forced_first_token": Option("integer", "Token id that begins each translation."),
+        "forced_first_token": Option("token_id", "Token id that begins each translation."),
         "sample": Option(
             "flag", "Draw tokens at random instead of searching for the best; the next four options imply it."
         ),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from jumok_serve.engine import share
-from jumok_serve.engine.share import RateLimiter
+from jumok_serve import share
+from jumok_serve.share import RateLimiter
 
 
 def test_a_bucket_fills_at_its_rate_up_to_its_burst() -> None:

@@ -6,9 +6,9 @@ from jumok_proto.errors import UnavailableError
 from jumok_serve.engine.replica import Replica
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.scheduler import Scheduler
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.engine.statistics import EngineCounters
 from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.share import RETRY_AFTER_S
 
 
 class Engine(Scheduler):

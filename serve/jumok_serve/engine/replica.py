@@ -12,9 +12,9 @@ from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.request_queue import Occupancy
 from jumok_serve.engine.scheduler import ENGINE_FAILED, Scheduler
 from jumok_serve.engine.sentence import Decoded, Lane, Sentence
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.engine.statistics import EngineCounters, Stage
 from jumok_serve.runtime.graphs import Graphs
+from jumok_serve.share import RETRY_AFTER_S
 
 logger = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from typing import NamedTuple
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.runtime.state.slot_buffers import padded_length
 from jumok_serve.search import HISTORY_WORK
+from jumok_serve.share import RETRY_AFTER_S
 
 JOINING_SHARE = 4
 """A replica waits until this part (1/4) of its capacity is free while more sentences wait than fit.

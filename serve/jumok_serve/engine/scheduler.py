@@ -18,8 +18,8 @@ from jumok_serve.engine.request_queue import (
     Totals,
 )
 from jumok_serve.engine.sentence import CancellationWatch, Sentence
-from jumok_serve.engine.share import RETRY_AFTER_S, Callers
 from jumok_serve.engine.statistics import EngineCounters, Load, Stage
+from jumok_serve.share import RETRY_AFTER_S, Callers
 
 SWEEP_INTERVAL_S = 0.05
 """Seconds between scans of the whole queue for abandoned sentences."""

@@ -1,1 +1,1 @@
-"""HTTP APIs of other services over the gRPC services; needs the extra ``http``."""
+"""HTTP APIs of other services, and the contract as JSON, over the services of gRPC; needs the extra ``http``."""

@@ -1,4 +1,4 @@
-"""Backend of the HTTP APIs: the gRPC services of others, or those of this process with their gate and limits."""
+"""Backend of the HTTP APIs: what it offers, and the one of this process, with the gate and limits of its services."""
 
 import asyncio
 import logging
@@ -17,14 +17,13 @@ from jumok_proto.results import DetectedLanguage
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.manifest.languages import tag_key
 from jumok_serve.service.handlers.api import Settings
-from jumok_serve.service.handlers.detection import Translated
 from jumok_serve.service.rpc.call import BEARER, Call
 from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.service.services import Services
+from jumok_serve.tasks.translation import Translated
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 DETECT = "/jumok.v1.TranslationService/DetectLanguage"
-STREAM = "/jumok.v1.TranslationService/StreamTranslateText"
 LIST_MODELS = "/jumok.v1.ModelService/ListModels"
 
 logger = logging.getLogger(__name__)
@@ -93,6 +92,20 @@ class Directions:
         self.all_targets = sorted(set(chain.from_iterable(self.targets.values())))
 
 
+class Exchange(Protocol):
+    """The exchange that a call belongs to."""
+
+    @property
+    def sender(self) -> Sender:
+        """Sender of the request."""
+
+    async def work(self, work: Callable[[], Result], size: int) -> Result:
+        """Read or write a number of bytes for the caller, many of them in a thread."""
+
+    def hold(self, size: int) -> None:
+        """Count bytes of the response until the client has read it; raises OverloadedError without room."""
+
+
 class Backend(Protocol):
     """Services behind the HTTP APIs.
 
@@ -110,7 +123,7 @@ class Backend(Protocol):
         """Call a method with one response, which is of the given type."""
 
     async def translate(
-        self, settings: Settings, texts: Sequence[str], sender: Sender, make: Callable[[Translated], Result]
+        self, settings: Settings, texts: Sequence[str], exchange: Exchange, make: Callable[[Translated], Result]
     ) -> Result:
         """Translate texts, and make something of the translations, in a thread if that may take long."""
 
@@ -177,7 +190,7 @@ class EngineBackend:
 
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         """Call a method with one response."""
-        with self._opened(method, sender) as call:
+        with self._opened(method, sender, getattr(request, "contents", None)) as call:
             async with asyncio.timeout(sender.timeout_s):
                 response = await self._methods[method](request, call)
             if isinstance(request, TranslateTextRequest):
@@ -185,18 +198,18 @@ class EngineBackend:
         return cast("Response", response)
 
     async def translate(
-        self, settings: Settings, texts: Sequence[str], sender: Sender, make: Callable[[Translated], Result]
+        self, settings: Settings, texts: Sequence[str], exchange: Exchange, make: Callable[[Translated], Result]
     ) -> Result:
         """Translate texts, and make something of the translations."""
-        with self._opened(TRANSLATE, sender) as call:
-            async with asyncio.timeout(sender.timeout_s):
+        with self._opened(TRANSLATE, exchange.sender, texts) as call:
+            async with asyncio.timeout(exchange.sender.timeout_s):
                 made = await self._services.api.translate(settings, texts, deadline=call.deadline, make=make)
             self._characters.add(call.caller, texts)
         return made
 
     async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text."""
-        with self._opened(DETECT, sender):
+        with self._opened(DETECT, sender, texts):
             async with asyncio.timeout(sender.timeout_s):
                 return await self._services.api.detect(texts)
 
@@ -215,9 +228,11 @@ class EngineBackend:
                 await self._methods[method](requests, call)
 
     @contextmanager
-    def _opened(self, method: str, sender: Sender) -> Iterator[Call]:
-        """Pass a call through the gate, with its status, reason and errors."""
+    def _opened(self, method: str, sender: Sender, texts: Sequence[str] | None = None) -> Iterator[Call]:
+        """Pass a call through the gate, with its texts, status, reason and errors."""
         call = _new_call(method, sender)
+        if texts is not None:
+            call.record.note(texts)
         with self._services.gate.opened(call):
             try:
                 self._services.gate.admit(call)

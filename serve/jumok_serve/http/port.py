@@ -20,7 +20,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.utils import is_ssl
 from uvicorn.server import ServerState
 
-from jumok_serve.engine.share import account_of
 from jumok_serve.http.application import Application
 from jumok_serve.http.backend import EngineBackend
 from jumok_serve.http.site import Site
@@ -29,6 +28,7 @@ from jumok_serve.service.connections import HANDSHAKE_S, format_address, listen,
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.server import Server
 from jumok_serve.service.services import Services
+from jumok_serve.share import account_of
 
 HEAD_S = HANDSHAKE_S
 """Time for the head of a request, in seconds."""

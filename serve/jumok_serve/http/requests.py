@@ -13,9 +13,9 @@ from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError, ResourceExhaustedError
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from jumok_serve.service.rpc.request_reader import Intake, too_slow
+from jumok_serve.share import RETRY_AFTER_S
 
 
 class ClientDisconnectedError(Exception):

@@ -27,18 +27,18 @@ from jumok_proto.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
-from jumok_serve.engine.share import RETRY_AFTER_S, account_of
 from jumok_serve.http.backend import Backend, Sender
 from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, text_field
 from jumok_serve.service.connections import peer_name
 from jumok_serve.service.handlers.api import Settings
-from jumok_serve.service.handlers.detection import Translated
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import UnreadResponse, UnreadResponses
 from jumok_serve.service.rpc.call import BEARER
 from jumok_serve.service.rpc.request_reader import Intake
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
+from jumok_serve.share import RETRY_AFTER_S, account_of
+from jumok_serve.tasks.translation import Translated
 
 HTTP_STATUSES: dict[StatusCode, int] = {
     StatusCode.INVALID_ARGUMENT: 400,
@@ -114,7 +114,7 @@ class Site:
         unread: bounds on responses that are not read.
         timeout_s: time for a response once its request is read, in seconds.
         answering: tasks that make responses, or their events; a server that stops cancels those left.
-        parsing: threads that read large requests and write large responses.
+        parsing: threads that read large requests, and write large messages.
     """
 
     backend: Backend
@@ -182,16 +182,28 @@ class Incoming:
             JumokError: the errors of the method.
         """
         response = await self.site.backend.call(method, request, self.sender, kind)
-        self.unread.hold(response.ByteSize())
+        self.hold(response.ByteSize())
         return response
 
     async def translate(
         self, settings: Settings, texts: Sequence[str], make: Callable[[Translated], object]
     ) -> Response:
-        """Translate texts, and respond with JSON of what is made of the translations; raises as `call`."""
+        """Translate texts, and respond with JSON of what is made of the translations.
+
+        Raises:
+            JumokError: the errors of a translation.
+        """
         return await self.site.backend.translate(
-            settings, texts, self.sender, lambda translated: JSONResponse(make(translated))
+            settings, texts, self, lambda translated: JSONResponse(make(translated))
         )
+
+    def hold(self, size: int) -> None:
+        """Count bytes of the response until the client has read it.
+
+        Raises:
+            OverloadedError: other responses that the caller has not read leave no room.
+        """
+        self.unread.hold(size)
 
     async def work(self, work: Callable[[], Result], size: int) -> Result:
         """Read or write bytes for the caller, as `Site.work` does."""

@@ -1,11 +1,11 @@
 """Backend of other servers, over gRPC."""
 
-import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import grpc
@@ -39,16 +39,23 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.engine.share import account_of
-from jumok_serve.http.backend import DETECT, LIST_MODELS, TRANSLATE, CharacterCounts, Directions, Response, Sender
+from jumok_serve.http.backend import (
+    DETECT,
+    LIST_MODELS,
+    TRANSLATE,
+    CharacterCounts,
+    Directions,
+    Exchange,
+    Response,
+    Sender,
+)
 from jumok_serve.service.handlers.api import Settings
-from jumok_serve.service.handlers.detection import Translated
 from jumok_serve.service.rpc.call import BEARER, REQUEST_ID
+from jumok_serve.share import account_of
+from jumok_serve.tasks.translation import Translated
 
 DIRECTIONS_S = 10.0
 """Seconds for which the servers' directions are kept."""
-MAX_INLINE_BYTES = 64 * 1024
-"""Bytes of a response that is read on the event loop; a thread reads larger ones."""
 KNOWN_S = 10.0
 """Seconds for which a token is known, at most; the servers check each call again."""
 GET_GLOSSARY = "/jumok.v1.GlossaryService/GetGlossary"
@@ -111,19 +118,13 @@ class StubBackend:
         return response
 
     async def translate(
-        self, settings: Settings, texts: Sequence[str], sender: Sender, make: Callable[[Translated], Result]
+        self, settings: Settings, texts: Sequence[str], exchange: Exchange, make: Callable[[Translated], Result]
     ) -> Result:
         """Translate texts, and make something of the translations."""
-        response = await self.call(TRANSLATE, _translate_request(settings, texts), sender, TranslateTextResponse)
-
-        def finish() -> Result:
-            try:
-                translations = response_from_proto(response)
-            except ValueError as error:
-                raise _foreign(TranslateTextResponse) from error
-            return make(Translated(translations, timings_from_proto(response.timings)))
-
-        return finish() if response.ByteSize() <= MAX_INLINE_BYTES else await asyncio.to_thread(finish)
+        request = await exchange.work(partial(_translate_request, settings, texts), sum(map(len, texts)))
+        response = await self.call(TRANSLATE, request, exchange.sender, TranslateTextResponse)
+        exchange.hold(response.ByteSize())
+        return await exchange.work(lambda: make(_translated(response)), response.ByteSize())
 
     async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text."""
@@ -245,16 +246,27 @@ class StubBackend:
         return self._needs_token
 
 
+def _translated(response: TranslateTextResponse) -> Translated:
+    try:
+        return Translated(response_from_proto(response), timings_from_proto(response.timings))
+    except ValueError as error:
+        raise _foreign(TranslateTextResponse) from error
+
+
 def _translate_request(settings: Settings, texts: Sequence[str]) -> TranslateTextRequest:
     """Make the message of a request of the HTTP APIs, which have no other terms than those of stored glossaries."""
     parameters = settings.parameters
+    assert parameters.terms is None
     return TranslateTextRequest(
         contents=texts,
         model=settings.model,
         source_language_code=settings.source,
         target_language_code=settings.target,
         options=options_to_proto(cast("Options", asdict(parameters.options))),
+        attention=parameters.attention,
+        truncate=parameters.truncate,
         split_sentences=parameters.split_sentences,
+        cut_long_sentences=parameters.cut_long_sentences,
         copy_unreadable=parameters.copy_unreadable,
         markup=markup_to_proto(parameters.markup),
         markup_rules=None if parameters.markup is None else rules_to_proto(parameters.markup_rules),

@@ -93,7 +93,7 @@ class GenerationDefaults(Part):
     def _check_ranges(self) -> Self:
         for name, option in OPTIONS.items():
             value = getattr(self, name, None)
-            if option.kind in {"integer", "number"} and value is not None and not option.least <= value <= option.most:
+            if option.is_number and value is not None and not option.least <= value <= option.most:
                 raise ValueError(f"{name} must be at least {option.least:g} and at most {option.most:g}, got {value}")
         if self.sample and self.beam_size > 1:
             raise ValueError(f"sample needs beam_size 1, got {self.beam_size}")

@@ -78,6 +78,7 @@ _CHECKS: dict[Kind, Callable[[str, object], object]] = {
     "integer": _integer,
     "number": _number,
     "flag": _flag,
+    "token_id": _integer,
     "token_ids": _tokens,
     "early_stopping": _early_stopping,
 }

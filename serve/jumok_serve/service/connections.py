@@ -15,9 +15,9 @@ from contextlib import contextmanager, suppress
 from ipaddress import IPv6Address
 from pathlib import Path
 
-from jumok_serve.engine.share import account_of
 from jumok_serve.errors import ListenError
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.share import account_of
 
 UNIX = "unix:"
 """Prefix of a host that is the path of a Unix socket, which has no port."""

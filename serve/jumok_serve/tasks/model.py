@@ -11,13 +11,13 @@ from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.engine.warm_up import Shape
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.graphs import Graphs, Integers
 from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import DecodingOptions, SearchOptions
+from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import TermFinder, TermTokenizer
 from jumok_serve.tokenizers.input_processor import MAX_CACHED, InputProcessor

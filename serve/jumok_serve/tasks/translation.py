@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, SamplingUnavailableError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
@@ -71,6 +71,13 @@ class PendingTexts(Pending, Protocol):
 
     def by_text(self) -> Sequence[Pending]:
         """Return the translation of each text alone."""
+
+
+class Translated(NamedTuple):
+    """Translations of a request in the order of its texts, and their longest times."""
+
+    translations: list[Translation]
+    timings: Timings
 
 
 @dataclass(eq=False)

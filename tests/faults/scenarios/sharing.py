@@ -25,7 +25,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
 )
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.engine.share import PRESENCE_S
+from jumok_serve.share import PRESENCE_S
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.servers import expect_well, jumok_serve, token_file
 

@@ -4,8 +4,8 @@ import pytest
 
 from jumok_proto.errors import RateLimitedError
 from jumok_serve.engine.sentence import Decoded, Sentence
-from jumok_serve.engine.share import LIGHT_WORK, PRESENCE_S, Callers
 from jumok_serve.search import SearchPlan
+from jumok_serve.share import LIGHT_WORK, PRESENCE_S, Callers
 from tests.support.search_cases import make_options
 
 NOW = 1000.0

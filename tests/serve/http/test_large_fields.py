@@ -178,6 +178,22 @@ def test_names_are_bounded_before_they_are_compared(served: Served, field: str) 
 
 
 @pytest.mark.parametrize(
+    ("path", "fields", "field"),
+    [
+        ("/translate", {"q": "a", "target": "de"}, "source"),
+        ("/translate", {"q": "a", "source": "auto"}, "target"),
+        ("/v2/translate", {"text": ["a"], "target_lang": "DE"}, "source_lang"),
+        ("/v2/translate", {"text": ["a"]}, "target_lang"),
+        ("/v2/translate", {"text": ["a"], "source_lang": "EN", "target_lang": "DE"}, "glossary_id"),
+    ],
+)
+def test_names_of_other_apis_are_bounded_too(served: Served, path: str, fields: dict[str, Any], field: str) -> None:
+    answer = call(f"{served.url}{path}", {**fields, field: "é" * (MAX_NAME_CHARACTERS + 1)})
+    assert answer.status == 400
+    assert f"{field} takes at most {MAX_NAME_CHARACTERS} characters" in str(answer.content)
+
+
+@pytest.mark.parametrize(
     ("holder", "path"),
     [
         (glossary_pb2.CreateGlossaryRequest(), "dictionaries"),

@@ -67,6 +67,7 @@ def test_calls_are_logged_with_their_id(translator: Translator, caplog: pytest.L
     assert 'contents=["a dog"]' in good
     assert bad.startswith(f"{TRANSLATE} NOT_FOUND ")
     assert "reason=LANGUAGE_NOT_FOUND" in bad
+    assert 'contents=["a dog"]' in bad
 
 
 def test_responses_are_counted_by_status(translator: Translator) -> None:

@@ -16,11 +16,11 @@ from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 from jumok_proto.errors import OverloadedError
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.engine.share import OpenCalls
 from jumok_serve.service import Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
+from jumok_serve.share import OpenCalls
 from tests.support.hang import bounded, until
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 

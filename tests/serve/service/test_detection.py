@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 import jumok
+from jumok_proto.conversion import response_to_proto
 from jumok_proto.v1.translation_pb2 import Glossary
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator, rank_languages
-from jumok_serve.service.handlers import requests
+from jumok_serve.service.handlers import requests, translation_service
 from jumok_serve.service.handlers.requests import request_terms
 from jumok_serve.text.terms.glossary_file import GlossaryFile
 from jumok_serve.text.terms.store import LoadedGlossaries
@@ -96,6 +98,21 @@ def test_prefixes_stay_with_their_texts(client: jumok.Client) -> None:
         for text, language, prefix in zip(TEXTS, LANGUAGES, prefixes, strict=True)
     ]
     assert [one.text for one in found] == wanted
+
+
+def test_responses_to_texts_of_several_languages_are_made_in_a_thread(
+    client: jumok.Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The number of their tokens is not known."""
+    threads = list[str]()
+
+    def noted(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return response_to_proto(*arguments)
+
+    monkeypatch.setattr(translation_service, "response_to_proto", noted)
+    assert len(client.translate(TEXTS, source_language="auto", target_language="fr", **SHORT)) == len(TEXTS)
+    assert [name.partition("_")[0] for name in threads] == ["asyncio"]
 
 
 def test_a_call_reads_its_glossaries_once_for_each_language(

@@ -22,7 +22,7 @@ SETTINGS = settings(
 )
 
 
-NUMBERS = {name: option for name, option in OPTIONS.items() if option.kind in {"integer", "number"}}
+NUMBERS = {name: option for name, option in OPTIONS.items() if option.is_number}
 
 
 def ends(option: Option) -> list[float]:

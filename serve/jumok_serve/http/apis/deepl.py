@@ -18,8 +18,8 @@ from jumok_serve.http.requests import Fields, text_field, texts_field
 from jumok_serve.http.site import Incoming, Site, renamed_fields, route
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.handlers.api import Settings, check_tag_names
-from jumok_serve.service.handlers.detection import Translated
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.tasks.translation import Translated
 
 UNLIMITED = 10**12
 """Number of characters by which this API means no limit."""

@@ -18,8 +18,8 @@ from jumok_serve.http.site import Dialect, Incoming, Site, bearer, http_status, 
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Settings
-from jumok_serve.service.handlers.detection import Translated
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.tasks.translation import Translated
 
 KEY = "api_key"
 """Field of query string or body that may have the key."""

@@ -1,1 +1,1 @@
-"""Methods of the gRPC services."""
+"""What the service does with texts, free of transports, and the methods of the gRPC services."""

@@ -10,26 +10,35 @@ from typing import NamedTuple, TypeVar
 from jumok_proto.alignments import Alignment
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.results import DetectedLanguage, Score
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.service.handlers.corpus import Corpus, Item, Stream, Written, single_text_field_names
-from jumok_serve.service.handlers.detection import LanguageDetection, Translated, translate_by_language, with_confidence
+from jumok_serve.service.handlers.detection import LanguageDetection, joined, translate_by_language, with_confidence
 from jumok_serve.service.handlers.glossary_service import stored_terms
 from jumok_serve.service.handlers.pivot import submit_over_pivot
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, LoopWakeups, RequestWork, size_of
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.models.registry import ChosenModels, LoadedModel, ModelRegistry, Scoring
-from jumok_serve.service.rpc.call import current_caller, current_record
+from jumok_serve.service.rpc.call import Counts, current_caller, current_record
+from jumok_serve.service.rpc.request_reader import check_name
+from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
-from jumok_serve.tasks.translation import Pending, PendingTexts
+from jumok_serve.tasks.translation import Pending, PendingTexts, Translated
+from jumok_serve.text.detection import group_by_language
 from jumok_serve.text.sentence_splitting import possible_ends
 from jumok_serve.text.terms import GlossaryStore, Terminology
+from jumok_serve.tokenizers.input_processor import check_count
 
 DEFAULT_WINDOW = 256
 """Open items of a corpus: more than a batch has sentences, so that a finished sentence is replaced at once."""
 MAX_INLINE_ENDS = 4
 """Possible ends of sentences in texts that are split on the event loop: 0.03 ms, in Catalan and Danish 0.8 ms."""
+
+MAX_TAGS = 200_000
+"""Tags and entities of a request: each takes up to 300 bytes until the request is answered."""
+MAX_TAG_NAMES = 1000
+MAX_TAG_CHARACTERS = 20_000
+"""Names of tags in the rules of a request, and their characters together; each text compares its tags with all."""
 
 Result = TypeVar("Result")
 
@@ -42,11 +51,20 @@ class Settings:
         model: name of the model; empty: the one that has the languages.
         parameters: languages and options; caller, deadline and stored terms are added here.
         stored_glossary: id or name of a stored glossary; empty: none.
+
+    Raises:
+        InvalidArgumentError: a name is too long.
     """
 
     model: str = ""
     parameters: TranslationParameters = TranslationParameters()  # noqa: RUF009 - frozen
     stored_glossary: str = ""
+
+    def __post_init__(self) -> None:
+        check_name("model", self.model)
+        check_name("source_language_code", self.source)
+        check_name("target_language_code", self.target)
+        check_name("glossary.stored", self.stored_glossary)
 
     @property
     def source(self) -> str:
@@ -111,20 +129,25 @@ class Api:
         Args:
             prefixes: beginnings of the translations; none, or one for each text.
         """
-        current_record().note(texts)
         if not is_auto(settings.source):
-            return await self._translate(settings, texts, prefixes, deadline, make)
+            made, counts = await self._translate(settings, texts, prefixes, deadline, _counting(make))
+            current_record().add_request(counts)
+            return made
         check_num_texts(self._limits, len(texts))
         detected = await self._detection.sources(settings.model, settings.target, texts)
+        if prefixes:
+            check_count("target_prefixes", prefixes, len(texts))
+        groups = group_by_language(detected)
 
         def translate(language: str, indices: Sequence[int]) -> Awaitable[Translated]:
             of_group = [texts[index] for index in indices]
             of_texts = [prefixes[index] for index in indices] if prefixes else ()
             return self._translate(settings.from_language(language), of_group, of_texts, deadline, lambda found: found)
 
-        translated = await translate_by_language(detected, prefixes, translate)
-        current_record().timings = translated.timings
-        return await self._work.run(lambda: make(translated), False, size_of(texts))
+        results = await translate_by_language(groups, translate)
+        made, counts = await self._work.run(lambda: _counting(make)(joined(detected, groups, results)), False)
+        current_record().add_request(counts)
+        return made
 
     async def _translate(
         self,
@@ -148,7 +171,7 @@ class Api:
                 try:
                     await self._wakeups.wait(pending.futures)
                     max_tokens = _max_tokens(chosen, plan, pending, texts)
-                    return await self._finish(pending, make, attends, max_tokens)
+                    return await self._work.run(partial(_finished, pending, make), attends, max_tokens)
                 finally:
                     pending.cancel()
 
@@ -167,7 +190,6 @@ class Api:
         Args:
             prefix: beginning of the translation; empty: none.
         """
-        current_record().note([text])
         detected = await self._detected(settings, text)
         if detected is not None:
             settings = settings.from_language(detected.language)
@@ -189,7 +211,10 @@ class Api:
                 try:
                     await self._write_progress(pending, progress, write_stable)
                     max_tokens = _max_tokens(chosen, plan, pending, [text])
-                    return await self._finish(with_confidence(pending, detected), make, attends, max_tokens)
+                    finish = partial(_finished, with_confidence(pending, detected), _counting(make))
+                    made, counts = await self._work.run(finish, attends, max_tokens)
+                    current_record().add_request(counts)
+                    return made
                 finally:
                     pending.cancel()
 
@@ -207,19 +232,6 @@ class Api:
             if len(stable) > len(sent):
                 sent = stable
                 await write(stable)
-
-    async def _finish(
-        self, pending: Pending, make: Callable[[Translated], Result], attends: bool, max_tokens: int
-    ) -> Result:
-        """Collect translations that are done, and make of them what the caller wants."""
-
-        def finish() -> tuple[Result, Translated]:
-            translated = Translated(pending.collect(), pending.timings())
-            return make(translated), translated
-
-        made, translated = await self._work.run(finish, attends, max_tokens)
-        current_record().add_all(*translated)
-        return made
 
     async def translate_corpus(
         self,
@@ -290,7 +302,6 @@ class Api:
 
     async def detect(self, texts: Sequence[str]) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text, best first."""
-        current_record().note(texts)
         check_num_texts(self._limits, len(texts))
         check_lengths(self._limits, contents=texts)
         return await self._detection.rank(texts)
@@ -309,7 +320,6 @@ class Api:
         Args:
             model: name of the model; empty: the one that has the languages.
         """
-        current_record().note(texts, targets)
         with self._use_for(model, parameters) as chosen:
             check_num_texts(self._limits, len(texts))
             check_lengths(self._limits, contents=texts, targets=targets)
@@ -337,7 +347,6 @@ class Api:
             targets: translations; none: the model's own.
             query: makes the attention that is wanted.
         """
-        current_record().note(texts, targets)
         with self._use_for(model, parameters) as chosen:
             check_num_texts(self._limits, len(texts))
             check_lengths(self._limits, contents=texts, targets=targets)
@@ -432,6 +441,16 @@ def _of_caller(parameters: Parameters) -> Parameters:
     return replace(parameters, caller=current_caller())
 
 
+def _finished(pending: Pending, make: Callable[[Translated], Result]) -> Result:
+    """Collect translations that are done, and make of them what the caller wants."""
+    return make(Translated(pending.collect(), pending.timings()))
+
+
+def _counting(make: Callable[[Translated], Result]) -> Callable[[Translated], tuple[Result, Counts]]:
+    """Count too what is made something of: the translations themselves are freed in the same thread."""
+    return lambda translated: (make(translated), Counts.of(*translated))
+
+
 def _scored(scoring: Scoring, make: Callable[[list[Score]], Result]) -> Generator[int, None, Result]:
     """Score in pieces, and make of the scores what the caller wants."""
     scores = yield from scoring.pieces()
@@ -449,15 +468,6 @@ def _is_quick(texts: Sequence[str], parameters: TranslationParameters) -> bool:
     """True if finding the sentences of short texts, without terms, takes little time."""
     ends = sum(map(possible_ends, texts)) if parameters.in_parts else 0
     return parameters.markup is None and parameters.terms is None and ends <= MAX_INLINE_ENDS
-
-
-MAX_TAGS = 200_000
-"""Tags and entities of a request: each takes up to 300 bytes until the request is answered."""
-
-MAX_TAG_NAMES = 1000
-
-MAX_TAG_CHARACTERS = 20_000
-"""Names of tags in the rules of a request, and their characters together; each text compares its tags with all."""
 
 
 def check_tag_names(written: Sequence[str], field: str) -> None:

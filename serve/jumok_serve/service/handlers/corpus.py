@@ -10,15 +10,13 @@ from functools import partial
 from itertools import islice, takewhile
 from typing import Generic, NamedTuple, TypeVar
 
-from google.rpc import status_pb2
-
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, UnavailableError
 from jumok_proto.results import Timings, Translation
 from jumok_serve.engine.sentence import Decoded, Future
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.service.handlers.worker_pool import LoopWakeups, submit_when_there_is_room
 from jumok_serve.service.rpc.call import Record, current_request_id
-from jumok_serve.service.rpc.statuses import drop_frames, is_expected, to_status
+from jumok_serve.service.rpc.statuses import drop_frames, is_expected
+from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.translation import Pending
 
 logger = logging.getLogger(__name__)
@@ -50,7 +48,7 @@ class Result(NamedTuple):
     id: int
     translation: Translation | None = None
     timings: Timings | None = None
-    error: status_pb2.Status | None = None
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,7 +58,7 @@ class _Item:
     id: int
     size: int
     pending: Pending | None
-    error: status_pb2.Status | None = None
+    error: Exception | None = None
 
     @property
     def done(self) -> bool:
@@ -76,7 +74,7 @@ class _Item:
         except (DeadlineExceededError, UnavailableError, CancelledError):  # a caller that has left cancels all items
             raise
         except Exception as error:
-            return Result(self.id, error=_status(error))
+            return Result(self.id, error=_kept(error))
         return Result(self.id, translation, self.pending.timings())
 
 
@@ -205,7 +203,7 @@ class Corpus(Generic[Written]):
         except InvalidArgumentError as error:
             if error.field not in ITEM_FIELDS:
                 raise
-            return _Item(item.id, len(item.content), None, _status(error))
+            return _Item(item.id, len(item.content), None, _kept(error))
 
     def _ready(self) -> list[_Item]:
         """Items with results to write now."""
@@ -229,12 +227,12 @@ class Corpus(Generic[Written]):
         return results, self.stream.make(results)
 
 
-def _status(error: Exception) -> status_pb2.Status:
-    request_id = current_request_id()
+def _kept(error: Exception) -> Exception:
+    """Log an error that the caller does not see, and drop what it holds."""
     if not is_expected(error):
-        logger.error("request %s: an item of a corpus failed", request_id, exc_info=error)
+        logger.error("request %s: an item of a corpus failed", current_request_id(), exc_info=error)
     drop_frames(error)
-    return to_status(error, request_id)
+    return error
 
 
 SINGLE_TEXT_FIELDS = {"contents": "content", "contents[0]": "content", "target_prefixes[0]": "target_prefix"}

@@ -1,18 +1,17 @@
 """Detection of source languages for requests, in threads."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from jumok_proto.results import DetectedLanguage, Timings, Translation
 from jumok_serve.engine.sentence import Future
 from jumok_serve.service.handlers.worker_pool import Pieces, WorkerPool
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.tasks.translation import Pending
-from jumok_serve.text.detection import MAX_CHARACTERS, detect_source, group_by_language, rank_languages
+from jumok_serve.tasks.translation import Pending, Translated
+from jumok_serve.text.detection import MAX_CHARACTERS, detect_source, rank_languages
 from jumok_serve.text.sentence_translation import blamed_texts
-from jumok_serve.tokenizers.input_processor import check_count
 
 Result = TypeVar("Result")
 
@@ -54,28 +53,18 @@ class LanguageDetection:
         return await self._pool.finish(pieces())
 
 
-class Translated(NamedTuple):
-    """Translations of a request in the order of its texts, and their longest times."""
-
-    translations: list[Translation]
-    timings: Timings
-
-
 async def translate_by_language(
-    detected: Sequence[DetectedLanguage],
-    prefixes: Sequence[str],
-    translate: Callable[[str, Sequence[int]], Awaitable[Translated]],
-) -> Translated:
+    groups: Mapping[str, Sequence[int]], translate: Callable[[str, Sequence[int]], Awaitable[Translated]]
+) -> list[Translated]:
     """Translate the texts of each language together: all texts, or none.
 
     Args:
-        detected: language of each text.
-        prefixes: beginnings of the translations; none, or one for each text.
+        groups: indices of the texts by language.
         translate: translates the texts with some indices from a language.
+
+    Returns:
+        The translations of each group.
     """
-    if prefixes:
-        check_count("target_prefixes", prefixes, len(detected))
-    groups = group_by_language(detected)
 
     async def of_group(language: str, indices: Sequence[int]) -> Translated:
         with blamed_texts(indices.__getitem__):  # errors name the index in the whole request
@@ -83,16 +72,26 @@ async def translate_by_language(
 
     tasks = [asyncio.ensure_future(of_group(language, indices)) for language, indices in groups.items()]
     try:
-        results = await asyncio.gather(*tasks)
+        return await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def joined(
+    detected: Sequence[DetectedLanguage], groups: Mapping[str, Sequence[int]], results: list[Translated]
+) -> Translated:
+    """Return the translations of groups in the order of the texts; takes them out of the list."""
     by_index = dict[int, Translation]()
     for indices, result in zip(groups.values(), results, strict=True):
         by_index.update(zip(indices, result.translations, strict=True))
-    translations = [replace(by_index[index], source_confidence=one.confidence) for index, one in enumerate(detected)]
-    return Translated(translations, _longest([result.timings for result in results]))
+    timings = _longest([result.timings for result in results])
+    results.clear()
+    translations = [
+        replace(by_index.pop(index), source_confidence=one.confidence) for index, one in enumerate(detected)
+    ]
+    return Translated(translations, timings)
 
 
 def _longest(times: Sequence[Timings]) -> Timings:

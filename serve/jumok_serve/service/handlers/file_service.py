@@ -10,11 +10,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
-from google.rpc.status_pb2 import Status
-
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
-from jumok_serve.engine.share import OpenCalls
 from jumok_serve.service.handlers.api import Api, check_lengths
 from jumok_serve.service.handlers.corpus import Item, Result, Stream, single_text_field_names
 from jumok_serve.service.handlers.requests import parse_settings
@@ -24,6 +21,7 @@ from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from jumok_serve.service.rpc.call import Call, Write, current_caller, current_peer, current_request_id
 from jumok_serve.service.rpc.request_reader import STREAM_PATIENCE_S, RequestReader, check_request, too_slow
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
+from jumok_serve.share import OpenCalls
 from jumok_serve.text.files.document import FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Piece, Text
 
@@ -42,9 +40,9 @@ MAX_CHUNK = 2**18
 
 Done = TypeVar("Done")
 Take: TypeAlias = Callable[[], Awaitable[list[Piece]]]
-Translated: TypeAlias = Sequence[tuple[Text, str | None]]
+TextPairs: TypeAlias = Sequence[tuple[Text, str | None]]
 """Texts and their translations."""
-WriteTexts: TypeAlias = Callable[[Translated], Awaitable[list[str]]]
+WriteTexts: TypeAlias = Callable[[TextPairs], Awaitable[list[str]]]
 
 
 class FileService:
@@ -104,7 +102,7 @@ class FileService:
             work = partial(take_pieces, pieces, stopped.is_set)
             return _ended(self._reading.submit(work, caller, TEXTS_PER_MESSAGE), stopped.set)
 
-        def write(translated: Translated) -> Awaitable[list[str]]:
+        def write(translated: TextPairs) -> Awaitable[list[str]]:
             return _ended(self._reading.submit(partial(write_texts, translated), caller, len(translated)))
 
         texts = _FileTexts(document, take, write, self._limits, call.write)
@@ -218,7 +216,9 @@ class _FileTexts:
             assert isinstance(text, Text)
             self._done += 1
             if result.translation is None:
-                response.problems.add(line=text.line, error=self._too_long(text) or result.error)
+                error = self._too_long(text) or result.error
+                assert error is not None
+                response.problems.add(line=text.line, error=to_status(error, current_request_id()))
             else:
                 self._cut_sentences += len(result.translation.cut_sentences)
                 self._truncated += result.translation.source_truncated
@@ -231,14 +231,14 @@ class _FileTexts:
         await self._write_kept()
         await self._send(TranslateFileResponse(text_count=self._document.count))
 
-    def _too_long(self, text: Text) -> Status | None:
+    def _too_long(self, text: Text) -> InvalidArgumentError | None:
         """Return the error of a text of too many characters, with their number."""
         try:
             with single_text_field_names():
                 check_lengths(self._limits, contents=[text.content])
         except InvalidArgumentError as error:
             drop_frames(error)
-            return to_status(error, current_request_id())
+            return error
         return None
 
     async def _write_kept(self) -> None:
@@ -281,7 +281,7 @@ async def _ended(job: "Future[Done]", stop: Callable[[], object] = lambda: None)
         raise
 
 
-def write_texts(translated: Translated) -> list[str]:
+def write_texts(translated: TextPairs) -> list[str]:
     """Return what stands in a file in place of texts; those without a translation stay."""
     return [text.written if translation is None else text.write(translation) for text, translation in translated]
 

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple, Protocol, cast
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.results import AppliedTerm, PivotTranslation, Timings, Translation
 from jumok_serve.engine.sentence import Future
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.interrupts import Deadline
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.worker_pool import LoopWakeups, submit_when_there_is_room
 from jumok_serve.service.models.registry import ChosenModels, LoadedModel
 from jumok_serve.service.rpc.statuses import drop_frames, is_expected
+from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder, TermMatch
 from jumok_serve.tasks.translation import Pending, PendingTexts

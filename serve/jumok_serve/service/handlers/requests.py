@@ -1,4 +1,4 @@
-"""Parsing and validation of requests within their limits, and the terms that they have."""
+"""Parsing of messages for translations, and the terms that they have."""
 
 import threading
 from collections import OrderedDict

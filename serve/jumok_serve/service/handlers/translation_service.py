@@ -33,11 +33,12 @@ from jumok_proto.v1.translation_pb2 import (
 )
 from jumok_serve.service.handlers.api import Api
 from jumok_serve.service.handlers.corpus import Item, Result, Stream
-from jumok_serve.service.handlers.detection import Translated
 from jumok_serve.service.handlers.requests import parse_attention_query, parse_settings
-from jumok_serve.service.rpc.call import Call
+from jumok_serve.service.rpc.call import Call, current_request_id
 from jumok_serve.service.rpc.request_reader import RequestReader, check_request
+from jumok_serve.service.rpc.statuses import to_status
 from jumok_serve.tasks.model import ScoringParameters, TextParameters
+from jumok_serve.tasks.translation import Translated
 
 MAX_ITEMS = 1024
 """Items of a message."""
@@ -58,11 +59,12 @@ class TranslationService:
 
     async def TranslateText(self, request: TranslateTextRequest, call: Call) -> TranslateTextResponse:  # noqa: N802
         """Translate all texts, or fail; cancellation frees the rows."""
+        contents = [*request.contents]  # each access decodes it anew
+        call.record.note(contents)
         check_request(request)
-        # Each access of a repeated field decodes it anew.
         return await self._api.translate(
             parse_settings(request),
-            [*request.contents],
+            contents,
             [*request.target_prefixes],
             deadline=call.deadline,
             make=lambda translated: response_to_proto(*translated),
@@ -70,6 +72,7 @@ class TranslationService:
 
     async def StreamTranslateText(self, request: StreamTranslateTextRequest, call: Call) -> None:  # noqa: N802
         """Translate a text, and write its growing stable prefix, skipping old states."""
+        call.record.note([request.content])
         check_request(request)
 
         async def write_stable(text: str) -> None:
@@ -119,11 +122,15 @@ class TranslationService:
 
     async def DetectLanguage(self, request: DetectLanguageRequest, call: Call) -> DetectLanguageResponse:  # noqa: N802
         """Detect the languages of all texts."""
+        contents = [*request.contents]
+        call.record.note(contents)
         check_request(request)
-        return detected_to_proto(await self._api.detect([*request.contents]))
+        return detected_to_proto(await self._api.detect(contents))
 
     async def ScoreText(self, request: ScoreTextRequest, call: Call) -> ScoreTextResponse:  # noqa: N802
         """Score all targets, or fail; a cancelled call stops between two batches."""
+        contents, targets = [*request.contents], [*request.targets]
+        call.record.note(contents, targets)
         check_request(request)
         parameters = ScoringParameters(
             source_language=request.source_language_code,
@@ -132,11 +139,12 @@ class TranslationService:
             truncate=request.truncate,
             deadline=call.deadline,
         )
-        contents, targets = [*request.contents], [*request.targets]
         return await self._api.score(request.model, contents, targets, parameters=parameters, make=scores_to_proto)
 
     async def AlignText(self, request: AlignTextRequest, call: Call) -> AlignTextResponse:  # noqa: N802
         """Align all texts, or fail; cancellation frees the rows and stops."""
+        contents, targets = [*request.contents], [*request.targets]
+        call.record.note(contents, targets)
         check_request(request)
         parameters = TextParameters(
             source_language=request.source_language_code,
@@ -144,7 +152,6 @@ class TranslationService:
             truncate=request.truncate,
             deadline=call.deadline,
         )
-        contents, targets = [*request.contents], [*request.targets]
         query = partial(parse_attention_query, request)
         return await self._api.align(
             request.model, contents, targets, query=query, parameters=parameters, make=alignments_to_proto
@@ -189,7 +196,7 @@ def _corpus_response(results: Sequence[Result]) -> TranslateCorpusResponse:
                 id=one.id,
                 translation=None if one.translation is None else translation_to_proto(one.translation),
                 timings=None if one.timings is None else timings_to_proto(one.timings),
-                error=one.error,
+                error=None if one.error is None else to_status(one.error, current_request_id()),
             )
             for one in results
         ]

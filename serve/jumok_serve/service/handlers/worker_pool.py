@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from jumok_proto.errors import OverloadedError, RateLimitedError
 from jumok_serve.engine import sentence
-from jumok_serve.engine.share import RETRY_AFTER_S, OpenCalls
 from jumok_serve.interrupts import TURN_S, interruptible
 from jumok_serve.service.rpc.call import current_caller
+from jumok_serve.share import RETRY_AFTER_S, OpenCalls
 
 FIRST_RETRY_S = 0.05
 """Wait after a full queue, in seconds; doubles at each retry, up to RETRY_AFTER_S."""

@@ -18,11 +18,11 @@ from jumok_proto.errors import (
 )
 from jumok_proto.results import DecodingDefaults, LanguagePair, LoadResult, Model
 from jumok_serve.bundle.model_root import FoundBundle, ModelRoot
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.runtime.process_memory import give_back_memory
 from jumok_serve.service.models.registry import LoadedModel, ModelEntry, ModelRegistry
+from jumok_serve.share import RETRY_AFTER_S
 
 
 def describe(entry: ModelEntry) -> Model:

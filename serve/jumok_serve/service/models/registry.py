@@ -360,7 +360,8 @@ class ModelRegistry:
         """
         over_pivot = {(route.source, route.target) for route in self.routes()}
         pairs = sorted(self.pairs(), key=over_pivot.__contains__)  # those of one model first
-        sources = [one for one, other in pairs if target and tag_key(other) == tag_key(target)]
+        wanted = tag_key(target)
+        sources = [one for one, other in pairs if target and tag_key(other) == wanted]
         if not name and sources:
             return list(dict.fromkeys(sources))
         if not name and len(self._models.serving) > 1:

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from jumok_proto.errors import OverloadedError
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.service.connections import received_bytes
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.share import RETRY_AFTER_S
 
 PATIENCE_S = 1.0
 """Wait of a request for room, in seconds, after which the oldest slow arrival is given up for it."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import NamedTuple, Protocol
+from typing import NamedTuple, Protocol, Self
 from urllib.parse import unquote
 
 from google.protobuf.message import Message
@@ -23,11 +23,11 @@ from jumok_proto.errors import (
     UnauthenticatedError,
 )
 from jumok_proto.results import Timings, Translation
-from jumok_serve.engine.share import RETRY_AFTER_S, OpenCalls, RateLimiter, account_of
 from jumok_serve.engine.statistics import REFUSAL_SECONDS, SECONDS, Histogram
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import UnreadResponses
+from jumok_serve.share import RETRY_AFTER_S, OpenCalls, RateLimiter, account_of
 
 REQUEST_ID = "x-request-id"
 """Metadata key of the request id, in requests and in responses."""
@@ -60,7 +60,7 @@ class Record:
     Attributes:
         contents, targets: texts of a request; None: it has none, or is a corpus.
         texts: number of texts; of a corpus, of its results.
-        model: model of the last result; empty: none was translated.
+        model: model of a request's first result, or of the last one of a corpus; empty: none was translated.
         timings: longest times of a request's texts.
         slowest: slowest items of a corpus, a heap with the fastest of them first.
     """
@@ -74,25 +74,25 @@ class Record:
     timings: Timings | None = None
     slowest: list[ItemTimes] = field(default_factory=list)
 
+    @property
+    def is_corpus(self) -> bool:
+        """True if texts come one after the other."""
+        return self.contents is None and self.texts is not None
+
     def note(self, contents: Sequence[str], targets: Sequence[str] = ()) -> None:
         """Note the texts of a request."""
         self.contents, self.targets, self.texts = contents, targets, len(contents)
 
-    def add_all(self, translations: Sequence[Translation], timings: Timings) -> None:
+    def add_request(self, counts: "Counts") -> None:
         """Count the results of a request."""
-        for translation in translations:
-            self._count(translation)
-        self.timings = timings
-
-    def _count(self, translation: Translation) -> None:
-        self.input_tokens += translation.source_token_count
-        self.output_tokens += translation.output_token_count
-        self.model = translation.model
+        self.model, self.input_tokens, self.output_tokens, self.timings = counts
 
     def add(self, item: int, translation: Translation, timings: Timings) -> None:
         """Count the result of an item, which is sent now."""
         self.texts = (self.texts or 0) + 1
-        self._count(translation)
+        self.input_tokens += translation.source_token_count
+        self.output_tokens += translation.output_token_count
+        self.model = translation.model
         full = len(self.slowest) == SLOWEST_ITEMS
         if full and timings.total_s <= self.slowest[0].total_s:
             return
@@ -101,11 +101,30 @@ class Record:
         (heapq.heapreplace if full else heapq.heappush)(self.slowest, times)
 
 
+class Counts(NamedTuple):
+    """What a record has of the results of a request."""
+
+    model: str
+    input_tokens: int
+    output_tokens: int
+    timings: Timings
+
+    @classmethod
+    def of(cls, translations: Sequence[Translation], timings: Timings) -> Self:
+        """Count the tokens of translations."""
+        return cls(
+            translations[0].model if translations else "",
+            sum(one.source_token_count for one in translations),
+            sum(one.output_token_count for one in translations),
+            timings,
+        )
+
+
 class Write(Protocol):
     """Writer of the messages of a streamed response."""
 
     def __call__(self, message: Message, /, *, counted: bool = False) -> Awaitable[None]:
-        """Write a message; raises as `responses.write_response`.
+        """Write a message; raises as `interceptor.write_response`.
 
         Args:
             counted: True to count it until it is read.

@@ -22,7 +22,6 @@ from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
 from jumok_proto.errors import InternalError, JumokError, OverloadedError
-from jumok_serve.engine.share import RateLimiter
 from jumok_serve.service.connections import FILES, INTERVAL_S, MAX_METADATA, OpenFiles, close_connections
 from jumok_serve.service.rpc.byte_budget import UnreadResponse, UnreadResponses
 from jumok_serve.service.rpc.call import (
@@ -36,6 +35,7 @@ from jumok_serve.service.rpc.call import (
 )
 from jumok_serve.service.rpc.request_reader import Intake, RequestFormat, RequestReader
 from jumok_serve.service.rpc.statuses import Ending, drop_frames, is_expected, to_ending
+from jumok_serve.share import RateLimiter
 
 
 class CallerLeftError(asyncio.CancelledError):

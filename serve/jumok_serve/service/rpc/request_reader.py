@@ -1,4 +1,4 @@
-"""Reader of requests within bounds of bytes, fields and time."""
+"""Reader of requests within bounds of bytes, fields and time, and the check of what was read."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -19,10 +19,10 @@ from jumok_proto.errors import (
     OverloadedError,
     UnavailableError,
 )
-from jumok_serve.engine.share import RETRY_AFTER_S
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from jumok_serve.service.rpc.call import current_peer
+from jumok_serve.share import RETRY_AFTER_S
 
 Fields: TypeAlias = "Mapping[int, Fields | None]"
 """Fields that hold further fields, by number: for a message its own such fields, for packed numbers None."""
@@ -371,7 +371,13 @@ def check_request(message: Message, field: str = "") -> None:
         if descriptor.message_type is not None:
             for number, part in enumerate(value if descriptor.is_repeated else (value,)):
                 check_request(part, f"{name}[{number}]" if descriptor.is_repeated else name)
-        elif descriptor.name in NAMES and len(value) > MAX_NAME_CHARACTERS:
-            raise InvalidArgumentError(
-                f"{name} takes at most {MAX_NAME_CHARACTERS} characters, got {len(value)}: shorten it", field=name
-            )
+        elif descriptor.name in NAMES:
+            check_name(name, value)
+
+
+def check_name(field: str, name: str) -> None:
+    """Raise InvalidArgumentError for a name, or a language, that is too long: names are compared with others."""
+    if len(name) > MAX_NAME_CHARACTERS:
+        raise InvalidArgumentError(
+            f"{field} takes at most {MAX_NAME_CHARACTERS} characters, got {len(name)}: shorten it", field=field
+        )

@@ -1,6 +1,6 @@
 """OpenTelemetry traces: a span per call and stage, without texts.
 
-The stages queue, encode and decode come from the timings of the response, laid end to end. A corpus has them for its
+The stages queue, encode and decode come from the times of the record, laid end to end. A corpus has them for its
 slowest items, each in a span of its own: the spans of all items would be more than a collector takes.
 """
 
@@ -18,12 +18,10 @@ from opentelemetry.trace import Span, SpanKind, Status, StatusCode, Tracer, set_
 
 from jumok_proto import __version__
 from jumok_proto.results import Timings
-from jumok_proto.v1.translation_pb2 import StreamTranslateTextResponse, TranslateTextResponse
 from jumok_serve.service.rpc.call import HEALTH_METHODS, Call, ItemTimes
 
 SERVICE = "jumok"
 STAGES = ("queue", "encode", "decode")
-TRANSLATED = (TranslateTextResponse, StreamTranslateTextResponse)
 FAULTS = {"UNKNOWN", "DEADLINE_EXCEEDED", "UNIMPLEMENTED", "INTERNAL", "UNAVAILABLE", "DATA_LOSS"}
 """Statuses that count as server errors in OpenTelemetry's conventions for gRPC."""
 
@@ -102,7 +100,7 @@ def _attributes(call: Call) -> dict[str, int | str]:
     attributes: dict[str, int | str] = {}
     if call.record.texts is not None:
         attributes["jumok.texts"] = call.record.texts
-    if call.record.model:
+    if call.record.model or call.record.is_corpus:
         attributes["jumok.model"] = call.record.model
         attributes["jumok.input_tokens"] = call.record.input_tokens
         attributes["jumok.output_tokens"] = call.record.output_tokens

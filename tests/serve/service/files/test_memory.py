@@ -8,9 +8,8 @@ from typing import Any
 
 import grpc
 import pytest
-from google.rpc.status_pb2 import Status
 
-from jumok_proto.errors import DeadlineExceededError
+from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_serve.service.handlers import file_service
@@ -216,7 +215,7 @@ class RefusingApi(Api):
 
     async def translate_corpus(self, settings: Settings, stream: Stream[Any], **_: Any) -> None:
         while (items := await stream.read(lambda: False)) is not None:
-            await stream.write(stream.make([Result(item.id, error=Status()) for item in items]))
+            await stream.write(stream.make([Result(item.id, error=InvalidArgumentError("no")) for item in items]))
 
 
 def peak_of_calls(limits: ServiceLimits, file: bytes) -> int:

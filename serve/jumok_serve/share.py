@@ -1,14 +1,17 @@
-"""Shares of callers: their work in the engine, rates, and open calls."""
+"""Callers and their shares: who an address is, work in an engine, rates, and open calls."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from ipaddress import ip_address
 from itertools import islice
+from typing import Any, Protocol
 from urllib.parse import unquote
 
 from jumok_proto.errors import OverloadedError, RateLimitedError
-from jumok_serve.engine.sentence import Decoded, Future, Sentence
+
+RETRY_AFTER_S = 1.0
+"""Seconds that a refused caller should wait."""
 
 PRESENCE_S = 5.0
 """Seconds after its last sentence for which a caller counts as present."""
@@ -19,6 +22,26 @@ LIGHT_WORK = 1152
 With four times as much, four calls of 8 sentences were light, and kept a sentence of another caller waiting in their
 steps: its p99 was 119 ms beside plain text and 84 ms beside XML with 3,500 attributes a text; now 46 and 55 ms, and the
 others had 7 % less (two cores, 15 ms alone, November 2026)."""
+
+
+class Work(Protocol):
+    """A sentence, as far as its caller's share goes."""
+
+    @property
+    def caller(self) -> str:
+        """Key of the caller."""
+
+    @property
+    def work(self) -> int:
+        """Estimated work, in row steps."""
+
+    @property
+    def used_work(self) -> int:
+        """Work that it took so far."""
+
+    @property
+    def future(self) -> Any:
+        """Calls back when the sentence is done."""
 
 
 class Callers:
@@ -52,7 +75,7 @@ class Callers:
                 f"more than {self._rate.per_second:g} row steps per second; wait {wait_s:.3g} s", retry_after_s=wait_s
             )
 
-    def arrived(self, sentences: Sequence[Sentence], now: float) -> None:
+    def arrived(self, sentences: Sequence[Work], now: float) -> None:
         """Add the work of sentences until their futures are done."""
         for sentence in sentences:
             self._add(sentence.caller, sentence.work)
@@ -121,10 +144,10 @@ class _Report:
 
     __slots__ = ("_ended", "_sentence")
 
-    def __init__(self, ended: deque[tuple[str, int, int]], sentence: Sentence) -> None:
+    def __init__(self, ended: deque[tuple[str, int, int]], sentence: Work) -> None:
         self._ended, self._sentence = ended, sentence
 
-    def __call__(self, _future: Future[Decoded]) -> None:
+    def __call__(self, _future: object) -> None:
         sentence = self._sentence
         self._ended.append((sentence.caller, sentence.work, sentence.used_work))
 
@@ -212,10 +235,6 @@ class OpenCalls:
         self._of_caller[caller] -= 1
         if not self._of_caller[caller]:
             del self._of_caller[caller]
-
-
-RETRY_AFTER_S = 1.0
-"""Seconds that a refused caller should wait."""
 
 
 def account_of(peer: str) -> str:
