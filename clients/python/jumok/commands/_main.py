@@ -38,6 +38,7 @@ _EXTRAS = {
     "sacremoses": "serve,moses",
     "safetensors": "serve,import",
     "starlette": "serve,http",
+    "uvicorn": "serve,http",
     "torch": "serve,export",
     "transformers": "serve,import",
 }
