@@ -99,7 +99,7 @@ def gated(bundle: Path, **limits: int) -> Iterator[tuple[Translator, Gate]]:
 
 
 def submit(translator: Translator, texts: list[str], length: int, beam_size: int = 1, **more: Any) -> PendingTexts:
-    """Submit texts whose translations have so many tokens."""
+    """Submit texts by the number of tokens that each translation has."""
     options = DecodingOptions(beam_size=beam_size, min_length=length, max_length=length)
     return translator.submit(texts, TranslationParameters(options=options, **more))
 

@@ -85,7 +85,7 @@ def check(translate: Callable[..., Any], options: dict[str, Any], *, split: bool
 @example(options={"repetition_penalty": 1e6, "beam_size": 64, "length_penalty": 10, "min_length": 40}, split=True)
 @example(options={"repetition_penalty": 1e-6, "beam_size": 4, "length_penalty": -10}, split=True)
 @example(options={"temperature": 1e-6, "top_p": 1e-6, "repetition_penalty": 1e6, "length_penalty": -10}, split=True)
-@settings(SETTINGS, max_examples=110)
+@settings(SETTINGS, max_examples=150)
 def test_every_combination_is_finite_or_refused(
     translator: Translator, client: jumok.Client, options: dict[str, Any], split: bool, over_the_wire: bool
 ) -> None:

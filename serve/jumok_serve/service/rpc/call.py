@@ -207,7 +207,7 @@ def current_owner() -> str:
 
 
 def current_record() -> Record:
-    """Record of the current call; outside of calls nobody reads it."""
+    """Record of the current call; one that has no reader if there is no call."""
     call = CALL.get(None)
     return Record() if call is None else call.record
 
