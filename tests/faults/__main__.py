@@ -26,6 +26,7 @@ from tests.faults.scenarios.availability import dropped, kills, rolling_restarts
 from tests.faults.scenarios.callers import killed_callers, slow_reader
 from tests.faults.scenarios.files import certificates, disks
 from tests.faults.scenarios.fuzzing import fuzz
+from tests.faults.scenarios.http_attack import attack_http
 from tests.faults.scenarios.http_fuzzing import fuzz_http
 from tests.faults.scenarios.largest_fields import largest_fields
 from tests.faults.scenarios.mutated_bundles import mutated_bundles
@@ -64,6 +65,7 @@ SCENARIOS: dict[str, Callable[[Plan, Findings], Awaitable[None]]] = {
     "disk": disks,
     "swap": swaps,
     "attack": attack,
+    "attack-http": attack_http,
     "largest": largest_fields,
     "soak": soak,
 }

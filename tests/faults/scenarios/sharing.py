@@ -18,8 +18,13 @@ from benchmarks.common.progress import progress
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2 import (
     CORPUS_ORDER_COMPLETION,
+    MARKUP_HTML,
+    MARKUP_XML,
     CorpusItem,
     CorpusSettings,
+    DoNotTranslate,
+    Glossary,
+    GlossaryEntry,
     ScoreTextRequest,
     TranslateCorpusRequest,
     TranslateTextRequest,
@@ -42,7 +47,31 @@ CORPORA, WINDOW, SCORERS = 8, 1024, 64
 COSTLIEST = DecodingOptions(beam_size=64, repetition_penalty=1.3, no_repeat_ngram_size=4)
 COSTLIEST_TEXTS, COSTLY_TEXTS = 1024, 4
 """The most texts of a request: with `COSTLIEST` and a maximum length of 100 tokens nearly the most work too."""
+CALLS_AT_ONCE, TEXTS_AT_ONCE = 4, 32
+ATTRIBUTES = "".join(f' a{number}="{number}"' for number in range(3_500))
+TERMS_OF = (
+    "a man rides the red bicycle on his way past some old houses of two quiet little towns near lake and dog woman "
+    "plays with ball child in green field while"
+)
 CALLERS = ("interactive", *(f"heavy{number}" for number in range(CORPORA)))
+
+
+def freezing_requests() -> dict[str, TranslateTextRequest]:
+    """Requests that take much of the processor outside of the search, by name."""
+    texts = TEXTS_AT_ONCE * [f"<b{ATTRIBUTES}>A man</b> rides a bicycle."]
+    words = TERMS_OF.split()
+    entries = [GlossaryEntry(source=word, targets=[f"Wort{word}{n}" for n in range(8)]) for word in words]
+    patterns = [f"x{number}" + "a*" * 60 + "b" for number in range(64)]
+    return {
+        "XML of 3,500 attributes": TranslateTextRequest(contents=texts, markup=MARKUP_XML),
+        "HTML of 3,500 attributes": TranslateTextRequest(contents=texts, markup=MARKUP_HTML),
+        "64 patterns of stars": TranslateTextRequest(
+            contents=["x1 " + "a" * 5_000] * TEXTS_AT_ONCE,
+            truncate=True,
+            do_not_translate=DoNotTranslate(patterns=patterns),
+        ),
+        "terms of 8 words each": TranslateTextRequest(contents=[TERMS_OF], glossary=Glossary(entries=entries)),
+    }
 
 
 @dataclass
@@ -124,6 +153,16 @@ class Callers:
 
         await asyncio.gather(*(score() for _ in range(SCORERS)))
 
+    async def again(self, caller: str, done: Done, request: TranslateTextRequest) -> None:
+        """Send a request again and again, several times at once."""
+
+        async def one() -> None:
+            while True:
+                await self.call(caller, "TranslateText", request)
+                done.at += [time.monotonic()] * len(request.contents)
+
+        await asyncio.gather(*(one() for _ in range(CALLS_AT_ONCE)))
+
     @asynccontextmanager
     async def busy(self, *work: Work) -> AsyncIterator[list[Done]]:
         """Let heavy callers work meanwhile, one for each kind of work."""
@@ -164,6 +203,7 @@ async def _latencies(callers: Callers, seconds: float, findings: Findings) -> No
         "the costliest request": [callers.costliest],
         f"{CORPORA} corpora": [callers.corpus] * CORPORA,
         f"{SCORERS} requests to score": [callers.scorers],
+        **{name: [partial(callers.again, request=one)] for name, one in freezing_requests().items()},
     }
     for name, work in beside.items():
         async with callers.busy(*work) as done:
