@@ -20,7 +20,7 @@ from jumok_serve.service.handlers.api import Settings
 from jumok_serve.service.rpc.call import BEARER, Call
 from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.service.services import Services
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 DETECT = "/jumok.v1.TranslationService/DetectLanguage"

@@ -38,7 +38,7 @@ from jumok_serve.service.rpc.call import BEARER
 from jumok_serve.service.rpc.request_reader import Intake
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.share import RETRY_AFTER_S, account_of
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
 HTTP_STATUSES: dict[StatusCode, int] = {
     StatusCode.INVALID_ARGUMENT: 400,

@@ -52,7 +52,7 @@ from jumok_serve.http.backend import (
 from jumok_serve.service.handlers.api import Settings
 from jumok_serve.service.rpc.call import BEARER, REQUEST_ID
 from jumok_serve.share import account_of
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
 DIRECTIONS_S = 10.0
 """Seconds for which the servers' directions are kept."""

@@ -15,7 +15,7 @@ from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.sentence import SENTENCE_BYTES, TOKEN_BYTES
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.model import TaskModel, TranslationParameters
-from jumok_serve.tasks.translation import submit_texts
+from jumok_serve.text.translation import submit_texts
 from jumok_serve.translator import Translator
 from tests.support.memory import traced
 

@@ -19,7 +19,7 @@ from jumok_serve.http.site import Incoming, Site, renamed_fields, route
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.handlers.api import Settings, check_tag_names
 from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
 UNLIMITED = 10**12
 """Number of characters by which this API means no limit."""

@@ -19,7 +19,7 @@ from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Settings
 from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
 KEY = "api_key"
 """Field of query string or body that may have the key."""

@@ -38,7 +38,7 @@ from jumok_serve.service.rpc.call import Call, current_request_id
 from jumok_serve.service.rpc.request_reader import RequestReader, check_request
 from jumok_serve.service.rpc.statuses import to_status
 from jumok_serve.tasks.model import ScoringParameters, TextParameters
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
 MAX_ITEMS = 1024
 """Items of a message."""
