@@ -14,8 +14,8 @@ import jumok
 from jumok_proto.conversion import response_to_proto
 from jumok_proto.v1.translation_pb2 import Glossary
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator, rank_languages
-from jumok_serve.service.handlers import requests, translation_service
-from jumok_serve.service.handlers.requests import request_terms
+from jumok_serve.service.handlers import translation_service
+from jumok_serve.service.handlers.translation_service import request_terms
 from jumok_serve.text.terms.glossary_file import GlossaryFile
 from jumok_serve.text.terms.store import LoadedGlossaries
 from tests.support.command import run
@@ -134,7 +134,7 @@ def test_a_call_reads_its_glossaries_once_for_each_language(
         return request_terms(glossary, *others)
 
     monkeypatch.setattr(GlossaryFile, "content", counted_content)
-    monkeypatch.setattr(requests, "request_terms", counted_terms)
+    monkeypatch.setattr(translation_service, "request_terms", counted_terms)
     monkeypatch.setattr(LoadedGlossaries, "_keep", lambda self, key, made: self._known.update({key: made}))
     auto: dict[str, Any] = {"source_language": "auto", "target_language": "fr", "stored_glossary": "people", **SHORT}
     with serving(*models, glossaries=store) as address, jumok.Client(address) as client:

@@ -23,7 +23,7 @@ from jumok_proto.v1.decoding_pb2 import TokenIds
 from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.handlers.requests import MAX_LISTED_TOKENS
+from jumok_serve.service.handlers.translation_service import MAX_LISTED_TOKENS
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.tasks.model import TranslationParameters
