@@ -1,10 +1,7 @@
 """The client for operators built on asyncio: load and unload models."""
 
-from types import TracebackType
-from typing import Self
-
 from jumok._transport.address import one_address
-from jumok._transport.aio import AsyncConnection
+from jumok._transport.aio import AsyncConnected, AsyncConnection
 from jumok._transport.channel import Tls
 from jumok._validation import check_text
 from jumok_proto.admin_conversion import bundle_from_proto, loaded_from_proto
@@ -16,7 +13,7 @@ DEFAULT_TIMEOUT_S = 600.0
 """Large models take minutes to load."""
 
 
-class AsyncAdminClient:
+class AsyncAdminClient(AsyncConnected):
     """A connection to one server, to change its models.
 
     Shared by the tasks of a program.
@@ -72,15 +69,3 @@ class AsyncAdminClient:
         request = UnloadModelRequest(name=check_text("name", name))
         response = await self._connection.call(lambda stubs: stubs.admin.UnloadModel, request, timeout_s)
         return model_from_proto(response.model)
-
-    async def close(self) -> None:
-        """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
-        await self._connection.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -1,8 +1,7 @@
 """The client for programs built on asyncio."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
-from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import Unpack, overload
 
 from jumok._async_glossaries import AsyncGlossaries
 from jumok._corpus.aio import AsyncCorpusRun
@@ -25,7 +24,7 @@ from jumok._responses import (
     read_scores,
     read_translations,
 )
-from jumok._transport.aio import AsyncConnection
+from jumok._transport.aio import AsyncConnected, AsyncConnection
 from jumok._transport.channel import Tls
 from jumok._transport.retry import MAX_ATTEMPTS
 from jumok._validation import check_count, check_text, check_texts
@@ -40,7 +39,7 @@ from jumok_proto.v1.translation_pb2 import DetectLanguageRequest
 DEFAULT_TIMEOUT_S = 60.0
 
 
-class AsyncClient:
+class AsyncClient(AsyncConnected):
     """A connection to a server, or to several with the same models.
 
     Shared by the tasks of a program, in any event loop. A forked process connects anew.
@@ -415,15 +414,3 @@ class AsyncClient:
 
     async def _list(self, timeout_s: float | None) -> ListModelsResponse:
         return await self._connection.call(lambda stubs: stubs.models.ListModels, ListModelsRequest(), timeout_s)
-
-    async def close(self) -> None:
-        """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
-        await self._connection.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -4,23 +4,18 @@ If a call breaks, the next call sends its unanswered texts again, so no text is 
 results are returned in the order of the texts.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
-from jumok._errors import UnreadCallError, way_to
+from jumok._errors import way_to
 from jumok._requests import TranslateParameters, corpus_settings
 from jumok._responses import TextResult, read_corpus_result
-from jumok._transport.retry import Backoff, Endpoints
+from jumok._transport.retry import Attempts, Endpoints
 from jumok._validation import check_count, check_lines, check_text
-from jumok_proto.errors import (
-    CallCancelledError,
-    DeadlineExceededError,
-    InternalError,
-    InvalidArgumentError,
-    JumokError,
-)
+from jumok_proto.errors import DeadlineExceededError, InternalError, InvalidArgumentError, JumokError
 from jumok_proto.results import Translation
 from jumok_proto.v1.translation_pb2 import CorpusItem, TranslateCorpusRequest, TranslateCorpusResponse
 
@@ -56,7 +51,7 @@ class Corpus:
         InvalidArgumentError: an argument cannot be sent.
 
     Attributes:
-        endpoint: number of the server of the current call.
+        attempts: calls that failed, and the server of the current call.
         failure: error that ended the corpus, raised after the results before it.
     """
 
@@ -81,20 +76,16 @@ class Corpus:
         self._next_index = start
         self._window = window
         self._timeout_s = timeout_s
-        self._attempts_left = max_attempts
-        self._endpoints = endpoints
         self._servers = servers
-        self._backoff = Backoff()
         self._texts: deque[_Text] = deque()  # read and not returned
         self._unsent: deque[_Text] = deque()
         self._sent: dict[int, _Text] = {}  # unanswered texts of the current call
         self._ended = False
-        self._answered_any = False
         self._call_answered = False  # in the current call
         self._end_error: BaseException | None = None
         self._waiting_since = 0.0
         self._last_error: JumokError | None = None
-        self.endpoint = 0
+        self.attempts = Attempts(endpoints, math.inf, max_attempts, 0.0)
         self.failure: BaseException | None = None
 
     # --- reading ---
@@ -155,7 +146,7 @@ class Corpus:
 
     def begin_call(self, now: float) -> None:
         """Begin a call, which sends all unanswered texts."""
-        self.endpoint = self._endpoints.pick(now)
+        self.attempts.begin(now)
         self._call_answered = False
 
     def take(self, *, first: bool) -> TranslateCorpusRequest:
@@ -185,10 +176,8 @@ class Corpus:
         if not response.results:  # the settings are accepted, and no text is answered
             return
         self._waiting_since = now
-        self._answered_any = True
         self._last_error = None
-        self._backoff.reset()
-        self._endpoints.succeeded(self.endpoint)
+        self.attempts.succeeded()
 
     def call_ended(self, error: JumokError | None, now: float) -> float:
         """End the current call and give the seconds to wait before the next."""
@@ -200,16 +189,10 @@ class Corpus:
                 self.failure = InternalError(f"the server ended a corpus with {len(unanswered)} texts unanswered")
             return 0.0
         self._last_error = error
-        other_ready = self._endpoints.ended(self.endpoint, error, now)
-        if not (error.retryable or isinstance(error, CallCancelledError)):
+        delay_s = self.attempts.failed(error, now)
+        if delay_s is None:
             self.failure = error
-        elif not (self._answered_any or isinstance(error, UnreadCallError)):
-            self._attempts_left -= 1
-            if self._attempts_left <= 0:
-                self.failure = error
-        if other_ready:
-            return 0.0
-        return self._backoff.delay_s(error.retry_after_s)
+        return delay_s or 0.0
 
     # --- returning ---
 
@@ -220,7 +203,7 @@ class Corpus:
     def check_time(self, now: float) -> None:
         """End the corpus if no answer came for ``timeout_s``."""
         if self.failure is None and self.remaining_s(now) == 0.0:
-            server = self._servers[self.endpoint]
+            server = self._servers[self.attempts.endpoint]
             through, directly = way_to(server)
             self.failure = self._last_error or DeadlineExceededError(
                 f"no text was answered for {self._timeout_s:g} s by the server at {server}{through}: "

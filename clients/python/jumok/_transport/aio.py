@@ -3,7 +3,8 @@
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -231,9 +232,26 @@ class AsyncConnection:
 
     async def _wait_to_retry(self, attempts: Attempts, error: grpc.RpcError | UnavailableError) -> None:
         """Wait until the next attempt; raise the error of the last."""
-        try:
-            failed = self._failure(attempts.endpoint, error)
-            delay_s = attempts.failed(failed, time.monotonic(), closed=self.is_closed())
-        except JumokError as failure:
-            raise failure.with_traceback(None) from None
+        failed = self._failure(attempts.endpoint, error)
+        delay_s = attempts.failed(failed, time.monotonic(), closed=self.is_closed())
+        if delay_s is None:
+            raise failed.with_traceback(None) from None
         await self._end.wait(delay_s)
+
+
+class AsyncConnected:
+    """A client, which has a connection and closes it at the end of a ``with`` block."""
+
+    _connection: AsyncConnection
+
+    async def close(self) -> None:
+        """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -5,7 +5,8 @@
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import grpc
 from google.protobuf.message import Message
@@ -232,9 +233,26 @@ class Connection:
 
     def _wait_to_retry(self, attempts: Attempts, error: grpc.RpcError | UnavailableError) -> None:
         """Wait until the next attempt; raise the error of the last."""
-        try:
-            failed = self._failure(attempts.endpoint, error)
-            delay_s = attempts.failed(failed, time.monotonic(), closed=self.is_closed())
-        except JumokError as failure:
-            raise failure.with_traceback(None) from None
+        failed = self._failure(attempts.endpoint, error)
+        delay_s = attempts.failed(failed, time.monotonic(), closed=self.is_closed())
+        if delay_s is None:
+            raise failed.with_traceback(None) from None
         self._end.wait(delay_s)
+
+
+class Connected:
+    """A client, which has a connection and closes it at the end of a ``with`` block."""
+
+    _connection: Connection
+
+    def close(self) -> None:
+        """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
+        self._connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()

@@ -23,8 +23,8 @@ from jumok.commands._output import (
     as_json,
     json_error,
     n_best,
+    one_line,
     open_output,
-    plain,
     progress,
     warn,
     warn_cut,
@@ -121,7 +121,7 @@ def translate(
                 _warn(warnings, line, outcome, prefix=target_prefix, whole=not (splits or markup), several=several)
                 write_text(_written(outcome, line, number, json_lines=json_lines, several=several), out)
             out.flush()
-            advance([line])
+            advance(line)
     if failed:
         context.exit(1)
 
@@ -156,7 +156,7 @@ def _written(translation: Translation, line: Line, number: int, *, json_lines: b
         return as_json(translation, line.text) + "\n"
     if line.is_document:
         return translation.text
-    return (n_best(translation, number) if several else plain(translation) + _end(line)) + "\n"
+    return (n_best(translation, number) if several else one_line(translation.text) + _end(line)) + "\n"
 
 
 def _end(line: Line) -> str:

@@ -121,7 +121,7 @@ def translate_corpus(
         "out_column": out_column,
         "score_column": score_column,
     }
-    job = Job(out, [source.name for source in sources], is_file=is_one_file(inputs))
+    job = Job(out, sources, is_file=is_one_file(inputs))
 
     runner_settings: dict[str, Any] = {"model": model, "timeout_s": timeout_s, **settings}
 
@@ -138,7 +138,7 @@ def translate_corpus(
         translate = _on_cluster(
             bundle, bundle_settings(context), runner_settings, address=ray, actors=ray_actors, cpus=ray_cpus
         )
-    if not run_job(job, lasting, sources, translate, block_rows=block_rows):
+    if not run_job(job, lasting, translate, block_rows=block_rows):
         context.exit(1)
 
 
