@@ -4,6 +4,7 @@
 
 from jumok._transport.address import one_address
 from jumok._transport.channel import Tls
+from jumok._transport.servers import Servers
 from jumok._transport.sync import Connected, Connection
 from jumok._validation import check_text
 from jumok_proto.admin_conversion import bundle_from_proto, loaded_from_proto
@@ -38,7 +39,8 @@ class AdminClient(Connected):
     def __init__(
         self, server: str, *, tls: Tls | None = None, token: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        self._connection = Connection(one_address(server), tls=tls, token=token, timeout_s=timeout_s, max_attempts=0)
+        servers = Servers(one_address(server), tls=tls, token=token, timeout_s=timeout_s, max_attempts=0)
+        self._connection = Connection(servers)
 
     def list_bundles(self, *, timeout_s: float | None = None) -> list[BundleSummary]:
         """List the bundles in the server's model root, sorted by folder."""

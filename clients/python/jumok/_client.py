@@ -28,6 +28,7 @@ from jumok._responses import (
 )
 from jumok._transport.channel import Tls
 from jumok._transport.retry import MAX_ATTEMPTS
+from jumok._transport.servers import Servers
 from jumok._transport.sync import Connected, Connection
 from jumok._validation import check_count, check_text, check_texts
 from jumok_proto.alignments import Alignment
@@ -76,13 +77,9 @@ class Client(Connected):
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
-        self._connection = Connection(
-            server,
-            tls=tls,
-            token=token,
-            timeout_s=timeout_s,
-            max_attempts=check_count("max_attempts", max_attempts, least=1),
-        )
+        check_count("max_attempts", max_attempts, least=1)
+        servers = Servers(server, tls=tls, token=token, timeout_s=timeout_s, max_attempts=max_attempts)
+        self._connection = Connection(servers)
         self.glossaries = Glossaries(self._connection)
 
     @overload
@@ -347,7 +344,6 @@ class Client(Connected):
         """
         corpus = Corpus(
             lines,
-            self._connection.endpoints,
             self._connection.servers,
             window=window,
             start=start,
@@ -358,8 +354,7 @@ class Client(Connected):
             truncate=truncate,
             split_sentences=split_sentences,
             model=model,
-            timeout_s=self._connection.timeout_s(timeout_s),
-            max_attempts=self._connection.max_attempts,
+            timeout_s=timeout_s,
             **options,
         )
         self._connection.check_open()

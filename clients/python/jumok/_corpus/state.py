@@ -6,14 +6,13 @@ results are returned in the order of the texts.
 
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
 from jumok._errors import way_to
 from jumok._requests import TranslateParameters, corpus_settings
 from jumok._responses import TextResult, read_corpus_result
-from jumok._transport.retry import Attempts, Endpoints
+from jumok._transport.servers import Servers
 from jumok._validation import check_count, check_lines, check_text
 from jumok_proto.errors import DeadlineExceededError, InternalError, InvalidArgumentError, JumokError
 from jumok_proto.results import Translation
@@ -37,14 +36,11 @@ class Corpus:
 
     Args:
         lines: the texts, whose kind is checked.
-        endpoints: servers of the client.
-        servers: address of each server.
+        servers: servers of the client.
         window: largest number of texts read and not returned.
         start: index of the first text.
         target_prefix: target prefix of all texts.
-        timeout_s: longest time without an answer while texts are unanswered.
-        max_attempts: number of failed calls without any answer, those aside that a server did not read, after which the
-            corpus fails.
+        timeout_s: longest time without an answer while texts are unanswered; None: the client's.
         settings: settings of all calls.
 
     Raises:
@@ -58,16 +54,15 @@ class Corpus:
     def __init__(
         self,
         lines: object,
-        endpoints: Endpoints,
-        servers: Sequence[str],
+        servers: Servers,
         *,
         window: int,
         start: int,
         target_prefix: str | None,
-        timeout_s: float,
-        max_attempts: int,
+        timeout_s: float | None,
         **settings: Unpack[TranslateParameters],
     ) -> None:
+        self._timeout_s = servers.timeout_s(timeout_s)
         check_lines(lines)
         check_count("window", window, least=1, most=MAX_WINDOW)
         check_count("start", start, least=0)
@@ -75,8 +70,7 @@ class Corpus:
         self._target_prefix = check_text("target_prefix", target_prefix or "")
         self._next_index = start
         self._window = window
-        self._timeout_s = timeout_s
-        self._servers = servers
+        self._addresses = servers.addresses
         self._texts: deque[_Text] = deque()  # read and not returned
         self._unsent: deque[_Text] = deque()
         self._sent: dict[int, _Text] = {}  # unanswered texts of the current call
@@ -85,7 +79,7 @@ class Corpus:
         self._end_error: BaseException | None = None
         self._waiting_since = 0.0
         self._last_error: JumokError | None = None
-        self.attempts = Attempts(endpoints, math.inf, max_attempts, 0.0)
+        self.attempts = servers.attempts(math.inf)
         self.failure: BaseException | None = None
 
     # --- reading ---
@@ -203,7 +197,7 @@ class Corpus:
     def check_time(self, now: float) -> None:
         """End the corpus if no answer came for ``timeout_s``."""
         if self.failure is None and self.remaining_s(now) == 0.0:
-            server = self._servers[self.attempts.endpoint]
+            server = self._addresses[self.attempts.endpoint]
             through, directly = way_to(server)
             self.failure = self._last_error or DeadlineExceededError(
                 f"no text was answered for {self._timeout_s:g} s by the server at {server}{through}: "
