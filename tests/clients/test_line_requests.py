@@ -142,25 +142,12 @@ def test_unreadable_lines_do_not_stop_the_others() -> None:
 
 
 @pytest.mark.parametrize("part", ["contents", "targets"])
-def test_a_refused_line_is_named_and_the_others_are_answered(part: str) -> None:
-    def translate(texts: list[str]) -> list[Translation]:
-        if "bad" in texts:
-            field = f"{part}[{texts.index('bad')}]"
-            raise JumokError(f"{parameter_name(field)}: too long", field=field)
-        return in_capitals(texts)
-
-    for position in range(4):
-        texts, expected = list("abcd"), list("ABCD")
-        texts[position], expected[position] = "bad", f"text {position + 1}: too long"
-        assert list(outputs(answer_lines(lines(*texts), translate, retry_s=1))) == expected
-
-
-def test_bad_lines_do_not_stop_translations() -> None:
+def test_refused_lines_are_named_and_the_others_are_answered(part: str) -> None:
     def translate(texts: list[str]) -> list[Translation]:
         for index, text in enumerate(texts):
             if text in {"bad", "worse"}:
-                field = f"contents[{index}]"
-                raise JumokError(f"{field}: too long", field=field)
+                field = f"{part}[{index}]"
+                raise JumokError(f"{parameter_name(field)}: too long", field=field)
         return in_capitals(texts)
 
     texts = ["bad", "a", "bad", "worse", "b", "c", "bad"]
@@ -169,6 +156,20 @@ def test_bad_lines_do_not_stop_translations() -> None:
     said = list(outputs(iter(found)))
     assert said[:4] == ["text 1: too long", "A", "text 3: too long", "text 4: too long"]
     assert said[4:] == ["B", "C", "text 7: too long", "text 8: not UTF-8"]
+
+
+def test_answers_of_a_request_that_was_split_come_before_its_error() -> None:
+    def translate(texts: list[str]) -> list[Translation]:
+        if len(texts) > 1:
+            raise JumokError("too many", field="contents")
+        if texts == ["c"]:
+            raise JumokError("gone")
+        return in_capitals(texts)
+
+    answers = outputs(answer_lines(lines(*"abcd"), translate, retry_s=1))
+    assert [next(answers), next(answers)] == ["A", "B"]
+    with pytest.raises(JumokError, match="gone"):
+        next(answers)
 
 
 class TooMuch(JumokError):
