@@ -1,5 +1,6 @@
 """``jumok translate``: translate arguments or standard input, through a server or a bundle."""
 
+import os.path
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -169,12 +170,5 @@ def _warn_of_texts(texts: Sequence[str]) -> None:
     if len(texts) > 1 and not any(" " in text for text in texts):
         warn(f"{len(texts)} words are {len(texts)} texts; a sentence needs quotation marks around it")
     for number, text in enumerate(texts, start=1):
-        if _is_file(text):
+        if os.path.isfile(text):
             warn(f"text {number} is the name of a file; to translate its lines: --input {text}")
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # longer than a name can be, or with NUL
-        return False
