@@ -29,7 +29,7 @@ SIZE_FIELDS = ("contents", "attention")
 """Fields that a server blames if a request is too large as a whole."""
 
 Answer = TypeVar("Answer")
-Request = Callable[[list[str]], list[Answer]]
+Request = Callable[[list[str]], Sequence[Answer]]
 """Sends texts in one request; gives one answer for each."""
 
 

@@ -66,8 +66,8 @@ def score(
             return scorer.score(sources, targets, **settings)
 
         if pair:
-            (answer,) = scorer.score([pair[0]], [pair[1]], **settings)
-            _write(answer, out, *pair, name="the text", warnings=warnings, json_lines=json_lines)
+            (scored,) = scorer.score([pair[0]], [pair[1]], **settings)
+            _write(scored, out, *pair, name="the text", warnings=warnings, json_lines=json_lines)
             return
         descriptor, lines = open_lines(source)
         with progress(descriptor, "scoring", out) as advance:
