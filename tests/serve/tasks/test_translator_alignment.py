@@ -112,7 +112,7 @@ def test_a_server_answers_as_in_process(polyglot: Translator, client: jumok.Clie
     check_close(cut, polyglot.align(long, truncate=True))
 
     async def scenario() -> Alignment:
-        async with jumok.AsyncClient(client._connection.servers) as other:
+        async with jumok.AsyncClient(client._connection.servers.addresses) as other:
             return await other.align("A dog.", "Ein Hund.", model=polyglot.name)
 
     check_close(asyncio.run(scenario()), polyglot.align("A dog.", "Ein Hund."))

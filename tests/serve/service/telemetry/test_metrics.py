@@ -180,7 +180,7 @@ def test_labels_say_nothing_of_callers_or_contents() -> None:
     async def scenario() -> None:
         async with measured(FakeModel()) as (port, client):
             await client.translate("confidential")
-            async with grpc.aio.insecure_channel(client._connection.servers[0]) as channel:
+            async with grpc.aio.insecure_channel(client._connection.servers.addresses[0]) as channel:
                 unknown = channel.unary_unary("/jumok.v1.TranslationService/confidential", bytes, bytes)
                 with pytest.raises(grpc.aio.AioRpcError):
                     await unknown(b"", metadata=(("x-request-id", "confidential"),))
