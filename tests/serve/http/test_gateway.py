@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 import jumok
-from jumok_proto.v1.translation_pb2 import TranslateTextResponse, Translation
+from jumok_proto.v1.translation_pb2 import Hypothesis, TranslateTextResponse, Translation
 from jumok_serve.cli.gateway_command import gateway
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.terms import GlossaryStore
@@ -162,19 +162,32 @@ def answering(*data: bytes) -> Iterator[str]:
             server.stop(None).wait()
 
 
-EMPTY = TranslateTextResponse(translations=[Translation(), Translation()])
-FOREIGN = {"no message": b"\xff\xff\xff", "no results": b"", "empty results": EMPTY.SerializeToString()}
+CALLS: list[tuple[str, Any]] = [
+    ("/translate", REQUEST),
+    ("/v2/translate", {"text": TEXTS, "target_lang": "DE"}),
+    ("/v1/text:translate", {"contents": TEXTS}),
+    ("/detect", {"q": TEXTS[0]}),
+]
 
 
-@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
-def test_foreign_responses_are_passed_over(data: bytes, translator: Translator) -> None:
-    calls: list[tuple[str, Any]] = [
-        ("/translate", REQUEST),
-        ("/v2/translate", {"text": TEXTS, "target_lang": "DE"}),
-        ("/v1/text:translate", {"contents": TEXTS}),
-    ]
-    if data != FOREIGN["empty results"]:  # these are two languages of something else
-        calls.append(("/detect", {"q": TEXTS[0]}))
+def of_two(translation: Translation) -> bytes:
+    return TranslateTextResponse(translations=[translation] * 2).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("data", "calls"),
+    [
+        pytest.param(b"\xff\xff\xff", CALLS, id="no message"),
+        pytest.param(b"", CALLS, id="no results"),
+        pytest.param(of_two(Translation()), CALLS[:3], id="empty results"),  # also two languages of something else
+        pytest.param(  # JSON of the contract passes a number on
+            of_two(Translation(hypotheses=[Hypothesis(finish_reason=99)])),  # type: ignore[arg-type]
+            CALLS[:2],
+            id="unknown finish reason",
+        ),
+    ],
+)
+def test_foreign_responses_are_passed_over(data: bytes, calls: list[tuple[str, Any]], translator: Translator) -> None:
     with answering(data) as foreign:
         with gateway_to(foreign) as (_, url):
             for path, fields in calls:
@@ -184,7 +197,7 @@ def test_foreign_responses_are_passed_over(data: bytes, translator: Translator) 
             assert {call(f"{url}{path}", fields).status for path, fields in calls * 2} == {200}
 
 
-@pytest.mark.parametrize("data", [(FOREIGN["no message"],), ()], ids=["no message", "nothing"])
+@pytest.mark.parametrize("data", [(b"\xff\xff\xff",), ()], ids=["no message", "nothing"])
 def test_a_foreign_stream_ends_with_an_error(data: tuple[bytes, ...]) -> None:
     with answering(*data) as foreign, gateway_to(foreign) as (_, url):
         refused = call(f"{url}/v1/text:streamTranslate", {"content": TEXTS[0]})

@@ -36,7 +36,7 @@ from jumok_serve.http.site import (
     route,
     stopping,
 )
-from jumok_serve.service.rpc.statuses import written
+from jumok_serve.service.rpc.call import full_name, written
 
 FIELD_WORK = 16
 """Work of writing a byte of a message, which can be a number, in bytes of JSON."""
@@ -70,7 +70,7 @@ def _methods_of(*files: FileDescriptor) -> Iterator[Method]:
                 yield Method(
                     verb=verb.upper(),
                     path=getattr(rule, verb),
-                    name=f"/{service.full_name}/{method.name}",
+                    name=full_name(method),
                     fields=method.input_type,
                     request=GetMessageClass(method.input_type),
                     response=GetMessageClass(method.output_type),
