@@ -159,7 +159,7 @@ def test_each_http_operation_is_answered_with_and_without_a_token(
 
 
 def test_a_wrong_http_answer_is_noticed(monkeypatch: pytest.MonkeyPatch, translator: Translator) -> None:
-    monkeypatch.setattr("jumok_serve.http.apis.own_json.http_status", lambda _: 500)
+    monkeypatch.setattr("jumok_serve.http.site.HTTP_STATUSES", {})  # 500 for all
     with serving_http(translator) as served:
         answered = Answered(served.url)
         answered.send_each(1, seed=1)

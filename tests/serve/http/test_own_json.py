@@ -228,7 +228,9 @@ def test_random_numbers_are_no_faults_in_any_field_of_any_api(served: Served) ->
     generator = random.Random(2)
     numbers = ["1e400", "-1e400", "NaN", "-Infinity", HUGE, f"-{HUGE}", "1.5", "[1e400]", "1e39"]
     own = {
-        method.path: [field.name for field in method.fields.fields] for method in METHODS if method.path.count("{") == 0
+        method.path: [field.name for field in method.request.DESCRIPTOR.fields]
+        for method in METHODS
+        if method.path.count("{") == 0
     }
     own |= {
         "/translate": ["q", "source", "target", "format", "alternatives", "api_key"],

@@ -7,7 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from google.api.annotations_pb2 import http
 from google.protobuf import json_format
@@ -21,8 +21,8 @@ from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.v1 import file_pb2, glossary_pb2, model_pb2, translation_pb2
-from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
-from jumok_serve.http.requests import JSON, Fields, parse_fields, parse_object
+from jumok_serve.http.apis.openapi import WITH_BODY, Method, describe_api
+from jumok_serve.http.requests import JSON, Fields, content_type, parse_fields, parse_object
 from jumok_serve.http.site import (
     MAX_INLINE_BYTES,
     Answer,
@@ -32,7 +32,6 @@ from jumok_serve.http.site import (
     Site,
     describe,
     http_status,
-    retry_headers,
     route,
     stopping,
 )
@@ -42,23 +41,6 @@ FIELD_WORK = 16
 """Work of writing a byte of a message, which can be a number, in bytes of JSON."""
 Place: TypeAlias = tuple[tuple[str, int | None], ...]
 """Names of fields from the outermost message on; with an index, those of lists."""
-
-
-class Method(NamedTuple):
-    """A method of the contract and its place in HTTP.
-
-    Attributes:
-        verb: POST and PATCH: the fields are a JSON object; others: they come from the query string.
-        streams: True if the response is a stream of events.
-    """
-
-    verb: str
-    path: str
-    name: str
-    fields: Descriptor
-    request: type[Message]
-    response: type[Message]
-    streams: bool
 
 
 def _methods_of(*files: FileDescriptor) -> Iterator[Method]:
@@ -71,7 +53,6 @@ def _methods_of(*files: FileDescriptor) -> Iterator[Method]:
                     verb=verb.upper(),
                     path=getattr(rule, verb),
                     name=full_name(method),
-                    fields=method.input_type,
                     request=GetMessageClass(method.input_type),
                     response=GetMessageClass(method.output_type),
                     streams=method.server_streaming,
@@ -90,18 +71,11 @@ def own_routes(site: Site) -> list[Route]:
     async def openapi(_: Incoming) -> Response:
         return Response(document, media_type=JSON)
 
-    return [
-        *(
-            route(site, _dialect_of(method), method.path, method.verb, _answer_of(method), calls=method.name)
-            for method in METHODS
-        ),
-        route(site, OWN, "/openapi.json", "GET", openapi),
-    ]
-
-
-def refuse(error: JumokError, status: Status) -> Response:
-    """Make the response of an error, as Google's APIs spell it."""
-    return JSONResponse(error_object(error, status), http_status(error), headers=retry_headers(error))
+    routes = [route(site, OWN, "/openapi.json", "GET", openapi)]
+    for method in METHODS:
+        dialect = _BODY if method.verb in WITH_BODY else OWN
+        routes.append(route(site, dialect, method.path, method.verb, _answer_of(method), calls=method.name))
+    return routes
 
 
 def _parse_query(_: Headers, query: bytes, __: bytes, most: int) -> Fields:
@@ -109,18 +83,12 @@ def _parse_query(_: Headers, query: bytes, __: bytes, most: int) -> Fields:
 
 
 def _parse_body(headers: Headers, _: bytes, body: bytes, most: int) -> Fields:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:
-        raise InvalidArgumentError(f"the request has the content type {kind!r}; send {JSON}", field="request")
+    content_type(headers, "", JSON)
     return parse_object(body, most)
 
 
-OWN = Dialect(refuse=refuse, parse=_parse_query)
-_BODY = Dialect(refuse=refuse, parse=_parse_body)
-
-
 def error_object(error: JumokError, status: Status) -> dict[str, object]:
-    """Describe an error: HTTP status, name of the gRPC status, message and details."""
+    """Describe an error as Google's APIs do: HTTP status, name of the gRPC status, message and details."""
     details = json_format.MessageToDict(status).get("details", [])
     return {
         "error": {
@@ -132,8 +100,8 @@ def error_object(error: JumokError, status: Status) -> dict[str, object]:
     }
 
 
-def _dialect_of(method: Method) -> Dialect:
-    return _BODY if method.verb in WITH_BODY else OWN
+OWN = Dialect(error=error_object, parse=_parse_query)
+_BODY = Dialect(error=error_object, parse=_parse_body)
 
 
 def _answer_of(method: Method) -> Answer:
@@ -153,7 +121,7 @@ def _message_of(method: Method, incoming: Incoming) -> Message:
     fields = {**incoming.fields, **incoming.path}
     incoming.fields.clear()
     message = method.request()
-    long = list(_take_long(fields, method.fields))
+    long = list(_take_long(fields, method.request.DESCRIPTOR))
     try:
         json_format.ParseDict(fields, message)
         for place, text in long:
