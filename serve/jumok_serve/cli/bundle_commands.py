@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Unpack, get_args
+from typing import Any, Unpack, get_args
 
 import click
 
@@ -29,7 +29,7 @@ def _setting(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make the option that means the same as a setting of a server."""
     field = Configuration.model_fields[name]
     spelled = f"--{name}/--no-{name}" if field.annotation is bool else f"--{name}"
-    types: dict[type, click.ParamType] = {bool: click.BOOL, str: click.Choice(get_args(field.annotation))}
+    types: dict[type, click.ParamType[Any]] = {bool: click.BOOL, str: click.Choice(get_args(field.annotation))}
     kind = types.get(type(field.default), click.IntRange(min=1))
     return click.option(spelled, type=kind, default=field.default, show_default=True, help=field.description)
 

@@ -305,8 +305,8 @@ class Endpoint:
             refusal = InternalError()
         described = self._dialect.error(refusal, describe(refusal, scope[REQUEST_ID]))
         wait_s = refusal.retry_after_s
-        headers = None if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
-        return JSONResponse(described, self._dialect.status(refusal), headers)
+        waiting = None if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
+        return JSONResponse(described, self._dialect.status(refusal), waiting)
 
     async def _read(self, sender: Sender, headers: Headers, body: Body) -> str:
         """Read the body of a caller that has the right to send it; returns the caller, or empty if it is unknown."""

@@ -101,7 +101,8 @@ class Calls:
                 reader = RequestReader(lambda: anext(requests, EOF), call.account, intake, self._formats[method])
                 try:
                     handle = getattr(self._services.services[service], method.name)
-                    response = await handle(reader if method.client_streaming else await reader.only(), call)
+                    request = reader if method.client_streaming else await reader.only()
+                    response: Message | Ending | None = await handle(request, call)
                 finally:
                     reader.close()
                 if not isinstance(response, Ending):

@@ -130,10 +130,10 @@ def test_a_request_that_is_too_large(translator: Translator) -> None:
 @pytest.fixture
 def keys(translator: Translator, tmp_path: Path) -> Iterator[tuple[str, str, str]]:
     """A server, and the keys of two callers with a rate of calls."""
-    file, secrets = token_file(tmp_path, "weblate", "other")
+    file, (one, other) = token_file(tmp_path, "weblate", "other")
     limits = ServiceLimits(requests_per_second=0.001, request_burst=4)
     with serving_http(translator, tokens=TokenFile(file), limits=limits) as served:
-        yield served.url, *secrets
+        yield served.url, one, other
 
 
 def test_usage_is_counted_by_key(keys: tuple[str, str, str]) -> None:

@@ -7,11 +7,11 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from google.api.annotations_pb2 import http
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
@@ -134,8 +134,8 @@ def _message_of(method: Method, incoming: Incoming) -> Message:
     return message
 
 
-def _take_long(fields: object, kind: Descriptor, before: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Take long texts out of JSON, and yield them with their places; refuse wrong numbers.
+def _take_long(fields: object, kind: Any, before: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Take long texts out of JSON of a message type (a descriptor), with their places; refuse wrong numbers.
 
     Protobuf would search each text for surrogates, and hold Python's lock meanwhile. It fails on some numbers, and
     changes others.
