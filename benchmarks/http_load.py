@@ -19,7 +19,7 @@ from google.protobuf import json_format
 from benchmarks.common.closed_loop import Decoding, load
 from benchmarks.common.models import corpus
 from benchmarks.common.processes import serving
-from benchmarks.common.progress import progress, setup
+from benchmarks.common.progress import setup, write_json
 from benchmarks.common.ratios import against, aligned, ratio, turns
 from jumok_proto.conversion import options_to_proto
 
@@ -97,7 +97,7 @@ async def measure(
     limits = ("--requests-per-second", "1000000", "--port", "0", "--http-port", str(port))
     seconds: dict[str, list[float]] = {name: [] for name in ("gRPC", *messages)}
     async with serving("jumok", "serve", bundle, *limits) as server:
-        for number, name in turns(seconds, rounds, progress):
+        for number, name in turns(seconds, rounds):
             if name == "gRPC":
                 measured = await load(server, texts, DECODING, outstanding=outstanding, sentences=sentences)
                 taken = measured.wall_s
@@ -135,8 +135,7 @@ def main() -> None:
         goal = against(compared.median, None if name == "gRPC" else GOAL)
         rows.append([name, str(options.outstanding), f"{rate:.0f}", str(compared), goal])
     print(aligned(rows))
-    if options.json:
-        options.json.write_text(json.dumps({"seconds": seconds}, indent=2), encoding="utf-8")
+    write_json(options.json, {"seconds": seconds})
 
 
 if __name__ == "__main__":

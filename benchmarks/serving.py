@@ -5,8 +5,8 @@ The clients keep a fixed number of requests outstanding, with one sentence each.
 while the others are idle. There are three servers, and one engine without a server:
 
 - jumok: ``jumok serve`` as it configures itself, with metrics and a bound on the rate of calls;
-- plain peer: ``contenders/plain_server.py``, where every request calls ``translate_batch`` on a thread;
-- batching peer: ``contenders/batching_server.py``, where all waiting requests go into the next ``translate_batch``;
+- plain peer: ``contenders/ctranslate2_server.py``, where every request calls ``translate_batch`` on a thread;
+- batching peer: the same with ``--batching``, where all waiting requests go into the next ``translate_batch``;
 - offline engine: ``Translator`` in this process, given all sentences at once, in the same order.
 
 Before the rounds each peer is measured with two workers on half of the cores each, and with one worker on all cores.
@@ -16,7 +16,6 @@ are about as long as the sources. All contenders stop a search when K hypotheses
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import sys
@@ -29,7 +28,7 @@ from pathlib import Path
 from benchmarks.common.closed_loop import Decoding, Measured, load, offline
 from benchmarks.common.models import Models, served_random
 from benchmarks.common.processes import Server, ServerError, serving
-from benchmarks.common.progress import described, progress, setup
+from benchmarks.common.progress import described, progress, setup, write_json
 from benchmarks.common.random_marian import MarianSizes
 from benchmarks.common.ratios import NO_FIGURES, turns
 from benchmarks.common.report import (
@@ -45,8 +44,10 @@ from benchmarks.common.report import (
 )
 from jumok_serve import Translator
 
+SERVER = "benchmarks.contenders.ctranslate2_server"
 CORES = len(os.sched_getaffinity(0))
-MODULES = {PLAIN: "benchmarks.contenders.plain_server", BATCHING: "benchmarks.contenders.batching_server"}
+OPTIONS: dict[str, tuple[str, ...]] = {PLAIN: (), BATCHING: ("--batching",)}
+"""Options of the servers around CTranslate2."""
 SERVICES = ("--metrics-port", "0", "--requests-per-second", "1000000")
 """Options of a server in production, whose cost is measured."""
 DECODING = Decoding(beam_size=4, max_length=100)
@@ -99,7 +100,7 @@ class Servers:
             best = min(seconds, key=seconds.__getitem__)
             servers[name], chosen[name] = settings[best], str(best)
         found: dict[str, list[Measured]] = {name: [] for name in (*servers, OFFLINE)}
-        for number, name in turns(found, rounds, progress):
+        for number, name in turns(found, rounds):
             measured = (
                 offline(self.translator, self.texts, DECODING, beside=BESIDE, sentences=sentences)
                 if name == OFFLINE
@@ -130,10 +131,10 @@ async def measure_model(
         ours = await running.enter_async_context(serving("jumok", "serve", model.bundle, "--port", "0", *SERVICES))
         peers = {
             peer: {
-                threads: await running.enter_async_context(serving(module, *_arguments(model, threads)))
+                threads: await running.enter_async_context(serving(SERVER, *options, *_arguments(model, threads)))
                 for threads in SETTINGS
             }
-            for peer, module in MODULES.items()
+            for peer, options in OPTIONS.items()
         }
         translator = running.enter_context(Translator(model.bundle))
         servers = Servers(jumok=ours, peers=peers, translator=translator, texts=model.texts)
@@ -179,7 +180,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             kept = arguments.keep.resolve() if arguments.keep else Path(folder)
             sizes, name = (TINY, "tiny-load") if quick else (MarianSizes(), "marian-load")
-            model = served_random(sizes, kept / name, progress)
+            model = served_random(sizes, kept / name)
             found, compared = asyncio.run(measure_model(model, outstanding, sentences=sentences, rounds=rounds))
     except ServerError as error:
         print(f"load failed: {error}", file=sys.stderr)
@@ -189,15 +190,14 @@ def main() -> int:
     if quick:
         print(NO_FIGURES)
     print(serving_table(found, () if quick else compared))
-    if arguments.json:
-        content = {
-            **where,
-            "beam_size": DECODING.beam_size,
-            "rounds": rounds,
-            "figures": [asdict(each) for each in found],
-            "ratios": [asdict(each) | {"reached": each.reached} for each in compared],
-        }
-        arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")
+    content = {
+        **where,
+        "beam_size": DECODING.beam_size,
+        "rounds": rounds,
+        "figures": list(map(asdict, found)),
+        "ratios": [asdict(each) | {"reached": each.reached} for each in compared],
+    }
+    write_json(arguments.json, content)
     return 0
 
 

@@ -48,6 +48,12 @@ class Program:
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
 
+    @classmethod
+    def of(cls, name: str, contender: str, *arguments: object, **environment: str) -> "Program":
+        """Make the program of a file in ``contenders``, with its arguments and environment variables."""
+        module = f"benchmarks.contenders.{contender}"
+        return cls(name=name, module=module, arguments=tuple(map(str, arguments)), environment=environment)
+
 
 @dataclass(frozen=True, kw_only=True)
 class Contender:

@@ -6,7 +6,6 @@ heads or in one at a time.
 """
 
 import argparse
-import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from benchmarks.common.progress import write_json
 from benchmarks.common.trained import dequantized
 from jumok_export.models.attention import MultiHeadAttention
 from jumok_export.models.transformer import Transformer
@@ -214,8 +214,7 @@ def main() -> None:
             print(f"mean shift, encoder {encoder}, decoder {decoder}: {shift:.2f} nats")
     for layer, heads in enumerate(found.heads):
         print(f"layer {layer}: mean loss of shift by head", " ".join(f"{loss:+.2f}" for loss in heads))
-    if options.json:
-        options.json.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
+    write_json(options.json, asdict(found))
 
 
 if __name__ == "__main__":

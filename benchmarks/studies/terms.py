@@ -281,7 +281,7 @@ def main() -> None:
     seconds: dict[str, list[float]] = {number: [] for number in cases}
     with Translator(arguments.model, precision=arguments.precision, threads=arguments.threads) as translator:
         translator.warm_up()
-        for turn, number in turns(cases, rounds, progress):
+        for turn, number in turns(cases, rounds):
             run = translate(translator, texts, cases[number], arguments.beam_size)
             found[number] = [one.text for one in run.translations]
             if turn:
