@@ -38,9 +38,7 @@ def requests(texts: Sequence[str]) -> dict[str, list[bytes]]:
         lines = (f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers)
         return "\r\n".join((*lines, f"Content-Length: {len(content)}", "", "")).encode() + content
 
-    options = json_format.MessageToDict(
-        options_to_proto({"beam_size": DECODING.beam_size, "max_length": DECODING.max_length, "early_stopping": True})
-    )
+    options = json_format.MessageToDict(options_to_proto(DECODING.options))
     return {
         "own JSON": [post("/v1/text:translate", {"contents": [text], "options": options}) for text in texts],
         "LibreTranslate": [

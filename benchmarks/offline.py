@@ -114,8 +114,8 @@ def run_random(plan: Plan, folder: Path, record: Record) -> None:
     with ExitStack() as stack:
         processes = _start(contenders, stack)
         for cell, task in tasks.items():
-            for result, _, _ in run_cell(cell, task, contenders, processes, rounds=plan.rounds):
-                record.results.append(result if plan.tiny or plan.listed else with_goals(result))
+            results = run_cell(cell, task, contenders, processes, rounds=plan.rounds)
+            record.results += [result if plan.tiny or plan.listed else with_goals(result) for result, _, _ in results]
         record.rests += _rests(tasks, contenders, processes, record.results, plan)
     record.memories += measure_memory(RANDOM, tasks, contenders, record.results)
 

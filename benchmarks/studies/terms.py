@@ -28,7 +28,6 @@ from benchmarks.common.progress import progress, setup
 from benchmarks.common.ratios import aligned, ratio, turns
 from benchmarks.common.trained import dequantized
 from jumok_export.models.seq2seq import Seq2Seq
-from jumok_proto.results import Translation
 from jumok_serve import DecodingOptions, Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.tasks.model import TranslationParameters
@@ -241,23 +240,18 @@ class Peer:
         return self._tokenizer.decode(found)
 
 
-class Run(NamedTuple):
-    """Translations of all texts, and the seconds that they took."""
-
-    translations: list[Translation]
-    seconds: float
-
-
-def translate(translator: Translator, texts: Sequence[str], terms: Sequence[tuple[str, ...]], beam_size: int) -> Run:
-    """Translate all texts at once, each with its own terms."""
+def translate(
+    translator: Translator, texts: Sequence[str], terms: Sequence[tuple[str, ...]], beam_size: int
+) -> tuple[list[str], float]:
+    """Translate all texts at once, each with its own terms; returns translations, and the seconds that they took."""
     options = DecodingOptions(beam_size=beam_size)
     started = time.perf_counter()
     pending = [
         translator.submit([text], TranslationParameters(options=options, terms=GivenTerms(words) if words else None))
         for text, words in zip(texts, terms, strict=True)
     ]
-    translations = [one.collect()[0] for one in pending]
-    return Run(translations, time.perf_counter() - started)
+    translations = [one.collect()[0].text for one in pending]
+    return translations, time.perf_counter() - started
 
 
 def main() -> None:
@@ -282,10 +276,9 @@ def main() -> None:
     with Translator(arguments.model, precision=arguments.precision, threads=arguments.threads) as translator:
         translator.warm_up()
         for turn, number in turns(cases, rounds):
-            run = translate(translator, texts, cases[number], arguments.beam_size)
-            found[number] = [one.text for one in run.translations]
+            found[number], taken = translate(translator, texts, cases[number], arguments.beam_size)
             if turn:
-                seconds[number].append(run.seconds)
+                seconds[number].append(taken)
     rows = [["terms", "given", "appear", "BLEU", "sentences/s", "of none (range)"]]
     for number, terms in cases.items():
         rate = len(texts) / statistics.median(seconds[number])
