@@ -17,14 +17,12 @@ from pathlib import Path
 from google.protobuf import json_format
 
 from benchmarks.common.closed_loop import Decoding, load
-from benchmarks.common.models import corpus
+from benchmarks.common.data import TRANSFORMER, corpus
 from benchmarks.common.processes import serving
 from benchmarks.common.progress import setup, write_json
 from benchmarks.common.ratios import against, aligned, ratio, turns
 from jumok_proto.conversion import options_to_proto
 
-ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / "models" / "multi30k-en-de-transformer"
 GOAL = 0.85
 """Goal of the rate over HTTP as a multiple of gRPC's."""
 DECODING = Decoding(beam_size=5, max_length=100)
@@ -109,7 +107,7 @@ async def measure(
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description="Compare HTTP with gRPC under load.")
-    parser.add_argument("--bundle", type=Path, default=MODEL, help="English to German; default: %(default)s")
+    parser.add_argument("--bundle", type=Path, default=TRANSFORMER, help="English to German; default: %(default)s")
     parser.add_argument("--outstanding", type=int, default=64, help="requests at once; default: %(default)s")
     parser.add_argument("--sentences", type=int, default=1000, help="of a round; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="that count; default: %(default)s")

@@ -30,6 +30,7 @@ import sacrebleu
 import torch
 
 from benchmarks.common import models
+from benchmarks.common.data import MULTI30K, corpus
 from benchmarks.common.processes import Process, Program
 from benchmarks.common.progress import described, progress, setup, write_json
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
@@ -168,7 +169,7 @@ def run_trained(plan: Plan, folder: Path, record: Record) -> None:
     """Run the test set of Multi30k with the repository's model."""
     made = models.trained_models(folder, listed=plan.listed)
     tokenizer = Bundle.open(made.bundle).tokenizer
-    texts, references = (models.corpus(f"test_2016_flickr.{language}") for language in ("en", "de"))
+    texts, references = (corpus(f"test_2016_flickr.{language}") for language in ("en", "de"))
     _, _, _, end, *_ = vocabulary = tokenizer.tokens(range(tokenizer.vocab_size))
     ids = {token: index for index, token in enumerate(vocabulary)}
     peers = models.peers(made, plan.precisions, threads=plan.threads)
@@ -285,15 +286,15 @@ def main() -> int:
         ending = "-shortlist" if plan.listed else ""
         if RANDOM in chosen:
             run_random(plan, kept / f"{'tiny' if plan.tiny else 'marian'}{ending}", record)
-        if TRAINED in chosen and models.MULTI30K.is_dir():
+        if TRAINED in chosen and MULTI30K.is_dir():
             run_trained(plan, kept / f"multi30k{ending}", record)
     if plan.listed:
         print("With shortlists")
     if plan.tiny:
         print(NO_FIGURES)
     print(report(record, tiny=plan.tiny))
-    if TRAINED in chosen and not models.MULTI30K.is_dir():
-        print(f"\n{TRAINED} was left out: {models.MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
+    if TRAINED in chosen and not MULTI30K.is_dir():
+        print(f"\n{TRAINED} was left out: {MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
     write_json(arguments.json, as_json(record, where, arguments.rounds))
     return 0
 

@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.common.closed_loop import Decoding, load
+from benchmarks.common.data import ROOT, TRANSFORMER
 from benchmarks.common.processes import Process, Program, serving
 from benchmarks.common.progress import described, setup, write_json
 from benchmarks.common.ratios import aligned, turns
@@ -27,7 +28,6 @@ from benchmarks.contenders.worker import Task
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation.parallel_text import read_lines
 
-ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("proto", "serve", "export", "clients/python")
 CELLS = ((1, 1), (1, 4), (8, 4), (32, 1), (32, 4), (128, 1))
 STEP_CELLS = ((1, 1), (8, 4), (32, 1), (128, 1))
@@ -144,7 +144,7 @@ def main() -> None:
     """Measure all cells and print the table."""
     parser = argparse.ArgumentParser(description="Compare the speed of this checkout with another one.")
     parser.add_argument("before", type=Path, help="root of the other checkout, its native kernels compiled")
-    parser.add_argument("--bundle", type=Path, default=ROOT / "models/multi30k-en-de-transformer")
+    parser.add_argument("--bundle", type=Path, default=TRANSFORMER)
     parser.add_argument("--before-bundle", type=Path, help="of the other checkout; default: the same")
     parser.add_argument("--precision", default="int8", help="of the bundle; default: %(default)s")
     parser.add_argument("--texts", type=Path, help="a file of sentences; default: a few built in")

@@ -1,7 +1,5 @@
 """One model in the forms that contenders need: a bundle, CTranslate2 models, a checkpoint."""
 
-import gzip
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +9,7 @@ from pathlib import Path
 
 from ctranslate2.converters import TransformersConverter
 
+from benchmarks.common.data import TRANSFORMER, corpus
 from benchmarks.common.learned_ends import learn_to_end
 from benchmarks.common.processes import Contender, Program, size_on_disk
 from benchmarks.common.progress import progress, quiet
@@ -21,10 +20,6 @@ from jumok_export.bundles.export import export_bundle
 from jumok_export.importers.huggingface.importing import import_checkpoint
 from jumok_export.shortlists.sources import ParallelText, ShortlistPlan
 from jumok_serve.bundle.bundle import Bundle
-
-ROOT = Path(__file__).resolve().parents[2]
-TRAINED = ROOT / "models" / "multi30k-en-de-transformer"
-MULTI30K = Path(os.environ.get("JUMOK_MULTI30K", ROOT.parent / "shared" / "data" / "multi30k"))
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 """CTranslate2's name of each precision; its models are stored in it."""
@@ -80,9 +75,9 @@ def random_models(sizes: MarianSizes, folder: Path, *, source_length: int, liste
 
 def trained_models(folder: Path, *, listed: bool = False) -> Models:
     """Export and convert the repository's model; files in the folder are reused."""
-    original = Bundle.open(TRAINED)
+    original = Bundle.open(TRANSFORMER)
     manifest, tokenizer = original.manifest, original.tokenizer
-    model = dequantized(TRAINED)
+    model = dequantized(TRANSFORMER)
 
     def export(out: Path) -> None:
         lexicon = ParallelText(sources=corpus("train.en"), targets=corpus("train.de")) if listed else None
@@ -110,7 +105,7 @@ def trained_models(folder: Path, *, listed: bool = False) -> Models:
         spec.save(str(out))
 
     made = _made_models(folder, export, convert, listed=listed)
-    return replace(made, sentencepiece=TRAINED / "tokenizer.model")
+    return replace(made, sentencepiece=TRANSFORMER / "tokenizer.model")
 
 
 def _made_models(
@@ -142,16 +137,6 @@ def _made(path: Path, make: Callable[[Path], object]) -> Path:
         make(part)
         part.rename(path)
     return path
-
-
-def corpus(name: str) -> list[str]:
-    """The lines of a file of Multi30k.
-
-    Raises:
-        FileNotFoundError: the corpus is not installed.
-    """
-    with gzip.open(MULTI30K / f"{name}.gz", "rt", encoding="utf-8") as file:
-        return [line.rstrip("\n") for line in file]
 
 
 def ours(models: Models, precisions: Sequence[str]) -> dict[str, Contender]:

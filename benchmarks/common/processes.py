@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from benchmarks.common.data import ROOT
 from benchmarks.contenders.worker import Task, Turn
 
-ROOT = Path(__file__).parents[2]
 SETTLE_S = 0.25
 """Pause after every turn, until spinning threads sleep."""
 

@@ -17,6 +17,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from benchmarks.common.data import TRANSFORMER
 from benchmarks.common.progress import write_json
 from benchmarks.common.trained import dequantized
 from jumok_export.models.attention import MultiHeadAttention
@@ -25,7 +26,6 @@ from jumok_export.training.vocabulary import END, START
 from jumok_serve import Translator
 
 PAIRS = Path(__file__).with_suffix(".toml")
-BUNDLE = Path(__file__).resolve().parents[2] / "models/multi30k-en-de-transformer"
 CONTEXT, ALONE = "with context", "word alone"
 ENCODERS = DECODERS = (CONTEXT, ALONE)
 """Sight of the word in the encoder's self-attention, and of the decoder in its cross-attention."""
@@ -173,7 +173,7 @@ def _masked(_: nn.Module, arguments: tuple[Any, ...], *, visible: Tensor) -> tup
     return (query, memory, mask & visible, *others)
 
 
-def measure(bundle: Path = BUNDLE, words: Sequence[Word] | None = None) -> Homonyms:
+def measure(bundle: Path = TRANSFORMER, words: Sequence[Word] | None = None) -> Homonyms:
     """Measure a bundle with an int8 Transformer."""
     words = read_words() if words is None else words
     with Translator(bundle) as translator:

@@ -17,13 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.common import random_marian, random_nllb
+from benchmarks.common.data import ROOT
 from benchmarks.common.processes import size_on_disk
 from benchmarks.common.progress import progress, setup, write_json
 from benchmarks.common.random_marian import MarianSizes
 from benchmarks.common.random_nllb import NllbSizes
 from benchmarks.common.ratios import markdown
 
-ROOT = Path(__file__).parents[2]
 INTERVAL_S = 0.05
 LOOKS_LESS_OFTEN = 10
 """Times as long as a look at the memory takes until the next one: the processes lose little of their time."""

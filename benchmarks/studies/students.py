@@ -11,7 +11,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.common.models import MULTI30K
+from benchmarks.common.data import MULTI30K
 from benchmarks.common.processes import Process, Program
 from benchmarks.common.progress import progress, setup
 from benchmarks.common.ratios import aligned, ratio, turns

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias
 import torch
 from sacrebleu.metrics.bleu import BLEU
 
-from benchmarks.common.models import corpus
+from benchmarks.common.data import TRANSFORMER, corpus
 from benchmarks.common.progress import progress, setup
 from benchmarks.common.ratios import aligned, ratio, turns
 from benchmarks.common.trained import dequantized
@@ -33,8 +33,6 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermMatch
 
-ROOT = Path(__file__).resolve().parents[2]
-MODEL = ROOT / "models" / "multi30k-en-de-transformer"
 RARE = 50
 """Most occurrences of a rare word in the training references."""
 SEED = 1
@@ -257,7 +255,7 @@ def translate(
 def main() -> None:
     """Measure, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=MODEL)
+    parser.add_argument("--model", type=Path, default=TRANSFORMER)
     parser.add_argument("--precision", default="int8")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--beam-size", type=int, default=4)

@@ -18,6 +18,7 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.common.data import TRANSFORMER
 from benchmarks.common.graphs import spread_normally
 from benchmarks.common.progress import setup
 from benchmarks.common.ratios import aligned, ratio, turns
@@ -29,7 +30,6 @@ from jumok_export.training.greedy import greedy_decode
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import Translator
 
-MODEL = Path(__file__).resolve().parents[2] / "models" / "multi30k-en-de-transformer"
 PEER = "PyTorch fp32"
 MAX_LENGTH = 32
 WORDS = """
@@ -115,7 +115,9 @@ def measure(contenders: dict[str, Translate], texts: Sequence[str], together: in
 def main() -> None:
     """Export an untrained model, measure it, and print a table."""
     parser = argparse.ArgumentParser(description="Measure the throughput of fp32 and int8 bundles against PyTorch.")
-    parser.add_argument("--like", type=Path, default=MODEL, help="the untrained model's bundle; default: %(default)s")
+    parser.add_argument(
+        "--like", type=Path, default=TRANSFORMER, help="the untrained model's bundle; default: %(default)s"
+    )
     parser.add_argument(
         "--set",
         action="append",
