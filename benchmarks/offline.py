@@ -193,9 +193,7 @@ def run_trained(plan: Plan, folder: Path, record: Record) -> None:
     with ExitStack() as stack:
         processes = _start(contenders, stack)
         for cell, task in tasks.items():
-            for result, our, their in run_cell(
-                cell, task, contenders, processes, rounds=plan.rounds, progress=progress
-            ):
+            for result, our, their in run_cell(cell, task, contenders, processes, rounds=plan.rounds):
                 with_quality = replace(result, bleu=(bleu(our), bleu(their)))
                 record.results.append(with_quality if plan.listed else with_goals(with_quality))
     record.memories += measure_memory(TRAINED, tasks, contenders, record.results)

@@ -80,7 +80,10 @@ def trained_models(folder: Path, *, listed: bool = False) -> Models:
     model = dequantized(TRANSFORMER)
 
     def export(out: Path) -> None:
-        lexicon = ParallelText(sources=corpus("train.en"), targets=corpus("train.de")) if listed else None
+        shortlist = None
+        if listed:
+            lexicon = ParallelText(sources=corpus("train.en"), targets=corpus("train.de"))
+            shortlist = ShortlistPlan(lexicon=lexicon)
         export_bundle(
             model,
             tokenizer,
@@ -91,7 +94,7 @@ def trained_models(folder: Path, *, listed: bool = False) -> Models:
             limits=manifest.limits,
             generation=manifest.generation,
             calibration=corpus("val.en")[:CALIBRATION_TEXTS],
-            shortlist=lexicon and ShortlistPlan(lexicon=lexicon),
+            shortlist=shortlist,
             progress=progress,
         )
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import ATTENTION_KINDS, AlignedToken, AttentionKind, AttentionWeights, Matrix
@@ -58,7 +59,9 @@ def _from_proto(message: alignment_pb2.Alignment) -> Alignment:
         "encoder": (source, source),
         "decoder": (target, alignment.decoder_tokens),
     }
-    weights = {kind: _weights(kind, getattr(message, kind), *sides[kind]) for kind in sides if message.HasField(kind)}
+    weights: dict[str, Any] = {
+        kind: _weights(kind, getattr(message, kind), *sides[kind]) for kind in sides if message.HasField(kind)
+    }
     return replace(alignment, **weights)
 
 

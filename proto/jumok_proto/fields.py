@@ -5,7 +5,6 @@ from operator import attrgetter
 from types import NoneType
 from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar, get_args, get_origin
 
-from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 
 if TYPE_CHECKING:
@@ -78,11 +77,14 @@ class Conversion(Generic[Value, Sent]):
         self._writers: list[tuple[str, Callable[[Value], Any]]] = []
         self._readers: list[tuple[str, Callable[[Sent], Any]]] = []
         for name in kind.__annotations__ if fields is None else fields:
-            annotation, field = kind.__annotations__[name], known[name if name in known else _SENT_NAMES[name]]
-            chosen = forms.get(name, form) or (Form(tuple, tuple) if get_origin(annotation) is tuple else None)
+            field, annotation = known[name if name in known else _SENT_NAMES[name]], kind.__annotations__[name]
+            origin: Any = get_origin(annotation)
+            chosen = forms.get(name, form) or (Form(tuple, tuple) if origin is tuple else None)
             optional = NoneType in get_args(annotation)
             self._writers.append((field.name, _writer(name, chosen)))
-            self._readers.append((name, _reader(field, chosen, optional=optional)))
+            self._readers.append(
+                (name, _reader(field.name, chosen, optional=optional, has_presence=field.has_presence))
+            )
 
     def to_proto(self, result: Value, **others: object) -> Sent:
         """Make the message of a result, with values of its other fields."""
@@ -105,18 +107,18 @@ def _writer(name: str, form: "AnyForm | None") -> Callable[[Any], Any]:
     return lambda result: None if (value := get(result)) is None else form.to_proto(value)
 
 
-def _reader(field: FieldDescriptor, form: "AnyForm | None", *, optional: bool) -> Callable[[Any], Any]:
+def _reader(name: str, form: "AnyForm | None", *, optional: bool, has_presence: bool) -> Callable[[Any], Any]:
     """Make a function that gives the value of a result's field from a message.
 
     Args:
         optional: True for None if the message lacks the field, or if it has the default of a field without presence.
+        has_presence: True if messages tell a field that is not set from one with the default.
     """
-    name = field.name
-    get = attrgetter(name)
-    read = get if form is None else lambda message: form.from_proto(get(message))
+    get: Callable[[Any], Any] = attrgetter(name)
+    read: Callable[[Any], Any] = get if form is None else lambda message: form.from_proto(get(message))
     if not optional:
         return read
-    if field.has_presence:
+    if has_presence:
         return lambda message: read(message) if message.HasField(name) else None
     return lambda message: read(message) or None
 
@@ -140,7 +142,7 @@ class Enumeration(Generic[Name, Number]):
         default: Name | None = None,
     ) -> None:
         self.numbers = {name: enum.Value(f"{prefix}_{name.upper()}") for name in names}
-        self._names = {number: name for name, number in self.numbers.items()}
+        self._names: dict[int, Name | None] = {number: name for name, number in self.numbers.items()}
         self._refusal, self._default = refusal, default
 
     def to_proto(self, name: Name) -> Number:

@@ -212,7 +212,7 @@ def test_undrawable_figures_are_refused() -> None:
         draw(alignment(tokens(60), tokens(60), layers=24, heads=16), "cross")
 
 
-def testfonts_of_coloured_pictures_are_left_out(tmp_path: Path) -> None:
+def test_fonts_of_coloured_pictures_are_left_out(tmp_path: Path) -> None:
     """As with Noto Color Emoji installed: its glyphs would be drawn empty, or not at all."""
 
     def font(name: str, *, coloured: bool) -> Path:
