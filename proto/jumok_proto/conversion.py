@@ -59,6 +59,7 @@ def markup_from_proto(number: int) -> MarkupKind | None:
 
 _RULES = Conversion(MarkupRules, translation_pb2.MarkupRules)
 rules_to_proto, rules_from_proto = _RULES.to_proto, _RULES.from_proto
+"""Make the message of rules for elements, and read it."""
 
 
 def options_to_proto(options: Options) -> decoding_pb2.DecodingOptions:
@@ -114,6 +115,7 @@ def _seconds(duration: Duration) -> float:
 
 _TIMINGS = Conversion(Timings, translation_pb2.Timings, form=Form(_duration, _seconds))
 timings_to_proto, timings_from_proto = _TIMINGS.to_proto, _TIMINGS.from_proto
+"""Make the message of timings, and read it."""
 
 _SCORE = Conversion(Score, translation_pb2.Score)
 
@@ -173,6 +175,7 @@ def model_from_proto(message: model_pb2.Model) -> Model:
 
 _ROUTE = Conversion(Route, model_pb2.Route)
 route_to_proto, route_from_proto = _ROUTE.to_proto, _ROUTE.from_proto
+"""Make the message of a route, and read it."""
 
 
 def _rows(attention: translation_pb2.Attention) -> tuple[tuple[float, ...], ...]:

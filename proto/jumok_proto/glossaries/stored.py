@@ -57,6 +57,8 @@ _STORED = Conversion(
     created=Form(_timestamp, lambda message: message.ToDatetime(UTC)),
 )
 stored_to_proto, stored_from_proto = _STORED.to_proto, _STORED.from_proto
+"""Make the message of a stored glossary, and read it."""
 
 _ENTRIES = Conversion(GlossaryEntries, glossary_pb2.GlossaryEntries)
 entries_to_proto, entries_from_proto = _ENTRIES.to_proto, _ENTRIES.from_proto
+"""Make the message of entries of a glossary, and read it."""
