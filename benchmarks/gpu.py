@@ -10,16 +10,18 @@ import platform
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import onnxruntime
 import torch
 
 from benchmarks.common.graphs import Model, Sizes, opened, random_graphs
-from benchmarks.gpu_checks.correctness import bleu, invariance, parity
+from benchmarks.common.progress import write_json
+from benchmarks.gpu_checks.correctness import Setting, bleu, invariance, parity
 from benchmarks.gpu_checks.peers import peers
-from benchmarks.gpu_checks.report import Report, summary
+from benchmarks.gpu_checks.report import Found, Report
 from benchmarks.gpu_checks.speed import bytes_a_second, load, peak_memory, steps, throughput
 from jumok_export.bundles.recipe import half_sources, write_variant
 from jumok_serve.errors import DeviceError
@@ -59,7 +61,7 @@ def main() -> int:
     parser.add_argument("--budget", type=float, default=450, help="seconds; default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write what was found to a file too")
     arguments = parser.parse_args()
-    report = Report(arguments.budget, lambda line: print(line, flush=True))
+    report = Report(arguments.budget)
     started = time.monotonic()
     where, why_not = device()
     about = _about(where)
@@ -67,7 +69,7 @@ def main() -> int:
         print(f"{name}: {value}")
     print()
     if why_not:
-        report.skip("CUDA", why_not)
+        report.add("CUDA", "skipped", why_not)
     with tempfile.TemporaryDirectory() as folder:
         sizes = Sizes() if where.name == "cuda" else SMALL
         model = opened(arguments.bundle) if arguments.bundle else made(sizes, Path(folder))
@@ -77,9 +79,8 @@ def main() -> int:
                 f"{arguments.bundle} has no {', '.join(missing)}: export or import it with --precision fp32,fp16"
             )
         check(report, model, sizes, where, arguments)
-    print(f"\n{summary(report.lines)}, in {time.monotonic() - started:.0f} s")
-    if arguments.json:
-        arguments.json.write_text(report.json(about), encoding="utf-8")
+    print(f"\n{report.summary()}, in {time.monotonic() - started:.0f} s")
+    write_json(arguments.json, {"about": about, "lines": list(map(asdict, report.lines))})
     return 0 if report.passed else 1
 
 
@@ -97,48 +98,38 @@ def check(report: Report, model: Model, sizes: Sizes, where: Device, arguments: 
     on_gpu = where.name == "cuda"
     memory = torch.device("cuda" if on_gpu and torch.cuda.is_available() else "cpu")
     count, tokens, lengths = (100, 32, (4, 40)) if on_gpu else (6, 8, (4, 12))
+    setting = Setting(report=report, model=model, count=count, tokens=tokens, lengths=lengths)
     batches = (1, 32, 256, 1024) if on_gpu else (1, 3)
     shapes = [(batch, beam_size) for batch in batches for beam_size in (1, 4)]
-    with ExitStack() as opened_here:
-        opened_here.enter_context(peak_memory(report, memory))
-        graphs = {}
+    graphs: dict[str, Graphs] = {}
+
+    def stays(precision: str) -> Found | None:
+        # A session with an operator that runs elsewhere is refused.
+        graphs[precision] = Graphs(model, precision, device=where)
+        if on_gpu:
+            return Found("0 copies to or from the host within the graphs", {"copies": 0}, passed=True)
+        report.add(f"{precision} stays on the device", "skipped", "there is no GPU, and the CPU needs no copies")
+        return None
+
+    with peak_memory(report, memory):
         for precision in ("fp32", "fp16"):
-            name = f"{precision} stays on the device"
-            with report.part(name):
-                # A session with an operator that runs elsewhere is refused.
-                graphs[precision] = Graphs(model, precision, device=where)
-                if on_gpu:
-                    report.check(name, True, "0 copies to or from the host within the graphs", copies=0)
-                else:
-                    report.skip(name, "there is no GPU, and the CPU needs no copies")
+            report.run(f"{precision} stays on the device", partial(stays, precision))
         if len(graphs) < 2:
             return
         freeze_objects()  # as a server does
-        on_cpu = Graphs(model, "fp32", device=CPU)
-        parity(report, model, on_cpu, graphs["fp32"], count=count, tokens=tokens, lengths=lengths)
+        parity(setting, Graphs(model, "fp32", device=CPU), graphs["fp32"])
         for precision in ("fp32", "fp16"):
-            invariance(report, model, graphs[precision], precision, count=count, tokens=tokens, lengths=lengths)
+            invariance(setting, graphs[precision], precision)
         bandwidth = bytes_a_second(memory)
-        report.add("memory bandwidth", "measured", f"{bandwidth / 1e9:.0f} GB/s", bytes_per_s=bandwidth)
+        report.add("memory bandwidth", "measured", f"{bandwidth / 1e9:.0f} GB/s", {"bytes_per_s": bandwidth})
         for precision in ("fp16", "fp32"):
             some = shapes if precision == "fp16" else shapes[:4]
-            settings = {"source": lengths[1] - 8, "tokens": tokens}
-            steps(report, model, graphs[precision], precision, shapes=some, bandwidth=bandwidth, **settings)
-        load(
-            report,
-            model,
-            graphs["fp16"],
-            outstanding=256 if on_gpu else 4,
-            count=2048 if on_gpu else 8,
-            lengths=lengths,
-            tokens=tokens,
-            max_batch_tokens=2**17,
-        )
+            steps(setting, graphs[precision], precision, some, bandwidth)
+        load(setting, graphs["fp16"], outstanding=256 if on_gpu else 4, count=2048 if on_gpu else 8)
         bleu(report, arguments.bundle, arguments.source, arguments.reference, where, count=1000 if on_gpu else 20)
         with peers(report, sizes, memory) as others:
             freeze_objects()
-            settings = {"source": lengths[1] - 8, "tokens": tokens}
-            throughput(report, model, graphs["fp16"], "fp16", shapes=shapes, peers=others, **settings)
+            throughput(setting, graphs["fp16"], "fp16", shapes, others)
 
 
 if __name__ == "__main__":

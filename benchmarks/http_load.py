@@ -17,14 +17,12 @@ from pathlib import Path
 from google.protobuf import json_format
 
 from benchmarks.common.closed_loop import Decoding, load
-from benchmarks.common.models import corpus
+from benchmarks.common.data import TRANSFORMER, corpus
 from benchmarks.common.processes import serving
-from benchmarks.common.progress import progress, setup
+from benchmarks.common.progress import setup, write_json
 from benchmarks.common.ratios import against, aligned, ratio, turns
 from jumok_proto.conversion import options_to_proto
 
-ROOT = Path(__file__).resolve().parents[1]
-MODEL = ROOT / "models" / "multi30k-en-de-transformer"
 GOAL = 0.85
 """Goal of the rate over HTTP as a multiple of gRPC's."""
 DECODING = Decoding(beam_size=5, max_length=100)
@@ -38,9 +36,7 @@ def requests(texts: Sequence[str]) -> dict[str, list[bytes]]:
         lines = (f"POST {path} HTTP/1.1", "Host: localhost", "Content-Type: application/json", *headers)
         return "\r\n".join((*lines, f"Content-Length: {len(content)}", "", "")).encode() + content
 
-    options = json_format.MessageToDict(
-        options_to_proto({"beam_size": DECODING.beam_size, "max_length": DECODING.max_length, "early_stopping": True})
-    )
+    options = json_format.MessageToDict(options_to_proto(DECODING.options))
     return {
         "own JSON": [post("/v1/text:translate", {"contents": [text], "options": options}) for text in texts],
         "LibreTranslate": [
@@ -97,7 +93,7 @@ async def measure(
     limits = ("--requests-per-second", "1000000", "--port", "0", "--http-port", str(port))
     seconds: dict[str, list[float]] = {name: [] for name in ("gRPC", *messages)}
     async with serving("jumok", "serve", bundle, *limits) as server:
-        for number, name in turns(seconds, rounds, progress):
+        for number, name in turns(seconds, rounds):
             if name == "gRPC":
                 measured = await load(server, texts, DECODING, outstanding=outstanding, sentences=sentences)
                 taken = measured.wall_s
@@ -111,7 +107,7 @@ async def measure(
 def main() -> None:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description="Compare HTTP with gRPC under load.")
-    parser.add_argument("--bundle", type=Path, default=MODEL, help="English to German; default: %(default)s")
+    parser.add_argument("--bundle", type=Path, default=TRANSFORMER, help="English to German; default: %(default)s")
     parser.add_argument("--outstanding", type=int, default=64, help="requests at once; default: %(default)s")
     parser.add_argument("--sentences", type=int, default=1000, help="of a round; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="that count; default: %(default)s")
@@ -135,8 +131,7 @@ def main() -> None:
         goal = against(compared.median, None if name == "gRPC" else GOAL)
         rows.append([name, str(options.outstanding), f"{rate:.0f}", str(compared), goal])
     print(aligned(rows))
-    if options.json:
-        options.json.write_text(json.dumps({"seconds": seconds}, indent=2), encoding="utf-8")
+    write_json(options.json, {"seconds": seconds})
 
 
 if __name__ == "__main__":

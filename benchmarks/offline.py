@@ -16,7 +16,6 @@ training text for the second. jumok restricts each sentence to its own list, CTr
 """
 
 import argparse
-import json
 import os
 import sys
 import tempfile
@@ -31,8 +30,9 @@ import sacrebleu
 import torch
 
 from benchmarks.common import models
+from benchmarks.common.data import MULTI30K, corpus
 from benchmarks.common.processes import Process, Program
-from benchmarks.common.progress import described, progress, setup
+from benchmarks.common.progress import described, progress, setup, write_json
 from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
 from benchmarks.common.ratios import (
     MEMORY_GOAL,
@@ -101,7 +101,7 @@ class Record:
 def run_random(plan: Plan, folder: Path, record: Record) -> None:
     """Run all cells with random weights and translations of fixed length."""
     sizes, length = (TINY, QUICK) if plan.tiny else (MarianSizes(), TARGET_LENGTH)
-    made = models.random_models(sizes, folder, source_length=SOURCE_LENGTH, listed=plan.listed, progress=progress)
+    made = models.random_models(sizes, folder, source_length=SOURCE_LENGTH, listed=plan.listed)
     texts = sentences(sizes, max(batch for batch, _ in plan.cells), tokens=SOURCE_LENGTH, seed=0)
     tokens = list(map(source_tokens, texts))
     tasks = _tasks(RANDOM, texts, tokens, length, plan)
@@ -115,10 +115,10 @@ def run_random(plan: Plan, folder: Path, record: Record) -> None:
     with ExitStack() as stack:
         processes = _start(contenders, stack)
         for cell, task in tasks.items():
-            for result, _, _ in run_cell(cell, task, contenders, processes, rounds=plan.rounds, progress=progress):
-                record.results.append(result if plan.tiny or plan.listed else with_goals(result))
+            results = run_cell(cell, task, contenders, processes, rounds=plan.rounds)
+            record.results += [result if plan.tiny or plan.listed else with_goals(result) for result, _, _ in results]
         record.rests += _rests(tasks, contenders, processes, record.results, plan)
-    record.memories += measure_memory(RANDOM, tasks, contenders, record.results, progress)
+    record.memories += measure_memory(RANDOM, tasks, contenders, record.results)
 
 
 def _tasks(model: str, texts: Sequence[str], tokens: Sequence[list[str]], length: int, plan: Plan) -> dict[Cell, Task]:
@@ -151,8 +151,7 @@ def _rests(
             [peer] = [each for each in contenders.peers[result.precision] if each.name == result.peer]
             for name, each in ((f"jumok {result.precision}", ours), (f"CTranslate2 {result.precision}", peer)):
                 yield _rested(name, cell, each.task(tasks[cell]), processes[each.program], plan)
-    control = models.control(threads=plan.threads)
-    with Process(control.program) as process:
+    with Process(Program.of("control", "control_side", plan.threads)) as process:
         yield _rested("control", cell, tasks[cell], process, plan)
 
 
@@ -168,9 +167,9 @@ def _rested(name: str, cell: Cell, task: Task, process: Process, plan: Plan) -> 
 
 def run_trained(plan: Plan, folder: Path, record: Record) -> None:
     """Run the test set of Multi30k with the repository's model."""
-    made = models.trained_models(folder, listed=plan.listed, progress=progress)
+    made = models.trained_models(folder, listed=plan.listed)
     tokenizer = Bundle.open(made.bundle).tokenizer
-    texts, references = (models.corpus(f"test_2016_flickr.{language}") for language in ("en", "de"))
+    texts, references = (corpus(f"test_2016_flickr.{language}") for language in ("en", "de"))
     _, _, _, end, *_ = vocabulary = tokenizer.tokens(range(tokenizer.vocab_size))
     ids = {token: index for index, token in enumerate(vocabulary)}
     peers = models.peers(made, plan.precisions, threads=plan.threads)
@@ -194,12 +193,10 @@ def run_trained(plan: Plan, folder: Path, record: Record) -> None:
     with ExitStack() as stack:
         processes = _start(contenders, stack)
         for cell, task in tasks.items():
-            for result, our, their in run_cell(
-                cell, task, contenders, processes, rounds=plan.rounds, progress=progress
-            ):
+            for result, our, their in run_cell(cell, task, contenders, processes, rounds=plan.rounds):
                 with_quality = replace(result, bleu=(bleu(our), bleu(their)))
                 record.results.append(with_quality if plan.listed else with_goals(with_quality))
-    record.memories += measure_memory(TRAINED, tasks, contenders, record.results, progress)
+    record.memories += measure_memory(TRAINED, tasks, contenders, record.results)
 
 
 def _start(contenders: Contenders, stack: ExitStack) -> dict[Program, Process]:
@@ -287,17 +284,16 @@ def main() -> int:
         ending = "-shortlist" if plan.listed else ""
         if RANDOM in chosen:
             run_random(plan, kept / f"{'tiny' if plan.tiny else 'marian'}{ending}", record)
-        if TRAINED in chosen and models.MULTI30K.is_dir():
+        if TRAINED in chosen and MULTI30K.is_dir():
             run_trained(plan, kept / f"multi30k{ending}", record)
     if plan.listed:
         print("With shortlists")
     if plan.tiny:
         print(NO_FIGURES)
     print(report(record, tiny=plan.tiny))
-    if TRAINED in chosen and not models.MULTI30K.is_dir():
-        print(f"\n{TRAINED} was left out: {models.MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(as_json(record, where, arguments.rounds), indent=2), encoding="utf-8")
+    if TRAINED in chosen and not MULTI30K.is_dir():
+        print(f"\n{TRAINED} was left out: {MULTI30K} is not there; name its folder in JUMOK_MULTI30K")
+    write_json(arguments.json, as_json(record, where, arguments.rounds))
     return 0
 
 

@@ -11,7 +11,6 @@ measured with this checkout's client against both servers.
 
 import argparse
 import asyncio
-import json
 import os
 import statistics
 import sys
@@ -21,14 +20,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.common.closed_loop import Decoding, load
+from benchmarks.common.data import ROOT, TRANSFORMER
 from benchmarks.common.processes import Process, Program, serving
-from benchmarks.common.progress import described, progress, setup
+from benchmarks.common.progress import described, setup, write_json
 from benchmarks.common.ratios import aligned, turns
 from benchmarks.contenders.worker import Task
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation.parallel_text import read_lines
 
-ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("proto", "serve", "export", "clients/python")
 CELLS = ((1, 1), (1, 4), (8, 4), (32, 1), (32, 4), (128, 1))
 STEP_CELLS = ((1, 1), (8, 4), (32, 1), (128, 1))
@@ -94,28 +93,16 @@ def compare_offline(
         for side in sides:
             # The benchmarks' own modules come from this checkout.
             path = os.pathsep.join(str(side.checkout / source) for source in SOURCES)
-            program = Program(
-                name=str(side.checkout),
-                module="benchmarks.contenders.jumok_side",
-                arguments=(str(side.bundle), precision, "--whole"),
-                environment={"PYTHONPATH": path},
-            )
+            program = Program.of(str(side.checkout), "jumok_side", side.bundle, precision, "--whole", PYTHONPATH=path)
             processes.append(stack.enter_context(Process(program)))
         for sentences, beam in cells:
             chosen = [texts[index % len(texts)] for index in range(sentences)]
             seconds: dict[tuple[int, int], list[float]] = {
                 (which, length): [] for which in (0, 1) for length in LENGTHS
             }
-            for number, which in turns((0, 1), rounds, progress):
+            for number, which in turns((0, 1), rounds):
                 for length in LENGTHS:
-                    task = Task(
-                        texts=chosen,
-                        tokens=[],
-                        beam_size=beam,
-                        min_length=length,
-                        max_length=length,
-                        least_s=LEAST_S,
-                    )
+                    task = Task(texts=chosen, beam_size=beam, min_length=length, max_length=length, least_s=LEAST_S)
                     taken = processes[which].measure(task).median
                     if number:
                         seconds[which, length].append(taken)
@@ -144,7 +131,7 @@ async def compare_serving(
             servers.append(await stack.enter_async_context(server))
         for requests in outstanding:
             seconds: list[list[float]] = [[], []]
-            for number, which in turns((0, 1), rounds, progress):
+            for number, which in turns((0, 1), rounds):
                 sentences = max(32, 2 * requests)
                 measured = await load(servers[which], texts, DECODING, outstanding=requests, sentences=sentences)
                 if number:
@@ -157,7 +144,7 @@ def main() -> None:
     """Measure all cells and print the table."""
     parser = argparse.ArgumentParser(description="Compare the speed of this checkout with another one.")
     parser.add_argument("before", type=Path, help="root of the other checkout, its native kernels compiled")
-    parser.add_argument("--bundle", type=Path, default=ROOT / "models/multi30k-en-de-transformer")
+    parser.add_argument("--bundle", type=Path, default=TRANSFORMER)
     parser.add_argument("--before-bundle", type=Path, help="of the other checkout; default: the same")
     parser.add_argument("--precision", default="int8", help="of the bundle; default: %(default)s")
     parser.add_argument("--texts", type=Path, help="a file of sentences; default: a few built in")
@@ -192,9 +179,7 @@ def main() -> None:
         print("A quick run shows that the comparison works; its ratios say nothing")
     rows = [each.row for each in sorted(found, key=lambda each: each.benchmark)]
     print(aligned([["benchmark", "cell", "before/after", "interval", ""], *rows]))
-    if arguments.json:
-        content = {**where, "ratios": [asdict(each) for each in found]}
-        arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")
+    write_json(arguments.json, {**where, "ratios": list(map(asdict, found))})
 
 
 SENTENCES = (

@@ -5,8 +5,8 @@ The clients keep a fixed number of requests outstanding, with one sentence each.
 while the others are idle. There are three servers, and one engine without a server:
 
 - jumok: ``jumok serve`` as it configures itself, with metrics and a bound on the rate of calls;
-- plain peer: ``contenders/plain_server.py``, where every request calls ``translate_batch`` on a thread;
-- batching peer: ``contenders/batching_server.py``, where all waiting requests go into the next ``translate_batch``;
+- plain peer: ``contenders/ctranslate2_server.py``, where every request calls ``translate_batch`` on a thread;
+- batching peer: the same with ``--batching``, where all waiting requests go into the next ``translate_batch``;
 - offline engine: ``Translator`` in this process, given all sentences at once, in the same order.
 
 Before the rounds each peer is measured with two workers on half of the cores each, and with one worker on all cores.
@@ -16,20 +16,19 @@ are about as long as the sources. All contenders stop a search when K hypotheses
 
 import argparse
 import asyncio
-import json
 import os
 import signal
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from benchmarks.common.closed_loop import Decoding, Measured, load, offline
 from benchmarks.common.models import Models, served_random
 from benchmarks.common.processes import Server, ServerError, serving
-from benchmarks.common.progress import described, progress, setup
+from benchmarks.common.progress import described, progress, setup, write_json
 from benchmarks.common.random_marian import MarianSizes
 from benchmarks.common.ratios import NO_FIGURES, turns
 from benchmarks.common.report import (
@@ -45,8 +44,10 @@ from benchmarks.common.report import (
 )
 from jumok_serve import Translator
 
+SERVER = "benchmarks.contenders.ctranslate2_server"
 CORES = len(os.sched_getaffinity(0))
-MODULES = {PLAIN: "benchmarks.contenders.plain_server", BATCHING: "benchmarks.contenders.batching_server"}
+OPTIONS: dict[str, tuple[str, ...]] = {PLAIN: (), BATCHING: ("--batching",)}
+"""Options of the servers around CTranslate2."""
 SERVICES = ("--metrics-port", "0", "--requests-per-second", "1000000")
 """Options of a server in production, whose cost is measured."""
 DECODING = Decoding(beam_size=4, max_length=100)
@@ -55,69 +56,59 @@ BESIDE = 64
 """Sentences for the offline engine before and after the measured ones."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Threads:
-    """A thread setting of CTranslate2."""
-
-    workers: int
-    each: int
-
-    def __str__(self) -> str:
-        return f"{self.workers}x{self.each}"
+SETTINGS = {f"{workers}x{each}": (workers, each) for workers, each in ((2, max(1, CORES // 2)), (1, CORES))}
+"""Workers of CTranslate2 and threads of each, by name."""
 
 
-SETTINGS = (Threads(workers=2, each=max(1, CORES // 2)), Threads(workers=1, each=CORES))
+async def measure(
+    servers: Mapping[str, Mapping[str, Server]],
+    model: Models,
+    translator: Translator,
+    outstanding: int,
+    *,
+    sentences: int,
+    rounds: int,
+) -> tuple[list[Figures], list[Comparison]]:
+    """Measure all contenders with a number of outstanding requests.
 
-
-@dataclass(frozen=True, kw_only=True)
-class Servers:
-    """The running contenders.
-
-    Attributes:
-        jumok: jumok's server.
-        peers: CTranslate2's servers by name and setting.
+    Args:
+        servers: servers by name and setting.
+        model: texts to translate.
         translator: the engine without a server.
-        texts: texts to translate.
+        outstanding: outstanding requests.
+        sentences: sentences of a round, at least twice the requests.
+        rounds: rounds that count.
     """
+    sentences = max(sentences, 2 * outstanding)
 
-    jumok: Server
-    peers: dict[str, dict[Threads, Server]]
-    translator: Translator
-    texts: Sequence[str]
+    async def turn(server: Server) -> Measured:
+        return await load(server, model.texts, DECODING, outstanding=outstanding, sentences=sentences)
 
-    async def measure(self, outstanding: int, *, sentences: int, rounds: int) -> tuple[list[Figures], list[Comparison]]:
-        """Measure all contenders with a number of outstanding requests."""
-        sentences = max(sentences, 2 * outstanding)
-
-        async def turn(server: Server) -> Measured:
-            return await load(server, self.texts, DECODING, outstanding=outstanding, sentences=sentences)
-
-        progress(f"{outstanding} outstanding")
-        servers, chosen = {JUMOK: self.jumok}, {}
-        for name, settings in self.peers.items():
-            seconds = {threads: (await turn(server)).wall_s for threads, server in settings.items()}
-            best = min(seconds, key=seconds.__getitem__)
-            servers[name], chosen[name] = settings[best], str(best)
-        found: dict[str, list[Measured]] = {name: [] for name in (*servers, OFFLINE)}
-        for number, name in turns(found, rounds, progress):
-            measured = (
-                offline(self.translator, self.texts, DECODING, beside=BESIDE, sentences=sentences)
-                if name == OFFLINE
-                else await turn(servers[name])
-            )
-            if number:
-                found[name].append(measured)
-        listed = [
-            figures(
-                outstanding,
-                name,
-                measured,
-                setting=chosen.get(name),
-                peak_rss_mib=servers[name].peak_rss_mib() if name in servers else None,
-            )
-            for name, measured in found.items()
-        ]
-        return listed, comparisons(outstanding, found)
+    progress(f"{outstanding} outstanding")
+    chosen: dict[str, str] = {}
+    for name, settings in servers.items():
+        seconds = {setting: (await turn(server)).wall_s for setting, server in settings.items()}
+        chosen[name] = min(seconds, key=seconds.__getitem__)
+    found: dict[str, list[Measured]] = {name: [] for name in (*servers, OFFLINE)}
+    for number, name in turns(found, rounds):
+        measured = (
+            offline(translator, model.texts, DECODING, beside=BESIDE, sentences=sentences)
+            if name == OFFLINE
+            else await turn(servers[name][chosen[name]])
+        )
+        if number:
+            found[name].append(measured)
+    listed = [
+        figures(
+            outstanding,
+            name,
+            measured,
+            setting=chosen.get(name) or None,
+            peak_rss_mib=servers[name][chosen[name]].peak_rss_mib() if name in servers else None,
+        )
+        for name, measured in found.items()
+    ]
+    return listed, comparisons(outstanding, found)
 
 
 async def measure_model(
@@ -127,29 +118,30 @@ async def measure_model(
     listed: list[Figures] = []
     compared: list[Comparison] = []
     async with AsyncExitStack() as running:
-        ours = await running.enter_async_context(serving("jumok", "serve", model.bundle, "--port", "0", *SERVICES))
-        peers = {
-            peer: {
-                threads: await running.enter_async_context(serving(module, *_arguments(model, threads)))
-                for threads in SETTINGS
+
+        async def started(module: str, *arguments: str | Path) -> Server:
+            return await running.enter_async_context(serving(module, *arguments))
+
+        servers = {JUMOK: {"": await started("jumok", "serve", model.bundle, "--port", "0", *SERVICES)}}
+        for peer, options in OPTIONS.items():
+            servers[peer] = {
+                name: await started(SERVER, *options, *_arguments(model, *threads))
+                for name, threads in SETTINGS.items()
             }
-            for peer, module in MODULES.items()
-        }
         translator = running.enter_context(Translator(model.bundle))
-        servers = Servers(jumok=ours, peers=peers, translator=translator, texts=model.texts)
         for number in outstanding:
-            some, ratios = await servers.measure(number, sentences=sentences, rounds=rounds)
+            some, ratios = await measure(servers, model, translator, number, sentences=sentences, rounds=rounds)
             listed += some
             compared += ratios
     return listed, compared
 
 
-def _arguments(model: Models, threads: Threads) -> list[str | Path]:
+def _arguments(model: Models, workers: int, threads: int) -> list[str | Path]:
     assert model.checkpoint is not None
     return [
         *(model.ctranslate2["int8"], "--source", model.checkpoint / "source.spm"),
         *("--target", model.checkpoint / "target.spm"),
-        *("--inter-threads", str(threads.workers), "--intra-threads", str(threads.each)),
+        *("--inter-threads", str(workers), "--intra-threads", str(threads)),
         *("--beam-size", str(DECODING.beam_size), "--max-decoding-length", str(DECODING.max_length)),
     ]
 
@@ -179,7 +171,7 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             kept = arguments.keep.resolve() if arguments.keep else Path(folder)
             sizes, name = (TINY, "tiny-load") if quick else (MarianSizes(), "marian-load")
-            model = served_random(sizes, kept / name, progress)
+            model = served_random(sizes, kept / name)
             found, compared = asyncio.run(measure_model(model, outstanding, sentences=sentences, rounds=rounds))
     except ServerError as error:
         print(f"load failed: {error}", file=sys.stderr)
@@ -189,15 +181,14 @@ def main() -> int:
     if quick:
         print(NO_FIGURES)
     print(serving_table(found, () if quick else compared))
-    if arguments.json:
-        content = {
-            **where,
-            "beam_size": DECODING.beam_size,
-            "rounds": rounds,
-            "figures": [asdict(each) for each in found],
-            "ratios": [asdict(each) | {"reached": each.reached} for each in compared],
-        }
-        arguments.json.write_text(json.dumps(content, indent=2), encoding="utf-8")
+    content = {
+        **where,
+        "beam_size": DECODING.beam_size,
+        "rounds": rounds,
+        "figures": list(map(asdict, found)),
+        "ratios": [asdict(each) | {"reached": each.reached} for each in compared],
+    }
+    write_json(arguments.json, content)
     return 0
 
 

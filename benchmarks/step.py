@@ -29,11 +29,11 @@ from numpy.typing import NDArray
 
 from benchmarks.common.graphs import Model, Sizes, opened, random_graphs, sentence, sources
 from benchmarks.common.products import IN_FLOATS, WEIGHT_INPUTS, ProductSession, product_graph, weight_products
-from benchmarks.common.progress import setup
+from benchmarks.common.progress import setup, write_json
 from benchmarks.common.ratios import Ratio, aligned, ratio
 from jumok_export.bundles.recipe import write_variant
 from jumok_export.quantization.calibration import GreedySearch, calibrate
-from jumok_export.quantization.int8_graphs import Scales, quantize_graph
+from jumok_export.quantization.int8_graphs import quantize_graph
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.native import library
@@ -100,13 +100,11 @@ class Result:
     shares: dict[str, float]
 
 
-def made(folder: Path, sizes: Sizes, *, calibrated: bool) -> Model:
+def made(folder: Path, sizes: Sizes) -> Model:
     """Make graphs of a Transformer of OPUS-MT's kind with random weights, exported as a bundle's."""
     graphs = random_graphs(sizes)
-    scales: Scales = {}
-    if calibrated:
-        drawn = sources(sizes.vocabulary, 4, (SOURCE_LENGTH, SOURCE_LENGTH))
-        scales = calibrate(graphs, drawn, GreedySearch(start=0, eos=(1,), max_length=SOURCE_LENGTH)).scales
+    drawn = sources(sizes.vocabulary, 4, (SOURCE_LENGTH, SOURCE_LENGTH))
+    scales = calibrate(graphs, drawn, GreedySearch(start=0, eos=(1,), max_length=SOURCE_LENGTH)).scales
     quantized = {name: quantize_graph(graph, scales) for name, graph in graphs.items()}
     variants = {"fp32": write_variant(graphs, folder, "fp32"), "int8": write_variant(quantized, folder, "int8")}
     return Model(path=folder, variants=variants, vocabulary=sizes.vocabulary)
@@ -323,7 +321,6 @@ def main() -> None:
     for name, default in asdict(Sizes()).items():
         option = f"--{name.replace('_', '-')}"
         parser.add_argument(option, type=int, default=default, help="of the untrained model; default: %(default)s")
-    parser.add_argument("--uncalibrated", action="store_true", help="give its int8 one activation scale per row")
     parser.add_argument("--precisions", nargs="+", choices=PRECISIONS, help="default: all available")
     parser.add_argument("--cases", type=_case, nargs="+", default=CASES, metavar="SENTENCESxBEAM")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
@@ -337,11 +334,7 @@ def main() -> None:
     settings = {name: getattr(arguments, name) for name in ("cases", "rounds", "steps", "threads")}
     with tempfile.TemporaryDirectory() as folder:
         sizes = Sizes(**{name: getattr(arguments, name) for name in asdict(Sizes())})
-        model = (
-            opened(arguments.bundle)
-            if arguments.bundle
-            else made(Path(folder), sizes, calibrated=not arguments.uncalibrated)
-        )
+        model = opened(arguments.bundle) if arguments.bundle else made(Path(folder), sizes)
         precisions = arguments.precisions or [name for name in PRECISIONS if name in model.variants]
         if missing := {*precisions} - {*model.variants}:
             parser.error(f"{arguments.bundle} has no {', '.join(missing)}, but {', '.join(model.variants)}")
@@ -350,8 +343,7 @@ def main() -> None:
         f"\nA step of sentences x beam size, {SOURCE_LENGTH} source tokens, selection included; medians of "
         f"{arguments.rounds} rounds of {arguments.steps} steps\n\n{table(results)}"
     )
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(result) for result in results], indent=2), encoding="utf-8")
+    write_json(arguments.json, list(map(asdict, results)))
 
 
 def _case(text: str) -> tuple[int, int]:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import jumok
 from benchmarks.common.processes import Server
+from jumok_proto.options import Options
 from jumok_serve import Translator
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.model import TranslationParameters
@@ -38,11 +39,14 @@ class Decoding:
     languages: tuple[str, str] | None = None
 
     @property
-    def options(self) -> DecodingOptions:
-        """The options for jumok's engine."""
-        return DecodingOptions(
-            beam_size=self.beam_size, max_length=self.max_length, early_stopping=True, length_penalty=1.0
-        )
+    def options(self) -> Options:
+        """The options for jumok."""
+        return {
+            "beam_size": self.beam_size,
+            "max_length": self.max_length,
+            "early_stopping": True,
+            "length_penalty": 1.0,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,15 +151,7 @@ async def _ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> floa
     """Translate a text; returns the seconds that the call took."""
     source_language, target_language = decoding.languages or (None, None)
     began = time.perf_counter()
-    await client.translate(
-        text,
-        source_language=source_language,
-        target_language=target_language,
-        beam_size=decoding.beam_size,
-        max_length=decoding.max_length,
-        early_stopping=True,
-        length_penalty=1.0,
-    )
+    await client.translate(text, source_language=source_language, target_language=target_language, **decoding.options)
     return time.perf_counter() - began
 
 
@@ -188,7 +184,8 @@ def offline(
 
     submitted = list(itertools.islice(itertools.cycle(texts), sentences + 2 * beside))
     began = time.thread_time()
-    requests = [translator.submit([text], TranslationParameters(options=decoding.options)) for text in submitted]
+    parameters = TranslationParameters(options=DecodingOptions(**decoding.options))
+    requests = [translator.submit([text], parameters) for text in submitted]
     around_s = time.thread_time() - began
     futures = [future for request in requests for future in request.futures]
     for future in futures:

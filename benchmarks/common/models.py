@@ -1,7 +1,5 @@
 """One model in the forms that contenders need: a bundle, CTranslate2 models, a checkpoint."""
 
-import gzip
-import os
 import random
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,9 +9,10 @@ from pathlib import Path
 
 from ctranslate2.converters import TransformersConverter
 
+from benchmarks.common.data import TRANSFORMER, corpus
 from benchmarks.common.learned_ends import learn_to_end
 from benchmarks.common.processes import Contender, Program, size_on_disk
-from benchmarks.common.progress import Progress, quiet
+from benchmarks.common.progress import progress, quiet
 from benchmarks.common.random_marian import MarianSizes, make_checkpoint, sentences, words
 from benchmarks.common.trained import dequantized, specification
 from benchmarks.contenders.shortlists import MadeUpLexicon, save_vocabulary_map
@@ -21,10 +20,6 @@ from jumok_export.bundles.export import export_bundle
 from jumok_export.importers.huggingface.importing import import_checkpoint
 from jumok_export.shortlists.sources import ParallelText, ShortlistPlan
 from jumok_serve.bundle.bundle import Bundle
-
-ROOT = Path(__file__).resolve().parents[2]
-TRAINED = ROOT / "models" / "multi30k-en-de-transformer"
-MULTI30K = Path(os.environ.get("JUMOK_MULTI30K", ROOT.parent / "shared" / "data" / "multi30k"))
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 """CTranslate2's name of each precision; its models are stored in it."""
@@ -61,43 +56,34 @@ class Models:
     texts: Sequence[str] = ()
 
 
-def random_models(
-    sizes: MarianSizes, folder: Path, *, source_length: int, listed: bool = False, progress: Progress
-) -> Models:
+def random_models(sizes: MarianSizes, folder: Path, *, source_length: int, listed: bool = False) -> Models:
     """Import and convert a checkpoint with random weights; files in the folder are reused."""
-    shortlist = ShortlistPlan(lexicon=MadeUpLexicon()) if listed else None
     with quiet():
-        checkpoint = _made(folder / "checkpoint", partial(make_checkpoint, sizes), progress)
-        texts = sentences(sizes, CALIBRATION_TEXTS, tokens=source_length, seed=1)
-        bundle = _made(
-            folder / "bundle",
-            lambda out: import_checkpoint(
-                checkpoint, out, name="bundle", calibration=texts, shortlist=shortlist, progress=progress
-            ),
-            progress,
-        )
-        lists = _vocabulary_map(bundle, folder, progress) if listed else None
-        converted = {
-            precision: _made(
-                folder / f"ctranslate2-{compute_type}",
-                lambda out, compute_type=compute_type: TransformersConverter(str(checkpoint)).convert(  # type: ignore[misc]
-                    str(out), quantization=compute_type, vmap=lists and str(lists)
-                ),
-                progress,
-            )
-            for precision, compute_type in COMPUTE_TYPES.items()
-        }
-    return Models(bundle=bundle, ctranslate2=converted, checkpoint=checkpoint, listed=listed)
-
-
-def trained_models(folder: Path, *, listed: bool = False, progress: Progress) -> Models:
-    """Export and convert the repository's model; files in the folder are reused."""
-    original = Bundle.open(TRAINED)
-    manifest, tokenizer = original.manifest, original.tokenizer
-    model = dequantized(TRAINED)
-    tokens = tokenizer.tokens(range(tokenizer.vocab_size))
+        checkpoint = _made(folder / "checkpoint", partial(make_checkpoint, sizes))
 
     def export(out: Path) -> None:
+        texts = sentences(sizes, CALIBRATION_TEXTS, tokens=source_length, seed=1)
+        shortlist = ShortlistPlan(lexicon=MadeUpLexicon()) if listed else None
+        import_checkpoint(checkpoint, out, name="bundle", calibration=texts, shortlist=shortlist, progress=progress)
+
+    def convert(compute_type: str, vocabulary_map: Path | None, out: Path) -> None:
+        vmap = vocabulary_map and str(vocabulary_map)
+        TransformersConverter(str(checkpoint)).convert(str(out), quantization=compute_type, vmap=vmap)
+
+    return replace(_made_models(folder, export, convert, listed=listed), checkpoint=checkpoint)
+
+
+def trained_models(folder: Path, *, listed: bool = False) -> Models:
+    """Export and convert the repository's model; files in the folder are reused."""
+    original = Bundle.open(TRANSFORMER)
+    manifest, tokenizer = original.manifest, original.tokenizer
+    model = dequantized(TRANSFORMER)
+
+    def export(out: Path) -> None:
+        shortlist = None
+        if listed:
+            lexicon = ParallelText(sources=corpus("train.en"), targets=corpus("train.de"))
+            shortlist = ShortlistPlan(lexicon=lexicon)
         export_bundle(
             model,
             tokenizer,
@@ -108,40 +94,43 @@ def trained_models(folder: Path, *, listed: bool = False, progress: Progress) ->
             limits=manifest.limits,
             generation=manifest.generation,
             calibration=corpus("val.en")[:CALIBRATION_TEXTS],
-            shortlist=ShortlistPlan(lexicon=_training_text()) if listed else None,
+            shortlist=shortlist,
             progress=progress,
         )
 
-    def convert(compute_type: str, out: Path) -> None:
+    def convert(compute_type: str, vocabulary_map: Path | None, out: Path) -> None:
         out.mkdir()
-        spec = specification(model, tokens)
-        if listed:
-            spec.register_vocabulary_mapping(str(_vocabulary_map(folder / "bundle", folder, progress)))
+        spec = specification(model, tokenizer.tokens(range(tokenizer.vocab_size)))
+        if vocabulary_map is not None:
+            spec.register_vocabulary_mapping(str(vocabulary_map))
         spec.validate()
         spec.optimize(compute_type)
         spec.save(str(out))
 
+    made = _made_models(folder, export, convert, listed=listed)
+    return replace(made, sentencepiece=TRANSFORMER / "tokenizer.model")
+
+
+def _made_models(
+    folder: Path,
+    export: Callable[[Path], None],
+    convert: Callable[[str, Path | None, Path], None],
+    *,
+    listed: bool,
+) -> Models:
+    """Make what is missing of a model's bundle, its shortlist, and CTranslate2's models."""
     with quiet():
-        return Models(
-            bundle=_made(folder / "bundle", export, progress),
-            ctranslate2={
-                precision: _made(folder / f"ctranslate2-{compute_type}", partial(convert, compute_type), progress)
-                for precision, compute_type in COMPUTE_TYPES.items()
-            },
-            listed=listed,
-            sentencepiece=TRAINED / "tokenizer.model",
-        )
+        bundle, lists = _made(folder / "bundle", export), None
+        if listed:
+            lists = _made(folder / "vmap.txt", partial(save_vocabulary_map, Bundle.open(bundle)))
+        converted = {
+            precision: _made(folder / f"ctranslate2-{compute_type}", partial(convert, compute_type, lists))
+            for precision, compute_type in COMPUTE_TYPES.items()
+        }
+    return Models(bundle=bundle, ctranslate2=converted, listed=listed)
 
 
-def _training_text() -> ParallelText:
-    return ParallelText(sources=corpus("train.en"), targets=corpus("train.de"))
-
-
-def _vocabulary_map(bundle: Path, folder: Path, progress: Progress) -> Path:
-    return _made(folder / "vmap.txt", partial(save_vocabulary_map, Bundle.open(bundle)), progress)
-
-
-def _made(path: Path, make: Callable[[Path], object], progress: Progress) -> Path:
+def _made(path: Path, make: Callable[[Path], object]) -> Path:
     """Make a file or folder, atomically, unless it exists."""
     if not path.exists():
         progress(f"making {path.name}")
@@ -153,28 +142,14 @@ def _made(path: Path, make: Callable[[Path], object], progress: Progress) -> Pat
     return path
 
 
-def corpus(name: str) -> list[str]:
-    """The lines of a file of Multi30k.
-
-    Raises:
-        FileNotFoundError: the corpus is not installed.
-    """
-    with gzip.open(MULTI30K / f"{name}.gz", "rt", encoding="utf-8") as file:
-        return [line.rstrip("\n") for line in file]
-
-
 def ours(models: Models, precisions: Sequence[str]) -> dict[str, Contender]:
     """jumok's contender by precision."""
     # The folders of all precisions are left out here; each contender adds its own.
     shared = [path for path in models.bundle.iterdir() if path.name not in COMPUTE_TYPES]
-    options = ("--shortlist",) if models.listed else ()
+    options = ["--shortlist"] if models.listed else []
     return {
         precision: Contender(
-            program=Program(
-                name=f"jumok {precision}",
-                module="benchmarks.contenders.jumok_side",
-                arguments=(str(models.bundle), precision, *options),
-            ),
+            program=Program.of(f"jumok {precision}", "jumok_side", models.bundle, precision, *options),
             size=size_on_disk(models.bundle / precision, *shared),
         )
         for precision in precisions
@@ -183,28 +158,17 @@ def ours(models: Models, precisions: Sequence[str]) -> dict[str, Contender]:
 
 def peers(models: Models, precisions: Sequence[str], *, threads: int) -> dict[str, list[Contender]]:
     """CTranslate2's contenders by precision: all divisions of the threads among workers."""
-    return {
-        precision: [
-            Contender(
-                program=Program(
-                    name=f"{workers}x{threads // workers}",
-                    module="benchmarks.contenders.ctranslate2_side",
-                    arguments=(
-                        str(models.ctranslate2[precision]),
-                        COMPUTE_TYPES[precision],
-                        str(workers),
-                        str(threads // workers),
-                        *(["--shortlist"] if models.listed else []),
-                        *(["--sentencepiece", str(models.sentencepiece)] if models.sentencepiece else []),
-                    ),
-                ),
-                size=size_on_disk(models.ctranslate2[precision]),
-            )
-            for workers in range(1, threads + 1)
-            if threads % workers == 0
-        ]
-        for precision in precisions
-    }
+    options = ["--shortlist"] if models.listed else []
+    options += ["--sentencepiece", str(models.sentencepiece)] if models.sentencepiece else []
+
+    def contender(precision: str, workers: int) -> Contender:
+        folder, each = models.ctranslate2[precision], threads // workers
+        given = (folder, COMPUTE_TYPES[precision], workers, each, *options)
+        program = Program.of(f"{workers}x{each}", "ctranslate2_side", *given)
+        return Contender(program=program, size=size_on_disk(folder))
+
+    divisions = [workers for workers in range(1, threads + 1) if threads % workers == 0]
+    return {precision: [contender(precision, workers) for workers in divisions] for precision in precisions}
 
 
 def in_smaller_batches(peers: Sequence[Contender]) -> Iterator[Contender]:
@@ -225,39 +189,25 @@ def in_batches_of_tokens(peers: Sequence[Contender]) -> Iterator[Contender]:
 
 def generate(checkpoint: Path, *, threads: int) -> Contender:
     """The contender ``generate``."""
-    return Contender(
-        program=Program(
-            name="generate fp32",
-            module="benchmarks.contenders.generate_side",
-            arguments=(str(checkpoint), str(threads)),
-        ),
-        size=size_on_disk(checkpoint),
-    )
+    program = Program.of("generate fp32", "generate_side", checkpoint, threads)
+    return Contender(program=program, size=size_on_disk(checkpoint))
 
 
-def control(*, threads: int) -> Contender:
-    """The control of measurements after rests, which has no model."""
-    return Contender(
-        program=Program(name="control", module="benchmarks.contenders.control_side", arguments=(str(threads),)), size=0
-    )
-
-
-def served_random(sizes: MarianSizes, folder: Path, progress: Progress) -> Models:
+def served_random(sizes: MarianSizes, folder: Path) -> Models:
     """Make a Marian model with random weights, whose translations end.
 
     Existing files in the folder are reused.
     """
-    checkpoint = folder / "checkpoint"
-    if not checkpoint.exists():
-        progress("making a checkpoint")
-        with quiet():
-            part = folder / f"{checkpoint.name}.new"
-            make_checkpoint(sizes, part)
-            spelled = {word: index for index, word in enumerate(words(sizes), start=2)}
-            sentences = made_up(sizes, LEARNT_FROM, seed=0)
-            learn_to_end(part, [[*(spelled[word] for word in sentence.split()), 0] for sentence in sentences])
-            part.rename(checkpoint)
-    made = random_models(sizes, folder, source_length=MEAN_WORDS, progress=progress)
+
+    def make(out: Path) -> None:
+        make_checkpoint(sizes, out)
+        spelled = {word: index for index, word in enumerate(words(sizes), start=2)}
+        learnt_from = made_up(sizes, LEARNT_FROM, seed=0)
+        learn_to_end(out, [[*(spelled[word] for word in text.split()), 0] for text in learnt_from])
+
+    with quiet():
+        _made(folder / "checkpoint", make)
+    made = random_models(sizes, folder, source_length=MEAN_WORDS)
     return replace(made, texts=made_up(sizes, SENTENCES, seed=1))
 
 

@@ -16,9 +16,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self
 
+from benchmarks.common.data import ROOT
 from benchmarks.contenders.worker import Task, Turn
 
-ROOT = Path(__file__).parents[2]
 SETTLE_S = 0.25
 """Pause after every turn, until spinning threads sleep."""
 
@@ -47,6 +47,12 @@ class Program:
     module: str
     arguments: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @classmethod
+    def of(cls, name: str, contender: str, *arguments: object, **environment: str) -> "Program":
+        """Make the program of a file in ``contenders``, with its arguments and environment variables."""
+        module = f"benchmarks.contenders.{contender}"
+        return cls(name=name, module=module, arguments=tuple(map(str, arguments)), environment=environment)
 
 
 @dataclass(frozen=True, kw_only=True)

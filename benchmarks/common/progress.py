@@ -1,20 +1,18 @@
-"""Progress messages, and the description of the machine."""
+"""Progress messages, the description of the machine, and results as JSON."""
 
+import json
 import logging
 import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 PEERS = ("jumok", "onnxruntime", "ctranslate2", "torch", "transformers")
-
-
-Progress = Callable[[str], None]
 
 
 @contextmanager
@@ -52,3 +50,9 @@ def setup(threads: int, packages: tuple[str, ...] = PEERS) -> str:
     where = described(threads, packages)
     versions = ", ".join(f"{name} {version}" for name, version in where["versions"].items())
     return f"{where['cores']} cores of {where['processor']}; {versions}; load before: {where['load_before']}"
+
+
+def write_json(path: Path | None, content: object) -> None:
+    """Write results to the file of ``--json``, if it is given."""
+    if path is not None:
+        path.write_text(json.dumps(content, indent=2), encoding="utf-8")

@@ -8,7 +8,6 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import torch
@@ -45,12 +44,6 @@ class NllbSizes:
     heads: int = 16
     languages: int = 202
     half: bool = False
-
-
-def sentences(count: int, *, words: int, seed: int) -> list[str]:
-    """Random texts of words that are one token each, with a token for the space before it."""
-    random = Random(seed)
-    return [" ".join("".join(random.choices(SYLLABLES, k=2)) for _ in range(words)) for _ in range(count)]
 
 
 def make_checkpoint(sizes: NllbSizes, folder: Path) -> None:

@@ -1,9 +1,11 @@
 """Ratios to the fastest peer by rounds, goals, and tables."""
 
 import statistics
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
+
+from benchmarks.common.progress import progress
 
 MEMORY_GOAL = 1.2
 """Limit of jumok's memory and model size as multiples of CTranslate2's."""
@@ -55,7 +57,7 @@ def ratio(ours: Sequence[float], theirs: Sequence[float]) -> Ratio:
     return Ratio(median=statistics.median(each), lowest=min(each), highest=max(each))
 
 
-def turns(contenders: Iterable[T], rounds: int, progress: Callable[[str], None]) -> Iterator[tuple[int, T]]:
+def turns(contenders: Iterable[T], rounds: int) -> Iterator[tuple[int, T]]:
     """Yield the contenders in rotating order, with the number of the round.
 
     Round 0 warms up.

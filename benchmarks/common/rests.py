@@ -9,8 +9,6 @@ from benchmarks.common.ratios import aligned
 RESTS = {0.05: 30, 0.3: 15, 1.0: 9, 10.0: 5, 60.0: 3}
 """Number of calls after each rest in seconds."""
 QUICK_RESTS = {0.05: 2}
-MAX_RATIO = 1.15
-"""Limit of the latency after a rest, as a multiple of the latency back to back."""
 AGAIN = 3
 """Calls back to back after each call that follows a rest: the machine is as fast for them as for that call."""
 WARM_UP = 5

@@ -1,14 +1,13 @@
 """Rounds of a benchmark: all contenders translate a cell in turns, in rotating order."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 
 from benchmarks.common.processes import Contender, Process, Program
+from benchmarks.common.progress import progress
 from benchmarks.common.ratios import Cell, CellResult, Memory, fastest
 from benchmarks.contenders.worker import Task, Turn
-
-Progress = Callable[[str], None]
 
 LEAST_S = 0.5
 """Shortest turn in seconds; a longer task runs once."""
@@ -46,7 +45,6 @@ def run_cell(
     processes: Mapping[Program, Process],
     *,
     rounds: int,
-    progress: Progress,
 ) -> Iterator[tuple[CellResult, Turn, Turn]]:
     """Run a cell in all precisions.
 
@@ -97,7 +95,7 @@ def run_cell(
 
 
 def measure_memory(
-    model: str, tasks: Mapping[Cell, Task], contenders: Contenders, results: Sequence[CellResult], progress: Progress
+    model: str, tasks: Mapping[Cell, Task], contenders: Contenders, results: Sequence[CellResult]
 ) -> Iterator[Memory]:
     """Measure the peak memory of fresh processes that translate each cell.
 

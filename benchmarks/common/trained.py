@@ -1,23 +1,19 @@
 """The repository's model in PyTorch and CTranslate2, with the weights of its int8 bundle."""
 
-from collections.abc import Iterable, Iterator
+import re
+from collections.abc import Iterator
 from pathlib import Path
-from typing import cast
 
 import numpy as np
 import onnx
 import torch
-from ctranslate2.converters.utils import fuse_linear
+from ctranslate2.converters.opennmt_py import set_transformer_spec
 from ctranslate2.specs import TransformerSpec
-from ctranslate2.specs.attention_spec import MultiHeadAttentionSpec
-from ctranslate2.specs.common_spec import LayerNormSpec, LinearSpec
-from ctranslate2.specs.transformer_spec import FeedForwardSpec, TransformerDecoderSpec, TransformerEncoderSpec
 from numpy.typing import NDArray
 from onnx import numpy_helper
 from torch import nn
 
-from jumok_export.models.attention import MultiHeadAttention, unscale_queries
-from jumok_export.models.layers import DecoderLayer, EncoderLayer, Residual
+from jumok_export.models.attention import unscale_queries
 from jumok_export.models.transformer import Transformer
 from jumok_export.training.checkpoint import build_model
 from jumok_export.training.configuration_file import load_configuration
@@ -91,79 +87,50 @@ def _names(product: onnx.NodeProto, readers: dict[str, list[onnx.NodeProto]]) ->
         yield "output.weight"
 
 
+RENAMED = {
+    r"^encoder\.(?=\d)": "encoder.transformer.",
+    r"^decoder\.(?=\d)": "decoder.transformer_layers.",
+    r"^(encoder|decoder)_norm": r"\1.layer_norm",
+    r"^source_embedding": "encoder.embeddings.make_embedding.emb_luts.0",
+    r"^target_embedding": "decoder.embeddings.make_embedding.emb_luts.0",
+    r"^output": "generator",
+    r"(?<=^encoder)(.*)\.self_attention_residual\.norm": r"\1.layer_norm",
+    r"(?<=^decoder)(.*)\.self_attention_residual\.norm": r"\1.layer_norm_1",
+    r"cross_attention_residual\.norm": "layer_norm_2",
+    r"feed_forward_residual\.norm": "feed_forward.layer_norm",
+    r"feed_forward\.0": "feed_forward.w_1",
+    r"feed_forward\.3": "feed_forward.w_2",
+    r"self_attention": "self_attn",
+    r"cross_attention": "context_attn",
+    r"query_projection": "linear_query",
+    r"(key|value)_projection": r"linear_\1s",
+    r"output_projection": "final_linear",
+}
+"""Patterns of this project's names of weights, and OpenNMT-py's names, which CTranslate2 reads."""
+
+
 def specification(model: Transformer, tokens: list[str]) -> TransformerSpec:
     """Make a CTranslate2 model; ``optimize`` and ``save`` follow.
 
     Args:
-        model: model with ReLU, one vocabulary, and equal heads in encoder and decoder.
+        model: pre-norm model with ReLU, one vocabulary, and equal heads in encoder and decoder.
         tokens: vocabulary; tokens 1, 2 and 3 are unknown, start and end.
     """
     sizes = model.sizes
-    spec = TransformerSpec.from_config(
-        (sizes.encoder_layers, sizes.decoder_layers), sizes.heads, pre_norm=sizes.norm == "pre"
-    )
-    for side, embedding, positions in (
-        (spec.encoder, model.source_embedding, model.source_positions),
-        (spec.decoder, model.target_embedding, model.target_positions),
-    ):
-        embeddings = side.embeddings[0] if isinstance(side.embeddings, list) else side.embeddings
-        embeddings.weight = _array(embedding.weight)
-        side.scale_embeddings = model.embedding_scale
-        side.position_encodings.encodings = _array(positions.table)
-    _set_layers(spec.encoder, spec.decoder, model)
-    _set_linear(spec.decoder.projection, model.output)
+    spec = TransformerSpec.from_config((sizes.encoder_layers, sizes.decoder_layers), sizes.heads)
+    weights: dict[str, NDArray[np.float32]] = {}
+    for ours, parameter in model.named_parameters(remove_duplicate=False):
+        name = ours
+        for pattern, theirs in RENAMED.items():
+            name = re.sub(pattern, theirs, name)
+        weights[name] = parameter.detach().numpy().copy()
+    for side, positions in (("encoder", model.source_positions), ("decoder", model.target_positions)):
+        weights[f"{side}.embeddings.make_embedding.pe.pe"] = positions.table.detach().numpy().copy()
+    set_transformer_spec(spec, weights)
+    spec.encoder.scale_embeddings = spec.decoder.scale_embeddings = model.embedding_scale
     spec.register_source_vocabulary(tokens)
     spec.register_target_vocabulary(tokens)
     _, spec.config.unk_token, spec.config.bos_token, spec.config.eos_token, *_ = tokens
     spec.config.decoder_start_token = spec.config.bos_token
     spec.config.layer_norm_epsilon = nn.LayerNorm(1).eps
     return spec
-
-
-def _set_layers(encoder: TransformerEncoderSpec, decoder: TransformerDecoderSpec, model: Transformer) -> None:
-    for spec, encodes in zip(encoder.layer, cast("Iterable[EncoderLayer]", model.encoder), strict=True):
-        _set_attention(spec.self_attention, encodes.self_attention, encodes.self_attention_residual)
-        _set_feed_forward(spec.ffn, encodes.feed_forward, encodes.feed_forward_residual)
-    for spec, decodes in zip(decoder.layer, cast("Iterable[DecoderLayer]", model.decoder), strict=True):
-        _set_attention(spec.self_attention, decodes.self_attention, decodes.self_attention_residual)
-        _set_attention(spec.attention, decodes.cross_attention, decodes.cross_attention_residual)
-        _set_feed_forward(spec.ffn, decodes.feed_forward, decodes.feed_forward_residual)
-    if model.sizes.norm == "pre":
-        _set_norm(encoder.layer_norm, model.encoder_norm)
-        _set_norm(decoder.layer_norm, model.decoder_norm)
-
-
-def _set_attention(spec: MultiHeadAttentionSpec, attention: MultiHeadAttention, residual: Residual) -> None:
-    """Self-attention projects queries, keys and values at once, cross-attention keys and values."""
-    projections = [attention.query_projection, attention.key_projection, attention.value_projection]
-    parts = [LinearSpec() for _ in projections]
-    for part, projection in zip(parts, projections, strict=True):
-        _set_linear(part, projection)
-    *fused, output = spec.linear
-    groups = [parts] if len(fused) == 1 else [parts[:1], parts[1:]]
-    for into, group in zip(fused, groups, strict=True):
-        fuse_linear(into, group)
-    _set_linear(output, attention.output_projection)
-    _set_norm(spec.layer_norm, residual.norm)
-
-
-def _set_feed_forward(spec: FeedForwardSpec, feed_forward: nn.Module, residual: Residual) -> None:
-    enter, leave = (part for part in feed_forward.modules() if isinstance(part, nn.Linear))
-    _set_linear(spec.linear_0, enter)
-    _set_linear(spec.linear_1, leave)
-    _set_norm(spec.layer_norm, residual.norm)
-
-
-def _set_linear(spec: LinearSpec, linear: nn.Linear) -> None:
-    spec.weight = _array(linear.weight)
-    if linear.bias is not None:
-        spec.bias = _array(linear.bias)
-
-
-def _set_norm(spec: LayerNormSpec, norm: nn.Module) -> None:
-    assert isinstance(norm, nn.LayerNorm)
-    spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
-
-
-def _array(tensor: torch.Tensor) -> NDArray[np.float32]:
-    return tensor.detach().numpy().copy()

@@ -9,7 +9,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 Run = Callable[[], list[list[str]]]
@@ -35,11 +35,11 @@ class Task:
     """
 
     texts: list[str]
-    tokens: list[list[str]]
+    tokens: list[list[str]] = field(default_factory=list)
     beam_size: int
-    min_length: int
+    min_length: int = 0
     max_length: int
-    least_s: float
+    least_s: float = 0.0
     batch_size: int = 0
     batch_type: str = "examples"
     rests_s: Sequence[float] = (0.0,)

@@ -28,21 +28,25 @@ CTRANSLATE2 = "CTranslate2 fp16"
 @contextmanager
 def peers(report: Report, sizes: Sizes, device: torch.device) -> Iterator[dict[str, Generate]]:
     """Open the programs that can use the device."""
+    found: dict[str, Generate] = {}
     if device.type != "cuda":
         for name in (GENERATE, CTRANSLATE2):
-            report.skip(name, "there is no GPU")
-        yield {}
+            report.add(name, "skipped", "there is no GPU")
+        yield found
         return
-    found: dict[str, Generate] = {}
     with tempfile.TemporaryDirectory() as opened:
         checkpoint, converted = Path(opened) / "checkpoint", Path(opened) / "ctranslate2"
-        with report.part(GENERATE) as time_left:
-            if time_left:
-                make_checkpoint(MarianSizes(**asdict(sizes)), checkpoint)
-                found[GENERATE] = _generate(checkpoint, device)
-        with report.part(CTRANSLATE2) as time_left:
-            if time_left and GENERATE in found:
-                found[CTRANSLATE2] = _ctranslate2(checkpoint, converted)
+
+        def open_generate() -> None:
+            make_checkpoint(MarianSizes(**asdict(sizes)), checkpoint)
+            found[GENERATE] = _generate(checkpoint, device)
+
+        def open_ctranslate2() -> None:
+            found[CTRANSLATE2] = _ctranslate2(checkpoint, converted)
+
+        report.run(GENERATE, open_generate)
+        if found:
+            report.run(CTRANSLATE2, open_ctranslate2)
         yield found
 
 

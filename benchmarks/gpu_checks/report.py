@@ -1,11 +1,10 @@
-"""Report of a check on a GPU, as a table and as JSON."""
+"""Report of a check on a GPU."""
 
-import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from typing import Literal
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 Verdict = Literal["passed", "FAILED", "measured", "skipped"]
 
@@ -27,64 +26,60 @@ class Line:
     numbers: Mapping[str, float]
 
 
+class Found(NamedTuple):
+    """What a part of the check found.
+
+    Attributes:
+        text: description.
+        numbers: measurements by name, units included.
+        passed: verdict; None of a measurement.
+    """
+
+    text: str
+    numbers: Mapping[str, float]
+    passed: bool | None = None
+
+
 class Report:
     """Lines in the order of the checks.
 
     Args:
         budget_s: seconds after which the remaining parts are skipped.
-        show: receives each line.
     """
 
-    def __init__(self, budget_s: float, show: Callable[[str], None]) -> None:
+    def __init__(self, budget_s: float) -> None:
         self.lines: list[Line] = []
         self._deadline = time.monotonic() + budget_s
         self._budget_s = budget_s
-        self._show = show
 
-    def add(self, name: str, verdict: Verdict, found: str, **numbers: float) -> None:
-        """Add a line."""
-        line = Line(name=name, verdict=verdict, found=found, numbers=numbers)
-        self.lines.append(line)
-        self._show(_format_line(line))
+    def add(self, name: str, verdict: Verdict, found: str, numbers: Mapping[str, float] | None = None) -> None:
+        """Add a line, and print it."""
+        self.lines.append(Line(name=name, verdict=verdict, found=found, numbers=numbers or {}))
+        print(f"{verdict:8}  {name:44}  {found}", flush=True)
 
-    def check(self, name: str, passed: bool, found: str, **numbers: float) -> None:
-        """Add a line with a verdict."""
-        self.add(name, "passed" if passed else "FAILED", found, **numbers)
-
-    def skip(self, name: str, reason: str) -> None:
-        """Add a line for a skipped item."""
-        self.add(name, "skipped", reason)
-
-    @contextmanager
-    def part(self, name: str) -> Iterator[bool]:
-        """Run a part of the check; True if there is time left.
+    def run(self, name: str, part: Callable[[], Found | None]) -> None:
+        """Run a part of the check if there is time left, and add a line for what it found.
 
         An error fails this part only.
         """
         if time.monotonic() > self._deadline:
-            self.skip(name, f"the {self._budget_s:.0f} s were over")
-            yield False
+            self.add(name, "skipped", f"the {self._budget_s:.0f} s were over")
             return
         try:
-            yield True
+            found = part()
         except Exception as error:  # the rest may still be worth knowing
             self.add(name, "FAILED", f"{type(error).__name__}: {error}")
+            return
+        if found is not None:
+            verdict: Verdict = "measured" if found.passed is None else "passed" if found.passed else "FAILED"
+            self.add(name, verdict, found.text, found.numbers)
 
     @property
     def passed(self) -> bool:
         """True if nothing failed."""
         return all(line.verdict != "FAILED" for line in self.lines)
 
-    def json(self, about: Mapping[str, str]) -> str:
-        """The report for programs."""
-        return json.dumps({"about": dict(about), "lines": [asdict(line) for line in self.lines]}, indent=2)
-
-
-def _format_line(line: Line) -> str:
-    return f"{line.verdict:8}  {line.name:44}  {line.found}"
-
-
-def summary(lines: Sequence[Line]) -> str:
-    """Number of lines by verdict."""
-    verdicts = [line.verdict for line in lines]
-    return ", ".join(f"{verdicts.count(verdict)} {verdict}" for verdict in dict.fromkeys(verdicts))
+    def summary(self) -> str:
+        """Number of lines by verdict."""
+        verdicts = Counter(line.verdict for line in self.lines)
+        return ", ".join(f"{number} {verdict}" for verdict, number in verdicts.items())

@@ -8,25 +8,28 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
+from itertools import islice
 from queue import SimpleQueue
 
 import numpy as np
 import torch
 
-from benchmarks.common.graphs import Model, sentence, sources
-from benchmarks.gpu_checks.correctness import decode, step_times
-from benchmarks.gpu_checks.report import Report
+from benchmarks.common.graphs import sentence, sources
+from benchmarks.gpu_checks.correctness import Setting
+from benchmarks.gpu_checks.report import Found, Report
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.sentence import Decoded, Future
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import Graphs
 
-Generate = Callable[[Sequence[Sequence[int]], int, int], None]
+Generate = Callable[[Sequence[Sequence[int]], int, int], object]
 """Another program: translates sources with a beam size into translations of fixed length."""
 
 COPIED_BYTES = 2**28
 POLL_S = 0.005
+MAX_BATCH_TOKENS = 2**17
 
 
 def bytes_a_second(device: torch.device) -> float:
@@ -49,36 +52,24 @@ def _finish(device: torch.device) -> None:
 
 
 def steps(
-    report: Report,
-    model: Model,
-    graphs: Graphs,
-    precision: str,
-    *,
-    shapes: Sequence[tuple[int, int]],
-    source: int,
-    tokens: int,
-    bandwidth: float,
+    setting: Setting, graphs: Graphs, precision: str, shapes: Sequence[tuple[int, int]], bandwidth: float
 ) -> None:
     """Measure steps against the time to read weights, memory and state, their lower bound."""
+    model = setting.model
     weights = (model.path / model.variant(precision).weights).stat().st_size
-    for sentences, beam_size in shapes:
-        name = f"{precision} step, {sentences} x {beam_size}"
-        with report.part(name) as time_left:
-            if not time_left:
-                continue
-            times = list(step_times(graphs, model, rows=(sentences, beam_size), source=source, steps=tokens))
-            sizes = {"S": source, "E": tokens + tokens // 2}
-            read = sum(sentences * _bytes(spec, sizes) for spec in (*graphs.memory_specs, *graphs.state_specs))
-            floor = (weights + read) / bandwidth
-            step = statistics.median(times)
-            report.add(
-                name,
-                "measured",
-                f"{1e3 * step:.2f} ms, {step / floor:.1f} times the {1e3 * floor:.2f} ms that its bytes take",
-                step_ms=1e3 * step,
-                floor_ms=1e3 * floor,
-                ratio=step / floor,
-            )
+    sizes = {"S": setting.source, "E": setting.tokens + setting.tokens // 2}
+
+    def measure(sentences: int, beam_size: int) -> Found:
+        step = statistics.median(setting.step_times(graphs, sentences, beam_size))
+        read = sum(sentences * _bytes(spec, sizes) for spec in (*graphs.memory_specs, *graphs.state_specs))
+        floor = (weights + read) / bandwidth
+        return Found(
+            f"{1e3 * step:.2f} ms, {step / floor:.1f} times the {1e3 * floor:.2f} ms that its bytes take",
+            {"step_ms": 1e3 * step, "floor_ms": 1e3 * floor, "ratio": step / floor},
+        )
+
+    for shape in shapes:
+        setting.report.run(f"{precision} step, {shape[0]} x {shape[1]}", partial(measure, *shape))
 
 
 def _bytes(spec: TensorSpec, sizes: Mapping[str, int]) -> int:
@@ -88,65 +79,43 @@ def _bytes(spec: TensorSpec, sizes: Mapping[str, int]) -> int:
 
 
 def throughput(
-    report: Report,
-    model: Model,
-    graphs: Graphs,
-    precision: str,
-    *,
-    shapes: Sequence[tuple[int, int]],
-    source: int,
-    tokens: int,
-    peers: Mapping[str, Generate],
+    setting: Setting, graphs: Graphs, precision: str, shapes: Sequence[tuple[int, int]], peers: Mapping[str, Generate]
 ) -> None:
     """Measure tokens per second, encoding included, by batch size, against other programs."""
+    tokens = setting.tokens
+    programs: dict[str, Generate] = {f"jumok {precision}": partial(setting.decode, graphs), **peers}
+
+    def measure(program: str, batch: Sequence[Sequence[int]], beam_size: int, rates: dict[str, float]) -> Found:
+        programs[program](batch, beam_size, min(4, tokens))  # warms up
+        started = time.perf_counter()
+        programs[program](batch, beam_size, tokens)
+        rates[program] = rate = len(batch) * tokens / (time.perf_counter() - started)
+        first = next(iter(rates.values()))
+        beside = "" if len(rates) == 1 else f"; jumok is {first / rate:.2f} times as fast"
+        return Found(f"{rate:.0f} tokens per second{beside}", {"tokens_per_s": rate})
+
     for sentences, beam_size in shapes:
-        drawn = sources(model.vocabulary, sentences, (source, source))
-
-        def ours(batch: Sequence[Sequence[int]], size: int, length: int) -> None:
-            decode(graphs, model, batch, beam_size=size, tokens=length)
-
+        drawn = sources(setting.model.vocabulary, sentences, (setting.source, setting.source))
         rates: dict[str, float] = {}
-        for program, run in {f"jumok {precision}": ours, **peers}.items():
-            name = f"{program}, {sentences} x {beam_size}"
-            with report.part(name) as time_left:
-                if not time_left:
-                    continue
-                run(drawn, beam_size, min(4, tokens))  # warms up
-                started = time.perf_counter()
-                run(drawn, beam_size, tokens)
-                rates[program] = sentences * tokens / (time.perf_counter() - started)
-                first = next(iter(rates.values()))
-                beside = "" if len(rates) == 1 else f"; jumok is {first / rates[program]:.2f} times as fast"
-                report.add(
-                    name, "measured", f"{rates[program]:.0f} tokens per second{beside}", tokens_per_s=rates[program]
-                )
+        for program in programs:
+            part = partial(measure, program, drawn, beam_size, rates)
+            setting.report.run(f"{program}, {sentences} x {beam_size}", part)
 
 
-def load(
-    report: Report,
-    model: Model,
-    graphs: Graphs,
-    *,
-    outstanding: int,
-    count: int,
-    lengths: tuple[int, int],
-    tokens: int,
-    max_batch_tokens: int,
-) -> None:
+def load(setting: Setting, graphs: Graphs, *, outstanding: int, count: int) -> None:
     """Measure the engine of a server with a constant number of outstanding requests."""
-    name = f"engine, {outstanding} requests outstanding"
-    with report.part(name) as time_left:
-        if not time_left:
-            return
-        waiting = iter(sources(model.vocabulary, count, lengths, seed=3))
-        engine = Engine(graphs, pad=model.pad, limits=EngineLimits(max_batch_tokens=max_batch_tokens), name="check")
+
+    def measure() -> Found:
+        waiting = iter(setting.sources(seed=3, count=count))
+        limits = EngineLimits(max_batch_tokens=MAX_BATCH_TOKENS)
+        engine = Engine(graphs, pad=setting.model.pad, limits=limits, name="check")
         latencies: list[float] = []
         running: dict[Future[Decoded], float] = {}
         done: SimpleQueue[Future[Decoded]] = SimpleQueue()
 
         def submit(number: int) -> None:
-            for _, source in zip(range(number), waiting, strict=False):
-                one = sentence(model, source, beam_size=1, tokens=tokens)
+            for source in islice(waiting, number):
+                one = sentence(setting.model, source, beam_size=1, tokens=setting.tokens)
                 running[one.future] = time.perf_counter()
                 one.future.add_done_callback(done.put)
                 engine.submit([one])
@@ -161,18 +130,15 @@ def load(
                 submit(1)
         finally:
             engine.close(drain=False)
-        taken = time.perf_counter() - started
+        rate = count / (time.perf_counter() - started)
         median, late = (float(np.quantile(latencies, share)) for share in (0.5, 0.95))
-        report.add(
-            name,
-            "measured",
-            f"{count / taken:.1f} sentences and {count * tokens / taken:.0f} tokens per second; a request takes "
-            f"{median:.2f} s, one in 20 more than {late:.2f} s",
-            sentences_per_s=count / taken,
-            tokens_per_s=count * tokens / taken,
-            median_s=median,
-            p95_s=late,
+        return Found(
+            f"{rate:.1f} sentences and {rate * setting.tokens:.0f} tokens per second; a request takes {median:.2f} s, "
+            f"one in 20 more than {late:.2f} s",
+            {"sentences_per_s": rate, "tokens_per_s": rate * setting.tokens, "median_s": median, "p95_s": late},
         )
+
+    setting.report.run(f"engine, {outstanding} requests outstanding", measure)
 
 
 @contextmanager
@@ -180,7 +146,7 @@ def peak_memory(report: Report, device: torch.device) -> Iterator[None]:
     """Add a line with the peak GPU memory within this context, of all processes."""
     name = "peak device memory"
     if device.type != "cuda":
-        report.skip(name, "there is no GPU")
+        report.add(name, "skipped", "there is no GPU")
         yield
         return
     most, over = 0, threading.Event()
@@ -198,4 +164,4 @@ def peak_memory(report: Report, device: torch.device) -> Iterator[None]:
     finally:
         over.set()
         watching.join()
-        report.add(name, "measured", f"{most / 2**30:.2f} GiB, of all programs together", bytes=float(most))
+        report.add(name, "measured", f"{most / 2**30:.2f} GiB, of all programs together", {"bytes": most})

@@ -6,7 +6,6 @@ heads or in one at a time.
 """
 
 import argparse
-import json
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +17,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from benchmarks.common.data import TRANSFORMER
+from benchmarks.common.progress import write_json
 from benchmarks.common.trained import dequantized
 from jumok_export.models.attention import MultiHeadAttention
 from jumok_export.models.transformer import Transformer
@@ -25,7 +26,6 @@ from jumok_export.training.vocabulary import END, START
 from jumok_serve import Translator
 
 PAIRS = Path(__file__).with_suffix(".toml")
-BUNDLE = Path(__file__).resolve().parents[2] / "models/multi30k-en-de-transformer"
 CONTEXT, ALONE = "with context", "word alone"
 ENCODERS = DECODERS = (CONTEXT, ALONE)
 """Sight of the word in the encoder's self-attention, and of the decoder in its cross-attention."""
@@ -173,7 +173,7 @@ def _masked(_: nn.Module, arguments: tuple[Any, ...], *, visible: Tensor) -> tup
     return (query, memory, mask & visible, *others)
 
 
-def measure(bundle: Path = BUNDLE, words: Sequence[Word] | None = None) -> Homonyms:
+def measure(bundle: Path = TRANSFORMER, words: Sequence[Word] | None = None) -> Homonyms:
     """Measure a bundle with an int8 Transformer."""
     words = read_words() if words is None else words
     with Translator(bundle) as translator:
@@ -214,8 +214,7 @@ def main() -> None:
             print(f"mean shift, encoder {encoder}, decoder {decoder}: {shift:.2f} nats")
     for layer, heads in enumerate(found.heads):
         print(f"layer {layer}: mean loss of shift by head", " ".join(f"{loss:+.2f}" for loss in heads))
-    if options.json:
-        options.json.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
+    write_json(options.json, asdict(found))
 
 
 if __name__ == "__main__":

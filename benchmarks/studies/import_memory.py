@@ -4,7 +4,6 @@ Checkpoints have random weights. Each import runs in a process of its own, which
 """
 
 import argparse
-import json
 import multiprocessing
 import os
 import re
@@ -18,13 +17,13 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks.common import random_marian, random_nllb
+from benchmarks.common.data import ROOT
 from benchmarks.common.processes import size_on_disk
-from benchmarks.common.progress import progress, setup
+from benchmarks.common.progress import progress, setup, write_json
 from benchmarks.common.random_marian import MarianSizes
 from benchmarks.common.random_nllb import NllbSizes
 from benchmarks.common.ratios import markdown
 
-ROOT = Path(__file__).parents[2]
 INTERVAL_S = 0.05
 LOOKS_LESS_OFTEN = 10
 """Times as long as a look at the memory takes until the next one: the processes lose little of their time."""
@@ -194,7 +193,6 @@ def main() -> None:
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=[*SHAPES][:3], help="default: %(default)s")
     parser.add_argument("--quick", action="store_true", help="only show that the benchmark runs, on tiny models")
     parser.add_argument("--precisions", nargs="+", default=["int8"], help="of the bundles; default: %(default)s")
-    parser.add_argument("--without-peer", action="store_true", help="leave CTranslate2's conversion out")
     parser.add_argument("--folder", type=Path, help="folder on a disk for the checkpoints; default: a temporary one")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results to a file too")
     arguments = parser.parse_args()
@@ -204,7 +202,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             checkpoint = Path(folder) / "checkpoint"
             make_apart(name, checkpoint)
-            for program in ("jumok",) if arguments.without_peer else ("jumok", "CTranslate2"):
+            for program in ("jumok", "CTranslate2"):
                 for precision in arguments.precisions:
                     if program == "CTranslate2" and "," in precision:
                         continue
@@ -212,8 +210,7 @@ def main() -> None:
                     with tempfile.TemporaryDirectory(dir=folder) as made:
                         results.append(measure(name, program, precision, checkpoint, Path(made) / "out"))
     print(table(results))
-    if arguments.json:
-        arguments.json.write_text(json.dumps([asdict(each) for each in results], indent=2), encoding="utf-8")
+    write_json(arguments.json, list(map(asdict, results)))
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from benchmarks.common.models import corpus
+from benchmarks.common.data import corpus
 from benchmarks.common.progress import progress
 from benchmarks.common.trained import dequantized
 from benchmarks.studies.markup import (

@@ -33,7 +33,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from benchmarks.common.bootstrap import Interval, Scores, score
-from benchmarks.common.models import MULTI30K
+from benchmarks.common.data import MULTI30K, ROOT
 from benchmarks.common.progress import progress, setup
 from benchmarks.common.ratios import markdown
 from jumok_export.models.attention import dot_scores, masked_softmax, scaled_dot_scores
@@ -52,7 +52,6 @@ from jumok_proto.errors import JumokError
 from jumok_serve import Translator
 from jumok_serve.evaluation.parallel_text import read_parallel
 
-ROOT = Path(__file__).resolve().parents[2]
 PLAN = Path(__file__).with_suffix(".toml")
 TEST = "test_2016_flickr"
 SEED_STEP = 1000

@@ -22,6 +22,7 @@ import torch
 from onnx.numpy_helper import to_array
 from torch import Tensor, nn
 
+from benchmarks.common.data import ROOT
 from benchmarks.common.progress import progress
 from benchmarks.common.ratios import aligned
 from jumok_export.bundles.export import export_bundle
@@ -35,7 +36,7 @@ from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.manifest import GenerationDefaults, Limits, SpecialTokens
 from jumok_serve.tokenizers.word_list import WordListTokenizer
 
-FOLDER = Path(__file__).resolve().parents[2] / "build" / "real-models"
+FOLDER = ROOT / "build" / "real-models"
 ARABIC = Path("arabic_name_romanizer", "resources")
 PERSIAN_LENGTH = 30
 """Tokens that the encoder reads of each word, padding included."""

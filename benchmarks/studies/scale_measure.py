@@ -17,12 +17,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.common.closed_loop import Decoding, latencies_after, load
-from benchmarks.common.models import corpus
+from benchmarks.common.data import TRANSFORMER, corpus
 from benchmarks.common.processes import Server, serving
 from benchmarks.common.progress import progress, setup
 from benchmarks.common.random_marian import MarianSizes, words
 from benchmarks.http_load import DECODING as FRONT_DECODING
-from benchmarks.http_load import MODEL, free_port, post_all, requests
+from benchmarks.http_load import free_port, post_all, requests
 from benchmarks.studies.import_memory import SHAPES, make_apart
 from benchmarks.studies.import_memory import measure as import_checkpoint
 
@@ -104,7 +104,7 @@ async def measure_fronts(texts: Sequence[str], *, sentences: int, rounds: int) -
     """
     found: dict[str, list[float]] = {name: [] for name in ("grpc_ms", "client_ms", "http_ms", "gateway_ms")}
     port, messages = free_port(), requests(texts)["own JSON"]
-    arguments = (MODEL, "--port", "0", "--http-port", str(port), *LIMITS)
+    arguments = (TRANSFORMER, "--port", "0", "--http-port", str(port), *LIMITS)
     async with serving("jumok", "serve", *arguments) as server:
         gate = ("gateway", "--server", server.address, "--http-port", "0")
         async with serving("jumok", *gate) as gateway:

@@ -25,6 +25,7 @@ import jumok
 from benchmarks.common.processes import serving
 from benchmarks.common.progress import progress
 from benchmarks.common.ratios import aligned
+from benchmarks.common.report import percentile
 from jumok_serve.text.sentence_splitting import sentence_spans, split
 
 PARTS = Path(__file__).with_suffix(".toml")
@@ -38,6 +39,8 @@ USUAL = {"an ordinary text": ORDINARY, "an ordinary one as long": (f"{ORDINARY[:
 """Texts of another caller beside whom latencies are usual; the second is as long as freezing ones, and truncated."""
 FREEZING = {"wide space before a full stop": "A\u202f.", "100,000 opening quotation marks": "\u201c" * 100_000}
 """Texts that made the library panic, and hold Python's lock for seconds."""
+CALLS = 300
+"""Calls of the caller whose latencies are measured."""
 PATIENCE_S = 4.0
 """The library is not timed on texts that are longer than one that took this long."""
 
@@ -105,31 +108,24 @@ def ends_of_package(text: str, language: str) -> set[int]:
     return set([*accumulate(lengths)][:-1])
 
 
-def boundary_f1(lines: Sequence[Line], language: str, find: Callable[[str, str], set[int]]) -> tuple[float, list[str]]:
-    """Return the F1 of found boundaries, in percent, and the texts around wrong and missing ones."""
-    right = found = 0
-    wrong: list[str] = []
+def boundary_f1(lines: Sequence[Line], language: str, find: Callable[[str, str], set[int]]) -> float:
+    """Return the F1 of found boundaries, in percent."""
+    right = total = 0
     for line in lines:
         ends = find(line.text, language)
         right += len(ends & line.ends)
-        found += len(ends)
-        for end in sorted(ends ^ line.ends):
-            around = f"{line.text[max(0, end - 30) : end]} |{line.text[end : end + 30]}"
-            wrong.append(f"{'wrong' if end in ends else 'missing'}: {around}")
-    return 200 * right / (found + sum(len(line.ends) for line in lines)), wrong
+        total += len(ends) + len(line.ends)
+    return 200 * right / total
 
 
-def compare(sentences: int, *, show: bool) -> None:
+def compare(sentences: int) -> None:
     """Print the F1 of all languages."""
     rows = [["language", "sentences", "boundaries", "library", "jumok"]]
     for language in tomllib.loads(PARTS.read_text(encoding="utf-8")):
         lines = made_lines(language, sentences)
-        library, _ = boundary_f1(lines, language, ends_of_library)
-        package, wrong = boundary_f1(lines, language, ends_of_package)
         boundaries = sum(len(line.ends) for line in lines)
-        rows.append([language, f"{sentences}", f"{boundaries}", f"{library:.1f}", f"{package:.1f}"])
-        if show:
-            print(*wrong, sep="\n")
+        shares = [boundary_f1(lines, language, find) for find in (ends_of_library, ends_of_package)]
+        rows.append([language, f"{sentences}", f"{boundaries}", *(f"{share:.1f}" for share in shares)])
     print(aligned(rows))
 
 
@@ -173,7 +169,7 @@ def draw(lengths: Sequence[int], seconds: Mapping[str, Mapping[str, Sequence[flo
     figure.savefig(path, dpi=110)
 
 
-async def beside_freezing_texts(bundle: Path, calls: int) -> None:
+async def beside_freezing_texts(bundle: Path) -> None:
     """Print the latencies of one caller alone, and while another sends ordinary or freezing texts without a pause."""
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(
@@ -186,7 +182,7 @@ async def beside_freezing_texts(bundle: Path, calls: int) -> None:
 
         async def latencies() -> list[float]:
             taken = []
-            for _ in range(calls):
+            for _ in range(CALLS):
                 started = time.perf_counter()
                 await usual.translate(ORDINARY, beam_size=4)
                 taken.append(time.perf_counter() - started)
@@ -213,25 +209,19 @@ async def beside_freezing_texts(bundle: Path, calls: int) -> None:
             await sending
             print(
                 f"{name}: {len(answered)} answers in {statistics.median(answered):.3f} s at the median, "
-                f"{max(answered):.3f} s at most; p99 of another caller {_p99_ms(alone):.1f} ms alone, "
-                f"{_p99_ms(beside):.1f} ms beside"
+                f"{max(answered):.3f} s at most; p99 of another caller {1e3 * percentile(alone, 99):.1f} ms alone, "
+                f"{1e3 * percentile(beside, 99):.1f} ms beside"
             )
-
-
-def _p99_ms(latencies: Sequence[float]) -> float:
-    return 1000 * sorted(latencies)[round(0.99 * (len(latencies) - 1))]
 
 
 def main() -> None:
     """Measure, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sentences", type=int, default=2000, help="sentences of each language")
-    parser.add_argument("--show", action="store_true", help="print wrong and missing boundaries")
     parser.add_argument("--picture", type=Path, help="PNG file for times by length, up to a million characters")
     parser.add_argument("--bundle", type=Path, help="measure a server of this bundle beside freezing texts")
-    parser.add_argument("--calls", type=int, default=300, help="calls of the usual caller")
     options = parser.parse_args()
-    compare(options.sentences, show=options.show)
+    compare(options.sentences)
     if options.picture is not None:
         lengths = [1000 * 2**power for power in range(11)]
         seconds = {kind: seconds_by_length(kind, lengths) for kind in KINDS}
@@ -240,7 +230,7 @@ def main() -> None:
             print(f"{kind}: {shown}")
         draw(lengths, seconds, options.picture)
     if options.bundle is not None:
-        asyncio.run(beside_freezing_texts(options.bundle, options.calls))
+        asyncio.run(beside_freezing_texts(options.bundle))
 
 
 if __name__ == "__main__":

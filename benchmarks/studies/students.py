@@ -11,7 +11,7 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks.common.models import MULTI30K
+from benchmarks.common.data import MULTI30K
 from benchmarks.common.processes import Process, Program
 from benchmarks.common.progress import progress, setup
 from benchmarks.common.ratios import aligned, ratio, turns
@@ -62,45 +62,28 @@ def main() -> None:
         for listed in (False, True):
             with Translator(bundle, precision="int8", shortlist=listed, threads=arguments.threads) as translator:
                 found = [one.text for one in translator.translate(texts, beam_size=1, max_length=LONGEST)]
-            sides = {
-                "jumok": Program(
-                    name="jumok",
-                    module="benchmarks.contenders.jumok_side",
-                    arguments=(bundle, "int8", "--threads", f"{arguments.threads}", *["--shortlist"] * listed),
-                ),
-                "fxtranslate": Program(
-                    name="fxtranslate",
-                    module="benchmarks.contenders.fxtranslate_side",
-                    arguments=(
-                        *(str(package), model, vocabulary, "--processes", f"{arguments.threads}"),
-                        *(["--shortlist", shortlist] if listed else []),
-                    ),
-                ),
-            }
+            threads, lists = f"{arguments.threads}", ["--shortlist"] if listed else []
+            theirs = (package, model, vocabulary, "--processes", threads, *([*lists, shortlist] if listed else []))
+            sides = (
+                Program.of("jumok", "jumok_side", bundle, "int8", "--threads", threads, *lists),
+                Program.of("fxtranslate", "fxtranslate_side", *theirs),
+            )
             with ExitStack() as stack:
-                processes = {name: stack.enter_context(Process(program)) for name, program in sides.items()}
+                processes = {side.name: stack.enter_context(Process(side)) for side in sides}
                 for one_by_one in (True, False):
-                    task = Task(
-                        texts=texts,
-                        tokens=[],
-                        beam_size=1,
-                        min_length=0,
-                        max_length=LONGEST,
-                        least_s=0.0,
-                        one_by_one=one_by_one,
-                    )
+                    task = Task(texts=texts, beam_size=1, max_length=LONGEST, one_by_one=one_by_one)
                     seconds: dict[str, list[float]] = {name: [] for name in processes}
-                    for number, name in turns(processes, arguments.rounds, progress):
+                    for number, name in turns(processes, arguments.rounds):
                         turn = processes[name].measure(task)
                         if number:
                             seconds[name].append(turn.median)
                         if name == "fxtranslate":
-                            theirs = [text for [text] in turn.tokens]
+                            answers = [text for [text] in turn.tokens]
                     rows.append(
                         [
                             "one by one" if one_by_one else "together",
                             "yes" if listed else "no",
-                            f"{sum(one == other for one, other in zip(found, theirs, strict=True))} of {len(texts)}",
+                            f"{sum(one == other for one, other in zip(found, answers, strict=True))} of {len(texts)}",
                             *(f"{len(texts) / sorted(taken)[len(taken) // 2]:.0f}" for taken in seconds.values()),
                             str(ratio(seconds["jumok"], seconds["fxtranslate"])),
                         ]

@@ -23,19 +23,16 @@ from typing import NamedTuple, TypeAlias
 import torch
 from sacrebleu.metrics.bleu import BLEU
 
-from benchmarks.common.models import corpus
+from benchmarks.common.data import TRANSFORMER, corpus
 from benchmarks.common.progress import progress, setup
 from benchmarks.common.ratios import aligned, ratio, turns
 from benchmarks.common.trained import dequantized
 from jumok_export.models.seq2seq import Seq2Seq
-from jumok_proto.results import Translation
 from jumok_serve import DecodingOptions, Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermMatch
 
-ROOT = Path(__file__).resolve().parents[2]
-MODEL = ROOT / "models" / "multi30k-en-de-transformer"
 RARE = 50
 """Most occurrences of a rare word in the training references."""
 SEED = 1
@@ -241,29 +238,24 @@ class Peer:
         return self._tokenizer.decode(found)
 
 
-class Run(NamedTuple):
-    """Translations of all texts, and the seconds that they took."""
-
-    translations: list[Translation]
-    seconds: float
-
-
-def translate(translator: Translator, texts: Sequence[str], terms: Sequence[tuple[str, ...]], beam_size: int) -> Run:
-    """Translate all texts at once, each with its own terms."""
+def translate(
+    translator: Translator, texts: Sequence[str], terms: Sequence[tuple[str, ...]], beam_size: int
+) -> tuple[list[str], float]:
+    """Translate all texts at once, each with its own terms; returns translations, and the seconds that they took."""
     options = DecodingOptions(beam_size=beam_size)
     started = time.perf_counter()
     pending = [
         translator.submit([text], TranslationParameters(options=options, terms=GivenTerms(words) if words else None))
         for text, words in zip(texts, terms, strict=True)
     ]
-    translations = [one.collect()[0] for one in pending]
-    return Run(translations, time.perf_counter() - started)
+    translations = [one.collect()[0].text for one in pending]
+    return translations, time.perf_counter() - started
 
 
 def main() -> None:
     """Measure, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", type=Path, default=MODEL)
+    parser.add_argument("--model", type=Path, default=TRANSFORMER)
     parser.add_argument("--precision", default="int8")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--beam-size", type=int, default=4)
@@ -281,11 +273,10 @@ def main() -> None:
     seconds: dict[str, list[float]] = {number: [] for number in cases}
     with Translator(arguments.model, precision=arguments.precision, threads=arguments.threads) as translator:
         translator.warm_up()
-        for turn, number in turns(cases, rounds, progress):
-            run = translate(translator, texts, cases[number], arguments.beam_size)
-            found[number] = [one.text for one in run.translations]
+        for turn, number in turns(cases, rounds):
+            found[number], taken = translate(translator, texts, cases[number], arguments.beam_size)
             if turn:
-                seconds[number].append(run.seconds)
+                seconds[number].append(taken)
     rows = [["terms", "given", "appear", "BLEU", "sentences/s", "of none (range)"]]
     for number, terms in cases.items():
         rate = len(texts) / statistics.median(seconds[number])

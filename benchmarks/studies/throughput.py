@@ -18,19 +18,18 @@ from pathlib import Path
 
 import torch
 
+from benchmarks.common.data import TRANSFORMER
 from benchmarks.common.graphs import spread_normally
-from benchmarks.common.progress import progress, setup
+from benchmarks.common.progress import setup
 from benchmarks.common.ratios import aligned, ratio, turns
-from jumok_export.training.checkpoint import Checkpoint, build_model, load_checkpoint
+from jumok_export.training.checkpoint import Checkpoint, build_model
 from jumok_export.training.configuration import configuration_from_values
 from jumok_export.training.corpus import pad
 from jumok_export.training.export import export_checkpoint
 from jumok_export.training.greedy import greedy_decode
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import Translator
-from jumok_serve.evaluation.parallel_text import read_lines
 
-MODEL = Path(__file__).resolve().parents[2] / "models" / "multi30k-en-de-transformer"
 PEER = "PyTorch fp32"
 MAX_LENGTH = 32
 WORDS = """
@@ -104,7 +103,7 @@ def measure(contenders: dict[str, Translate], texts: Sequence[str], together: in
     """Let the contenders translate the texts in turns; yields a row of the table for each."""
     requests = [texts[start : start + together] for start in range(0, len(texts), together)]
     seconds: dict[str, list[float]] = {name: [] for name in contenders}  # for each token
-    for number, name in turns(contenders, rounds, progress):
+    for number, name in turns(contenders, rounds):
         start = time.perf_counter()
         tokens = sum(contenders[name](request) for request in requests)
         if number:
@@ -114,10 +113,11 @@ def measure(contenders: dict[str, Translate], texts: Sequence[str], together: in
 
 
 def main() -> None:
-    """Export a checkpoint or an untrained model, measure it, and print a table."""
+    """Export an untrained model, measure it, and print a table."""
     parser = argparse.ArgumentParser(description="Measure the throughput of fp32 and int8 bundles against PyTorch.")
-    parser.add_argument("--checkpoint", type=Path, help="a run of `jumok train`; default: an untrained model")
-    parser.add_argument("--like", type=Path, default=MODEL, help="the untrained model's bundle; default: %(default)s")
+    parser.add_argument(
+        "--like", type=Path, default=TRANSFORMER, help="the untrained model's bundle; default: %(default)s"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -125,8 +125,7 @@ def main() -> None:
         metavar="KEY=VALUE",
         help="a size of the untrained model, such as width=1024",
     )
-    parser.add_argument("--source", type=Path, help="sentences to translate, one per line; default: made-up ones")
-    parser.add_argument("--sentences", type=int, default=64, help="number of them; default: %(default)s")
+    parser.add_argument("--sentences", type=int, default=64, help="number of made-up ones; default: %(default)s")
     parser.add_argument("--rounds", type=int, default=5, help="rounds that count; default: %(default)s")
     parser.add_argument(
         "--threads", type=int, default=len(os.sched_getaffinity(0)), help="of every contender; default: %(default)s"
@@ -134,10 +133,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     print(setup(arguments.threads))
-    texts = (read_lines(arguments.source) if arguments.source else made_up(arguments.sentences))[: arguments.sentences]
-    checkpoint = (
-        load_checkpoint(arguments.checkpoint) if arguments.checkpoint else untrained(arguments.like, arguments.set)
-    )
+    texts, checkpoint = made_up(arguments.sentences), untrained(arguments.like, arguments.set)
     with tempfile.TemporaryDirectory() as folder:
         path = export_checkpoint(checkpoint, Path(folder) / "bundle", calibration=texts, progress=print).path
         with (

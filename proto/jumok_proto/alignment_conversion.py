@@ -1,38 +1,49 @@
 """Alignments as protobuf messages, and back."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from dataclasses import replace
 from itertools import chain
+from typing import Any
 
 from jumok_proto.alignments import Alignment
-from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights, Matrix
+from jumok_proto.attention import ATTENTION_KINDS, AlignedToken, AttentionKind, AttentionWeights, Matrix
+from jumok_proto.fields import Conversion, Enumeration, each
 from jumok_proto.v1 import alignment_pb2
 
-_KINDS: dict[AttentionKind, alignment_pb2.AttentionKind.ValueType] = {
-    "cross": alignment_pb2.ATTENTION_KIND_CROSS,
-    "encoder": alignment_pb2.ATTENTION_KIND_ENCODER,
-    "decoder": alignment_pb2.ATTENTION_KIND_DECODER,
-}
-_KINDS_BACK = {number: kind for kind, number in _KINDS.items()}
+_KINDS: Enumeration[AttentionKind, alignment_pb2.AttentionKind.ValueType] = Enumeration(
+    ATTENTION_KINDS, alignment_pb2.AttentionKind, "ATTENTION_KIND", refusal="kinds has the unknown value {}"
+)
+_TOKENS = each(Conversion(AlignedToken, alignment_pb2.AlignedToken))
+_ALIGNMENT = Conversion(
+    Alignment,
+    alignment_pb2.Alignment,
+    fields=[name for name in Alignment.__annotations__ if name not in ATTENTION_KINDS],
+    source_tokens=_TOKENS,
+    target_tokens=_TOKENS,
+    decoder_tokens=_TOKENS,
+)
 
 
 def kinds_to_proto(kinds: Iterable[AttentionKind]) -> list[alignment_pb2.AttentionKind.ValueType]:
     """Make the enum values of kinds of attention."""
-    return [_KINDS[kind] for kind in kinds]
+    return list(map(_KINDS.to_proto, kinds))
 
 
-def kinds_from_proto(numbers: Iterable[alignment_pb2.AttentionKind.ValueType]) -> tuple[AttentionKind, ...]:
+def kinds_from_proto(numbers: Iterable[int]) -> tuple[AttentionKind, ...]:
     """Read kinds of attention; none is cross-attention. Raise ValueError for an unknown kind."""
-    kinds = []
-    for number in numbers:
-        if number not in _KINDS_BACK:
-            raise ValueError(f"kinds has the unknown value {number}")
-        kinds.append(_KINDS_BACK[number])
-    return tuple(kinds) or ("cross",)
+    return tuple(map(_KINDS.from_proto, numbers)) or ("cross",)
 
 
-def alignments_to_proto(alignments: Sequence[Alignment]) -> alignment_pb2.AlignTextResponse:
+def alignments_to_proto(alignments: Iterable[Alignment]) -> alignment_pb2.AlignTextResponse:
     """Make the response of a request from alignments."""
-    return alignment_pb2.AlignTextResponse(alignments=[_to_proto(alignment) for alignment in alignments])
+    return alignment_pb2.AlignTextResponse(
+        alignments=[
+            _ALIGNMENT.to_proto(
+                alignment, **{kind: _weights_to_proto(getattr(alignment, kind)) for kind in ATTENTION_KINDS}
+            )
+            for alignment in alignments
+        ]
+    )
 
 
 def alignments_from_proto(message: alignment_pb2.AlignTextResponse) -> list[Alignment]:
@@ -40,67 +51,41 @@ def alignments_from_proto(message: alignment_pb2.AlignTextResponse) -> list[Alig
     return [_from_proto(alignment) for alignment in message.alignments]
 
 
-def _to_proto(alignment: Alignment) -> alignment_pb2.Alignment:
-    return alignment_pb2.Alignment(
-        target=alignment.target,
-        source_tokens=_tokens_to_proto(alignment.source_tokens),
-        target_tokens=_tokens_to_proto(alignment.target_tokens),
-        decoder_tokens=_tokens_to_proto(alignment.decoder_tokens),
-        cross=_weights_to_proto(alignment.cross),
-        encoder=_weights_to_proto(alignment.encoder),
-        decoder=_weights_to_proto(alignment.decoder),
-        source_truncated=alignment.source_truncated,
-        model=alignment.model,
-        model_version=alignment.model_version,
-    )
-
-
 def _from_proto(message: alignment_pb2.Alignment) -> Alignment:
-    source, target, decoder = (
-        tuple(AlignedToken(token.text, token.special, token.unknown) for token in tokens)
-        for tokens in (message.source_tokens, message.target_tokens, message.decoder_tokens)
-    )
+    alignment = _ALIGNMENT.from_proto(message)
+    source, target = alignment.source_tokens, alignment.target_tokens
+    sides: dict[AttentionKind, tuple[tuple[AlignedToken, ...], tuple[AlignedToken, ...]]] = {
+        "cross": (target, source),
+        "encoder": (source, source),
+        "decoder": (target, alignment.decoder_tokens),
+    }
+    weights: dict[str, Any] = {
+        kind: _weights(kind, getattr(message, kind), *sides[kind]) for kind in sides if message.HasField(kind)
+    }
+    return replace(alignment, **weights)
 
-    def weights(
-        kind: AttentionKind, rows: tuple[AlignedToken, ...], columns: tuple[AlignedToken, ...]
-    ) -> AttentionWeights | None:
-        if not message.HasField(kind):
-            return None
-        found: alignment_pb2.AttentionWeights = getattr(message, kind)
-        layers, heads = tuple(found.layers), tuple(found.heads)
-        if len(found.by_head) not in {0, len(layers) * len(heads)}:
-            raise ValueError(
-                f"{kind} has {len(found.by_head)} matrices for {len(layers)} layers of {len(heads)} heads each"
-            )
-        mean, *each = (_matrix(kind, matrix, len(rows), len(columns)) for matrix in (found.mean, *found.by_head))
-        of_layers = range(0, len(each), len(heads) or 1)
-        return AttentionWeights(
-            rows=rows,
-            columns=columns,
-            layers=layers,
-            heads=heads,
-            mean=mean,
-            by_head=tuple(tuple(each[first : first + len(heads)]) for first in of_layers) if each else None,
+
+def _weights(
+    kind: str,
+    message: alignment_pb2.AttentionWeights,
+    rows: tuple[AlignedToken, ...],
+    columns: tuple[AlignedToken, ...],
+) -> AttentionWeights:
+    layers, heads = tuple(message.layers), tuple(message.heads)
+    if len(message.by_head) not in {0, len(layers) * len(heads)}:
+        raise ValueError(
+            f"{kind} has {len(message.by_head)} matrices for {len(layers)} layers of {len(heads)} heads each"
         )
-
-    return Alignment(
-        target=message.target,
-        source_tokens=source,
-        target_tokens=target,
-        decoder_tokens=decoder,
-        cross=weights("cross", target, source),
-        encoder=weights("encoder", source, source),
-        decoder=weights("decoder", target, decoder),
-        source_truncated=message.source_truncated,
-        model=message.model,
-        model_version=message.model_version,
+    mean, *by_head = (_matrix(kind, matrix, len(rows), len(columns)) for matrix in (message.mean, *message.by_head))
+    of_layers = range(0, len(by_head), len(heads) or 1)
+    return AttentionWeights(
+        rows=rows,
+        columns=columns,
+        layers=layers,
+        heads=heads,
+        mean=mean,
+        by_head=tuple(tuple(by_head[first : first + len(heads)]) for first in of_layers) if by_head else None,
     )
-
-
-def _tokens_to_proto(tokens: Sequence[AlignedToken]) -> list[alignment_pb2.AlignedToken]:
-    return [
-        alignment_pb2.AlignedToken(text=token.text, special=token.special, unknown=token.unknown) for token in tokens
-    ]
 
 
 def _weights_to_proto(weights: AttentionWeights | None) -> alignment_pb2.AttentionWeights | None:
@@ -118,7 +103,7 @@ def _matrix_to_proto(matrix: Matrix) -> alignment_pb2.AttentionMatrix:
     return alignment_pb2.AttentionMatrix(weights=chain.from_iterable(matrix))
 
 
-def _matrix(kind: AttentionKind, message: alignment_pb2.AttentionMatrix, rows: int, columns: int) -> Matrix:
+def _matrix(kind: str, message: alignment_pb2.AttentionMatrix, rows: int, columns: int) -> Matrix:
     weights = tuple(message.weights)
     if len(weights) != rows * columns:
         raise ValueError(f"{kind} has a matrix of {len(weights)} weights for {rows} by {columns} tokens")

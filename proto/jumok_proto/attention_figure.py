@@ -1,8 +1,8 @@
-"""A figure of attention: a cell per token pair, panels by head."""
+"""A figure of attention: a cell per token pair, panels by head, and fonts that have all characters."""
 
 import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
@@ -13,10 +13,11 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.font_manager import FontProperties, findfont, fontManager
+from matplotlib.ft2font import FT2Font
 
 from jumok_proto.attention import AttentionKind, AttentionWeights, Matrix
 from jumok_proto.errors import JumokError
-from jumok_proto.fonts import families_for
 
 TITLES: dict[AttentionKind, str] = {
     "cross": "Cross-attention",
@@ -44,6 +45,14 @@ SPACE = 0.12
 """Inches between parts."""
 BAR = 0.18
 """Width of the colour bar in inches."""
+
+DEFAULT_FONT = "DejaVu Sans"
+"""The font that comes with matplotlib."""
+_BOXES = "Last Resort"
+"""Fonts with a box for every character, and no letters."""
+
+_COLOURED = frozenset({b"CBDT", b"COLR", b"SVG ", b"sbix"})
+"""Tables of coloured glyphs, which matplotlib cannot draw, or draws empty."""
 
 
 class FigureError(JumokError):
@@ -214,20 +223,61 @@ def _panels(weights: AttentionWeights) -> list[list[tuple[str, Matrix]]]:
 
 def _described(weights: AttentionWeights) -> str:
     """Describe the layers and heads of the weights."""
-    named = [f"{name} {numbers[0]}" for name, numbers in _layers_and_heads(weights) if len(numbers) == 1]
-    several = [f"{len(numbers)} {name}s" for name, numbers in _layers_and_heads(weights) if len(numbers) > 1]
+    counted = (("layer", weights.layers), ("head", weights.heads))
+    named = [f"{name} {numbers[0]}" for name, numbers in counted if len(numbers) == 1]
+    several = [f"{len(numbers)} {name}s" for name, numbers in counted if len(numbers) > 1]
     over = "mean over " if weights.by_head is None else ""
     return ", ".join([*named, *([over + " and ".join(several)] if several else [])])
-
-
-def _layers_and_heads(weights: AttentionWeights) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    return ("layer", weights.layers), ("head", weights.heads)
 
 
 def _label(text: str) -> str:
     """Make a label of a token: printable and short."""
     shown = "".join(character if character.isprintable() else "�" for character in text)
     return shown if len(shown) <= LONGEST_LABEL else f"{shown[: LONGEST_LABEL - 1]}…"
+
+
+def families_for(texts: Iterable[str]) -> tuple[list[str], set[str]]:
+    """Choose fonts for texts, and return the characters that no installed font has.
+
+    Each added font has most of the characters that are still missing. Of equal fonts the first by name counts.
+    """
+    left = {character for text in texts for character in text} - _characters(
+        findfont(FontProperties(family=[DEFAULT_FONT]))
+    )
+    families = [DEFAULT_FONT]
+    others = sorted({(font.name, font.fname) for font in fontManager.ttflist if not font.name.startswith(_BOXES)})
+    while left:
+        name, file = max(others, key=lambda font: len(left & _characters(font[1])), default=("", ""))
+        if not file or not left & _characters(file):
+            break
+        families.append(name)
+        left -= _characters(findfont(FontProperties(family=[name])))
+        others.remove((name, file))
+    return families, left
+
+
+@cache
+def _characters(file: str) -> frozenset[str]:
+    """Give the characters of a font; none if it cannot be read or its glyphs are coloured pictures."""
+    if not Path(file).is_file() or _tables(file) & _COLOURED:
+        return frozenset()
+    try:
+        return frozenset(map(chr, FT2Font(file).get_charmap()))
+    except RuntimeError:
+        return frozenset()
+
+
+def _tables(file: str) -> frozenset[bytes]:
+    """Give the names of a font's tables; none if it is no TrueType or OpenType font."""
+    with open(file, "rb") as stream:
+        head = stream.read(16)
+        if head[:4] == b"ttcf":  # a collection begins with the places of its fonts
+            stream.seek(int.from_bytes(head[12:16], "big"))
+            head = stream.read(12)
+        else:
+            stream.seek(12)
+        records = stream.read(16 * int.from_bytes(head[4:6], "big"))
+    return frozenset(records[start : start + 4] for start in range(0, len(records), 16))
 
 
 @contextmanager

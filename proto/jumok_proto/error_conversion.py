@@ -10,6 +10,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from jumok_proto import errors
 from jumok_proto.errors import Details, FieldViolation, JumokError, Resource, printable
+from jumok_proto.fields import Conversion, Form
 
 DOMAIN = "jumok"
 LONGEST_RETRY_S = 86_400.0
@@ -28,6 +29,16 @@ _GENERAL: dict[grpc.StatusCode, type[JumokError]] = {each.code: each for each in
 _CODES: dict[int, grpc.StatusCode] = {code.value[0]: code for code in grpc.StatusCode}
 
 
+def _as_utf8(text: str) -> str:
+    """Escape lone surrogates, as names of files may hold them and messages must not."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+_TEXT = Form(_as_utf8, printable)
+_VIOLATION = Conversion(FieldViolation, error_details_pb2.BadRequest.FieldViolation, form=_TEXT)
+_RESOURCE = Conversion(Resource, error_details_pb2.ResourceInfo, form=_TEXT)
+
+
 def status_to_proto(code: grpc.StatusCode, message: str, details: Details) -> status_pb2.Status:
     """Make the message for a status and its details."""
     metadata = {**details.metadata}
@@ -39,21 +50,10 @@ def status_to_proto(code: grpc.StatusCode, message: str, details: Details) -> st
     if details.request_id:
         messages.append(error_details_pb2.RequestInfo(request_id=details.request_id))
     if details.field_violations:
-        violations = [
-            error_details_pb2.BadRequest.FieldViolation(
-                field=violation.field, description=_as_utf8(violation.description)
-            )
-            for violation in details.field_violations
-        ]
+        violations = map(_VIOLATION.to_proto, details.field_violations)
         messages.append(error_details_pb2.BadRequest(field_violations=violations))
-    if (resource := details.resource) is not None:
-        messages.append(
-            error_details_pb2.ResourceInfo(
-                resource_type=resource.type,
-                resource_name=_as_utf8(resource.name),
-                description=_as_utf8(resource.description),
-            )
-        )
+    if details.resource is not None:
+        messages.append(_RESOURCE.to_proto(details.resource))
     if details.retry_after_s is not None:
         delay = Duration()
         delay.FromNanoseconds(round(details.retry_after_s * 1e9))
@@ -62,11 +62,6 @@ def status_to_proto(code: grpc.StatusCode, message: str, details: Details) -> st
     for each in messages:
         status.details.add().Pack(each)
     return status
-
-
-def _as_utf8(text: str) -> str:
-    """Escape lone surrogates, as names of files may hold them and messages must not."""
-    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def error_from_proto(status: status_pb2.Status) -> JumokError:
@@ -98,17 +93,8 @@ def _details(status: status_pb2.Status) -> Details:
         reason=printable(info.reason),
         request_id=printable(request.request_id),
         metadata=dict(info.metadata),
-        field_violations=tuple(
-            FieldViolation(field=printable(violation.field), description=printable(violation.description))
-            for violation in bad_request.field_violations
-        ),
-        resource=None
-        if resource is None
-        else Resource(
-            type=printable(resource.resource_type),
-            name=printable(resource.resource_name),
-            description=printable(resource.description),
-        ),
+        field_violations=tuple(map(_VIOLATION.from_proto, bad_request.field_violations)),
+        resource=None if resource is None else _RESOURCE.from_proto(resource),
         retry_after_s=None
         if retry is None
         else min(max(retry.retry_delay.ToNanoseconds() / 1e9, 0.0), LONGEST_RETRY_S),

@@ -23,54 +23,36 @@ _BEGINS_NO_WORD = frozenset({"Pe", "Pf", "Po", "Mn", "Mc", "Me", "Lm"})
 
 @dataclass(frozen=True, slots=True)
 class Spelling:
-    """The mark of word boundaries in pieces; at most one field is set."""
+    """The mark of word boundaries in pieces; without a mark, each piece is a word."""
 
-    initial: str = ""
-    """Begins the first piece of a word, as SentencePiece's ``▁`` does."""
-    inner: str = ""
-    """Begins each piece of a word but the first, as WordPiece's ``##`` does."""
-    final: str = ""
-    """Ends the last piece of a word, as ``</w>`` does."""
-    unfinished: str = ""
-    """Ends each piece of a word but the last, as subword-nmt's ``@@`` does."""
-
-    @property
-    def mark(self) -> str:
-        """The mark, or empty."""
-        return self.initial or self.inner or self.final or self.unfinished
+    mark: str = ""
+    at_end: bool = False
+    """True if the mark ends pieces, False if it begins them."""
+    inside: bool = False
+    """True if the mark stands inside of words, False if it stands between words."""
 
     def marks(self, piece: str) -> bool:
         """True if the piece has the mark."""
-        if self.initial or self.inner:
-            return piece.startswith(self.mark)
-        return bool(self.mark) and piece.endswith(self.mark)
+        return bool(self.mark) and (piece.endswith(self.mark) if self.at_end else piece.startswith(self.mark))
 
     def continues(self, piece: str, before: str) -> bool:
         """True if the piece continues the word of the piece before it."""
-        if self.initial:
-            return not self.marks(piece)
-        if self.inner:
-            return self.marks(piece)
-        if self.final:
-            return not self.marks(before)
-        return bool(self.unfinished) and self.marks(before)
+        return bool(self.mark) and self.marks(before if self.at_end else piece) == self.inside
 
     def bare(self, piece: str) -> str:
         """Remove the mark of a piece."""
-        if not self.marks(piece):
-            return piece
-        return piece.removeprefix(self.mark) if self.initial or self.inner else piece.removesuffix(self.mark)
+        return piece.removesuffix(self.mark) if self.at_end else piece.removeprefix(self.mark)
 
 
-BYTE_LEVEL = Spelling(initial="Ġ")
+BYTE_LEVEL = Spelling("Ġ")
 """The spelling of GPT-2, which maps each byte of UTF-8 to a character."""
 SPELLINGS = (
-    Spelling(initial="▁"),  # SentencePiece, and the Metaspace of Hugging Face's tokenizers
+    Spelling("▁"),  # SentencePiece, and the Metaspace of Hugging Face's tokenizers
     BYTE_LEVEL,
-    Spelling(inner="##"),  # WordPiece
-    Spelling(final="</w>"),  # byte pair encoding as GPT's, CLIP's and others'
-    Spelling(unfinished="@@"),  # subword-nmt
-    Spelling(final="▁"),  # SentencePiece with white space as suffix
+    Spelling("##", inside=True),  # WordPiece
+    Spelling("</w>", at_end=True),  # byte pair encoding as GPT's, CLIP's and others'
+    Spelling("@@", at_end=True, inside=True),  # subword-nmt
+    Spelling("▁", at_end=True),  # SentencePiece with white space as suffix
 )
 """Spellings, in the order of search: pieces of one spelling may contain the mark of a later one."""
 

@@ -31,10 +31,10 @@ def test_a_ratio_is_taken_round_by_round() -> None:
     )
 
 
-def test_contenders_take_turns_in_rotating_order() -> None:
-    told: list[str] = []
-    found = [*turns("abc", 2, told.append)]
+def test_contenders_take_turns_in_rotating_order(capsys: pytest.CaptureFixture[str]) -> None:
+    found = [*turns("abc", 2)]
     assert found == [(0, "a"), (0, "b"), (0, "c"), (1, "b"), (1, "c"), (1, "a"), (2, "c"), (2, "a"), (2, "b")]
+    told = [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
     assert told == ["round 0 of 2", "round 1 of 2", "round 2 of 2"]
 
 
@@ -69,7 +69,7 @@ def test_the_fastest_settings_take_part_in_the_rounds() -> None:
     processes: dict[Program, Process] = {
         one.program: Scripted(one.program, times[name], asked) for name, one in each.items()
     }
-    [(found, our, their)] = run_cell(CELL, TASK, field, processes, rounds=3, progress=lambda _: None)
+    [(found, our, their)] = run_cell(CELL, TASK, field, processes, rounds=3)
     assert (our.tokens, their.tokens, found.same) == ([["j"]], [["c"]], 0.0)
     assert asked[:4] == ["jumok", "c1", "c2", "c3"]  # smaller batches equal others in this cell
     assert asked[4:8] == ["jumok", "c2", "c3", "generate"]

@@ -165,7 +165,7 @@ def _model_of_opus_mts_size(folder: Path) -> Path:
     from benchmarks.common.models import served_random
     from benchmarks.common.random_marian import MarianSizes
 
-    return served_random(MarianSizes(), folder / "marian-load", progress).bundle
+    return served_random(MarianSizes(), folder / "marian-load").bundle
 
 
 def report(everything: Sequence[Findings], where: dict[str, Any]) -> str:

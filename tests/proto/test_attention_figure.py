@@ -20,10 +20,10 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 from matplotlib.transforms import Bbox
 
-from jumok_proto import fonts
+from jumok_proto import attention_figure
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights, Matrix
-from jumok_proto.attention_figure import UNKNOWN_COLOUR, Drawing, FigureError
+from jumok_proto.attention_figure import DEFAULT_FONT, UNKNOWN_COLOUR, Drawing, FigureError, families_for
 from jumok_proto.attention_figure import draw as draw_weights
 
 WORDS = ["▁A", "▁man", "▁in", "▁overalls", "▁photographs", "ing", "▁Straßenbahnhaltestelle", "$5", "^_^", "<unk>"]
@@ -189,7 +189,7 @@ def test_a_character_is_drawn_with_a_font_that_has_it(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:Glyph")  # of the drawing that this test makes itself
 def test_characters_without_a_font_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     own = [font for font in fontManager.ttflist if Path(font.fname).is_relative_to(matplotlib.get_data_path())]
-    monkeypatch.setattr(fonts, "fontManager", SimpleNamespace(ttflist=own))
+    monkeypatch.setattr(attention_figure, "fontManager", SimpleNamespace(ttflist=own))
     drawing = draw(alignment(tokens(6, ["▁ok", "주목", "שלום", "مرحبا", "a\nb"]), tokens(4)), "cross")
     assert drawing.missing == "".join(sorted("주목"))
     check_readable(drawing.figure)
@@ -212,7 +212,7 @@ def test_undrawable_figures_are_refused() -> None:
         draw(alignment(tokens(60), tokens(60), layers=24, heads=16), "cross")
 
 
-def testfonts_of_coloured_pictures_are_left_out(tmp_path: Path) -> None:
+def test_fonts_of_coloured_pictures_are_left_out(tmp_path: Path) -> None:
     """As with Noto Color Emoji installed: its glyphs would be drawn empty, or not at all."""
 
     def font(name: str, *, coloured: bool) -> Path:
@@ -239,9 +239,9 @@ def testfonts_of_coloured_pictures_are_left_out(tmp_path: Path) -> None:
     before = list(fontManager.ttflist)
     try:
         fontManager.addfont(font("A Coloured Font", coloured=True))
-        assert fonts.families_for(["\U0010f123"]) == ([fonts.DEFAULT], {"\U0010f123"})
+        assert families_for(["\U0010f123"]) == ([DEFAULT_FONT], {"\U0010f123"})
         fontManager.addfont(font("B Plain Font", coloured=False))
-        assert fonts.families_for(["\U0010f123"]) == ([fonts.DEFAULT, "B Plain Font"], set())
+        assert families_for(["\U0010f123"]) == ([DEFAULT_FONT, "B Plain Font"], set())
     finally:
         fontManager.ttflist[:] = before
 

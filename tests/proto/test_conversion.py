@@ -1,10 +1,13 @@
 """Results survive the wire; values that it cannot hold are refused."""
 
 from dataclasses import replace
+from datetime import UTC, datetime
+from types import ModuleType
 from typing import Any, cast
 
 import pytest
 
+from jumok_proto import admin_conversion, conversion
 from jumok_proto.conversion import (
     model_from_proto,
     model_to_proto,
@@ -12,24 +15,30 @@ from jumok_proto.conversion import (
     options_to_proto,
     response_from_proto,
     response_to_proto,
-    scores_from_proto,
-    scores_to_proto,
 )
+from jumok_proto.glossaries import stored
+from jumok_proto.markup import MarkupRules
 from jumok_proto.options import OPTIONS, EarlyStopping, Options, check_names
 from jumok_proto.results import (
     AppliedTerm,
+    BundleState,
+    BundleSummary,
     DecodingDefaults,
+    DetectedLanguage,
     FinishReason,
     Hypothesis,
     LanguagePair,
+    LoadResult,
     Model,
+    ModelState,
     PivotTranslation,
+    Route,
     Score,
     TextSpan,
     Timings,
     Translation,
 )
-from jumok_proto.v1 import decoding_pb2, model_pb2, translation_pb2
+from jumok_proto.v1 import admin_pb2, decoding_pb2, model_pb2, translation_pb2
 
 TIMINGS = Timings(queue_s=0.001, encode_s=0.25, decode_s=1.5, total_s=1.75)
 BEST = Hypothesis(
@@ -60,34 +69,22 @@ def translation(*hypotheses: Hypothesis) -> Translation:
     )
 
 
-def test_translations_survive_the_wire() -> None:
-    pivot = PivotTranslation(text="Een", language="nl", model="first", model_version="3")
-    terms = (
-        AppliedTerm(
-            source="man",
-            targets=("Mann", "Herr"),
-            source_span=TextSpan(2, 5),
-            satisfied=True,
-            target_span=TextSpan(4, 8),
-        ),
-        AppliedTerm(source="{a}", targets=("{a}",), source_span=TextSpan(6, 9), satisfied=False),
-    )
-    with_terms = replace(translation(replace(BEST, terms=terms)), beam_size=8)
-    sent = [translation(BEST, CUT), translation(EMPTY), replace(translation(CUT), pivot=pivot), with_terms]
-    data = response_to_proto(sent, TIMINGS).SerializeToString()
-    received = response_from_proto(translation_pb2.TranslateTextResponse.FromString(data))
-    assert received == sent
-    assert [answer.timings for answer in received] == [TIMINGS] * 4
-    assert (received[0].text, received[0].score, received[0].output_token_count) == (BEST.text, BEST.score, 3)
-    assert received[1].output_token_count == 0
-
-
-@pytest.mark.parametrize("attention", [None, (), ((0.5, 0.25, 0.25), (0.0, 1.0, 0.0), (0.125, 0.375, 0.5))])
-def test_attention_survives_the_wire(attention: tuple[tuple[float, ...], ...] | None) -> None:
-    sent = [replace(translation(replace(BEST, attention=attention)), source_tokens=("▁A", "▁man", "</s>"))]
-    sent.append(translation(replace(EMPTY, attention=())))  # of a text without tokens
-    data = response_to_proto(sent, TIMINGS).SerializeToString()
-    assert response_from_proto(translation_pb2.TranslateTextResponse.FromString(data)) == sent
+PIVOT = PivotTranslation(text="Een", language="nl", model="first", model_version="3")
+TERMS = (
+    AppliedTerm(
+        source="man", targets=("Mann", "Herr"), source_span=TextSpan(2, 5), satisfied=True, target_span=TextSpan(4, 8)
+    ),
+    AppliedTerm(source="{a}", targets=("{a}",), source_span=TextSpan(6, 9), satisfied=False),
+)
+ATTENTION = ((0.5, 0.25, 0.25), (0.0, 1.0, 0.0), (0.125, 0.375, 0.5))
+TRANSLATIONS = [
+    translation(BEST, CUT),
+    translation(EMPTY),
+    replace(translation(CUT), pivot=PIVOT, cut_sentences=("Ein",), source_confidence=0.0),
+    replace(translation(replace(BEST, terms=TERMS)), beam_size=8),
+    replace(translation(replace(BEST, attention=ATTENTION)), source_tokens=("▁A", "▁man", "</s>")),
+    translation(replace(EMPTY, attention=())),  # of a text without tokens
+]
 
 
 @pytest.mark.parametrize("columns", [0, 2])
@@ -99,23 +96,19 @@ def test_attention_of_a_wrong_size_is_refused(columns: int) -> None:
         response_from_proto(message)
 
 
-def test_scores_survive_the_wire() -> None:
-    some = Score(
-        score=-0.1,
-        tokens=("▁Ein", "</s>"),
-        token_ids=(5, 3),
-        token_scores=(-0.1, -0.1),
-        source_token_count=7,
-        source_truncated=True,
-        model="multi30k",
-        model_version="1.2",
-        source_unknown_count=3,
-        target_unknown_count=1,
-    )
-    none = replace(some, score=0.0, tokens=(), token_ids=(), token_scores=(), source_truncated=False)
-    sent = [some, replace(none, source_token_count=0, source_unknown_count=0, target_unknown_count=0)]
-    data = scores_to_proto(sent).SerializeToString()
-    assert scores_from_proto(translation_pb2.ScoreTextResponse.FromString(data)) == sent
+SCORE = Score(
+    score=-0.1,
+    tokens=("▁Ein", "</s>"),
+    token_ids=(5, 3),
+    token_scores=(-0.1, -0.1),
+    source_token_count=7,
+    source_truncated=True,
+    model="multi30k",
+    model_version="1.2",
+    source_unknown_count=3,
+    target_unknown_count=1,
+)
+NOTHING = replace(SCORE, score=0.0, tokens=(), token_ids=(), token_scores=(), source_token_count=0)
 
 
 def test_an_unknown_finish_reason_is_refused() -> None:
@@ -161,19 +154,54 @@ MODEL = Model(
 )
 
 
-@pytest.mark.parametrize("early_stopping", [False, True, "never"])
-@pytest.mark.parametrize("forced", [None, 0, 7])
-def test_a_model_survives_the_wire(early_stopping: EarlyStopping, forced: int | None) -> None:
-    sent = replace(MODEL, defaults=replace(MODEL.defaults, early_stopping=early_stopping, forced_first_token=forced))
-    message = model_to_proto(sent)
-    assert message.default_options.HasField("min_length")
-    assert model_from_proto(model_pb2.Model.FromString(message.SerializeToString())) == sent
+def stopping(early_stopping: EarlyStopping, forced: int | None) -> Model:
+    defaults = replace(MODEL.defaults, early_stopping=early_stopping, forced_first_token=forced)
+    return replace(MODEL, defaults=defaults)
 
 
-def test_pairs_of_languages_survive_the_wire() -> None:
-    pairs = (LanguagePair(source="en", target="de"), LanguagePair(source="fr", target="de"))
-    sent = replace(MODEL, language_pairs=pairs, default_pair=None)
-    assert model_from_proto(model_pb2.Model.FromString(model_to_proto(sent).SerializeToString())) == sent
+PAIRS = (LanguagePair(source="en", target="de"), LanguagePair(source="fr", target="de"))
+BUNDLE = BundleSummary(bundle="a", model="b", version="1", state=BundleState.LOADED, problem="")
+DICTIONARY = stored.GlossaryDictionary(source_language="en", target_language="", entry_count=3)
+CREATED = datetime(2026, 11, 29, 12, 30, 15, 250000, UTC)
+RESULTS: list[tuple[ModuleType, str, Any]] = [
+    (conversion, "scores", [SCORE, NOTHING]),
+    *((conversion, "model", stopping(early, forced)) for early in (False, True, "never") for forced in (None, 0, 7)),
+    (conversion, "model", replace(MODEL, language_pairs=PAIRS, default_pair=None, state=ModelState.DRAINING)),
+    (conversion, "route", Route(source="en", target="de", models=("a", "b"))),
+    (conversion, "rules", MarkupRules(ignore_tags=("a", "b"), splitting_tags=("c",))),
+    (conversion, "detected", [[DetectedLanguage("en", 0.75), DetectedLanguage("de", 0.25)], []]),
+    (admin_conversion, "bundle", BUNDLE),
+    (admin_conversion, "bundle", replace(BUNDLE, state=BundleState.UNUSABLE, problem="no manifest")),
+    (admin_conversion, "loaded", LoadResult(model=MODEL, replaced_version=None)),
+    (admin_conversion, "loaded", LoadResult(model=MODEL, replaced_version="1")),
+    (stored, "stored", stored.StoredGlossary(id="1", name="a", dictionaries=(DICTIONARY,), created=CREATED)),
+    (stored, "entries", stored.GlossaryEntries(tsv="a\tb\n", target_language="de")),
+]
+
+
+@pytest.mark.parametrize(("module", "name", "sent"), RESULTS)
+def test_results_survive_the_wire(module: ModuleType, name: str, sent: object) -> None:
+    message = getattr(module, f"{name}_to_proto")(sent)
+    received = type(message).FromString(message.SerializeToString())
+    assert getattr(module, f"{name}_from_proto")(received) == sent
+
+
+def test_translations_survive_the_wire_with_their_timings() -> None:
+    data = response_to_proto(TRANSLATIONS, TIMINGS).SerializeToString()
+    received = response_from_proto(translation_pb2.TranslateTextResponse.FromString(data))
+    assert received == TRANSLATIONS
+    assert [answer.timings for answer in received] == [TIMINGS] * len(TRANSLATIONS)
+    assert (received[0].text, received[0].score, received[0].output_token_count) == (BEST.text, BEST.score, 3)
+    assert received[1].output_token_count == 0
+
+
+def test_a_zero_default_is_sent() -> None:
+    assert model_to_proto(MODEL).default_options.HasField("min_length")
+
+
+def test_states_of_newer_servers_have_a_meaning() -> None:
+    assert model_from_proto(model_pb2.Model(state=model_pb2.ModelState.ValueType(9))).state is ModelState.SERVING
+    assert admin_conversion.bundle_from_proto(admin_pb2.BundleSummary()).state is BundleState.AVAILABLE
 
 
 UNSET = dict.fromkeys(Options.__annotations__)

@@ -3,6 +3,9 @@
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from jumok_proto.fields import Conversion, Form, each
 from jumok_proto.v1 import glossary_pb2
 
 
@@ -41,47 +44,21 @@ class StoredGlossary:
     created: datetime
 
 
-def stored_to_proto(glossary: StoredGlossary) -> glossary_pb2.StoredGlossary:
-    """Make the message of a glossary."""
-    message = glossary_pb2.StoredGlossary(id=glossary.id, name=glossary.name)
-    for dictionary in glossary.dictionaries:
-        message.dictionaries.add(
-            source_language_code=dictionary.source_language,
-            target_language_code=dictionary.target_language,
-            entry_count=dictionary.entry_count,
-        )
-    message.create_time.FromDatetime(glossary.created)
+def _timestamp(moment: datetime) -> Timestamp:
+    message = Timestamp()
+    message.FromDatetime(moment)
     return message
 
 
-def stored_from_proto(message: glossary_pb2.StoredGlossary) -> StoredGlossary:
-    """Read the description of a glossary."""
-    return StoredGlossary(
-        id=message.id,
-        name=message.name,
-        dictionaries=tuple(
-            GlossaryDictionary(
-                source_language=dictionary.source_language_code,
-                target_language=dictionary.target_language_code,
-                entry_count=dictionary.entry_count,
-            )
-            for dictionary in message.dictionaries
-        ),
-        created=message.create_time.ToDatetime(UTC),
-    )
+_STORED = Conversion(
+    StoredGlossary,
+    glossary_pb2.StoredGlossary,
+    dictionaries=each(Conversion(GlossaryDictionary, glossary_pb2.GlossaryDictionary)),
+    created=Form(_timestamp, lambda message: message.ToDatetime(UTC)),
+)
+stored_to_proto, stored_from_proto = _STORED.to_proto, _STORED.from_proto
+"""Make the message of a stored glossary, and read it."""
 
-
-def entries_to_proto(entries: GlossaryEntries) -> glossary_pb2.GlossaryEntries:
-    """Make the message of entries."""
-    return glossary_pb2.GlossaryEntries(
-        tsv=entries.tsv,
-        source_language_code=entries.source_language,
-        target_language_code=entries.target_language,
-    )
-
-
-def entries_from_proto(message: glossary_pb2.GlossaryEntries) -> GlossaryEntries:
-    """Read entries."""
-    return GlossaryEntries(
-        tsv=message.tsv, source_language=message.source_language_code, target_language=message.target_language_code
-    )
+_ENTRIES = Conversion(GlossaryEntries, glossary_pb2.GlossaryEntries)
+entries_to_proto, entries_from_proto = _ENTRIES.to_proto, _ENTRIES.from_proto
+"""Make the message of entries of a glossary, and read it."""
