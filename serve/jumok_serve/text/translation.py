@@ -191,7 +191,8 @@ class PendingTexts:
             if block is not None:
                 self._sentences.deadline.check("tags were placed")
                 aligned = [pairs.get(index) for index in range(first, after)]
-                written[block] = write_block(block, sentences, [one.text for one in of_block], aligned)
+                texts = [one.text for one in of_block]
+                written[block] = write_block(block, sentences.places, sentences.kept, texts, aligned)
             first = after
         if text.document is None:
             return blocks[0]

@@ -5,7 +5,6 @@ from collections.abc import Iterable, Sequence
 from typing import TypeAlias
 
 from jumok_serve.tasks.word_alignment import Place, words
-from jumok_serve.text.annotated import Sentences
 from jumok_serve.text.markup.parser import Block
 from jumok_serve.text.markup.transfer import Word, transfer, write_spans
 
@@ -27,12 +26,18 @@ def needs_alignment(block: Block) -> bool:
 
 
 def write_block(
-    block: Block, text: Sentences, translations: Sequence[str], aligned_words: Sequence[Sequence[Pair] | None]
+    block: Block,
+    sources: Sequence[Place],
+    kept_texts: Sequence[str],
+    translations: Sequence[str],
+    aligned_words: Sequence[Sequence[Pair] | None],
 ) -> str:
     """Write the translation of a block with its tags.
 
     Args:
-        translations: of its sentences, [n].
+        sources: places of its sentences, [n].
+        kept_texts: text before, between and after their translations, [n + 1].
+        translations: of the sentences, [n].
         aligned_words: aligned words of each sentence; None: all tags are around it, [n].
     """
     aligned: list[Word] = []
@@ -50,7 +55,7 @@ def write_block(
         target += written
 
     end = 0
-    for index, (kept, place) in enumerate(zip(text.kept, (*text.places, (len(block.text),) * 2), strict=True)):
+    for index, (kept, place) in enumerate(zip(kept_texts, (*sources, (len(block.text),) * 2), strict=True)):
         add(kept, (end, place[0]), [(word, word) for word in words(kept)] if kept else ())
         if index < len(translations):
             written, pairs = translations[index], aligned_words[index]
