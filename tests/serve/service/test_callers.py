@@ -21,7 +21,7 @@ from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.share import OpenCalls
-from tests.support.hang import bounded, until
+from tests.support.hang import until
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving
 
 ONE = TranslateTextRequest(contents=["a"])
@@ -41,108 +41,93 @@ async def two_callers(
         yield server, channel, one, two
 
 
-def test_a_caller_with_many_open_calls_leaves_room_for_others(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with two_callers(model, tmp_path, max_calls=3, max_calls_of_caller=2) as (_, channel, one, two):
-            translate = TranslationServiceStub(channel).TranslateText
-            calls = [translate(ONE, metadata=metadata) for metadata in (one, one)]
-            answers = [await model.submitted.get() for _ in calls]
-            refused = await failure(translate(ONE, metadata=one))
-            assert (refused.info.reason, "of this caller" in refused.message) == ("OVERLOADED", True)
-            calls.append(translate(ONE, metadata=two))
-            answers.append(await model.submitted.get())
-            refused = await failure(translate(ONE, metadata=two))
-            assert (refused.info.reason, "of this caller" in refused.message) == ("OVERLOADED", False)
-            for answer in answers:
-                answer.complete()
-            await asyncio.gather(*calls)
-            model.on_submit = lambda answer: answer.complete()
-            assert await translate(ONE, metadata=one)
-
-    asyncio.run(bounded(scenario()))
+async def test_a_caller_with_many_open_calls_leaves_room_for_others(tmp_path: Path) -> None:
+    model = FakeModel(on_submit=hold)
+    async with two_callers(model, tmp_path, max_calls=3, max_calls_of_caller=2) as (_, channel, one, two):
+        translate = TranslationServiceStub(channel).TranslateText
+        calls = [translate(ONE, metadata=metadata) for metadata in (one, one)]
+        answers = [await model.submitted.get() for _ in calls]
+        refused = await failure(translate(ONE, metadata=one))
+        assert (refused.info.reason, "of this caller" in refused.message) == ("OVERLOADED", True)
+        calls.append(translate(ONE, metadata=two))
+        answers.append(await model.submitted.get())
+        refused = await failure(translate(ONE, metadata=two))
+        assert (refused.info.reason, "of this caller" in refused.message) == ("OVERLOADED", False)
+        for answer in answers:
+            answer.complete()
+        await asyncio.gather(*calls)
+        model.on_submit = lambda answer: answer.complete()
+        assert await translate(ONE, metadata=one)
 
 
-def test_a_caller_with_many_open_corpora_leaves_room_for_others(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with two_callers(FakeModel(), tmp_path, max_corpora=3) as (_, channel, one, two):
-            stub: Any = TranslationServiceStub(channel)
+async def test_a_caller_with_many_open_corpora_leaves_room_for_others(tmp_path: Path) -> None:
+    async with two_callers(FakeModel(), tmp_path, max_corpora=3) as (_, channel, one, two):
+        stub: Any = TranslationServiceStub(channel)
 
-            async def opened(metadata: Metadata) -> Any:
-                corpus = stub.TranslateCorpus(metadata=metadata)
-                items = [CorpusItem(id=1, content="a")]
-                await corpus.write(TranslateCorpusRequest(settings=CorpusSettings(), items=items))
-                assert await corpus.read()
-                return corpus
+        async def opened(metadata: Metadata) -> Any:
+            corpus = stub.TranslateCorpus(metadata=metadata)
+            items = [CorpusItem(id=1, content="a")]
+            await corpus.write(TranslateCorpusRequest(settings=CorpusSettings(), items=items))
+            assert await corpus.read()
+            return corpus
 
-            first = await opened(one)
-            refused = await failure(opened(one))
-            assert (refused.info.reason, "of this caller" in refused.message) == ("OVERLOADED", True)
-            others = await opened(two)
-            assert await stub.TranslateText(ONE, metadata=one)  # calls are counted apart
-            await first.done_writing()
-            assert not await first.read()
-            while True:  # it is counted until the server has ended it
-                with suppress(grpc.aio.AioRpcError):
-                    again = await opened(one)
-                    break
-            for corpus in (others, again):
-                corpus.cancel()
-
-    asyncio.run(bounded(scenario()))
+        first = await opened(one)
+        refused = await failure(opened(one))
+        assert (refused.info.reason, "of this caller" in refused.message) == ("OVERLOADED", True)
+        others = await opened(two)
+        assert await stub.TranslateText(ONE, metadata=one)  # calls are counted apart
+        await first.done_writing()
+        assert not await first.read()
+        while True:  # it is counted until the server has ended it
+            with suppress(grpc.aio.AioRpcError):
+                again = await opened(one)
+                break
+        for corpus in (others, again):
+            corpus.cancel()
 
 
-def test_refused_calls_use_up_nothing(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with two_callers(FakeModel(), tmp_path, max_calls=1) as (server, channel, one, _):
-            translate = TranslationServiceStub(channel).TranslateText
-            for metadata in ((), (("authorization", "Bearer wrong"),), one):
-                call = translate(TranslateTextRequest(model="other"), metadata=metadata)
-                assert (await failure(call)).info.reason in ("UNAUTHENTICATED", "MODEL_NOT_FOUND")
-            await until(lambda: server.open_calls == 0)
-            assert await translate(ONE, metadata=one)
-
-    asyncio.run(bounded(scenario()))
+async def test_refused_calls_use_up_nothing(tmp_path: Path) -> None:
+    async with two_callers(FakeModel(), tmp_path, max_calls=1) as (server, channel, one, _):
+        translate = TranslationServiceStub(channel).TranslateText
+        for metadata in ((), (("authorization", "Bearer wrong"),), one):
+            call = translate(TranslateTextRequest(model="other"), metadata=metadata)
+            assert (await failure(call)).info.reason in ("UNAUTHENTICATED", "MODEL_NOT_FOUND")
+        await until(lambda: server.open_calls == 0)
+        assert await translate(ONE, metadata=one)
 
 
-def test_watches_leave_room_for_checks_and_calls() -> None:
-    async def scenario() -> None:
-        limits = ServiceLimits(max_watches=4, max_calls=1)
-        async with serving(FakeModel(), limits=limits) as (_, channel):
-            health = HealthStub(channel)
-            watch = health.Watch(HealthCheckRequest())
-            assert (await watch.read()).status == HealthCheckResponse.SERVING
-            reflection = ServerReflectionStub(channel).ServerReflectionInfo()
-            await reflection.write(reflection_pb2.ServerReflectionRequest(list_services=""))
-            assert await reflection.read()
-            assert (await failure(health.Watch(HealthCheckRequest()).read())).info.reason == "OVERLOADED"
-            assert (await health.Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING
-            assert await TranslationServiceStub(channel).TranslateText(ONE)
-            await reflection.done_writing()
-            assert not await reflection.read()
-            while True:  # it is counted until the server has ended it
-                again = health.Watch(HealthCheckRequest())
-                try:
-                    assert (await again.read()).status == HealthCheckResponse.SERVING
-                    break
-                except grpc.aio.AioRpcError:
-                    await asyncio.sleep(0.001)
-
-    asyncio.run(bounded(scenario()))
+async def test_watches_leave_room_for_checks_and_calls() -> None:
+    limits = ServiceLimits(max_watches=4, max_calls=1)
+    async with serving(FakeModel(), limits=limits) as (_, channel):
+        health = HealthStub(channel)
+        watch = health.Watch(HealthCheckRequest())
+        assert (await watch.read()).status == HealthCheckResponse.SERVING
+        reflection = ServerReflectionStub(channel).ServerReflectionInfo()
+        await reflection.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        assert await reflection.read()
+        assert (await failure(health.Watch(HealthCheckRequest()).read())).info.reason == "OVERLOADED"
+        assert (await health.Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING
+        assert await TranslationServiceStub(channel).TranslateText(ONE)
+        await reflection.done_writing()
+        assert not await reflection.read()
+        while True:  # it is counted until the server has ended it
+            again = health.Watch(HealthCheckRequest())
+            try:
+                assert (await again.read()).status == HealthCheckResponse.SERVING
+                break
+            except grpc.aio.AioRpcError:
+                await asyncio.sleep(0.001)
 
 
 @pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),), (("authorization", "Basic eA=="),)])
-def test_wrong_tokens_are_told_to_wait_and_right_ones_never(metadata: Metadata, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with two_callers(FakeModel(), tmp_path, wrong_tokens_per_second=0.001) as (_, channel, one, _two):
-            translate = TranslationServiceStub(channel).TranslateText
-            assert (await failure(translate(ONE, metadata=metadata))).info.reason == "UNAUTHENTICATED"
-            refused = await failure(translate(ONE, metadata=metadata))
-            assert (refused.code, refused.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
-            assert refused.retry.retry_delay.ToNanoseconds() > 0
-            assert await translate(ONE, metadata=one)
-
-    asyncio.run(bounded(scenario()))
+async def test_wrong_tokens_are_told_to_wait_and_right_ones_never(metadata: Metadata, tmp_path: Path) -> None:
+    async with two_callers(FakeModel(), tmp_path, wrong_tokens_per_second=0.001) as (_, channel, one, _two):
+        translate = TranslationServiceStub(channel).TranslateText
+        assert (await failure(translate(ONE, metadata=metadata))).info.reason == "UNAUTHENTICATED"
+        refused = await failure(translate(ONE, metadata=metadata))
+        assert (refused.code, refused.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")
+        assert refused.retry.retry_delay.ToNanoseconds() > 0
+        assert await translate(ONE, metadata=one)
 
 
 @pytest.mark.parametrize(

@@ -215,7 +215,7 @@ def test_errors_name_the_text_of_the_request(client: jumok.Client, models: list[
         check_idle(model)
 
 
-def test_detection_alone(client: jumok.Client, address: str) -> None:
+async def test_detection_alone(client: jumok.Client, address: str) -> None:
     one = client.detect_language(GERMAN)
     assert one[0].language == "de"
     assert (
@@ -232,12 +232,8 @@ def test_detection_alone(client: jumok.Client, address: str) -> None:
         client.detect_language(["a"] * 1025)
     with pytest.raises(jumok.InvalidArgumentError, match="at most 100000 characters"):
         client.detect_language("a" * 100_001)
-
-    async def scenario() -> None:
-        async with jumok.AsyncClient(address) as connected:
-            assert await connected.detect_language([GERMAN]) == [one]
-
-    asyncio.run(scenario())
+    async with jumok.AsyncClient(address) as connected:
+        assert await connected.detect_language([GERMAN]) == [one]
 
 
 def test_the_command_line(address: str, client: jumok.Client) -> None:

@@ -141,17 +141,14 @@ def test_a_change_whose_answer_is_lost_is_made_once(served: tuple[str, Translato
         assert lost
 
 
-def test_the_asynchronous_sdk_keeps_glossaries(served: tuple[str, Translator]) -> None:
-    async def scenario() -> None:
-        async with jumok.AsyncClient(served[0]) as client:
-            made = await client.glossaries.create("async", {"dog": "Hund"})
-            assert await client.glossaries.entries("async") == {"dog": ("Hund",)}
-            assert (await client.glossaries.update("async", {"cat": "Katze"})).id == made.id
-            assert (await client.glossaries.get("async")).id == made.id
-            assert [one.id for one in await client.glossaries.list()] == [made.id]
-            assert (await client.glossaries.delete("async")).id == made.id
-
-    asyncio.run(scenario())
+async def test_the_asynchronous_sdk_keeps_glossaries(served: tuple[str, Translator]) -> None:
+    async with jumok.AsyncClient(served[0]) as client:
+        made = await client.glossaries.create("async", {"dog": "Hund"})
+        assert await client.glossaries.entries("async") == {"dog": ("Hund",)}
+        assert (await client.glossaries.update("async", {"cat": "Katze"})).id == made.id
+        assert (await client.glossaries.get("async")).id == made.id
+        assert [one.id for one in await client.glossaries.list()] == [made.id]
+        assert (await client.glossaries.delete("async")).id == made.id
 
 
 @pytest.mark.parametrize(
@@ -199,7 +196,7 @@ def test_servers_and_translators_without_a_folder(tiny_bundle: Path) -> None:
             translator.translate("a", stored_glossary="b")
 
 
-def test_each_token_has_its_own_glossaries(tmp_path: Path) -> None:
+async def test_each_token_has_its_own_glossaries(tmp_path: Path) -> None:
     secrets = {}
     with (tmp_path / "tokens").open("w") as file:
         for name, scope in (("one", "translate"), ("two", "translate"), ("operator", "admin")):
@@ -209,21 +206,17 @@ def test_each_token_has_its_own_glossaries(tmp_path: Path) -> None:
     store = GlossaryStore(tmp_path / "glossaries")
     store.create("one", "pets", [GlossaryEntries(tsv="a\tb")])
     request = TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets"))
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel(), tokens=TokenFile(tmp_path / "tokens"), glossaries=store) as (_, channel):
-            stub, translation = GlossaryServiceStub(channel), TranslationServiceStub(channel)
-            one = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["one"])
-            assert [glossary.name for glossary in one.glossaries] == ["pets"]
-            two = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["two"])
-            assert list(two.glossaries) == []
-            assert await translation.TranslateText(request, metadata=secrets["one"])
-            refused = await failure(translation.TranslateText(request, metadata=secrets["two"]))
-            assert refused.info.reason == "GLOSSARY_NOT_FOUND"
-            refused = await failure(stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["operator"]))
-            assert refused.info.reason == "NOT_ALLOWED"
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel(), tokens=TokenFile(tmp_path / "tokens"), glossaries=store) as (_, channel):
+        stub, translation = GlossaryServiceStub(channel), TranslationServiceStub(channel)
+        one = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["one"])
+        assert [glossary.name for glossary in one.glossaries] == ["pets"]
+        two = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["two"])
+        assert list(two.glossaries) == []
+        assert await translation.TranslateText(request, metadata=secrets["one"])
+        refused = await failure(translation.TranslateText(request, metadata=secrets["two"]))
+        assert refused.info.reason == "GLOSSARY_NOT_FOUND"
+        refused = await failure(stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["operator"]))
+        assert refused.info.reason == "NOT_ALLOWED"
 
 
 def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -305,23 +298,19 @@ def test_a_folder_that_cannot_be_written_is_a_reason_of_its_own(
     assert "the folder of glossaries cannot be used" in caplog.text
 
 
-def test_a_folder_that_is_gone_is_named_by_all_calls(tmp_path: Path) -> None:
+async def test_a_folder_that_is_gone_is_named_by_all_calls(tmp_path: Path) -> None:
     folder = tmp_path / "glossaries"
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel(), glossaries=GlossaryStore(folder)) as (_, channel):
-            folder.rmdir()
-            refused = [
-                await failure(GlossaryServiceStub(channel).ListGlossaries(ListGlossariesRequest())),
-                await failure(
-                    TranslationServiceStub(channel).TranslateText(
-                        TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets"))
-                    )
-                ),
-            ]
-            for one in refused:
-                assert one.info.reason == "GLOSSARIES_UNAVAILABLE"
-                assert "No such file or directory" in one.message
-                assert str(tmp_path) not in one.message
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel(), glossaries=GlossaryStore(folder)) as (_, channel):
+        folder.rmdir()
+        refused = [
+            await failure(GlossaryServiceStub(channel).ListGlossaries(ListGlossariesRequest())),
+            await failure(
+                TranslationServiceStub(channel).TranslateText(
+                    TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets"))
+                )
+            ),
+        ]
+        for one in refused:
+            assert one.info.reason == "GLOSSARIES_UNAVAILABLE"
+            assert "No such file or directory" in one.message
+            assert str(tmp_path) not in one.message

@@ -249,27 +249,23 @@ def test_a_file_that_was_begun_is_finished(tiny_bundle: Path) -> None:
     assert server.process.returncode == 0
 
 
-def test_a_file_whose_translation_outlasts_the_grace_is_cut() -> None:
+async def test_a_file_whose_translation_outlasts_the_grace_is_cut() -> None:
     """Its caller may send it again; a file that arrives after the signal is refused in the same way."""
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model) as (server, channel):
-            stub = FileServiceStub(channel)
-            request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\nA man.\n")
-            call: Any = stub.TranslateFile(iter([request]))
-            answers = [await model.submitted.get() for _ in range(2)]
-            answers[0].complete()
-            stopping = asyncio.ensure_future(server.stop(0.1))
-            # A call that overtakes the server's goodbye may end in other ways, which gRPC chooses.
-            await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
-            refused = await failure_of(stub.TranslateFile(iter([request])))
-            assert refused is grpc.StatusCode.UNAVAILABLE
-            await stopping
-            assert await failure_of(call) is grpc.StatusCode.UNAVAILABLE
-            assert answers[1].futures[0].cancelled()
-
-    asyncio.run(scenario())
+    model = FakeModel(on_submit=hold)
+    async with serving(model) as (server, channel):
+        stub = FileServiceStub(channel)
+        request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\nA man.\n")
+        call: Any = stub.TranslateFile(iter([request]))
+        answers = [await model.submitted.get() for _ in range(2)]
+        answers[0].complete()
+        stopping = asyncio.ensure_future(server.stop(0.1))
+        # A call that overtakes the server's goodbye may end in other ways, which gRPC chooses.
+        await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        refused = await failure_of(stub.TranslateFile(iter([request])))
+        assert refused is grpc.StatusCode.UNAVAILABLE
+        await stopping
+        assert await failure_of(call) is grpc.StatusCode.UNAVAILABLE
+        assert answers[1].futures[0].cancelled()
 
 
 async def failure_of(call: Any) -> grpc.StatusCode:

@@ -1,6 +1,5 @@
 """Files that are replaced in unusual ways while a server uses them."""
 
-import asyncio
 import logging
 import os
 from collections.abc import Callable, Sequence
@@ -15,7 +14,6 @@ from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth import tokens
 from jumok_serve.service.auth.tokens import MAX_BYTES, ReloadedFiles, TokenFile, make_token
 from tests.serve.service.auth.test_tokens import bearer, file, write  # noqa: F401 - a fixture
-from tests.support.hang import HANG_S
 from tests.support.logs import own_records
 from tests.support.servers.fake_model import FakeModel, failure, serving
 
@@ -55,7 +53,7 @@ def replace_by_sparse_file(path: Path) -> None:
         (Path.unlink, "No such file"),
     ],
 )
-def test_a_server_goes_on_with_the_tokens_that_it_has(
+async def test_a_server_goes_on_with_the_tokens_that_it_has(
     replace: Callable[[Path], None],
     problem: str,
     file: Path,  # noqa: F811
@@ -64,28 +62,24 @@ def test_a_server_goes_on_with_the_tokens_that_it_has(
     secret, token = make_token("reports", ["translate"])
     other, added = make_token("other", ["translate"])
     write(file, token.line())
+    async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
+        models = ModelServiceStub(channel)
 
-    async def scenario() -> None:
-        async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
-            models = ModelServiceStub(channel)
+        async def call(secret: str) -> object:
+            return await models.ListModels(ListModelsRequest(), metadata=bearer(secret))
 
-            async def call(secret: str) -> object:
-                return await asyncio.wait_for(models.ListModels(ListModelsRequest(), metadata=bearer(secret)), HANG_S)
-
+        assert await call(secret)
+        replace(file)
+        for _ in range(3):
             assert await call(secret)
-            replace(file)
-            for _ in range(3):
-                assert await call(secret)
-            warned = [record for record in caplog.records if problem in record.getMessage()]
-            assert len(warned) == 1
-            if file.is_dir():
-                file.rmdir()
-            write(file, added.line())
-            assert await call(other)
-            refused = await failure(models.ListModels(ListModelsRequest(), metadata=bearer(secret)))
-            assert refused.code is grpc.StatusCode.UNAUTHENTICATED
-
-    asyncio.run(scenario())
+        warned = [record for record in caplog.records if problem in record.getMessage()]
+        assert len(warned) == 1
+        if file.is_dir():
+            file.rmdir()
+        write(file, added.line())
+        assert await call(other)
+        refused = await failure(models.ListModels(ListModelsRequest(), metadata=bearer(secret)))
+        assert refused.code is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_a_server_does_not_start_with_a_pipe_for_tokens(tmp_path: Path) -> None:

@@ -1,6 +1,5 @@
 """Bearer tokens: creation, token file, lookup, and scopes of calls."""
 
-import asyncio
 import logging
 import os
 from hashlib import sha256
@@ -107,49 +106,41 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(
     assert tokens.find(second) == added
 
 
-def test_calls_need_a_token_of_the_right_scope(file: Path) -> None:
+async def test_calls_need_a_token_of_the_right_scope(file: Path) -> None:
     translating, one = make_token("reports", ["translate"])
     administering, other = make_token("operator", ["admin"])
     write(file, one.line(), other.line())
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
-            translation, models = TranslationServiceStub(channel), ModelServiceStub(channel)
-            assert await translation.TranslateText(REQUEST, metadata=bearer(translating))
-            for metadata in (None, (("authorization", "Basic abc"),), bearer(translating[:-1]), bearer("")):
-                refused = await failure(translation.TranslateText(REQUEST, metadata=metadata))
-                assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
-                assert "token" in refused.message
-            refused = await failure(translation.TranslateText(REQUEST, metadata=bearer(administering)))
-            assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
-            assert "'operator'" in refused.message
-            for secret in (translating, administering):
-                assert (await models.ListModels(ListModelsRequest(), metadata=bearer(secret))).models
-            assert (await failure(models.ListModels(ListModelsRequest()))).code is grpc.StatusCode.UNAUTHENTICATED
-            assert await HealthStub(channel).Check(HealthCheckRequest())
-
-    asyncio.run(scenario())
+    async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
+        translation, models = TranslationServiceStub(channel), ModelServiceStub(channel)
+        assert await translation.TranslateText(REQUEST, metadata=bearer(translating))
+        for metadata in (None, (("authorization", "Basic abc"),), bearer(translating[:-1]), bearer("")):
+            refused = await failure(translation.TranslateText(REQUEST, metadata=metadata))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
+            assert "token" in refused.message
+        refused = await failure(translation.TranslateText(REQUEST, metadata=bearer(administering)))
+        assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
+        assert "'operator'" in refused.message
+        for secret in (translating, administering):
+            assert (await models.ListModels(ListModelsRequest(), metadata=bearer(secret))).models
+        assert (await failure(models.ListModels(ListModelsRequest()))).code is grpc.StatusCode.UNAUTHENTICATED
+        assert await HealthStub(channel).Check(HealthCheckRequest())
 
 
-def test_streaming_methods_need_one_too(file: Path) -> None:
+async def test_streaming_methods_need_one_too(file: Path) -> None:
     secret, token = make_token("a", ["translate"])
     write(file, token.line())
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
-            reflection = ServerReflectionStub(channel).ServerReflectionInfo
-            asked = reflection_pb2.ServerReflectionRequest(list_services="")
-            refused = reflection()
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                async for _answer in refused:
-                    pass
-            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-            call = reflection(metadata=bearer(secret))
-            await call.write(asked)
-            assert (await call.read()).list_services_response.service
-            await call.done_writing()
-
-    asyncio.run(scenario())
+    async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
+        reflection = ServerReflectionStub(channel).ServerReflectionInfo
+        asked = reflection_pb2.ServerReflectionRequest(list_services="")
+        refused = reflection()
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            async for _answer in refused:
+                pass
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+        call = reflection(metadata=bearer(secret))
+        await call.write(asked)
+        assert (await call.read()).list_services_response.service
+        await call.done_writing()
 
 
 def test_the_command_makes_a_token_and_its_line(file: Path) -> None:

@@ -96,15 +96,11 @@ def test_tags_are_in_the_translation_once(client: jumok.Client, served: tuple[st
     assert [units.count(tag) for tag in ('<g id="1">', "</g>", "<target>", "</target>")] == [2, 2, 1, 1]
 
 
-def test_the_asynchronous_sdk(served: tuple[str, Translator], tmp_path: Path) -> None:
+async def test_the_asynchronous_sdk(served: tuple[str, Translator], tmp_path: Path) -> None:
     (tmp_path / "a.srt").write_text(SRT, encoding="utf-8")
-
-    async def scenario() -> None:
-        async with jumok.AsyncClient(served[0]) as client:
-            result = await client.translate_file(tmp_path / "a.srt", tmp_path / "b.srt", **SHORT)
-            assert result.text_count == 2
-
-    asyncio.run(scenario())
+    async with jumok.AsyncClient(served[0]) as client:
+        result = await client.translate_file(tmp_path / "a.srt", tmp_path / "b.srt", **SHORT)
+        assert result.text_count == 2
     with jumok.Client(served[0]) as client:
         client.translate_file(str(tmp_path / "a.srt"), tmp_path / "c.srt", **SHORT)
     assert (tmp_path / "b.srt").read_bytes() == (tmp_path / "c.srt").read_bytes()
@@ -150,23 +146,19 @@ def test_files_that_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_text_of_too_many_characters_stays() -> None:
+async def test_a_text_of_too_many_characters_stays() -> None:
     """Its error has the number of all of them; the file around it is translated."""
     long = "é" * 60
     file = f"A dog.\n{long}\n\n{long}\nA man.\n".encode()
     request = TranslateFileRequest(settings=FileSettings(format="text"), file=file)
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel(), limits=ServiceLimits(max_characters=50)) as (_, channel):
-            responses = await read_all(FileServiceStub(channel).TranslateFile(iter([request])))
-            problems = [problem for response in responses for problem in response.problems]
-            wanted = "content: a text takes at most 50 characters here, got 60: split it"
-            assert [(one.line, one.error.message) for one in problems] == [(2, wanted), (4, wanted)]
-            assert responses[-1].translated_count == 4
-            lines = b"".join(response.file for response in responses).decode().split("\n")
-            assert (lines[1], lines[2], lines[3], lines[5]) == (long, "", long, "")
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel(), limits=ServiceLimits(max_characters=50)) as (_, channel):
+        responses = await read_all(FileServiceStub(channel).TranslateFile(iter([request])))
+        problems = [problem for response in responses for problem in response.problems]
+        wanted = "content: a text takes at most 50 characters here, got 60: split it"
+        assert [(one.line, one.error.message) for one in problems] == [(2, wanted), (4, wanted)]
+        assert responses[-1].translated_count == 4
+        lines = b"".join(response.file for response in responses).decode().split("\n")
+        assert (lines[1], lines[2], lines[3], lines[5]) == (long, "", long, "")
 
 
 def test_wrong_options_and_paths(client: jumok.Client, tmp_path: Path) -> None:
@@ -176,46 +168,39 @@ def test_wrong_options_and_paths(client: jumok.Client, tmp_path: Path) -> None:
         client.translate_file(tmp_path / "none.txt", tmp_path / "out")
 
 
-def test_messages_that_are_refused() -> None:
+async def test_messages_that_are_refused() -> None:
     settings = TranslateFileRequest(settings=FileSettings(format="text"))
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel()) as (_, channel):
-            stub = FileServiceStub(channel)
-            for requests, field in (
-                ([TranslateFileRequest(file=b"a")], "settings"),
-                ([settings, settings], "settings"),
-                (
-                    [TranslateFileRequest(settings=FileSettings(translation=CorpusSettings(order=CORPUS_ORDER_INPUT)))],
-                    "settings.translation.order",
-                ),
-            ):
-                refused = await failure(read_all(stub.TranslateFile(iter(requests))))
-                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-                assert refused.field == field
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel()) as (_, channel):
+        stub = FileServiceStub(channel)
+        for requests, field in (
+            ([TranslateFileRequest(file=b"a")], "settings"),
+            ([settings, settings], "settings"),
+            (
+                [TranslateFileRequest(settings=FileSettings(translation=CorpusSettings(order=CORPUS_ORDER_INPUT)))],
+                "settings.translation.order",
+            ),
+        ):
+            refused = await failure(read_all(stub.TranslateFile(iter(requests))))
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.field == field
 
 
 async def read_all(call: Any) -> list[Any]:
     return [response async for response in call]
 
 
-def test_a_caller_that_leaves_frees_its_rows() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving_fake(model) as (server, channel):
-            requests = [TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\nA man.\n")]
-            call = FileServiceStub(channel).TranslateFile(iter(requests))
-            answers = [await model.submitted.get() for _ in range(2)]
-            call.cancel()
-            await until(lambda: server.open_calls == 0)
-            assert all(future.cancelled() for answer in answers for future in answer.futures)
-
-    asyncio.run(scenario())
+async def test_a_caller_that_leaves_frees_its_rows() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving_fake(model) as (server, channel):
+        requests = [TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\nA man.\n")]
+        call = FileServiceStub(channel).TranslateFile(iter(requests))
+        answers = [await model.submitted.get() for _ in range(2)]
+        call.cancel()
+        await until(lambda: server.open_calls == 0)
+        assert all(future.cancelled() for answer in answers for future in answer.futures)
 
 
-def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes room for another file, and no thread goes on."""
     begun = threading.Semaphore(0)
 
@@ -227,20 +212,16 @@ def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("jumok_serve.text.files.document.FORMATS", formats)
     request = TranslateFileRequest(settings=FileSettings(format="endless"), file=b"A dog.\n")
     other = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n")
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel()) as (server, channel):
-            stub = FileServiceStub(channel)
-            calls = [stub.TranslateFile(iter([request])) for _ in range(MAX_OPEN_FILES)]
-            for _ in range(READING_THREADS):
-                await asyncio.to_thread(begun.acquire, timeout=HANG_S)
-            for call in calls:
-                call.cancel()
-            await until(lambda: server.open_calls == 0)
-            responses = await read_all(stub.TranslateFile(iter([other]), timeout=HANG_S))
-            assert responses[-1].translated_count == 1
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel()) as (server, channel):
+        stub = FileServiceStub(channel)
+        calls = [stub.TranslateFile(iter([request])) for _ in range(MAX_OPEN_FILES)]
+        for _ in range(READING_THREADS):
+            await asyncio.to_thread(begun.acquire, timeout=HANG_S)
+        for call in calls:
+            call.cancel()
+        await until(lambda: server.open_calls == 0)
+        responses = await read_all(stub.TranslateFile(iter([other]), timeout=HANG_S))
+        assert responses[-1].translated_count == 1
 
 
 def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

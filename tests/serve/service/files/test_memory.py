@@ -32,35 +32,31 @@ async def read_all(call: Any) -> list[Any]:
     return [response async for response in call]
 
 
-def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller's second file waits until its first one is translated; one of too many tags is refused."""
     page = b"<p>A dog.</p>" + b"<br>" * 1000
     most = 2 * needed_memory(page, "", "html")
     monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", most)
     request = TranslateFileRequest(settings=FileSettings(format="html"), file=page)
     dense = TranslateFileRequest(settings=FileSettings(format="html"), file=b"<b>" * (TAGS.most + 1))
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving_fake(model) as (_, channel):
-            stub = FileServiceStub(channel)
-            first = stub.TranslateFile(iter([request]))
-            await model.submitted.get()
-            second = stub.TranslateFile(iter([request]))
-            for _ in range(4):  # the jobs of a caller run in order
-                refused = await failure(read_all(stub.TranslateFile(iter([dense]))))
-                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-                assert refused.field == "file"
-            assert model.submitted.empty()
-            first.cancel()
-            answer = await asyncio.wait_for(model.submitted.get(), HANG_S)
-            answer.complete()
-            assert b"".join(response.file for response in await read_all(second)).endswith(page[-4000:])
-
-    asyncio.run(scenario())
+    model = FakeModel(on_submit=hold)
+    async with serving_fake(model) as (_, channel):
+        stub = FileServiceStub(channel)
+        first = stub.TranslateFile(iter([request]))
+        await model.submitted.get()
+        second = stub.TranslateFile(iter([request]))
+        for _ in range(4):  # the jobs of a caller run in order
+            refused = await failure(read_all(stub.TranslateFile(iter([dense]))))
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.field == "file"
+        assert model.submitted.empty()
+        first.cancel()
+        answer = await model.submitted.get()
+        answer.complete()
+        assert b"".join(response.file for response in await read_all(second)).endswith(page[-4000:])
 
 
-def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a caller's files, two of the largest size are in memory before there is memory to read them."""
     size = 100_000
     monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", 2)  # one file of a caller
@@ -76,24 +72,20 @@ def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr("jumok_serve.service.handlers.file_service.needed_memory", counted)
     request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n" + b"\n" * (size - 7))
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving_fake(model, limits=ServiceLimits(max_file_bytes=size)) as (server, channel):
-            stub = FileServiceStub(channel)
-            calls = [stub.TranslateFile(iter([request])) for _ in range(6)]
-            for number in range(len(calls)):
-                answer = await asyncio.wait_for(model.submitted.get(), HANG_S)
-                wanted = min(number + 1 + MAX_UPLOADS, len(calls))
-                await until(partial(has_received, wanted))
-                await asyncio.sleep(0.05)  # others could be received now
-                assert received == wanted
-                answer.complete()
-            for call in calls:
-                assert sum(len(response.file) for response in await read_all(call)) >= size - 7
-            await until(lambda: server.open_calls == 0)
-
-    asyncio.run(scenario())
+    model = FakeModel(on_submit=hold)
+    async with serving_fake(model, limits=ServiceLimits(max_file_bytes=size)) as (server, channel):
+        stub = FileServiceStub(channel)
+        calls = [stub.TranslateFile(iter([request])) for _ in range(6)]
+        for number in range(len(calls)):
+            answer = await model.submitted.get()
+            wanted = min(number + 1 + MAX_UPLOADS, len(calls))
+            await until(partial(has_received, wanted))
+            await asyncio.sleep(0.05)  # others could be received now
+            assert received == wanted
+            answer.complete()
+        for call in calls:
+            assert sum(len(response.file) for response in await read_all(call)) >= size - 7
+        await until(lambda: server.open_calls == 0)
 
 
 class Requests:
@@ -113,69 +105,58 @@ class Requests:
         return TranslateFileRequest(settings=settings, file=self._file[start : self._sent])
 
 
-def test_files_that_do_not_arrive_make_room() -> None:
+async def test_files_that_do_not_arrive_make_room() -> None:
     limits = ServiceLimits(upload_s=0.1, max_message_bytes=50_000, max_file_bytes=100_001)
     settings = TranslateFileRequest(settings=FileSettings(format="text"))
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel(), limits=limits) as (server, channel):
-            stub: Any = FileServiceStub(channel)
-            budget = server.intake.stream_budget.free
-            uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
-            for upload in uploads:
-                await upload.write(settings)
-            request = TranslateFileRequest(settings=settings.settings, file=b"A dog.\n")
-            responses = await asyncio.wait_for(read_all(stub.TranslateFile(iter([request]))), HANG_S)
-            assert responses[-1].translated_count == 1
-            for upload in uploads:
-                refused = await failure(read_all(upload))
-                assert refused.code is grpc.StatusCode.DEADLINE_EXCEEDED
-                assert "the file did not arrive within 0.3 s" in refused.message
-            await until(lambda: server.open_calls == 0 and server.intake.stream_budget.free == budget)
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel(), limits=limits) as (server, channel):
+        stub: Any = FileServiceStub(channel)
+        budget = server.intake.stream_budget.free
+        uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
+        for upload in uploads:
+            await upload.write(settings)
+        request = TranslateFileRequest(settings=settings.settings, file=b"A dog.\n")
+        responses = await read_all(stub.TranslateFile(iter([request])))
+        assert responses[-1].translated_count == 1
+        for upload in uploads:
+            refused = await failure(read_all(upload))
+            assert refused.code is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "the file did not arrive within 0.3 s" in refused.message
+        await until(lambda: server.open_calls == 0 and server.intake.stream_budget.free == budget)
 
 
-def test_uploads_that_stand_still_make_room_long_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_uploads_that_stand_still_make_room_long_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
     monkeypatch.setattr(file_service, "STREAM_PATIENCE_S", 0.001)
     settings = FileSettings(format="text")
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel(), limits=ServiceLimits(upload_s=HANG_S)) as (_, channel):
-            stub: Any = FileServiceStub(channel)
-            uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
-            for upload in uploads:
-                await upload.write(TranslateFileRequest(settings=settings, file=b"A dog.\n"))
-            request = TranslateFileRequest(settings=settings, file=b"A dog.\n")
-            responses = await asyncio.wait_for(read_all(stub.TranslateFile(iter([request]))), HANG_S)
-            assert responses[-1].translated_count == 1
-            ends = [asyncio.create_task(failure(read_all(upload))) for upload in uploads]  # they arrive in any order
-            ended, left = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for refused in (end.result() for end in ended):
-                assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-                assert "the file arrived too slowly while others waited" in refused.message
-            for end in left:
-                end.cancel()
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel(), limits=ServiceLimits(upload_s=HANG_S)) as (_, channel):
+        stub: Any = FileServiceStub(channel)
+        uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
+        for upload in uploads:
+            await upload.write(TranslateFileRequest(settings=settings, file=b"A dog.\n"))
+        request = TranslateFileRequest(settings=settings, file=b"A dog.\n")
+        responses = await read_all(stub.TranslateFile(iter([request])))
+        assert responses[-1].translated_count == 1
+        ends = [asyncio.create_task(failure(read_all(upload))) for upload in uploads]  # they arrive in any order
+        ended, left = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for refused in (end.result() for end in ended):
+            assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "the file arrived too slowly while others waited" in refused.message
+        for end in left:
+            end.cancel()
 
 
-def test_a_file_that_arrives_byte_by_byte_is_not_waited_for() -> None:
+async def test_a_file_that_arrives_byte_by_byte_is_not_waited_for() -> None:
     class Trickle(Requests):
         async def next(self) -> TranslateFileRequest | None:
             await asyncio.sleep(0.01)
             return await super().next()
 
-    async def scenario() -> None:
-        call: Any = FileService(RefusingApi(), ServiceLimits(upload_s=0.05)).TranslateFile
-        with pytest.raises(DeadlineExceededError, match=r"the file did not arrive within 0\.1 s"):
-            await call(Trickle(b"a" * 8 * MEGABYTE, size=1), counting_call()[0])
-
-    asyncio.run(scenario())
+    call: Any = FileService(RefusingApi(), ServiceLimits(upload_s=0.05)).TranslateFile
+    with pytest.raises(DeadlineExceededError, match=r"the file did not arrive within 0\.1 s"):
+        await call(Trickle(b"a" * 8 * MEGABYTE, size=1), counting_call()[0])
 
 
-def test_messages_are_freed_while_the_next_one_is_waited_for() -> None:
+async def test_messages_are_freed_while_the_next_one_is_waited_for() -> None:
     """A part of a file counts once: neither its message nor the first one stays."""
     held: list[int] = []
 
@@ -189,11 +170,8 @@ def test_messages_are_freed_while_the_next_one_is_waited_for() -> None:
             self.made.append(await super().next())
             return self.made[-1]
 
-    async def scenario() -> None:
-        call: Any = FileService(RefusingApi(), ServiceLimits()).TranslateFile
-        await call(Kept(b"a\n" * MEGABYTE), counting_call()[0])
-
-    asyncio.run(scenario())
+    call: Any = FileService(RefusingApi(), ServiceLimits()).TranslateFile
+    await call(Kept(b"a\n" * MEGABYTE), counting_call()[0])
     assert held == [0, 0, 0]
 
 

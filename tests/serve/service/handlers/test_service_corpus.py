@@ -21,7 +21,6 @@ from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers import corpus, worker_pool
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled, received, stub_of
-from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, serving
 
 
@@ -37,7 +36,7 @@ async def results(call: Any, count: int) -> list[tuple[int, str]]:
     """Next results: ids, and translations or errors."""
     found: list[tuple[int, str]] = []
     while len(found) < count:
-        message = await asyncio.wait_for(call.read(), HANG_S)
+        message = await call.read()
         assert message is not EOF
         found += [
             (
@@ -50,118 +49,102 @@ async def results(call: Any, count: int) -> list[tuple[int, str]]:
     return found
 
 
-def test_items_are_answered_in_their_order_or_as_they_are_done() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model) as (_, channel):
-            stub = stub_of(channel)
-            for order, done in ((pb.CORPUS_ORDER_INPUT, [0, 1, 2]), (pb.CORPUS_ORDER_COMPLETION, [2, 0, 1])):
-                call = stub.TranslateCorpus()
-                await call.write(opening("a", "b", "c", order=order, options=Options(beam_size=2), truncate=True))
-                answers = [await model.submitted.get() for _ in range(3)]
-                parameters = model.parameters
-                assert (parameters.options, parameters.truncate) == (DecodingOptions(beam_size=2), True)
-                found = []
-                for number in (2, 0, 1):
-                    answers[number].complete()
-                    if order == pb.CORPUS_ORDER_COMPLETION:
-                        found += await results(call, 1)
-                await call.done_writing()
-                found += await results(call, 3 - len(found))
-                assert found == [(number, "ABC"[number]) for number in done]
-                assert await call.read() is EOF
-
-    asyncio.run(scenario())
+async def test_items_are_answered_in_their_order_or_as_they_are_done() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving(model) as (_, channel):
+        stub = stub_of(channel)
+        for order, done in ((pb.CORPUS_ORDER_INPUT, [0, 1, 2]), (pb.CORPUS_ORDER_COMPLETION, [2, 0, 1])):
+            call = stub.TranslateCorpus()
+            await call.write(opening("a", "b", "c", order=order, options=Options(beam_size=2), truncate=True))
+            answers = [await model.submitted.get() for _ in range(3)]
+            parameters = model.parameters
+            assert (parameters.options, parameters.truncate) == (DecodingOptions(beam_size=2), True)
+            found = []
+            for number in (2, 0, 1):
+                answers[number].complete()
+                if order == pb.CORPUS_ORDER_COMPLETION:
+                    found += await results(call, 1)
+            await call.done_writing()
+            found += await results(call, 3 - len(found))
+            assert found == [(number, "ABC"[number]) for number in done]
+            assert await call.read() is EOF
 
 
-def test_an_item_that_ends_while_it_is_noted_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_item_that_ends_while_it_is_noted_is_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     done: property = vars(corpus._Item)["done"]
+    held, looked_at = list[Answer](), set[int]()
+    model = FakeModel(on_submit=held.append)
 
-    async def scenario() -> None:
-        held, looked_at = list[Answer](), set[int]()
-        model = FakeModel(on_submit=held.append)
+    def ends_after_the_first_look(item: Any) -> bool:
+        if item.id in looked_at:
+            return bool(done.__get__(item))
+        looked_at.add(item.id)
+        held.pop().complete()
+        return False
 
-        def ends_after_the_first_look(item: Any) -> bool:
-            if item.id in looked_at:
-                return bool(done.__get__(item))
-            looked_at.add(item.id)
-            held.pop().complete()
-            return False
-
-        monkeypatch.setattr(corpus._Item, "done", property(ends_after_the_first_look))
-        async with serving(model) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            await call.write(opening("a", "b"))
-            assert await results(call, 2) == [(0, "A"), (1, "B")]
-            call.cancel()
-
-    asyncio.run(scenario())
+    monkeypatch.setattr(corpus._Item, "done", property(ends_after_the_first_look))
+    async with serving(model) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening("a", "b"))
+        assert await results(call, 2) == [(0, "A"), (1, "B")]
+        call.cancel()
 
 
 @pytest.mark.parametrize(("window", "characters"), [(3, 2**20), (8, 3)])
-def test_no_more_is_read_than_the_window_holds(window: int, characters: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_more_is_read_than_the_window_holds(
+    window: int, characters: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(corpus, "MAX_OPEN_CHARACTERS", characters)
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            await call.write(opening(*"abcde", window=window))
-            await call.write(pb.TranslateCorpusRequest(items=items(*"fgh", first=5)))
-            held = [await model.submitted.get() for _ in range(3)]
-            for number in range(8):
-                # A call that came after is answered: whatever was to be submitted before has been.
-                model.on_submit = Answer.complete
-                await stub_of(channel).TranslateText(pb.TranslateTextRequest(contents=["x"]))
-                assert (await model.submitted.get()).texts == ["x"]
-                assert model.submitted.empty()
-                model.on_submit = hold
-                held[number].complete()
-                assert await results(call, 1) == [(number, "ABCDEFGH"[number])]
-                if number < 5:
-                    held.append(await model.submitted.get())
-            await call.done_writing()
-            assert await call.read() is EOF
-
-    asyncio.run(scenario())
+    model = FakeModel(on_submit=hold)
+    async with serving(model) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening(*"abcde", window=window))
+        await call.write(pb.TranslateCorpusRequest(items=items(*"fgh", first=5)))
+        held = [await model.submitted.get() for _ in range(3)]
+        for number in range(8):
+            # A call that came after is answered: whatever was to be submitted before has been.
+            model.on_submit = Answer.complete
+            await stub_of(channel).TranslateText(pb.TranslateTextRequest(contents=["x"]))
+            assert (await model.submitted.get()).texts == ["x"]
+            assert model.submitted.empty()
+            model.on_submit = hold
+            held[number].complete()
+            assert await results(call, 1) == [(number, "ABCDEFGH"[number])]
+            if number < 5:
+                held.append(await model.submitted.get())
+        await call.done_writing()
+        assert await call.read() is EOF
 
 
-def test_an_item_that_is_longer_than_the_window_has_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_item_that_is_longer_than_the_window_has_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(corpus, "MAX_OPEN_CHARACTERS", 2)
-
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            await call.write(opening("a", "bcd", "e", order=pb.CORPUS_ORDER_INPUT))
-            await call.done_writing()
-            assert await results(call, 3) == [(0, "A"), (1, "BCD"), (2, "E")]
-
-    asyncio.run(scenario())
+    async with serving(FakeModel()) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening("a", "bcd", "e", order=pb.CORPUS_ORDER_INPUT))
+        await call.done_writing()
+        assert await results(call, 3) == [(0, "A"), (1, "BCD"), (2, "E")]
 
 
-def test_unread_results_stop_the_reading_of_items() -> None:
-    async def scenario() -> None:
-        model = FakeModel()
-        async with serving(model) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            text = "x" * 10_000
-            sent = 0
-            writing = asyncio.ensure_future(call.write(opening(window=8)))
-            # Until the server, and what lies between, takes nothing more; it would take all of 20 MB otherwise.
-            while (await asyncio.wait({writing}, timeout=0.5 if sent else None))[0]:
-                writing.result()
-                sent += 1
-                writing = asyncio.ensure_future(call.write(pb.TranslateCorpusRequest(items=items(text, first=sent))))
-                assert sent < 2000
-            assert await results(call, 1) == [(1, text.upper())]
-            call.cancel()
-            with suppress(asyncio.CancelledError, asyncio.InvalidStateError, grpc.aio.UsageError):
-                await writing
-
-    asyncio.run(scenario())
+async def test_unread_results_stop_the_reading_of_items() -> None:
+    model = FakeModel()
+    async with serving(model) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        text = "x" * 10_000
+        sent = 0
+        writing = asyncio.ensure_future(call.write(opening(window=8)))
+        # Until the server, and what lies between, takes nothing more; it would take all of 20 MB otherwise.
+        while (await asyncio.wait({writing}, timeout=0.5 if sent else None))[0]:
+            writing.result()
+            sent += 1
+            writing = asyncio.ensure_future(call.write(pb.TranslateCorpusRequest(items=items(text, first=sent))))
+            assert sent < 2000
+        assert await results(call, 1) == [(1, text.upper())]
+        call.cancel()
+        with suppress(asyncio.CancelledError, asyncio.InvalidStateError, grpc.aio.UsageError):
+            await writing
 
 
-def test_one_bad_item_leaves_the_others() -> None:
+async def test_one_bad_item_leaves_the_others() -> None:
     def refuse(answer: Answer) -> None:
         if answer.texts == ["bad"]:
             raise InvalidArgumentError("contents[0]: bad", field="contents[0]")
@@ -173,20 +156,17 @@ def test_one_bad_item_leaves_the_others() -> None:
             answer.on_collect = broken
         answer.complete()
 
-    async def scenario() -> None:
-        async with serving(FakeModel(on_submit=refuse)) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            await call.write(opening("a", "bad", "nan", "b"))
-            await call.done_writing()
-            found = [result for message in await received(call) for result in message.results]
-            assert [result.id for result in found] == [0, 1, 2, 3]
-            assert [result.translation.hypotheses[0].text for result in (found[0], found[3])] == ["A", "B"]
-            assert found[1].error.code == code_pb2.INVALID_ARGUMENT
-            assert found[1].error.message == "content: bad"
-            assert found[2].error.code == code_pb2.INTERNAL
-            assert "NaN" not in found[2].error.message
-
-    asyncio.run(scenario())
+    async with serving(FakeModel(on_submit=refuse)) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening("a", "bad", "nan", "b"))
+        await call.done_writing()
+        found = [result for message in await received(call) for result in message.results]
+        assert [result.id for result in found] == [0, 1, 2, 3]
+        assert [result.translation.hypotheses[0].text for result in (found[0], found[3])] == ["A", "B"]
+        assert found[1].error.code == code_pb2.INVALID_ARGUMENT
+        assert found[1].error.message == "content: bad"
+        assert found[2].error.code == code_pb2.INTERNAL
+        assert "NaN" not in found[2].error.message
 
 
 @pytest.mark.parametrize(
@@ -200,56 +180,44 @@ def test_one_bad_item_leaves_the_others() -> None:
         (opening(*["a"] * 1025), "items"),
     ],
 )
-def test_wrong_settings_end_the_call(message: pb.TranslateCorpusRequest, field: str) -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            await call.write(message)
-            failed = await failure(call.read())
-            assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
-
-    asyncio.run(scenario())
+async def test_wrong_settings_end_the_call(message: pb.TranslateCorpusRequest, field: str) -> None:
+    async with serving(FakeModel()) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(message)
+        failed = await failure(call.read())
+        assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
 
 
-def test_settings_come_once() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            await call.write(opening("a"))
-            await call.write(opening("b"))
-            assert (await failure(call.read())).field == "settings"
-            await cancelled(await model.submitted.get())
-
-    asyncio.run(scenario())
+async def test_settings_come_once() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving(model) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening("a"))
+        await call.write(opening("b"))
+        assert (await failure(call.read())).field == "settings"
+        await cancelled(await model.submitted.get())
 
 
-def test_a_call_without_a_message_is_refused() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            await call.done_writing()
-            assert (await failure(call.read())).field == "settings"
-
-    asyncio.run(scenario())
+async def test_a_call_without_a_message_is_refused() -> None:
+    async with serving(FakeModel()) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.done_writing()
+        assert (await failure(call.read())).field == "settings"
 
 
-def test_bytes_that_are_no_item_end_the_call() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel(on_submit=hold)) as (_, channel):
-            method: Any = channel.stream_stream("/jumok.v1.TranslationService/TranslateCorpus", bytes, bytes)
-            call = method()
-            await call.write(opening("a").SerializeToString())
-            await call.write(b"\xff\xff\xff")
-            assert (await failure(call.read())).field == "request"
-
-    asyncio.run(scenario())
+async def test_bytes_that_are_no_item_end_the_call() -> None:
+    async with serving(FakeModel(on_submit=hold)) as (_, channel):
+        method: Any = channel.stream_stream("/jumok.v1.TranslationService/TranslateCorpus", bytes, bytes)
+        call = method()
+        await call.write(opening("a").SerializeToString())
+        await call.write(b"\xff\xff\xff")
+        assert (await failure(call.read())).field == "request"
 
 
 @pytest.mark.parametrize(
     "error", [OverloadedError("full", retry_after_s=1.0), RateLimitedError("fast", retry_after_s=1e-3)]
 )
-def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+async def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(worker_pool, "FIRST_RETRY_S", 0.001)
     left = 3
 
@@ -260,17 +228,14 @@ def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch, 
             raise error
         answer.complete()
 
-    async def scenario() -> None:
-        async with serving(FakeModel(on_submit=full)) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            await call.write(opening("a", "b"))
-            assert await results(call, 2) == [(0, "A"), (1, "B")]
-
-    asyncio.run(scenario())
+    async with serving(FakeModel(on_submit=full)) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening("a", "b"))
+        assert await results(call, 2) == [(0, "A"), (1, "B")]
 
 
 @pytest.mark.parametrize("error", [DeadlineExceededError("late"), UnavailableError("stopped", retry_after_s=1)])
-def test_what_is_no_items_fault_ends_the_call(error: Exception) -> None:
+async def test_what_is_no_items_fault_ends_the_call(error: Exception) -> None:
     def broken() -> None:
         raise error
 
@@ -279,60 +244,51 @@ def test_what_is_no_items_fault_ends_the_call(error: Exception) -> None:
             answer.on_collect = broken
             answer.complete()
 
-    async def scenario() -> None:
-        model = FakeModel(on_submit=submit)
-        async with serving(model) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            await call.write(opening("a", "b", "c", order=pb.CORPUS_ORDER_COMPLETION))
-            assert (await failure(call.read())).message == str(error)
-            first = await model.submitted.get()
-            await cancelled(first)
-
-    asyncio.run(scenario())
+    model = FakeModel(on_submit=submit)
+    async with serving(model) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening("a", "b", "c", order=pb.CORPUS_ORDER_COMPLETION))
+        assert (await failure(call.read())).message == str(error)
+        first = await model.submitted.get()
+        await cancelled(first)
 
 
-def test_a_corpus_that_is_cancelled_gives_all_up() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model) as (_, channel):
-            call = stub_of(channel).TranslateCorpus()
-            await call.write(opening(*"abc"))
-            answers = [await model.submitted.get() for _ in range(3)]
-            call.cancel()
-            for answer in answers:
-                await cancelled(answer)
-
-    asyncio.run(scenario())
+async def test_a_corpus_that_is_cancelled_gives_all_up() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving(model) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening(*"abc"))
+        answers = [await model.submitted.get() for _ in range(3)]
+        call.cancel()
+        for answer in answers:
+            await cancelled(answer)
 
 
-def test_a_server_that_stops_answers_what_it_has_read_and_sends_the_caller_on() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model) as (server, channel):
-            stub = stub_of(channel)
-            corpus_call, ended = stub.TranslateCorpus(), stub.TranslateCorpus()
-            await corpus_call.write(opening(*"abc", window=2))
-            held = [await model.submitted.get() for _ in range(2)]
-            await ended.write(opening("z"))
-            await ended.done_writing()
-            held.append(await model.submitted.get())
-            streamed = stub.StreamTranslateText(pb.StreamTranslateTextRequest(content="s"))
-            held.append(await model.submitted.get())
-            stop = asyncio.ensure_future(server.stop(grace_s=3600))
-            await asyncio.sleep(0)
-            held[0].complete()
-            assert await results(corpus_call, 1) == [(0, "A")]
-            held.append(await model.submitted.get())  # of the message that was read: it is translated too
-            assert not stop.done()
-            for answer in held[1:]:
-                answer.complete()
-            assert await results(corpus_call, 2) == [(1, "B"), (2, "C")]
-            failed = await failure(corpus_call.read())
-            assert (failed.code, failed.info.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
-            assert failed.retry.retry_delay.ToNanoseconds() > 0
-            assert await results(ended, 1) == [(0, "Z")]
-            assert await ended.read() is EOF
-            assert [message.stable_text for message in await received(streamed)] == ["S"]
-            await asyncio.wait_for(stop, HANG_S)
-
-    asyncio.run(scenario())
+async def test_a_server_that_stops_answers_what_it_has_read_and_sends_the_caller_on() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving(model) as (server, channel):
+        stub = stub_of(channel)
+        corpus_call, ended = stub.TranslateCorpus(), stub.TranslateCorpus()
+        await corpus_call.write(opening(*"abc", window=2))
+        held = [await model.submitted.get() for _ in range(2)]
+        await ended.write(opening("z"))
+        await ended.done_writing()
+        held.append(await model.submitted.get())
+        streamed = stub.StreamTranslateText(pb.StreamTranslateTextRequest(content="s"))
+        held.append(await model.submitted.get())
+        stop = asyncio.ensure_future(server.stop(grace_s=3600))
+        await asyncio.sleep(0)
+        held[0].complete()
+        assert await results(corpus_call, 1) == [(0, "A")]
+        held.append(await model.submitted.get())  # of the message that was read: it is translated too
+        assert not stop.done()
+        for answer in held[1:]:
+            answer.complete()
+        assert await results(corpus_call, 2) == [(1, "B"), (2, "C")]
+        failed = await failure(corpus_call.read())
+        assert (failed.code, failed.info.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
+        assert failed.retry.retry_delay.ToNanoseconds() > 0
+        assert await results(ended, 1) == [(0, "Z")]
+        assert await ended.read() is EOF
+        assert [message.stable_text for message in await received(streamed)] == ["S"]
+        await stop

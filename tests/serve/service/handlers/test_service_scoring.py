@@ -20,75 +20,65 @@ def score_request(*pairs: tuple[str, str]) -> translation_pb2.ScoreTextRequest:
     return translation_pb2.ScoreTextRequest(contents=[pair[0] for pair in pairs], targets=[pair[1] for pair in pairs])
 
 
-def test_targets_are_scored_in_order() -> None:
-    async def scenario() -> None:
-        model = FakeModel()
-        async with serving(model) as (_, channel):
-            sent = score_request(("a", "bb"), ("c", "d"))
-            response = await TranslationServiceStub(channel).ScoreText(sent)
-            assert [score.score for score in response.scores] == [-2.0, -1.0]
-            assert model.scoring_parameters == ScoringParameters(source_language="", target_language="", caller=HERE)
-            sent.length_penalty = 0.0
-            await TranslationServiceStub(channel).ScoreText(sent)
-            assert model.scoring_parameters.length_penalty == 0.0
-
-    asyncio.run(scenario())
+async def test_targets_are_scored_in_order() -> None:
+    model = FakeModel()
+    async with serving(model) as (_, channel):
+        sent = score_request(("a", "bb"), ("c", "d"))
+        response = await TranslationServiceStub(channel).ScoreText(sent)
+        assert [score.score for score in response.scores] == [-2.0, -1.0]
+        assert model.scoring_parameters == ScoringParameters(source_language="", target_language="", caller=HERE)
+        sent.length_penalty = 0.0
+        await TranslationServiceStub(channel).ScoreText(sent)
+        assert model.scoring_parameters.length_penalty == 0.0
 
 
-def test_scoring_is_given_up_with_its_call() -> None:
-    async def scenario() -> None:
-        model = FakeModel()
-        entered: asyncio.Queue[FakeScoring] = asyncio.Queue()
-        loop = asyncio.get_running_loop()
-        given_up = asyncio.Event()
+async def test_scoring_is_given_up_with_its_call() -> None:
+    model = FakeModel()
+    entered: asyncio.Queue[FakeScoring] = asyncio.Queue()
+    loop = asyncio.get_running_loop()
+    given_up = asyncio.Event()
 
-        def wait(scoring: FakeScoring) -> None:
-            loop.call_soon_threadsafe(entered.put_nowait, scoring)
-            assert scoring.cancelled.wait(HANG_S)
-            loop.call_soon_threadsafe(given_up.set)
+    def wait(scoring: FakeScoring) -> None:
+        loop.call_soon_threadsafe(entered.put_nowait, scoring)
+        assert scoring.cancelled.wait(HANG_S)
+        loop.call_soon_threadsafe(given_up.set)
 
-        model.on_score = wait
-        async with serving(model) as (_, channel):
-            call = TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
-            await entered.get()
-            call.cancel()
-            await asyncio.wait_for(given_up.wait(), HANG_S)
-            model.on_score = lambda _: None
-            assert await TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
-
-    asyncio.run(scenario())
+    model.on_score = wait
+    async with serving(model) as (_, channel):
+        call = TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
+        await entered.get()
+        call.cancel()
+        await given_up.wait()
+        model.on_score = lambda _: None
+        assert await TranslationServiceStub(channel).ScoreText(score_request(("a", "b")))
 
 
-def test_too_much_to_score_is_refused_and_health_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_too_much_to_score_is_refused_and_health_still_answers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jumok_serve.service.handlers.worker_pool.MAX_SCORING", 2)
+    model = FakeModel()
+    entered = asyncio.Event()
+    released = threading.Event()
+    loop = asyncio.get_running_loop()
 
-    async def scenario() -> None:
-        model = FakeModel()
-        entered = asyncio.Event()
-        released = threading.Event()
-        loop = asyncio.get_running_loop()
+    def wait(_: FakeScoring) -> None:
+        loop.call_soon_threadsafe(entered.set)
+        assert released.wait(HANG_S)
 
-        def wait(_: FakeScoring) -> None:
-            loop.call_soon_threadsafe(entered.set)
-            assert released.wait(HANG_S)
-
-        model.on_score = wait
-        async with serving(model) as (_, channel):
-            stub = TranslationServiceStub(channel)
-            calls = [asyncio.ensure_future(_answer(stub.ScoreText(score_request(("a", "b"))))) for _ in range(3)]
-            await entered.wait()
-            done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
-            (refused,) = done
-            assert isinstance(refused.exception(), grpc.aio.AioRpcError)
-            failed = await failure(refused)
-            assert (failed.code, failed.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
-            assert await HealthStub(channel).Check(HealthCheckRequest())
-            assert await stub.TranslateText(translation_pb2.TranslateTextRequest(contents=["a"]))
-            released.set()
-            await asyncio.wait(calls)
-            assert sum(call.exception() is None for call in calls) == 2
-
-    asyncio.run(scenario())
+    model.on_score = wait
+    async with serving(model) as (_, channel):
+        stub = TranslationServiceStub(channel)
+        calls = [asyncio.ensure_future(_answer(stub.ScoreText(score_request(("a", "b"))))) for _ in range(3)]
+        await entered.wait()
+        done, _ = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
+        (refused,) = done
+        assert isinstance(refused.exception(), grpc.aio.AioRpcError)
+        failed = await failure(refused)
+        assert (failed.code, failed.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+        assert await HealthStub(channel).Check(HealthCheckRequest())
+        assert await stub.TranslateText(translation_pb2.TranslateTextRequest(contents=["a"]))
+        released.set()
+        await asyncio.wait(calls)
+        assert sum(call.exception() is None for call in calls) == 2
 
 
 async def _answer(call: Awaitable[object]) -> object:

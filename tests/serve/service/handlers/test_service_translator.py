@@ -303,18 +303,15 @@ def test_a_deadline_ends_the_work_on_the_server_too(translator: Translator, clie
     check_idle(translator)
 
 
-def test_a_cancelled_task_ends_the_work_on_the_server_too(translator: Translator, address: str) -> None:
-    async def scenario() -> None:
-        async with jumok.AsyncClient(address, timeout_s=HANG_S) as client:
-            call = asyncio.ensure_future(client.translate(["a man in a blue shirt"] * 500, **slow(translator)))
-            await until(lambda: translator.load() != IDLE)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            await client.translate("a man", max_length=4)
-            check_idle(translator)
-
-    asyncio.run(bounded(scenario()))
+async def test_a_cancelled_task_ends_the_work_on_the_server_too(translator: Translator, address: str) -> None:
+    async with jumok.AsyncClient(address, timeout_s=HANG_S) as client:
+        call = asyncio.ensure_future(client.translate(["a man in a blue shirt"] * 500, **slow(translator)))
+        await until(lambda: translator.load() != IDLE)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await client.translate("a man", max_length=4)
+        check_idle(translator)
 
 
 def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:

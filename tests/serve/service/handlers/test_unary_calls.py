@@ -35,61 +35,52 @@ def request(*texts: str, model: str = "", options: Options | None = None) -> tra
     return translation_pb2.TranslateTextRequest(contents=texts, model=model, options=options)
 
 
-def test_texts_are_answered_in_order_with_timings() -> None:
-    async def scenario() -> None:
-        model = FakeModel()
-        async with serving(model) as (_, channel):
-            sent = request("a", "b", options=Options(beam_size=4))
-            sent.truncate = True
-            before = time.monotonic()
-            response = await TranslationServiceStub(channel).TranslateText(sent, timeout=HANG_S)
-            assert [translation.hypotheses[0].text for translation in response.translations] == ["A", "B"]
-            assert response.translations[0].output_token_count == 2
-            assert response.timings.decode_duration.ToMilliseconds() == 500
-            assert model.parameters.options == DecodingOptions(beam_size=4)
-            assert model.parameters.truncate is True
-            deadline = model.parameters.deadline
-            assert isinstance(deadline, float)
-            assert 0.8 * HANG_S < deadline - before < 1.2 * HANG_S  # gRPC rounds the remaining time
-
-    asyncio.run(scenario())
+async def test_texts_are_answered_in_order_with_timings() -> None:
+    model = FakeModel()
+    async with serving(model) as (_, channel):
+        sent = request("a", "b", options=Options(beam_size=4))
+        sent.truncate = True
+        before = time.monotonic()
+        response = await TranslationServiceStub(channel).TranslateText(sent, timeout=HANG_S)
+        assert [translation.hypotheses[0].text for translation in response.translations] == ["A", "B"]
+        assert response.translations[0].output_token_count == 2
+        assert response.timings.decode_duration.ToMilliseconds() == 500
+        assert model.parameters.options == DecodingOptions(beam_size=4)
+        assert model.parameters.truncate is True
+        deadline = model.parameters.deadline
+        assert isinstance(deadline, float)
+        assert 0.8 * HANG_S < deadline - before < 1.2 * HANG_S  # gRPC rounds the remaining time
 
 
-def test_all_that_a_request_asks_for_reaches_the_model() -> None:
-    async def scenario() -> None:
-        model = FakeModel()
-        async with serving(model) as (_, channel):
-            sent = request(
-                "a",
-                options=Options(
-                    suppress_tokens=TokenIds(ids=[4, 5]), end_tokens=TokenIds(ids=[3]), sample=True, top_p=0.5, seed=0
-                ),
-            )
-            sent.source_language_code, sent.target_language_code = "EN", "de"
-            sent.target_prefixes.append("Ein")
-            sent.attention = True
-            await TranslationServiceStub(channel).TranslateText(sent)
-            assert model.parameters == TranslationParameters(
-                options=DecodingOptions(suppress_tokens=(4, 5), end_tokens=(3,), sample=True, top_p=0.5, seed=0),
-                source_language="EN",
-                target_language="de",
-                attention=True,
-                caller=HERE,
-            )
-            assert model.target_prefixes == ["Ein"]
-
-    asyncio.run(scenario())
+async def test_all_that_a_request_asks_for_reaches_the_model() -> None:
+    model = FakeModel()
+    async with serving(model) as (_, channel):
+        sent = request(
+            "a",
+            options=Options(
+                suppress_tokens=TokenIds(ids=[4, 5]), end_tokens=TokenIds(ids=[3]), sample=True, top_p=0.5, seed=0
+            ),
+        )
+        sent.source_language_code, sent.target_language_code = "EN", "de"
+        sent.target_prefixes.append("Ein")
+        sent.attention = True
+        await TranslationServiceStub(channel).TranslateText(sent)
+        assert model.parameters == TranslationParameters(
+            options=DecodingOptions(suppress_tokens=(4, 5), end_tokens=(3,), sample=True, top_p=0.5, seed=0),
+            source_language="EN",
+            target_language="de",
+            attention=True,
+            caller=HERE,
+        )
+        assert model.target_prefixes == ["Ein"]
 
 
-def test_what_is_not_asked_for_is_none() -> None:
-    async def scenario() -> None:
-        model = FakeModel()
-        async with serving(model) as (_, channel):
-            await TranslationServiceStub(channel).TranslateText(request("a"))
-            assert model.parameters == TranslationParameters(source_language="", target_language="", caller=HERE)
-            assert model.target_prefixes is None
-
-    asyncio.run(scenario())
+async def test_what_is_not_asked_for_is_none() -> None:
+    model = FakeModel()
+    async with serving(model) as (_, channel):
+        await TranslationServiceStub(channel).TranslateText(request("a"))
+        assert model.parameters == TranslationParameters(source_language="", target_language="", caller=HERE)
+        assert model.target_prefixes is None
 
 
 @pytest.mark.parametrize(
@@ -105,25 +96,21 @@ def test_what_is_not_asked_for_is_none() -> None:
         (SamplingUnavailableError.of("held"), grpc.StatusCode.FAILED_PRECONDITION, "SAMPLING_UNAVAILABLE", ""),
     ],
 )
-def test_what_a_model_lacks_becomes_a_status(error: JumokError, code: grpc.StatusCode, reason: str, field: str) -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel(on_submit=fail(error))) as (_, channel):
-            failed = await failure(TranslationServiceStub(channel).TranslateText(request("a")))
-            assert (failed.code, failed.info.reason) == (code, reason)
-            assert failed.message.endswith(str(error))
-            assert [violation.field for violation in failed.bad_request.field_violations] == [field][: bool(field)]
+async def test_what_a_model_lacks_becomes_a_status(
+    error: JumokError, code: grpc.StatusCode, reason: str, field: str
+) -> None:
+    async with serving(FakeModel(on_submit=fail(error))) as (_, channel):
+        failed = await failure(TranslationServiceStub(channel).TranslateText(request("a")))
+        assert (failed.code, failed.info.reason) == (code, reason)
+        assert failed.message.endswith(str(error))
+        assert [violation.field for violation in failed.bad_request.field_violations] == [field][: bool(field)]
 
-    asyncio.run(scenario())
 
-
-def test_a_call_without_deadline_waits_without() -> None:
-    async def scenario() -> None:
-        model = FakeModel()
-        async with serving(model) as (_, channel):
-            await TranslationServiceStub(channel).TranslateText(request("a"))
-            assert model.parameters.deadline is None
-
-    asyncio.run(scenario())
+async def test_a_call_without_deadline_waits_without() -> None:
+    model = FakeModel()
+    async with serving(model) as (_, channel):
+        await TranslationServiceStub(channel).TranslateText(request("a"))
+        assert model.parameters.deadline is None
 
 
 @pytest.mark.parametrize(
@@ -139,90 +126,75 @@ def test_a_call_without_deadline_waits_without() -> None:
         ),
     ],
 )
-def test_the_engines_errors_become_statuses(error: JumokError, code: grpc.StatusCode, reason: str) -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=fail(error))
-        async with serving(model) as (_, channel):
-            failed = await failure(TranslationServiceStub(channel).TranslateText(request("a")))
-            assert (failed.code, failed.message, failed.info.reason) == (code, str(error), reason)
-            assert failed.retry.retry_delay.ToNanoseconds() / 1e9 == (error.retry_after_s or 0)
-            assert [violation.field for violation in failed.bad_request.field_violations] == [error.field][
-                : bool(error.field)
-            ]
-            model.on_submit = Answer.complete
-            assert await TranslationServiceStub(channel).TranslateText(request("a"))
-
-    asyncio.run(scenario())
+async def test_the_engines_errors_become_statuses(error: JumokError, code: grpc.StatusCode, reason: str) -> None:
+    model = FakeModel(on_submit=fail(error))
+    async with serving(model) as (_, channel):
+        failed = await failure(TranslationServiceStub(channel).TranslateText(request("a")))
+        assert (failed.code, failed.message, failed.info.reason) == (code, str(error), reason)
+        assert failed.retry.retry_delay.ToNanoseconds() / 1e9 == (error.retry_after_s or 0)
+        assert [violation.field for violation in failed.bad_request.field_violations] == [error.field][
+            : bool(error.field)
+        ]
+        model.on_submit = Answer.complete
+        assert await TranslationServiceStub(channel).TranslateText(request("a"))
 
 
-def test_a_fault_of_the_server_keeps_its_words_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel(on_submit=fail(RuntimeError("secret of /srv")))) as (_, channel):
-            failed = await failure(TranslationServiceStub(channel).TranslateText(request("a")))
-            assert failed.code is grpc.StatusCode.INTERNAL
-            assert "secret" not in str(failed)
-            assert failed.info.metadata["request_id"] in failed.message
-            assert failed.info.metadata["request_id"] in caplog.text
-            assert "secret of /srv" in caplog.text
-
-    asyncio.run(scenario())
+async def test_a_fault_of_the_server_keeps_its_words_to_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(FakeModel(on_submit=fail(RuntimeError("secret of /srv")))) as (_, channel):
+        failed = await failure(TranslationServiceStub(channel).TranslateText(request("a")))
+        assert failed.code is grpc.StatusCode.INTERNAL
+        assert "secret" not in str(failed)
+        assert failed.info.metadata["request_id"] in failed.message
+        assert failed.info.metadata["request_id"] in caplog.text
+        assert "secret of /srv" in caplog.text
 
 
-def test_one_failed_text_fails_the_request_and_frees_the_others() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model) as (_, channel):
-            call = TranslationServiceStub(channel).TranslateText(request("a", "b"))
-            answer = await model.submitted.get()
-            answer.futures[0].set_exception(DeadlineExceededError("late"))
-            assert (await failure(call)).code is grpc.StatusCode.DEADLINE_EXCEEDED
-            assert answer.futures[1].cancelled()
-
-    asyncio.run(scenario())
+async def test_one_failed_text_fails_the_request_and_frees_the_others() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving(model) as (_, channel):
+        call = TranslationServiceStub(channel).TranslateText(request("a", "b"))
+        answer = await model.submitted.get()
+        answer.futures[0].set_exception(DeadlineExceededError("late"))
+        assert (await failure(call)).code is grpc.StatusCode.DEADLINE_EXCEEDED
+        assert answer.futures[1].cancelled()
 
 
-def test_a_cancelled_call_cancels_its_texts() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model) as (_, channel):
-            call = TranslationServiceStub(channel).TranslateText(request("a", "b"))
-            answer = await model.submitted.get()
-            cancelled = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            answer.futures[1].add_done_callback(lambda _: loop.call_soon_threadsafe(cancelled.set))
-            call.cancel()
-            await asyncio.wait_for(cancelled.wait(), HANG_S)
-            assert all(future.cancelled() for future in answer.futures)
-
-    asyncio.run(scenario())
-
-
-def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
-    async def scenario() -> None:
-        entered, released = asyncio.Event(), threading.Event()
+async def test_a_cancelled_call_cancels_its_texts() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving(model) as (_, channel):
+        call = TranslationServiceStub(channel).TranslateText(request("a", "b"))
+        answer = await model.submitted.get()
+        cancelled = asyncio.Event()
         loop = asyncio.get_running_loop()
+        answer.futures[1].add_done_callback(lambda _: loop.call_soon_threadsafe(cancelled.set))
+        call.cancel()
+        await cancelled.wait()
+        assert all(future.cancelled() for future in answer.futures)
 
-        def tokenize(_: Answer) -> None:
-            loop.call_soon_threadsafe(entered.set)
-            assert released.wait(HANG_S)
 
-        model = FakeModel(on_submit=tokenize)
-        async with serving(model) as (_, channel):
-            call = TranslationServiceStub(channel).TranslateText(request("a" * MAX_INLINE_CHARACTERS))
-            await entered.wait()
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            # The server has seen the cancellation once it answers what was sent after it on the same connection.
-            await ModelServiceStub(channel).ListModels(model_pb2.ListModelsRequest())
-            released.set()
-            answer = await model.submitted.get()
-            cancelled = asyncio.Event()
-            answer.futures[0].add_done_callback(lambda _: loop.call_soon_threadsafe(cancelled.set))
-            await asyncio.wait_for(cancelled.wait(), HANG_S)
-            assert answer.futures[0].cancelled()
+async def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
+    entered, released = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
 
-    asyncio.run(scenario())
+    def tokenize(_: Answer) -> None:
+        loop.call_soon_threadsafe(entered.set)
+        assert released.wait(HANG_S)
+
+    model = FakeModel(on_submit=tokenize)
+    async with serving(model) as (_, channel):
+        call = TranslationServiceStub(channel).TranslateText(request("a" * MAX_INLINE_CHARACTERS))
+        await entered.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        # The server has seen the cancellation once it answers what was sent after it on the same connection.
+        await ModelServiceStub(channel).ListModels(model_pb2.ListModelsRequest())
+        released.set()
+        answer = await model.submitted.get()
+        cancelled = asyncio.Event()
+        answer.futures[0].add_done_callback(lambda _: loop.call_soon_threadsafe(cancelled.set))
+        await cancelled.wait()
+        assert answer.futures[0].cancelled()
 
 
 @pytest.mark.parametrize(
@@ -248,14 +220,11 @@ def test_a_call_cancelled_while_it_is_tokenized_is_not_decoded() -> None:
         (request(*["a"] * 65, options=Options(num_hypotheses=64, beam_size=64)), "contents"),
     ],
 )
-def test_bad_options_are_refused_by_field(sent: translation_pb2.TranslateTextRequest, field: str) -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (_, channel):
-            failed = await failure(TranslationServiceStub(channel).TranslateText(sent))
-            assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
-            assert await TranslationServiceStub(channel).TranslateText(request("a"))
-
-    asyncio.run(scenario())
+async def test_bad_options_are_refused_by_field(sent: translation_pb2.TranslateTextRequest, field: str) -> None:
+    async with serving(FakeModel()) as (_, channel):
+        failed = await failure(TranslationServiceStub(channel).TranslateText(sent))
+        assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+        assert await TranslationServiceStub(channel).TranslateText(request("a"))
 
 
 @pytest.mark.parametrize(
@@ -269,30 +238,24 @@ def test_bad_options_are_refused_by_field(sent: translation_pb2.TranslateTextReq
         (b"\x12\x01a\xf0\x07\x01", "request"),
     ],
 )
-def test_bytes_that_are_no_request_are_refused(sent: bytes, field: str) -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (_, channel):
-            call = channel.unary_unary("/jumok.v1.TranslationService/TranslateText", bytes, bytes)
-            failed = await failure(call(sent))
-            assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
-            assert await TranslationServiceStub(channel).TranslateText(request("a"))
-
-    asyncio.run(scenario())
+async def test_bytes_that_are_no_request_are_refused(sent: bytes, field: str) -> None:
+    async with serving(FakeModel()) as (_, channel):
+        call = channel.unary_unary("/jumok.v1.TranslationService/TranslateText", bytes, bytes)
+        failed = await failure(call(sent))
+        assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+        assert await TranslationServiceStub(channel).TranslateText(request("a"))
 
 
-def test_an_unknown_model_is_not_found_and_the_known_are_named() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel("b"), FakeModel("a")) as (_, channel):
-            for name in ("c", "c" * 100_000):
-                failed = await failure(TranslationServiceStub(channel).TranslateText(request("x", model=name)))
-                assert (failed.code, failed.info.reason) == (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND")
-                assert failed.resource.resource_type == "jumok.v1.Model"
-                assert failed.resource.resource_name[:100] == name[:100]
-                assert failed.resource.description == "available: a, b"
-            failed = await failure(ModelServiceStub(channel).GetModel(model_pb2.GetModelRequest(name="c")))
-            assert failed.code is grpc.StatusCode.NOT_FOUND
-            unnamed = await failure(TranslationServiceStub(channel).TranslateText(request("x")))
-            assert (unnamed.code, unnamed.field) == (grpc.StatusCode.INVALID_ARGUMENT, "model")
-            assert await TranslationServiceStub(channel).TranslateText(request("x", model="b"))
-
-    asyncio.run(scenario())
+async def test_an_unknown_model_is_not_found_and_the_known_are_named() -> None:
+    async with serving(FakeModel("b"), FakeModel("a")) as (_, channel):
+        for name in ("c", "c" * 100_000):
+            failed = await failure(TranslationServiceStub(channel).TranslateText(request("x", model=name)))
+            assert (failed.code, failed.info.reason) == (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND")
+            assert failed.resource.resource_type == "jumok.v1.Model"
+            assert failed.resource.resource_name[:100] == name[:100]
+            assert failed.resource.description == "available: a, b"
+        failed = await failure(ModelServiceStub(channel).GetModel(model_pb2.GetModelRequest(name="c")))
+        assert failed.code is grpc.StatusCode.NOT_FOUND
+        unnamed = await failure(TranslationServiceStub(channel).TranslateText(request("x")))
+        assert (unnamed.code, unnamed.field) == (grpc.StatusCode.INVALID_ARGUMENT, "model")
+        assert await TranslationServiceStub(channel).TranslateText(request("x", model="b"))

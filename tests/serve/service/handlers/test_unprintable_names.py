@@ -22,25 +22,22 @@ NAMES = list(map(os.fsdecode, [b"b\xff", b"c\ndata", b"d\x1b[2J", "e\u2028".enco
 ESCAPED = [name.encode("unicode_escape").decode() for name in NAMES]
 
 
-def test_bundles_are_listed_and_not_found_whatever_their_names(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with administered(tmp_path, FakeModel(version="2")) as (root, _, channel):
-            for name in NAMES:
-                root.add(name, manifest("held", "7").model_dump_json())
-            listed = {
-                bundle.bundle: bundle
-                for bundle in (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
-            }
-            for name in ESCAPED:
-                assert listed[name].state == admin_pb2.BUNDLE_STATE_UNUSABLE
-                assert "rename it" in listed[name].problem
-            assert listed["held-2"].state == admin_pb2.BUNDLE_STATE_LOADED
-            for name in ("nowhere", ESCAPED[0]):
-                refused = await failure(load(channel, name))
-                assert refused.code is not grpc.StatusCode.INTERNAL
-                assert all(one.isprintable() for one in refused.message)
-
-    asyncio.run(scenario())
+async def test_bundles_are_listed_and_not_found_whatever_their_names(tmp_path: Path) -> None:
+    async with administered(tmp_path, FakeModel(version="2")) as (root, _, channel):
+        for name in NAMES:
+            root.add(name, manifest("held", "7").model_dump_json())
+        listed = {
+            bundle.bundle: bundle
+            for bundle in (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+        }
+        for name in ESCAPED:
+            assert listed[name].state == admin_pb2.BUNDLE_STATE_UNUSABLE
+            assert "rename it" in listed[name].problem
+        assert listed["held-2"].state == admin_pb2.BUNDLE_STATE_LOADED
+        for name in ("nowhere", ESCAPED[0]):
+            refused = await failure(load(channel, name))
+            assert refused.code is not grpc.StatusCode.INTERNAL
+            assert all(one.isprintable() for one in refused.message)
 
 
 def test_a_bundle_is_refused_for_files_of_any_name(

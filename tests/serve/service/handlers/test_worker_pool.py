@@ -239,7 +239,7 @@ def test_a_job_that_fails_between_two_pieces_ends_alone() -> None:
     assert other.result(HANG_S) == 1
 
 
-def test_no_piece_begins_after_the_caller_has_left() -> None:
+async def test_no_piece_begins_after_the_caller_has_left() -> None:
     pool = WorkerPool("scored", threads=1, max_jobs=100)
     begun, go_on = threading.Event(), threading.Event()
     done: list[int] = []
@@ -256,14 +256,11 @@ def test_no_piece_begins_after_the_caller_has_left() -> None:
             closed.set()
         return 1
 
-    async def leave() -> None:
-        task = asyncio.ensure_future(pool.finish(pieces()))
-        await asyncio.to_thread(begun.wait, HANG_S)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    asyncio.run(leave())
+    task = asyncio.ensure_future(pool.finish(pieces()))
+    await asyncio.to_thread(begun.wait, HANG_S)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
     go_on.set()
     assert closed.wait(HANG_S)
     assert done == [0]
@@ -278,7 +275,7 @@ def test_no_piece_begins_after_the_caller_has_left() -> None:
         lambda work: RequestWork().run(work, attention=False),
     ],
 )
-def test_work_ends_at_its_next_check_after_the_caller_has_left(
+async def test_work_ends_at_its_next_check_after_the_caller_has_left(
     run: Callable[[Callable[[], "FakeJob"]], Coroutine[None, None, "FakeJob"]],
 ) -> None:
     begun, go_on, ended = threading.Event(), threading.Event(), threading.Event()
@@ -294,15 +291,12 @@ def test_work_ends_at_its_next_check_after_the_caller_has_left(
             ended.set()
             raise
 
-    async def leave() -> None:
-        task = asyncio.ensure_future(run(start))
-        await asyncio.to_thread(begun.wait, HANG_S)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        go_on.set()  # before the loop waits for its threads
-
-    asyncio.run(leave())
+    task = asyncio.ensure_future(run(start))
+    await asyncio.to_thread(begun.wait, HANG_S)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go_on.set()  # before the loop waits for its threads
     assert ended.wait(HANG_S)
     check(None, "this was tested")  # the work of others goes on
 

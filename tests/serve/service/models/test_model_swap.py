@@ -1,6 +1,5 @@
 """Replacing versions of a real model under load, without failed calls and without leaks."""
 
-import asyncio
 import json
 import shutil
 import threading
@@ -192,18 +191,15 @@ def test_the_commands_load_list_and_unload(address: str, root: Path) -> None:
     assert (code, "start it with --model-root" in refused) == (1, True)
 
 
-def test_the_asynchronous_client_does_the_same(address: str) -> None:
-    async def scenario() -> None:
-        async with jumok.AsyncAdminClient(address) as admin:
-            loaded = await admin.load_model("one")
-            assert (loaded.model.version, loaded.model.state) == ("1", jumok.ModelState.SERVING)
-            listed = {bundle.bundle: bundle.state for bundle in await admin.list_bundles()}
-            assert (listed["one"], listed["two"]) == (jumok.BundleState.LOADED, jumok.BundleState.AVAILABLE)
-            with pytest.raises(jumok.NotFoundError) as refused:
-                await admin.load_model("three")
-            assert refused.value.reason == "BUNDLE_NOT_FOUND"
-            with pytest.raises(jumok.InvalidArgumentError):
-                await admin.load_model("../one")
-            assert (await admin.unload_model(NAME)).state is jumok.ModelState.DRAINING
-
-    asyncio.run(scenario())
+async def test_the_asynchronous_client_does_the_same(address: str) -> None:
+    async with jumok.AsyncAdminClient(address) as admin:
+        loaded = await admin.load_model("one")
+        assert (loaded.model.version, loaded.model.state) == ("1", jumok.ModelState.SERVING)
+        listed = {bundle.bundle: bundle.state for bundle in await admin.list_bundles()}
+        assert (listed["one"], listed["two"]) == (jumok.BundleState.LOADED, jumok.BundleState.AVAILABLE)
+        with pytest.raises(jumok.NotFoundError) as refused:
+            await admin.load_model("three")
+        assert refused.value.reason == "BUNDLE_NOT_FOUND"
+        with pytest.raises(jumok.InvalidArgumentError):
+            await admin.load_model("../one")
+        assert (await admin.unload_model(NAME)).state is jumok.ModelState.DRAINING

@@ -18,7 +18,6 @@ from jumok_proto.errors import OverloadedError
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.telemetry.logs import CallLog, JsonFormatter, logging_to_stderr
-from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, fail, failure, hold, serving
 
 REQUEST = TranslateTextRequest(contents=["a secret text", "b"])
@@ -33,95 +32,78 @@ async def request_id(call: Any) -> str:
     return str(dict(await call.trailing_metadata())["x-request-id"])
 
 
-def test_a_call_keeps_the_name_that_its_caller_gave_it_or_gets_one() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (_, channel):
-            translate = TranslationServiceStub(channel).TranslateText
-            names = set()
-            for metadata in (named("mine-1"), None, named("x" * 129), named("")):
-                call = translate(REQUEST, metadata=metadata)
-                await call
-                names.add(await request_id(call))
-            assert "mine-1" in names
-            assert len(names) == 4
-            assert all(len(name) == 32 for name in names - {"mine-1"})
-
-    asyncio.run(scenario())
+async def test_a_call_keeps_the_name_that_its_caller_gave_it_or_gets_one() -> None:
+    async with serving(FakeModel()) as (_, channel):
+        translate = TranslationServiceStub(channel).TranslateText
+        names = set()
+        for metadata in (named("mine-1"), None, named("x" * 129), named("")):
+            call = translate(REQUEST, metadata=metadata)
+            await call
+            names.add(await request_id(call))
+        assert "mine-1" in names
+        assert len(names) == 4
+        assert all(len(name) == 32 for name in names - {"mine-1"})
 
 
-def test_a_refused_call_says_its_name_too() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel(on_submit=fail(OverloadedError("full", retry_after_s=1)))) as (_, channel):
-            refused = await failure(TranslationServiceStub(channel).TranslateText(REQUEST, metadata=named("mine-2")))
-            assert refused.request.request_id == refused.info.metadata["request_id"] == "mine-2"
-            assert refused.trailing["x-request-id"] == "mine-2"
-
-    asyncio.run(scenario())
+async def test_a_refused_call_says_its_name_too() -> None:
+    async with serving(FakeModel(on_submit=fail(OverloadedError("full", retry_after_s=1)))) as (_, channel):
+        refused = await failure(TranslationServiceStub(channel).TranslateText(REQUEST, metadata=named("mine-2")))
+        assert refused.request.request_id == refused.info.metadata["request_id"] == "mine-2"
+        assert refused.trailing["x-request-id"] == "mine-2"
 
 
-def test_calls_that_run_at_the_same_time_keep_their_own_names(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel(on_submit=fail(RuntimeError("a fault")))) as (_, channel):
-            translate = TranslationServiceStub(channel).TranslateText
-            names = [f"call-{number}" for number in range(20)]
-            refused = await asyncio.gather(*(failure(translate(REQUEST, metadata=named(name))) for name in names))
-            assert [one.request.request_id for one in refused] == names
-            for name in names:
-                assert f"request {name}: " in caplog.text
-
-    asyncio.run(scenario())
+async def test_calls_that_run_at_the_same_time_keep_their_own_names(caplog: pytest.LogCaptureFixture) -> None:
+    async with serving(FakeModel(on_submit=fail(RuntimeError("a fault")))) as (_, channel):
+        translate = TranslationServiceStub(channel).TranslateText
+        names = [f"call-{number}" for number in range(20)]
+        refused = await asyncio.gather(*(failure(translate(REQUEST, metadata=named(name))) for name in names))
+        assert [one.request.request_id for one in refused] == names
+        for name in names:
+            assert f"request {name}: " in caplog.text
 
 
-def test_streams_are_named_observed_and_ended() -> None:
+async def test_streams_are_named_observed_and_ended() -> None:
     observed = []
+    watched = asyncio.Event()
 
-    async def scenario() -> None:
-        watched = asyncio.Event()
+    class Observer:
+        def ended(self, call: Any) -> None:
+            observed.append((call.method.rpartition("/")[2], call.code))
+            if call.method.endswith("Watch"):
+                watched.set()
 
-        class Observer:
-            def ended(self, call: Any) -> None:
-                observed.append((call.method.rpartition("/")[2], call.code))
-                if call.method.endswith("Watch"):
-                    watched.set()
-
-        async with serving(FakeModel(), observers=[Observer()]) as (server, channel):
-            call = ServerReflectionStub(channel).ServerReflectionInfo(metadata=named("stream"))
-            await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
-            assert (await call.read()).list_services_response.service
-            assert server.open_calls == 1
-            await call.done_writing()
-            assert not await call.read()
-            assert await request_id(call) == "stream"
-            watch = HealthStub(channel).Watch(HealthCheckRequest())
-            assert await watch.read()
-            watch.cancel()
-            await asyncio.wait_for(watched.wait(), HANG_S)
-            assert server.open_calls == 0
-        assert observed == [("ServerReflectionInfo", "OK"), ("Watch", "CANCELLED")]
-
-    asyncio.run(scenario())
+    async with serving(FakeModel(), observers=[Observer()]) as (server, channel):
+        call = ServerReflectionStub(channel).ServerReflectionInfo(metadata=named("stream"))
+        await call.write(reflection_pb2.ServerReflectionRequest(list_services=""))
+        assert (await call.read()).list_services_response.service
+        assert server.open_calls == 1
+        await call.done_writing()
+        assert not await call.read()
+        assert await request_id(call) == "stream"
+        watch = HealthStub(channel).Watch(HealthCheckRequest())
+        assert await watch.read()
+        watch.cancel()
+        await watched.wait()
+        assert server.open_calls == 0
+    assert observed == [("ServerReflectionInfo", "OK"), ("Watch", "CANCELLED")]
 
 
-def test_a_call_whose_deadline_passes_ends_with_that() -> None:
+async def test_a_call_whose_deadline_passes_ends_with_that() -> None:
     ended = []
+    done = asyncio.Event()
 
-    async def scenario() -> None:
-        done = asyncio.Event()
+    class Observer:
+        def ended(self, call: Any) -> None:
+            ended.append(call.code)
+            done.set()
 
-        class Observer:
-            def ended(self, call: Any) -> None:
-                ended.append(call.code)
-                done.set()
-
-        model, deadline_s = FakeModel(on_submit=hold), 0.1
-        async with serving(model, observers=[Observer()]) as (_, channel):
-            while model.submitted.empty():  # until a call arrives before its deadline
-                deadline_s *= 2
-                with pytest.raises(grpc.aio.AioRpcError):
-                    await TranslationServiceStub(channel).TranslateText(REQUEST, timeout=deadline_s)
-            await asyncio.wait_for(done.wait(), HANG_S)
-
-    asyncio.run(scenario())
+    model, deadline_s = FakeModel(on_submit=hold), 0.1
+    async with serving(model, observers=[Observer()]) as (_, channel):
+        while model.submitted.empty():  # until a call arrives before its deadline
+            deadline_s *= 2
+            with pytest.raises(grpc.aio.AioRpcError):
+                await TranslationServiceStub(channel).TranslateText(REQUEST, timeout=deadline_s)
+        await done.wait()
     assert ended[-1] == "DEADLINE_EXCEEDED"
 
 

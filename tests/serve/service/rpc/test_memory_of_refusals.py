@@ -33,7 +33,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.translator import Translator
 from tests.serve.service.models.test_pivot_calls import model as pivot_model
-from tests.support.hang import bounded, until
+from tests.support.hang import until
 from tests.support.servers.fake_model import Answer, FakeModel, fail, hold, serving
 
 TIMES = 4
@@ -165,13 +165,10 @@ def translator(tiny_bundle: Path) -> Iterator[Translator]:
 
 @pytest.mark.usefixtures("undisturbed")
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_refused_request_leaves_nothing(kind: str, translator: Translator) -> None:
-    async def scenario() -> None:
-        model: Any = translator
-        async with serving(model) as (server, channel):
-            assert await stays(server, channel, REFUSED[kind]) == {}
-
-    asyncio.run(bounded(scenario()))
+async def test_a_refused_request_leaves_nothing(kind: str, translator: Translator) -> None:
+    model: Any = translator
+    async with serving(model) as (server, channel):
+        assert await stays(server, channel, REFUSED[kind]) == {}
 
 
 ONE = unary("TranslateText", TranslateTextRequest(contents=["a"]))
@@ -193,19 +190,16 @@ def late(answer: Answer) -> None:
         streamed("StreamTranslateText", StreamTranslateTextRequest(content="a")),
     ],
 )
-def test_a_failed_request_leaves_nothing(ask: Ask, on_submit: Callable[[Answer], None]) -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=on_submit)
+async def test_a_failed_request_leaves_nothing(ask: Ask, on_submit: Callable[[Answer], None]) -> None:
+    model = FakeModel(on_submit=on_submit)
 
-        async def failed(channel: grpc.aio.Channel) -> None:
-            await ask(channel)
-            while not model.submitted.empty():
-                model.submitted.get_nowait()
+    async def failed(channel: grpc.aio.Channel) -> None:
+        await ask(channel)
+        while not model.submitted.empty():
+            model.submitted.get_nowait()
 
-        async with serving(model) as (server, channel):
-            assert await stays(server, channel, failed) == {}
-
-    asyncio.run(bounded(scenario()))
+    async with serving(model) as (server, channel):
+        assert await stays(server, channel, failed) == {}
 
 
 def unreadable(answer: Answer) -> None:
@@ -215,76 +209,62 @@ def unreadable(answer: Answer) -> None:
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_texts_that_fail_at_the_second_model_leave_nothing() -> None:
-    async def scenario() -> None:
-        first, second = pivot_model("de", "en"), pivot_model("en", "fr", unreadable)
-        request = TranslateTextRequest(
-            contents=["c", "d", "a", "b"], source_language_code="de", target_language_code="fr"
-        )
-        ask = unary("TranslateText", request)
+async def test_texts_that_fail_at_the_second_model_leave_nothing() -> None:
+    first, second = pivot_model("de", "en"), pivot_model("en", "fr", unreadable)
+    request = TranslateTextRequest(contents=["c", "d", "a", "b"], source_language_code="de", target_language_code="fr")
+    ask = unary("TranslateText", request)
 
-        async def failed(channel: grpc.aio.Channel) -> None:
-            await ask(channel)
-            for model in (first, second):
-                while not model.submitted.empty():
-                    model.submitted.get_nowait()
+    async def failed(channel: grpc.aio.Channel) -> None:
+        await ask(channel)
+        for model in (first, second):
+            while not model.submitted.empty():
+                model.submitted.get_nowait()
 
-        async with serving(first, second) as (server, channel):
-            assert await stays(server, channel, failed) == {}
-
-    asyncio.run(bounded(scenario()))
+    async with serving(first, second) as (server, channel):
+        assert await stays(server, channel, failed) == {}
 
 
 @pytest.mark.usefixtures("undisturbed")
 @pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)])
-def test_a_stranger_leaves_nothing(metadata: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
-    async def scenario() -> None:
-        tokens = tmp_path / "tokens"
-        tokens.write_text(f"{make_token('caller', ('translate',))[1].line()}\n", encoding="utf-8")
-        async with serving(FakeModel(), tokens=TokenFile(tokens)) as (server, channel):
-            ask = unary("TranslateText", TranslateTextRequest(contents=["a"]), metadata=metadata)
-            assert await stays(server, channel, ask) == {}
-
-    asyncio.run(bounded(scenario()))
+async def test_a_stranger_leaves_nothing(metadata: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text(f"{make_token('caller', ('translate',))[1].line()}\n", encoding="utf-8")
+    async with serving(FakeModel(), tokens=TokenFile(tokens)) as (server, channel):
+        ask = unary("TranslateText", TranslateTextRequest(contents=["a"]), metadata=metadata)
+        assert await stays(server, channel, ask) == {}
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_calls_that_limits_refuse_leave_nothing() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model, limits=ServiceLimits(requests_per_second=1e-6)) as (server, channel):
-            first = TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a"]))
-            (await model.submitted.get()).complete()
-            await first
-            assert await stays(server, channel, ONE) == {}
-            model.full = True
-            assert await stays(server, channel, ONE) == {}
-
-    asyncio.run(bounded(scenario()))
+async def test_calls_that_limits_refuse_leave_nothing() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving(model, limits=ServiceLimits(requests_per_second=1e-6)) as (server, channel):
+        first = TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a"]))
+        (await model.submitted.get()).complete()
+        await first
+        assert await stays(server, channel, ONE) == {}
+        model.full = True
+        assert await stays(server, channel, ONE) == {}
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_a_cancelled_call_leaves_nothing() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
+async def test_a_cancelled_call_leaves_nothing() -> None:
+    model = FakeModel(on_submit=hold)
 
-        async def cancelled(channel: grpc.aio.Channel) -> None:
-            stub: Any = TranslationServiceStub(channel)
-            calls = [
-                stub.TranslateText(TranslateTextRequest(contents=["a"])),
-                stub.StreamTranslateText(StreamTranslateTextRequest(content="a")),
-                stub.TranslateCorpus(),
-            ]
-            await calls[2].write(SETTINGS)
-            await calls[2].write(TranslateCorpusRequest(items=[CorpusItem(content="a")]))
-            for _ in calls:
-                await model.submitted.get()
-            for call in calls:
-                call.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await (call if call is calls[0] else call.read())
+    async def cancelled(channel: grpc.aio.Channel) -> None:
+        stub: Any = TranslationServiceStub(channel)
+        calls = [
+            stub.TranslateText(TranslateTextRequest(contents=["a"])),
+            stub.StreamTranslateText(StreamTranslateTextRequest(content="a")),
+            stub.TranslateCorpus(),
+        ]
+        await calls[2].write(SETTINGS)
+        await calls[2].write(TranslateCorpusRequest(items=[CorpusItem(content="a")]))
+        for _ in calls:
+            await model.submitted.get()
+        for call in calls:
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await (call if call is calls[0] else call.read())
 
-        async with serving(model) as (server, channel):
-            assert await stays(server, channel, cancelled) == {}
-
-    asyncio.run(bounded(scenario()))
+    async with serving(model) as (server, channel):
+        assert await stays(server, channel, cancelled) == {}

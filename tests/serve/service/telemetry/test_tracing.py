@@ -1,6 +1,5 @@
 """Spans of calls and their stages: single calls, streams and corpora."""
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -17,7 +16,7 @@ from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.rpc.call import SLOWEST_ITEMS
 from jumok_serve.service.telemetry.tracing import CallTracer
 from tests.serve.service.handlers.test_service_streams import EOF, stub_of
-from tests.support.hang import bounded, until
+from tests.support.hang import until
 from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, serving
 
 REQUEST = pb.TranslateTextRequest(contents=["a secret text", "b"])
@@ -34,18 +33,14 @@ async def exported(exporter: InMemorySpanExporter, spans: int) -> None:
     await until(lambda: len(exporter.get_finished_spans()) >= spans)
 
 
-def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
+async def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
     exporter = InMemorySpanExporter()
-
-    async def scenario() -> None:
-        with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-            async with serving(FakeModel(), observers=[tracer]) as (_, channel):
-                await HealthStub(channel).Check(HealthCheckRequest())
-                metadata = (("traceparent", f"00-{TRACE}-{SPAN}-01"), ("x-request-id", "mine"))
-                await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=metadata)
-                await exported(exporter, 4)
-
-    asyncio.run(bounded(scenario()))
+    with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
+        async with serving(FakeModel(), observers=[tracer]) as (_, channel):
+            await HealthStub(channel).Check(HealthCheckRequest())
+            metadata = (("traceparent", f"00-{TRACE}-{SPAN}-01"), ("x-request-id", "mine"))
+            await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=metadata)
+            await exported(exporter, 4)
     spans = spans_of(exporter)
     call = spans.pop("jumok.v1.TranslationService/TranslateText")
     assert call.context is not None
@@ -73,16 +68,12 @@ def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
 @pytest.mark.parametrize(
     ("error", "is_fault"), [(OverloadedError("full", retry_after_s=1), False), (ValueError(), True)]
 )
-def test_only_faults_of_the_server_are_errors_in_a_trace(error: Exception, is_fault: bool) -> None:
+async def test_only_faults_of_the_server_are_errors_in_a_trace(error: Exception, is_fault: bool) -> None:
     exporter = InMemorySpanExporter()
-
-    async def scenario() -> None:
-        with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-            async with serving(FakeModel(on_submit=fail(error)), observers=[tracer]) as (_, channel):
-                await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
-                await exported(exporter, 1)
-
-    asyncio.run(bounded(scenario()))
+    with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
+        async with serving(FakeModel(on_submit=fail(error)), observers=[tracer]) as (_, channel):
+            await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
+            await exported(exporter, 1)
     (span,) = exporter.get_finished_spans()
     assert (not span.status.is_ok and not span.status.is_unset) is is_fault
 
@@ -102,23 +93,19 @@ def call_span(exporter: InMemorySpanExporter, method: str) -> ReadableSpan:
     return next(span for span in exporter.get_finished_spans() if span.name.endswith(f"/{method}"))
 
 
-def test_a_stream_has_its_stages_as_single_calls_have() -> None:
+async def test_a_stream_has_its_stages_as_single_calls_have() -> None:
     exporter = InMemorySpanExporter()
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-            async with serving(model, observers=[tracer]) as (_, channel):
-                call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a secret text"))
-                answer = await model.submitted.get()
-                answer.write("A")
-                await call.read()
-                answer.complete()
-                assert (await call.read()).HasField("translation")
-                assert await call.read() is EOF
-                await exported(exporter, 4)
-
-    asyncio.run(bounded(scenario()))
+    model = FakeModel(on_submit=hold)
+    with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
+        async with serving(model, observers=[tracer]) as (_, channel):
+            call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a secret text"))
+            answer = await model.submitted.get()
+            answer.write("A")
+            await call.read()
+            answer.complete()
+            assert (await call.read()).HasField("translation")
+            assert await call.read() is EOF
+            await exported(exporter, 4)
     call = call_span(exporter, "StreamTranslateText")
     assert {span.name: seconds(span) for span in children(exporter, call)} == {
         "queue": 0.125,
@@ -131,26 +118,22 @@ def test_a_stream_has_its_stages_as_single_calls_have() -> None:
     assert "secret" not in "".join(span.to_json() for span in exporter.get_finished_spans())
 
 
-def test_a_stream_that_is_left_early_has_no_stages() -> None:
+async def test_a_stream_that_is_left_early_has_no_stages() -> None:
     exporter = InMemorySpanExporter()
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-            async with serving(model, observers=[tracer]) as (_, channel):
-                call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a"))
-                (await model.submitted.get()).write("A")
-                await call.read()
-                call.cancel()
-                await exported(exporter, 1)
-
-    asyncio.run(bounded(scenario()))
+    model = FakeModel(on_submit=hold)
+    with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
+        async with serving(model, observers=[tracer]) as (_, channel):
+            call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a"))
+            (await model.submitted.get()).write("A")
+            await call.read()
+            call.cancel()
+            await exported(exporter, 1)
     (span,) = exporter.get_finished_spans()
     assert (span.attributes or {})["rpc.response.status_code"] == "CANCELLED"
     assert "jumok.model" not in (span.attributes or {})
 
 
-def test_a_corpus_has_the_stages_of_its_slowest_items() -> None:
+async def test_a_corpus_has_the_stages_of_its_slowest_items() -> None:
     exporter = InMemorySpanExporter()
     totals = [float((7 * number) % 50) for number in range(50)]  # all different
 
@@ -166,21 +149,18 @@ def test_a_corpus_has_the_stages_of_its_slowest_items() -> None:
         pending.timings = timings  # type: ignore[method-assign]
         pending.complete()
 
-    async def scenario() -> None:
-        with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-            async with serving(FakeModel(on_submit=answer), observers=[tracer]) as (_, channel):
-                call: Any = stub_of(channel).TranslateCorpus()
-                texts = [*map(str, range(50)), "refused"]
-                items = [pb.CorpusItem(id=100 + number, content=text) for number, text in enumerate(texts)]
-                await call.write(pb.TranslateCorpusRequest(settings=pb.CorpusSettings(), items=items))
-                await call.done_writing()
-                left = len(texts)
-                while (message := await call.read()) is not EOF:
-                    left -= len(message.results)
-                assert left == 0
-                await exported(exporter, 1 + 4 * SLOWEST_ITEMS)
-
-    asyncio.run(bounded(scenario()))
+    with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
+        async with serving(FakeModel(on_submit=answer), observers=[tracer]) as (_, channel):
+            call: Any = stub_of(channel).TranslateCorpus()
+            texts = [*map(str, range(50)), "refused"]
+            items = [pb.CorpusItem(id=100 + number, content=text) for number, text in enumerate(texts)]
+            await call.write(pb.TranslateCorpusRequest(settings=pb.CorpusSettings(), items=items))
+            await call.done_writing()
+            left = len(texts)
+            while (message := await call.read()) is not EOF:
+                left -= len(message.results)
+            assert left == 0
+            await exported(exporter, 1 + 4 * SLOWEST_ITEMS)
     call = call_span(exporter, "TranslateCorpus")
     attributes = dict(call.attributes or {})
     named = ("jumok.texts", "jumok.model", "jumok.input_tokens", "jumok.output_tokens")
