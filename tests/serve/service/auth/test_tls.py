@@ -13,12 +13,11 @@ from cryptography.hazmat.primitives import serialization
 import jumok
 from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth.tls import TlsFiles
-from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.support.hang import HANG_S
 from tests.support.servers.certificates import Authority
 from tests.support.servers.fake_model import FakeModel, serving
+from tests.support.servers.tokens import tokens_of
 
-H2 = ["h2"]
 CALLERS = 4
 
 
@@ -41,10 +40,18 @@ def client(port: int, **settings: Any) -> jumok.AsyncClient:
     return jumok.AsyncClient(f"localhost:{port}", timeout_s=HANG_S, **settings)
 
 
+async def is_served(port: int, tls: jumok.Tls | None, **settings: Any) -> bool:
+    async with client(port, tls=tls, **settings) as caller:
+        try:
+            return (await caller.translate("a")).text == "A"
+        except jumok.UnavailableError:
+            return False
+
+
 async def presented(port: int, authority: Authority) -> bytes:
     """Certificate shown to a new connection, in DER."""
     context = ssl.create_default_context(cafile=str(authority.root))
-    context.set_alpn_protocols(H2)
+    context.set_alpn_protocols(["h2"])
     _, writer = await asyncio.open_connection("localhost", port, ssl=context)
     shown = writer.get_extra_info("ssl_object").getpeercert(binary_form=True)
     writer.close()
@@ -58,23 +65,16 @@ def der(certificate: Path) -> bytes:
 
 async def test_a_client_that_trusts_the_authority_is_served(authority: Authority) -> None:
     async with serving(FakeModel(), host="localhost", tls=files(authority)) as (server, _):
-        async with client(server.port, tls=jumok.Tls(root_certificates=authority.root)) as trusting:
-            assert (await trusting.translate("a")).text == "A"
+        assert await is_served(server.port, jumok.Tls(root_certificates=authority.root))
         for tls in (None, jumok.Tls()):  # plain text, and the public authorities
-            async with client(server.port, tls=tls) as other:
-                with pytest.raises(jumok.UnavailableError):
-                    await other.translate("a")
+            assert not await is_served(server.port, tls)
 
 
 async def test_another_name_can_be_expected(authority: Authority) -> None:
     async with serving(FakeModel(), host="localhost", tls=files(authority, "inner", "inner.example")) as (server, _):
-        tls = jumok.Tls(root_certificates=authority.root)
-        async with client(server.port, tls=tls) as confused:
-            with pytest.raises(jumok.UnavailableError):
-                await confused.translate("a")
+        assert not await is_served(server.port, jumok.Tls(root_certificates=authority.root))
         tls = jumok.Tls(root_certificates=str(authority.root), override_name="inner.example")
-        async with client(server.port, tls=tls) as knowing:
-            assert (await knowing.translate("a")).text == "A"
+        assert await is_served(server.port, tls)
 
 
 async def test_mutual_tls_wants_a_certificate_of_the_right_authority(authority: Authority, stranger: Authority) -> None:
@@ -86,12 +86,7 @@ async def test_mutual_tls_wants_a_certificate_of_the_right_authority(authority: 
                 certificate, key = signer.issue("client")
                 shown = {"client_certificate": certificate, "client_key": key}
             tls_of_client = jumok.Tls(root_certificates=authority.root, **shown)
-            async with client(server.port, tls=tls_of_client) as caller:
-                if served:
-                    assert (await caller.translate("a")).text == "A"
-                else:
-                    with pytest.raises(jumok.UnavailableError):
-                        await caller.translate("a")
+            assert await is_served(server.port, tls_of_client) is served
 
 
 async def test_replaced_certificates_reach_new_connections_only(
@@ -166,16 +161,12 @@ def test_files_that_cannot_be_used_are_refused(authority: Authority, stranger: A
 
 
 async def test_a_token_travels_over_tls_alone(authority: Authority, tmp_path: Path) -> None:
-    secret, token = make_token("sdk", ["translate"])
-    (tmp_path / "tokens").write_text(token.line(), encoding="utf-8")
+    tokens, secrets = tokens_of(tmp_path, sdk="translate")
     trusted = jumok.Tls(root_certificates=authority.root)
-    tokens = TokenFile(tmp_path / "tokens")
     async with serving(FakeModel(), host="localhost", tls=files(authority), tokens=tokens) as (server, _):
-        async with client(server.port, tls=trusted, token=secret) as known:
-            assert (await known.translate("a")).text == "A"
-        async with client(server.port, tls=trusted) as unknown:
-            with pytest.raises(jumok.UnauthenticatedError) as caught:
-                await unknown.translate("a")
+        assert await is_served(server.port, trusted, token=secrets["sdk"])
+        with pytest.raises(jumok.UnauthenticatedError) as caught:
+            await is_served(server.port, trusted)
         assert caught.value.code is grpc.StatusCode.UNAUTHENTICATED
         assert caught.value.request_id
 

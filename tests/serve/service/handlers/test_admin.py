@@ -5,17 +5,17 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from jumok_proto.errors import EngineFailedError
 from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
 from jumok_proto.v1.admin_pb2 import ListBundlesRequest, LoadModelRequest, UnloadModelRequest
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
@@ -25,10 +25,12 @@ from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import BundleError
 from jumok_serve.service import Administration, Server
-from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.models.lifecycle import MAX_LOADS
-from tests.support.hang import HANG_S
-from tests.support.servers.fake_model import FakeModel, fail, failure, hold, manifest, serving
+from tests.serve.service.handlers.test_service_corpus import items, opening
+from tests.serve.service.handlers.test_service_streams import stub_of
+from tests.support.hang import HANG_S, until
+from tests.support.servers.fake_model import FakeModel, failure, hold, manifest, serving
+from tests.support.servers.tokens import bearer, tokens_of
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 REQUEST = TranslateTextRequest(model="held", contents=["a"])
@@ -79,8 +81,8 @@ def unload(channel: grpc.aio.Channel, name: str) -> "grpc.aio.UnaryUnaryCall[Any
     return AdminServiceStub(channel).UnloadModel(UnloadModelRequest(name=name))
 
 
-async def wait(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, 30)
+async def bundles(channel: grpc.aio.Channel) -> Sequence[admin_pb2.Bundle]:
+    return (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
 
 
 async def states(channel: grpc.aio.Channel) -> list[tuple[str, int]]:
@@ -104,7 +106,7 @@ async def test_a_new_version_takes_requests_and_the_old_one_finishes_those_that_
         assert not old.closed.is_set()
         accepted.complete()
         assert (await first).translations
-        await wait(old.closed)
+        await until(old.closed.is_set)
         await server.stop(30)
         assert [held.model for held in server.models.entries()] == [new]
         assert not new.closed.is_set()
@@ -112,27 +114,18 @@ async def test_a_new_version_takes_requests_and_the_old_one_finishes_those_that_
 
 async def test_what_cannot_be_loaded_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async with administered(tmp_path, FakeModel()) as (root, _, channel):
-
-        def refuse(version: str) -> FakeModel:
-            raise BundleError(root.path / "held-2", ["int8/weights.bin: 10 bytes, the manifest says 20"])
-
-        def run_out(version: str) -> FakeModel:
-            raise OSError(errno.ENOSPC, "No space left on device")
-
-        def crash(version: str) -> FakeModel:
-            raise RuntimeError("a fault of ours")
-
-        root.load_as = refuse
-        refused = await failure(load(channel, "held-2"))
-        assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
-        assert refused.message == "bundle held-2: int8/weights.bin: 10 bytes, the manifest says 20"
-        root.load_as = run_out
-        refused = await failure(load(channel, "held-2"))
-        assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
-        assert "No space left on device" in refused.message
-        root.load_as = crash
-        refused = await failure(load(channel, "held-2"))
-        assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
+        messages = []
+        for error in (
+            BundleError(root.path / "held-2", ["int8/weights.bin: 10 bytes, the manifest says 20"]),
+            OSError(errno.ENOSPC, "No space left on device"),
+            RuntimeError("a fault of ours"),
+        ):
+            root.load_as = Mock(side_effect=error)
+            refused = await failure(load(channel, "held-2"))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
+            messages.append(refused.message)
+        assert messages[0] == "bundle held-2: int8/weights.bin: 10 bytes, the manifest says 20"
+        assert "No space left on device" in messages[1]
         assert "a fault of ours" in caplog.text
         assert await states(channel) == [("1", model_pb2.MODEL_STATE_SERVING)]
         assert (await TranslationServiceStub(channel).TranslateText(REQUEST)).translations
@@ -184,7 +177,7 @@ def test_entries_of_the_root_that_cannot_be_read_hide_no_other(
             os.mkfifo(root.path / "pipe" / "manifest.json")
             (root.path / "held-1" / "manifest.json").unlink()
             (root.path / "held-1" / "manifest.json").symlink_to("a" * 300)
-            listed = (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            listed = await bundles(channel)
             assert [(bundle.bundle, bundle.problem) for bundle in listed] == [
                 ("far", "cannot be read: File name too long"),
                 ("held-1", "cannot be read: File name too long"),
@@ -198,9 +191,9 @@ def test_entries_of_the_root_that_cannot_be_read_hide_no_other(
                 refused = await failure(load(channel, name))
                 assert refused.info.reason == "INVALID_REQUEST", name
             shutil.rmtree(root.path)
-            assert not (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            assert not await bundles(channel)
             root.path.symlink_to(root.path)
-            assert not (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            assert not await bundles(channel)
             assert (await failure(load(channel, "held-2"))).info.reason == "BUNDLE_NOT_FOUND"
 
     asyncio.run(scenario())
@@ -222,7 +215,7 @@ async def test_a_model_that_is_unloaded_finishes_what_it_has_and_is_gone(tmp_pat
         assert (await failure(unload(channel, "held"))).code is grpc.StatusCode.NOT_FOUND
         accepted.complete()
         assert (await running).translations
-        await wait(held.closed)
+        await until(held.closed.is_set)
         await server.stop(30)
         assert server.models.entries() == []
         assert server.models.counters() == {}
@@ -232,22 +225,17 @@ async def test_a_model_that_is_unloaded_finishes_what_it_has_and_is_gone(tmp_pat
 async def test_a_corpus_goes_on_with_the_new_version(tmp_path: Path) -> None:
     old = FakeModel(on_submit=hold)
     async with administered(tmp_path, old) as (root, _, channel):
-        call = cast(
-            "Any", TranslationServiceStub(channel)
-        ).TranslateCorpus()  # its types lack a call that is written to
-        settings = translation_pb2.CorpusSettings(model="held")
-        first = translation_pb2.CorpusItem(id=1, content="a")
-        await call.write(translation_pb2.TranslateCorpusRequest(settings=settings, items=[first]))
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening("a", model="held"))
         accepted = await old.submitted.get()
         await load(channel, "held-2")
-        second = translation_pb2.CorpusItem(id=2, content="b")
-        await call.write(translation_pb2.TranslateCorpusRequest(items=[second]))
+        await call.write(translation_pb2.TranslateCorpusRequest(items=items("b", first=1)))
         (new,) = root.loaded
         await new.submitted.get()
-        await wait(old.closed)  # its engine is drained by this, and what it has is answered
+        await until(old.closed.is_set)  # its engine is drained by this, and what it has is answered
         accepted.complete()
         await call.done_writing()
-        assert [result.id async for response in call for result in response.results] == [1, 2]
+        assert [result.id async for response in call for result in response.results] == [0, 1]
 
 
 async def test_a_load_goes_on_when_its_caller_leaves_and_the_next_waits_for_it(tmp_path: Path) -> None:
@@ -260,13 +248,9 @@ async def test_a_load_goes_on_when_its_caller_leaves_and_the_next_waits_for_it(t
 
         root.before_load = hold_load
         leaving = load(channel, "held-1")
-        await wait(began)
-        listed = await AdminServiceStub(channel).ListBundles(ListBundlesRequest())
-        assert [bundle.state for bundle in listed.bundles] == [
-            admin_pb2.BUNDLE_STATE_LOADING,
-            admin_pb2.BUNDLE_STATE_AVAILABLE,
-            admin_pb2.BUNDLE_STATE_AVAILABLE,
-        ]
+        await until(began.is_set)
+        states = [admin_pb2.BundleState.Name(bundle.state) for bundle in await bundles(channel)]
+        assert states == ["BUNDLE_STATE_LOADING", "BUNDLE_STATE_AVAILABLE", "BUNDLE_STATE_AVAILABLE"]
         leaving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await leaving
@@ -284,7 +268,7 @@ async def test_bundles_are_listed_with_what_is_known_of_them(tmp_path: Path) -> 
         root.add("broken", "{}")
         (root.path / "no-bundle").mkdir()
         root.add(".partial", "{}")
-        listed = (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+        listed = await bundles(channel)
         assert [(bundle.bundle, bundle.model, bundle.version, bundle.state) for bundle in listed] == [
             ("broken", "", "", admin_pb2.BUNDLE_STATE_UNUSABLE),
             ("held-1", "held", "1", admin_pb2.BUNDLE_STATE_AVAILABLE),
@@ -324,14 +308,6 @@ async def test_health_follows_models(tmp_path: Path) -> None:
         assert (await health.Check(HealthCheckRequest())).status == SERVING  # the server itself lives
 
 
-async def test_an_engine_that_failed_is_worth_another_try() -> None:
-    broken = FakeModel(on_submit=fail(EngineFailedError("the engine failed", retry_after_s=0.5)))
-    async with serving(broken) as (_, channel):
-        refused = await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
-        assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_FAILED")
-        assert refused.retry.retry_delay.ToMilliseconds() == 500
-
-
 async def test_counts_go_on_with_a_new_version_and_end_with_the_name(tmp_path: Path) -> None:
     old = FakeModel()
     old.counted.finished = 3
@@ -364,10 +340,8 @@ async def test_it_can_have_a_port_of_its_own(tmp_path: Path) -> None:
 
 
 async def test_it_needs_the_scope_admin(tmp_path: Path) -> None:
-    translating, one = make_token("a", ["translate"])
-    administering, other = make_token("b", ["admin"])
-    (tmp_path / "tokens").write_text(f"{one.line()}\n{other.line()}\n", encoding="utf-8")
-    async with administered(tmp_path, FakeModel(), tokens=TokenFile(tmp_path / "tokens")) as (_, _, channel):
+    tokens, secrets = tokens_of(tmp_path, a="translate", b="admin")
+    async with administered(tmp_path, FakeModel(), tokens=tokens) as (_, _, channel):
         stub = AdminServiceStub(channel)
         calls: tuple[tuple[Any, Any], ...] = (
             (stub.ListBundles, ListBundlesRequest()),
@@ -375,10 +349,10 @@ async def test_it_needs_the_scope_admin(tmp_path: Path) -> None:
             (stub.UnloadModel, UnloadModelRequest(name="held")),
         )
         for call, request in calls:
-            refused = await failure(call(request, metadata=(("authorization", f"Bearer {translating}"),)))
+            refused = await failure(call(request, metadata=bearer(secrets["a"])))
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
             assert (await failure(call(request))).code is grpc.StatusCode.UNAUTHENTICATED
-            assert await call(request, metadata=(("authorization", f"Bearer {administering}"),))
+            assert await call(request, metadata=bearer(secrets["b"]))
 
 
 async def test_a_bundle_that_is_tried_for_long_holds_up_no_other(tmp_path: Path) -> None:
@@ -398,12 +372,8 @@ async def test_a_bundle_that_is_tried_for_long_holds_up_no_other(tmp_path: Path)
             assert await asyncio.to_thread(tried.acquire, timeout=HANG_S)
         assert (await load(channel, "held-2")).replaced_version == "1"
         assert (await load(channel, "held-3")).replaced_version == "2"
-        listed = await AdminServiceStub(channel).ListBundles(ListBundlesRequest())
-        assert [bundle.state for bundle in listed.bundles] == [
-            admin_pb2.BUNDLE_STATE_LOADING,
-            admin_pb2.BUNDLE_STATE_AVAILABLE,
-            admin_pb2.BUNDLE_STATE_LOADED,
-        ]
+        states = [admin_pb2.BundleState.Name(bundle.state) for bundle in await bundles(channel)]
+        assert states == ["BUNDLE_STATE_LOADING", "BUNDLE_STATE_AVAILABLE", "BUNDLE_STATE_LOADED"]
         stopping = asyncio.ensure_future(server.stop(HANG_S))
         for one in held:
             assert (await failure(one)).code is grpc.StatusCode.UNAVAILABLE

@@ -3,9 +3,9 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable
 from concurrent.futures import CancelledError
-from typing import Any
+from types import SimpleNamespace
+from unittest.mock import AsyncMock
 
 import grpc
 import pytest
@@ -15,37 +15,21 @@ from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.interceptor import write_response
 from tests.serve.service.handlers.test_service_corpus import opening
 from tests.serve.service.handlers.test_service_streams import stub_of
-from tests.support.hang import HANG_S
-from tests.support.servers.fake_model import FakeModel, hold, serving
+from tests.support.hang import HANG_S, until
+from tests.support.servers.fake_model import Ended, FakeModel, hold, serving
 
 LONG = "a" * 10_000
 """A long result: few fit the window of a stream that is not read."""
-Leave = Callable[[Any, grpc.aio.Channel], Any]
 
 
-async def cancel(call: Any, channel: grpc.aio.Channel) -> None:
-    call.cancel()
-
-
-async def close(call: Any, channel: grpc.aio.Channel) -> None:
-    await channel.close(0)
-
-
-@pytest.mark.parametrize("leave", [cancel, close])
+@pytest.mark.parametrize("closes", [False, True])
 @pytest.mark.parametrize("read", [0, 1])
-def test_a_caller_that_leaves_a_corpus_is_no_fault(leave: Leave, read: int, caplog: pytest.LogCaptureFixture) -> None:
-    codes: list[str] = []
+def test_a_caller_that_leaves_a_corpus_is_no_fault(closes: bool, read: int, caplog: pytest.LogCaptureFixture) -> None:
+    observer = Ended()
 
-    async def once() -> None:
-        ended = asyncio.Event()
-
-        class Observer:
-            def ended(self, call: Call) -> None:
-                codes.append(call.code)
-                ended.set()
-
+    async def once(number: int) -> None:
         model = FakeModel(on_submit=hold)
-        async with serving(model, observers=[Observer()]) as (_, channel):
+        async with serving(model, observers=[observer]) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             await call.write(opening(*[LONG] * 100, window=128))
             answers = [await model.submitted.get() for _ in range(100)]
@@ -53,12 +37,15 @@ def test_a_caller_that_leaves_a_corpus_is_no_fault(leave: Leave, read: int, capl
                 answer.complete()
             for _ in range(read):
                 await call.read()
-            await leave(call, channel)
-            await ended.wait()
+            if closes:
+                await channel.close(0)
+            else:
+                call.cancel()
+            await until(lambda: len(observer.calls) == number)
 
-    for _ in range(5):
-        asyncio.run(once())
-    assert codes == ["CANCELLED"] * 5
+    for number in range(1, 6):
+        asyncio.run(once(number))
+    assert [call.code for call in observer.calls] == ["CANCELLED"] * 5
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
@@ -71,23 +58,17 @@ def test_a_caller_that_leaves_while_a_result_is_made_is_no_fault(caplog: pytest.
         raise CancelledError  # as attention that is computed for a cancelled text
 
     async def scenario() -> None:
-        ended = asyncio.Event()
-
-        class Observer:
-            def ended(self, call: Call) -> None:
-                assert call.code == "CANCELLED"
-                ended.set()
-
-        model = FakeModel(on_submit=hold)
-        async with serving(model, observers=[Observer()]) as (_, channel):
+        model, observer = FakeModel(on_submit=hold), Ended()
+        async with serving(model, observers=[observer]) as (_, channel):
             call = stub_of(channel).TranslateCorpus()
             await call.write(opening("a"))
             answer = await model.submitted.get()
             answer.on_collect = make
             answer.complete()
-            assert await asyncio.to_thread(making.wait, HANG_S)
+            await until(making.is_set)
             call.cancel()
-            await ended.wait()
+            await until(lambda: bool(observer.calls))
+            assert observer.calls[0].code == "CANCELLED"
             left.set()
             await asyncio.get_running_loop().shutdown_default_executor()  # waits for the thread
 
@@ -95,28 +76,18 @@ def test_a_caller_that_leaves_while_a_result_is_made_is_no_fault(caplog: pytest.
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_a_write_to_a_caller_that_has_left_is_a_cancellation() -> None:
-    class Context:
-        """Context whose write fails as that of gRPC does when the connection is lost first."""
-
-        def __init__(self, error: Exception, done: bool) -> None:
-            self._error = error
-            self._done = done
-
-        async def write(self, message: Any) -> None:
-            raise self._error
-
-        def done(self) -> bool:
-            return self._done
-
-    def written(error: Exception, done: bool) -> None:
-        context: Any = Context(error, done)
-        call = Call(method="/a/B", request_id="a")
-        asyncio.run(write_response(call, context, pb.TranslateCorpusResponse()))
-
-    with pytest.raises(asyncio.CancelledError):
-        written(grpc.aio.InternalError('Failed "execute_batch"'), False)
-    with pytest.raises(asyncio.CancelledError):
-        written(grpc.aio.UsageError("RPC already finished."), True)
-    with pytest.raises(grpc.aio.UsageError):
-        written(grpc.aio.UsageError("a misuse"), False)
+@pytest.mark.parametrize(
+    ("error", "done", "raised"),
+    [
+        (grpc.aio.InternalError('Failed "execute_batch"'), False, asyncio.CancelledError),
+        (grpc.aio.UsageError("RPC already finished."), True, asyncio.CancelledError),
+        (grpc.aio.UsageError("a misuse"), False, grpc.aio.UsageError),
+    ],
+)
+async def test_a_write_to_a_caller_that_has_left_is_a_cancellation(
+    error: Exception, done: bool, raised: type[BaseException]
+) -> None:
+    """The write fails as that of gRPC does when the connection is lost first."""
+    context = SimpleNamespace(write=AsyncMock(side_effect=error), done=lambda: done)
+    with pytest.raises(raised):
+        await write_response(Call(method="/a/B", request_id="a"), context, pb.TranslateCorpusResponse())  # type: ignore[arg-type]

@@ -1,21 +1,23 @@
-"""AlignText with a fake model: arguments, cancellation, bounds."""
+"""AlignText, and requests for attention, with a fake model: arguments, cancellation, bounds, delay of others."""
 
 import asyncio
 import threading
 from collections.abc import Awaitable
-from typing import TypeVar
+from pathlib import Path
 
 import grpc
 import pytest
 
 from jumok_proto.v1 import alignment_pb2
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.model import TextParameters
-from tests.support.hang import HANG_S
-from tests.support.servers.fake_model import HERE, FakeAligning, FakeModel, failure, serving
+from tests.support.hang import HANG_S, until
+from tests.support.servers.fake_model import HERE, Answer, FakeAligning, FakeModel, failure, hold, serving
+from tests.support.servers.tokens import bearer, tokens_of
 
-Answer = TypeVar("Answer")
+ATTENTION = TranslateTextRequest(contents=["a"], attention=True)
 REQUEST = alignment_pb2.AlignTextRequest(contents=["a"])
 
 
@@ -26,7 +28,7 @@ def complete(aligning: FakeAligning) -> None:
 
 async def aligned(call: Awaitable[alignment_pb2.AlignTextResponse], model: FakeModel) -> str:
     """Alignment of the first text, after completing its translation."""
-    answer = asyncio.ensure_future(_answer(call))
+    answer = asyncio.ensure_future(call)
     complete(await model.aligned.get())
     return (await answer).alignments[0].target
 
@@ -77,40 +79,36 @@ async def test_a_bad_request_is_refused_by_field(
 
 
 async def test_aligning_is_given_up_with_its_call() -> None:
-    model = FakeModel()
-    entered = asyncio.Event()
-    given_up = asyncio.Event()
-    loop = asyncio.get_running_loop()
+    model, entered, given_up = FakeModel(), threading.Event(), threading.Event()
 
     def wait(aligning: FakeAligning) -> None:
-        loop.call_soon_threadsafe(entered.set)
+        entered.set()
         assert aligning.cancelled.wait(HANG_S)
-        loop.call_soon_threadsafe(given_up.set)
+        given_up.set()
 
     async with serving(model) as (_, channel):
         stub = TranslationServiceStub(channel)
         translating = stub.AlignText(REQUEST)
         aligning = await model.aligned.get()
         translating.cancel()
-        assert await asyncio.to_thread(aligning.cancelled.wait, 30)  # before there is a translation
+        await until(aligning.cancelled.is_set)  # before there is a translation
         model.on_align = wait
         call = stub.AlignText(REQUEST)
         complete(await model.aligned.get())
-        await entered.wait()
+        await until(entered.is_set)
         call.cancel()
-        await given_up.wait()
+        await until(given_up.is_set)
         model.on_align = lambda _: None
         assert await aligned(stub.AlignText(REQUEST), model) == "A"
 
 
 async def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("jumok_serve.service.handlers.worker_pool.MAX_ATTENTION_REQUESTS", 4)
-    model = FakeModel()
-    released = threading.Event()
-    model.on_align = lambda _: _wait(released)
+    model, released = FakeModel(), threading.Event()
+    model.on_align = lambda _: released.wait(HANG_S)
     async with serving(model) as (_, channel):
         stub = TranslationServiceStub(channel)
-        calls = [asyncio.ensure_future(_answer(stub.AlignText(REQUEST))) for _ in range(2)]
+        calls = [stub.AlignText(REQUEST) for _ in range(2)]
         for _ in calls:
             complete(await model.aligned.get())
         refused = await failure(stub.AlignText(REQUEST))
@@ -120,9 +118,44 @@ async def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -
         assert await aligned(stub.AlignText(REQUEST), model) == "A"
 
 
-def _wait(released: threading.Event) -> None:
-    assert released.wait(HANG_S)
+async def test_attention_holds_up_no_other_translation_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    most = 40  # more than there are threads for answers without attention
+    monkeypatch.setattr("jumok_serve.service.handlers.worker_pool.MAX_ATTENTION_REQUESTS", 2 * most)
+    released = threading.Event()
+
+    def attend(answer: Answer) -> None:
+        answer.on_collect = lambda: released.wait(HANG_S)
+        answer.complete()
+
+    model = FakeModel(on_submit=attend)
+    async with serving(model) as (_, channel):
+        stub = TranslationServiceStub(channel)
+        calls = [asyncio.ensure_future(stub.TranslateText(ATTENTION)) for _ in range(most)]
+        for _ in calls:
+            await model.submitted.get()
+        refused = await failure(stub.TranslateText(ATTENTION))
+        assert (refused.code, refused.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
+        assert "40 requests for attention of this caller are open" in refused.message
+        assert model.submitted.empty()
+        model.on_submit = Answer.complete
+        assert await stub.TranslateText(TranslateTextRequest(contents=["a"]))
+        calls.pop().cancel()
+        released.set()
+        await asyncio.gather(*calls)
+        assert await stub.TranslateText(ATTENTION)
 
 
-async def _answer(call: Awaitable[Answer]) -> Answer:
-    return await call
+async def test_one_caller_leaves_room_for_attention_of_others(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("jumok_serve.service.handlers.worker_pool.MAX_ATTENTION_REQUESTS", 4)
+    tokens, secrets = tokens_of(tmp_path, greedy="translate", other="translate")
+    model = FakeModel(on_submit=hold)
+    async with serving(model, tokens=tokens) as (_, channel):
+        translate = TranslationServiceStub(channel).TranslateText
+        callers = ("greedy", "greedy", "other")
+        calls = [translate(ATTENTION, metadata=bearer(secrets[name])) for name in callers]
+        open_answers = [await model.submitted.get() for _ in calls]
+        refused = await failure(translate(ATTENTION, metadata=bearer(secrets["greedy"])))
+        assert "2 requests for attention of this caller are open" in refused.message
+        for answer in open_answers:
+            answer.complete()
+        assert all([await one for one in calls])

@@ -20,8 +20,8 @@ from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers import corpus, worker_pool
-from tests.serve.service.handlers.test_service_streams import EOF, cancelled, received, stub_of
-from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, serving
+from tests.serve.service.handlers.test_service_streams import EOF, cancelled, stub_of
+from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, received, serving
 
 
 def items(*texts: str, first: int = 0) -> list[pb.CorpusItem]:
@@ -170,48 +170,34 @@ async def test_one_bad_item_leaves_the_others() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "field"),
+    ("messages", "field"),
     [
-        (pb.TranslateCorpusRequest(items=items("a")), "settings"),
-        (opening("a", window=-1), "window"),
-        (opening("a", window=1025), "window"),
-        (opening("a", order=pb.CorpusOrder.ValueType(9)), "order"),
-        (opening("a", options=Options(beam_size=0)), "options.beam_size"),
-        (opening(*["a"] * 1025), "items"),
+        ([], "settings"),
+        ([pb.TranslateCorpusRequest(items=items("a"))], "settings"),
+        ([opening("a"), opening("b")], "settings"),
+        ([opening("a", window=-1)], "window"),
+        ([opening("a", window=1025)], "window"),
+        ([opening("a", order=pb.CorpusOrder.ValueType(9))], "order"),
+        ([opening("a", options=Options(beam_size=0))], "options.beam_size"),
+        ([opening(*["a"] * 1025)], "items"),
+        ([opening("a"), b"\xff\xff\xff"], "request"),
     ],
 )
-async def test_wrong_settings_end_the_call(message: pb.TranslateCorpusRequest, field: str) -> None:
-    async with serving(FakeModel()) as (_, channel):
-        call = stub_of(channel).TranslateCorpus()
-        await call.write(message)
-        failed = await failure(call.read())
-        assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
-
-
-async def test_settings_come_once() -> None:
+async def test_messages_that_are_refused_end_the_call(
+    messages: list[pb.TranslateCorpusRequest | bytes], field: str
+) -> None:
     model = FakeModel(on_submit=hold)
     async with serving(model) as (_, channel):
-        call = stub_of(channel).TranslateCorpus()
-        await call.write(opening("a"))
-        await call.write(opening("b"))
-        assert (await failure(call.read())).field == "settings"
-        await cancelled(await model.submitted.get())
-
-
-async def test_a_call_without_a_message_is_refused() -> None:
-    async with serving(FakeModel()) as (_, channel):
-        call = stub_of(channel).TranslateCorpus()
-        await call.done_writing()
-        assert (await failure(call.read())).field == "settings"
-
-
-async def test_bytes_that_are_no_item_end_the_call() -> None:
-    async with serving(FakeModel(on_submit=hold)) as (_, channel):
         method: Any = channel.stream_stream("/jumok.v1.TranslationService/TranslateCorpus", bytes, bytes)
         call = method()
-        await call.write(opening("a").SerializeToString())
-        await call.write(b"\xff\xff\xff")
-        assert (await failure(call.read())).field == "request"
+        for message in messages:
+            await call.write(message if isinstance(message, bytes) else message.SerializeToString())
+        if not messages:
+            await call.done_writing()
+        failed = await failure(call.read())
+        assert (failed.code, failed.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
+        if len(messages) > 1:
+            await cancelled(await model.submitted.get())
 
 
 @pytest.mark.parametrize(

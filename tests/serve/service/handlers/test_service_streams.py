@@ -1,7 +1,6 @@
 """StreamTranslateText with a fake model."""
 
 import asyncio
-from collections.abc import AsyncIterator
 from typing import Any
 
 import grpc
@@ -12,7 +11,8 @@ from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.search.options import DecodingOptions
-from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, serving
+from tests.support.hang import until
+from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, received, serving
 
 EOF: Any = vars(grpc.aio)["EOF"]
 
@@ -22,17 +22,9 @@ def stub_of(channel: grpc.aio.Channel) -> Any:
     return TranslationServiceStub(channel)
 
 
-async def received(call: AsyncIterator[Any]) -> list[Any]:
-    return [message async for message in call]
-
-
 async def cancelled(answer: Answer) -> None:
     """Wait until the server has cancelled a text."""
-    done = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    answer.futures[0].add_done_callback(lambda _: loop.call_soon_threadsafe(done.set))
-    await done.wait()
-    assert answer.futures[0].cancelled()
+    await until(answer.futures[0].cancelled)
 
 
 async def test_what_is_sure_comes_as_it_grows_and_then_the_translation() -> None:

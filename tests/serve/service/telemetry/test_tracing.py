@@ -1,7 +1,10 @@
 """Spans of calls and their stages: single calls, streams and corpora."""
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
 from grpc_health.v1.health_pb2_grpc import HealthStub
@@ -24,24 +27,26 @@ REQUEST = pb.TranslateTextRequest(contents=["a secret text", "b"])
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-def spans_of(exporter: InMemorySpanExporter) -> dict[str, ReadableSpan]:
-    return {span.name: span for span in exporter.get_finished_spans()}
+@pytest.fixture
+def exporter() -> InMemorySpanExporter:
+    return InMemorySpanExporter()
 
 
-async def exported(exporter: InMemorySpanExporter, spans: int) -> None:
-    """Wait for the end of a call, which follows its response."""
-    await until(lambda: len(exporter.get_finished_spans()) >= spans)
-
-
-async def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() -> None:
-    exporter = InMemorySpanExporter()
+@asynccontextmanager
+async def traced(exporter: InMemorySpanExporter, spans: int, model: FakeModel) -> AsyncIterator[grpc.aio.Channel]:
+    """Serve until this number of spans has ended, as those of a call do after its response."""
     with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-        async with serving(FakeModel(), observers=[tracer]) as (_, channel):
-            await HealthStub(channel).Check(HealthCheckRequest())
-            metadata = (("traceparent", f"00-{TRACE}-{SPAN}-01"), ("x-request-id", "mine"))
-            await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=metadata)
-            await exported(exporter, 4)
-    spans = spans_of(exporter)
+        async with serving(model, observers=[tracer]) as (_, channel):
+            yield channel
+            await until(lambda: len(exporter.get_finished_spans()) >= spans)
+
+
+async def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace(exporter: InMemorySpanExporter) -> None:
+    async with traced(exporter, 4, FakeModel()) as channel:
+        await HealthStub(channel).Check(HealthCheckRequest())
+        metadata = (("traceparent", f"00-{TRACE}-{SPAN}-01"), ("x-request-id", "mine"))
+        await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=metadata)
+    spans = {span.name: span for span in exporter.get_finished_spans()}
     call = spans.pop("jumok.v1.TranslationService/TranslateText")
     assert call.context is not None
     assert call.parent is not None
@@ -60,7 +65,7 @@ async def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() ->
     for name, span in spans.items():
         assert span.parent is not None
         assert span.parent.span_id == call.context.span_id
-        durations[name] = ((span.end_time or 0) - (span.start_time or 0)) / 1e9
+        durations[name] = seconds(span)
     assert durations == {"queue": 0.125, "encode": 0.25, "decode": 0.5}
     assert "secret" not in "".join(span.to_json() for span in exporter.get_finished_spans())
 
@@ -68,12 +73,11 @@ async def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace() ->
 @pytest.mark.parametrize(
     ("error", "is_fault"), [(OverloadedError("full", retry_after_s=1), False), (ValueError(), True)]
 )
-async def test_only_faults_of_the_server_are_errors_in_a_trace(error: Exception, is_fault: bool) -> None:
-    exporter = InMemorySpanExporter()
-    with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-        async with serving(FakeModel(on_submit=fail(error)), observers=[tracer]) as (_, channel):
-            await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
-            await exported(exporter, 1)
+async def test_only_faults_of_the_server_are_errors_in_a_trace(
+    error: Exception, is_fault: bool, exporter: InMemorySpanExporter
+) -> None:
+    async with traced(exporter, 1, FakeModel(on_submit=fail(error))) as channel:
+        await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
     (span,) = exporter.get_finished_spans()
     assert (not span.status.is_ok and not span.status.is_unset) is is_fault
 
@@ -93,19 +97,16 @@ def call_span(exporter: InMemorySpanExporter, method: str) -> ReadableSpan:
     return next(span for span in exporter.get_finished_spans() if span.name.endswith(f"/{method}"))
 
 
-async def test_a_stream_has_its_stages_as_single_calls_have() -> None:
-    exporter = InMemorySpanExporter()
+async def test_a_stream_has_its_stages_as_single_calls_have(exporter: InMemorySpanExporter) -> None:
     model = FakeModel(on_submit=hold)
-    with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-        async with serving(model, observers=[tracer]) as (_, channel):
-            call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a secret text"))
-            answer = await model.submitted.get()
-            answer.write("A")
-            await call.read()
-            answer.complete()
-            assert (await call.read()).HasField("translation")
-            assert await call.read() is EOF
-            await exported(exporter, 4)
+    async with traced(exporter, 4, model) as channel:
+        call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a secret text"))
+        answer = await model.submitted.get()
+        answer.write("A")
+        await call.read()
+        answer.complete()
+        assert (await call.read()).HasField("translation")
+        assert await call.read() is EOF
     call = call_span(exporter, "StreamTranslateText")
     assert {span.name: seconds(span) for span in children(exporter, call)} == {
         "queue": 0.125,
@@ -118,23 +119,19 @@ async def test_a_stream_has_its_stages_as_single_calls_have() -> None:
     assert "secret" not in "".join(span.to_json() for span in exporter.get_finished_spans())
 
 
-async def test_a_stream_that_is_left_early_has_no_stages() -> None:
-    exporter = InMemorySpanExporter()
+async def test_a_stream_that_is_left_early_has_no_stages(exporter: InMemorySpanExporter) -> None:
     model = FakeModel(on_submit=hold)
-    with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-        async with serving(model, observers=[tracer]) as (_, channel):
-            call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a"))
-            (await model.submitted.get()).write("A")
-            await call.read()
-            call.cancel()
-            await exported(exporter, 1)
+    async with traced(exporter, 1, model) as channel:
+        call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a"))
+        (await model.submitted.get()).write("A")
+        await call.read()
+        call.cancel()
     (span,) = exporter.get_finished_spans()
     assert (span.attributes or {})["rpc.response.status_code"] == "CANCELLED"
     assert "jumok.model" not in (span.attributes or {})
 
 
-async def test_a_corpus_has_the_stages_of_its_slowest_items() -> None:
-    exporter = InMemorySpanExporter()
+async def test_a_corpus_has_the_stages_of_its_slowest_items(exporter: InMemorySpanExporter) -> None:
     totals = [float((7 * number) % 50) for number in range(50)]  # all different
 
     def answer(pending: Answer) -> None:
@@ -149,18 +146,16 @@ async def test_a_corpus_has_the_stages_of_its_slowest_items() -> None:
         pending.timings = timings  # type: ignore[method-assign]
         pending.complete()
 
-    with CallTracer(SimpleSpanProcessor(exporter)) as tracer:
-        async with serving(FakeModel(on_submit=answer), observers=[tracer]) as (_, channel):
-            call: Any = stub_of(channel).TranslateCorpus()
-            texts = [*map(str, range(50)), "refused"]
-            items = [pb.CorpusItem(id=100 + number, content=text) for number, text in enumerate(texts)]
-            await call.write(pb.TranslateCorpusRequest(settings=pb.CorpusSettings(), items=items))
-            await call.done_writing()
-            left = len(texts)
-            while (message := await call.read()) is not EOF:
-                left -= len(message.results)
-            assert left == 0
-            await exported(exporter, 1 + 4 * SLOWEST_ITEMS)
+    async with traced(exporter, 1 + 4 * SLOWEST_ITEMS, FakeModel(on_submit=answer)) as channel:
+        call: Any = stub_of(channel).TranslateCorpus()
+        texts = [*map(str, range(50)), "refused"]
+        items = [pb.CorpusItem(id=100 + number, content=text) for number, text in enumerate(texts)]
+        await call.write(pb.TranslateCorpusRequest(settings=pb.CorpusSettings(), items=items))
+        await call.done_writing()
+        left = len(texts)
+        while (message := await call.read()) is not EOF:
+            left -= len(message.results)
+        assert left == 0
     call = call_span(exporter, "TranslateCorpus")
     attributes = dict(call.attributes or {})
     named = ("jumok.texts", "jumok.model", "jumok.input_tokens", "jumok.output_tokens")
