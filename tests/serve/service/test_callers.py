@@ -9,23 +9,18 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha import reflection_pb2
 from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from jumok_proto.errors import OverloadedError
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import Server
-from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.share import OpenCalls
 from tests.support.hang import until
-from tests.support.servers.fake_model import FakeModel, failure, hold, serving
-
-ONE = TranslateTextRequest(contents=["a"])
-Metadata = tuple[tuple[str, str], ...]
+from tests.support.servers.fake_model import ONE, FakeModel, failure, hold, serving, stub_of
+from tests.support.servers.tokens import WRONG, Metadata, bearer, tokens_of
 
 
 @asynccontextmanager
@@ -33,18 +28,15 @@ async def two_callers(
     model: FakeModel, tmp_path: Path, **limits: Any
 ) -> AsyncIterator[tuple[Server, grpc.aio.Channel, Metadata, Metadata]]:
     """Serve two tokens; yields metadata of each."""
-    file = tmp_path / "tokens"
-    made = [make_token(name, ("translate",)) for name in ("one", "two")]
-    file.write_text("".join(f"{token.line()}\n" for _, token in made), encoding="utf-8")
-    async with serving(model, tokens=TokenFile(file), limits=ServiceLimits(**limits)) as (server, channel):
-        one, two = ((("authorization", f"Bearer {secret}"),) for secret, _ in made)
-        yield server, channel, one, two
+    tokens, secrets = tokens_of(tmp_path, one="translate", two="translate")
+    async with serving(model, tokens=tokens, limits=ServiceLimits(**limits)) as (server, channel):
+        yield server, channel, bearer(secrets["one"]), bearer(secrets["two"])
 
 
 async def test_a_caller_with_many_open_calls_leaves_room_for_others(tmp_path: Path) -> None:
     model = FakeModel(on_submit=hold)
     async with two_callers(model, tmp_path, max_calls=3, max_calls_of_caller=2) as (_, channel, one, two):
-        translate = TranslationServiceStub(channel).TranslateText
+        translate = stub_of(channel).TranslateText
         calls = [translate(ONE, metadata=metadata) for metadata in (one, one)]
         answers = [await model.submitted.get() for _ in calls]
         refused = await failure(translate(ONE, metadata=one))
@@ -53,6 +45,8 @@ async def test_a_caller_with_many_open_calls_leaves_room_for_others(tmp_path: Pa
         answers.append(await model.submitted.get())
         refused = await failure(translate(ONE, metadata=two))
         assert (refused.info.reason, "of this caller" in refused.message) == ("OVERLOADED", False)
+        assert refused.retry.retry_delay.ToNanoseconds() > 0
+        assert await stub_of(channel).Check(HealthCheckRequest())
         for answer in answers:
             answer.complete()
         await asyncio.gather(*calls)
@@ -62,7 +56,7 @@ async def test_a_caller_with_many_open_calls_leaves_room_for_others(tmp_path: Pa
 
 async def test_a_caller_with_many_open_corpora_leaves_room_for_others(tmp_path: Path) -> None:
     async with two_callers(FakeModel(), tmp_path, max_corpora=3) as (_, channel, one, two):
-        stub: Any = TranslationServiceStub(channel)
+        stub = stub_of(channel)
 
         async def opened(metadata: Metadata) -> Any:
             corpus = stub.TranslateCorpus(metadata=metadata)
@@ -88,8 +82,8 @@ async def test_a_caller_with_many_open_corpora_leaves_room_for_others(tmp_path: 
 
 async def test_refused_calls_use_up_nothing(tmp_path: Path) -> None:
     async with two_callers(FakeModel(), tmp_path, max_calls=1) as (server, channel, one, _):
-        translate = TranslationServiceStub(channel).TranslateText
-        for metadata in ((), (("authorization", "Bearer wrong"),), one):
+        translate = stub_of(channel).TranslateText
+        for metadata in ((), WRONG, one):
             call = translate(TranslateTextRequest(model="other"), metadata=metadata)
             assert (await failure(call)).info.reason in ("UNAUTHENTICATED", "MODEL_NOT_FOUND")
         await until(lambda: server.open_calls == 0)
@@ -99,7 +93,7 @@ async def test_refused_calls_use_up_nothing(tmp_path: Path) -> None:
 async def test_watches_leave_room_for_checks_and_calls() -> None:
     limits = ServiceLimits(max_watches=4, max_calls=1)
     async with serving(FakeModel(), limits=limits) as (_, channel):
-        health = HealthStub(channel)
+        health = stub_of(channel)
         watch = health.Watch(HealthCheckRequest())
         assert (await watch.read()).status == HealthCheckResponse.SERVING
         reflection = ServerReflectionStub(channel).ServerReflectionInfo()
@@ -107,7 +101,7 @@ async def test_watches_leave_room_for_checks_and_calls() -> None:
         assert await reflection.read()
         assert (await failure(health.Watch(HealthCheckRequest()).read())).info.reason == "OVERLOADED"
         assert (await health.Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING
-        assert await TranslationServiceStub(channel).TranslateText(ONE)
+        assert await stub_of(channel).TranslateText(ONE)
         await reflection.done_writing()
         assert not await reflection.read()
         while True:  # it is counted until the server has ended it
@@ -119,10 +113,10 @@ async def test_watches_leave_room_for_checks_and_calls() -> None:
                 await asyncio.sleep(0.001)
 
 
-@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),), (("authorization", "Basic eA=="),)])
+@pytest.mark.parametrize("metadata", [(), WRONG, (("authorization", "Basic eA=="),)])
 async def test_wrong_tokens_are_told_to_wait_and_right_ones_never(metadata: Metadata, tmp_path: Path) -> None:
     async with two_callers(FakeModel(), tmp_path, wrong_tokens_per_second=0.001) as (_, channel, one, _two):
-        translate = TranslationServiceStub(channel).TranslateText
+        translate = stub_of(channel).TranslateText
         assert (await failure(translate(ONE, metadata=metadata))).info.reason == "UNAUTHENTICATED"
         refused = await failure(translate(ONE, metadata=metadata))
         assert (refused.code, refused.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "RATE_LIMITED")

@@ -6,7 +6,6 @@ import os
 import queue
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +16,12 @@ import jumok
 from jumok_proto.glossaries.stored import StoredGlossary
 from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, ListGlossariesRequest
 from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
-from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
 from jumok_proto.v1.translation_pb2 import Glossary, TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.support.command import run, serve
 from tests.support.hang import HANG_S
-from tests.support.servers.fake_model import FakeModel, failure
+from tests.support.servers.fake_model import FakeModel, failure, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
 from tests.support.servers.losing_proxy import losing_proxy
@@ -41,9 +38,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> GlossaryStore:
 
 @pytest.fixture(scope="module")
 def served(tiny_bundle: Path, store: GlossaryStore) -> Iterator[tuple[str, Translator]]:
-    with ExitStack() as stack:
-        translator = stack.enter_context(Translator(tiny_bundle, precision="fp32", threads=1, glossaries=store))
-        yield stack.enter_context(serving(translator, glossaries=store)), translator
+    with (
+        Translator(tiny_bundle, precision="fp32", threads=1, glossaries=store) as translator,
+        serving(translator, glossaries=store) as address,
+    ):
+        yield address, translator
 
 
 def test_a_stored_glossary_equals_its_entries_in_all_calls(served: tuple[str, Translator]) -> None:
@@ -79,7 +78,7 @@ def test_one_change_is_checked_at_a_time_also_if_its_call_has_ended(
 
     async def scenario() -> list[str]:
         async with serving_fake(FakeModel(), glossaries=GlossaryStore(tmp_path)) as (_, channel):
-            stub = GlossaryServiceStub(channel)
+            stub = stub_of(channel)
 
             def make(name: str) -> Any:
                 return stub.CreateGlossary(CreateGlossaryRequest(name=name, dictionaries=[ProtoEntries(tsv="a\tb")]))
@@ -207,7 +206,7 @@ async def test_each_token_has_its_own_glossaries(tmp_path: Path) -> None:
     store.create("one", "pets", [GlossaryEntries(tsv="a\tb")])
     request = TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets"))
     async with serving_fake(FakeModel(), tokens=TokenFile(tmp_path / "tokens"), glossaries=store) as (_, channel):
-        stub, translation = GlossaryServiceStub(channel), TranslationServiceStub(channel)
+        stub, translation = stub_of(channel), stub_of(channel)
         one = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["one"])
         assert [glossary.name for glossary in one.glossaries] == ["pets"]
         two = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["two"])
@@ -279,7 +278,7 @@ def test_a_folder_that_cannot_be_written_is_a_reason_of_its_own(
 
     async def scenario() -> None:
         async with serving_fake(FakeModel(), glossaries=GlossaryStore(tmp_path)) as (_, channel):
-            stub = GlossaryServiceStub(channel)
+            stub = stub_of(channel)
             request = CreateGlossaryRequest(name="pets", dictionaries=[ProtoEntries(tsv="a\tb")])
             with monkeypatch.context() as patched:
                 patched.setattr(os, "fsync", full)
@@ -303,11 +302,9 @@ async def test_a_folder_that_is_gone_is_named_by_all_calls(tmp_path: Path) -> No
     async with serving_fake(FakeModel(), glossaries=GlossaryStore(folder)) as (_, channel):
         folder.rmdir()
         refused = [
-            await failure(GlossaryServiceStub(channel).ListGlossaries(ListGlossariesRequest())),
+            await failure(stub_of(channel).ListGlossaries(ListGlossariesRequest())),
             await failure(
-                TranslationServiceStub(channel).TranslateText(
-                    TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets"))
-                )
+                stub_of(channel).TranslateText(TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets")))
             ),
         ]
         for one in refused:

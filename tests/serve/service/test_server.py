@@ -6,14 +6,12 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import DuplicateModelError, ListenError
 from jumok_serve.service import Server
 from tests.serve.service.handlers.test_unary_calls import request
 from tests.support.logs import own_records
-from tests.support.servers.fake_model import FakeModel, failure, hold, serving
+from tests.support.servers.fake_model import FakeModel, failure, hold, serving, stub_of
 
 
 async def test_models_of_the_same_name_are_refused() -> None:
@@ -25,7 +23,7 @@ async def test_a_port_in_use_is_refused() -> None:
     async with serving(FakeModel()) as (first, channel):
         with pytest.raises(ListenError, match=f"127.0.0.1:{first.port}.*in use"):
             await Server([FakeModel()], port=first.port).start()
-        assert await TranslationServiceStub(channel).TranslateText(request("a"))
+        assert await stub_of(channel).TranslateText(request("a"))
 
 
 @pytest.mark.parametrize("host", ["a..b", "x" * 64 + ".example", "no-such-host.invalid"])
@@ -37,7 +35,7 @@ async def test_a_host_that_is_none_is_refused(host: str) -> None:
 async def test_a_stop_finishes_what_runs_and_tells_the_watchers() -> None:
     model = FakeModel(on_submit=hold)
     async with serving(model) as (server, channel):
-        health = HealthStub(channel)
+        health = stub_of(channel)
         for service in ("", "jumok.v1.TranslationService", "jumok.v1.ModelService"):
             checked = await health.Check(HealthCheckRequest(service=service))
             assert checked.status == HealthCheckResponse.SERVING
@@ -46,13 +44,13 @@ async def test_a_stop_finishes_what_runs_and_tells_the_watchers() -> None:
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
         watch = aiter(health.Watch(HealthCheckRequest()))
         assert (await anext(watch)).status == HealthCheckResponse.SERVING
-        call = TranslationServiceStub(channel).TranslateText(request("a"))
+        call = stub_of(channel).TranslateText(request("a"))
         answer = await model.submitted.get()
         stop = asyncio.ensure_future(server.stop(grace_s=3600))
         assert (await anext(watch)).status == HealthCheckResponse.NOT_SERVING
         assert [state async for state in watch] == []
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await TranslationServiceStub(channel).TranslateText(request("b"))
+            await stub_of(channel).TranslateText(request("b"))
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE
         assert not stop.done()
         answer.complete()
@@ -63,7 +61,7 @@ async def test_a_stop_finishes_what_runs_and_tells_the_watchers() -> None:
 async def test_a_stop_cancels_what_outlasts_its_grace() -> None:
     model = FakeModel(on_submit=hold)
     async with serving(model) as (server, channel):
-        call = TranslationServiceStub(channel).TranslateText(request("a"))
+        call = stub_of(channel).TranslateText(request("a"))
         answer = await model.submitted.get()
         await server.stop(grace_s=0.01)
         with pytest.raises((grpc.aio.AioRpcError, asyncio.CancelledError)):

@@ -1,9 +1,6 @@
 """Terms over gRPC: all calls, the SDK and the command line as in process."""
 
 import json
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +12,13 @@ from jumok_serve import Translator
 from jumok_serve.service.handlers.requests import MAX_REQUEST_ENTRIES, ReadTerms, RequestTerms, request_terms
 from jumok_serve.text.terms import Glossary
 from tests.support.command import run
-from tests.support.servers.in_process_server import check_idle, serving
+from tests.support.memory import traced
+from tests.support.servers.in_process_server import check_idle
 
 TEXT = "The old woman and the dog in the park."
 GLOSSARY = {"dog": "Hund", "old woman": ["alte Frau", "Frau"]}
 TERMS: dict[str, Any] = {"glossary": GLOSSARY, "do_not_translate": ["par*"], "placeholders": ["braces"]}
 SHORT: dict[str, Any] = {"beam_size": 3, "max_length": 20}
-
-
-@pytest.fixture(scope="module")
-def served(tiny_bundle: Path) -> Iterator[tuple[str, Translator]]:
-    with ExitStack() as stack:
-        translator = stack.enter_context(Translator(tiny_bundle, precision="fp32", threads=1))
-        yield stack.enter_context(serving(translator)), translator
 
 
 def test_all_calls_equal_the_translator(served: tuple[str, Translator]) -> None:
@@ -122,14 +113,11 @@ def test_memory_of_terms_of_many_requests(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("jumok_serve.service.handlers.requests.MAX_KEPT_BYTES", most)
     kept = ReadTerms()
     first = kept.get(terms_of(0, 1000))
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         for number in range(1, 20):
             kept.get(terms_of(number, 1000))
             kept.get(terms_of(1, 1000))
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        taken, _ = memory()
     assert 0.5 * most < taken < 1.1 * most
     again = kept.get(terms_of(1, 1000))
     assert again is kept.get(terms_of(1, 1000))

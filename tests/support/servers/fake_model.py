@@ -6,15 +6,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
+from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
+from jumok_proto.v1.file_pb2_grpc import FileServiceStub
+from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.engine.sentence import Future
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.manifest.languages import Languages
@@ -36,6 +44,8 @@ from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 
 FILES = ("graph.onnx", "weights.bin", "spm.model")
+ONE = TranslateTextRequest(contents=["a"])
+"""Request to translate one text."""
 HERE = "ipv4:127.0.0.1"
 """Key of a caller without a token on this machine."""
 
@@ -321,6 +331,19 @@ class Failure:
     def field(self) -> str:
         (violation,) = self.bad_request.field_violations
         return str(violation.field)
+
+
+def stub_of(channel: Any) -> Any:
+    """Methods of all services; gRPC's types of streams lack most of their methods."""
+    stubs = (
+        TranslationServiceStub(channel),
+        ModelServiceStub(channel),
+        FileServiceStub(channel),
+        GlossaryServiceStub(channel),
+        AdminServiceStub(channel),
+        HealthStub(channel),
+    )
+    return SimpleNamespace(**{name: method for stub in stubs for name, method in vars(stub).items()})
 
 
 async def received(call: Any) -> list[Any]:

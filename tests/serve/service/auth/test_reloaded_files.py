@@ -10,13 +10,12 @@ import grpc
 import pytest
 
 from jumok_proto.v1.model_pb2 import ListModelsRequest
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth import tokens
 from jumok_serve.service.auth.tokens import MAX_BYTES, ReloadedFiles, TokenFile, make_token
 from tests.serve.service.auth.test_tokens import write
 from tests.support.logs import own_records
-from tests.support.servers.fake_model import FakeModel, failure, serving
+from tests.support.servers.fake_model import FakeModel, failure, serving, stub_of
 from tests.support.servers.tokens import bearer, tokens_of
 
 
@@ -42,7 +41,7 @@ async def test_a_server_goes_on_with_the_tokens_that_it_has(
     tokens, secrets = tokens_of(tmp_path, reports="translate")
     other, added = make_token("other", ["translate"])
     async with serving(FakeModel(), tokens=tokens) as (_, channel):
-        list_models = ModelServiceStub(channel).ListModels
+        list_models = stub_of(channel).ListModels
         assert await list_models(ListModelsRequest(), metadata=bearer(secrets["reports"]))
         file.unlink()
         make(file)

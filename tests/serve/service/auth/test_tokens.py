@@ -9,19 +9,13 @@ import grpc
 import pytest
 from click.testing import CliRunner
 from grpc_health.v1.health_pb2 import HealthCheckRequest
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.v1.model_pb2 import ListModelsRequest
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
-from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.cli.serve_commands import token as token_command
 from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.servers.fake_model import FakeModel, failure, serving
+from tests.support.servers.fake_model import ONE, FakeModel, failure, serving, stub_of
 from tests.support.servers.tokens import bearer, tokens_of
-
-REQUEST = TranslateTextRequest(contents=["a"])
 
 
 @pytest.fixture
@@ -93,19 +87,19 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(
 async def test_calls_need_a_token_of_the_right_scope(tmp_path: Path) -> None:
     tokens, secrets = tokens_of(tmp_path, reports="translate", operator="admin")
     async with serving(FakeModel(), tokens=tokens) as (_, channel):
-        translation, models = TranslationServiceStub(channel), ModelServiceStub(channel)
-        assert await translation.TranslateText(REQUEST, metadata=bearer(secrets["reports"]))
+        translation, models = stub_of(channel), stub_of(channel)
+        assert await translation.TranslateText(ONE, metadata=bearer(secrets["reports"]))
         for metadata in (None, (("authorization", "Basic abc"),), bearer(secrets["reports"][:-1]), bearer("")):
-            refused = await failure(translation.TranslateText(REQUEST, metadata=metadata))
+            refused = await failure(translation.TranslateText(ONE, metadata=metadata))
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
             assert "token" in refused.message
-        refused = await failure(translation.TranslateText(REQUEST, metadata=bearer(secrets["operator"])))
+        refused = await failure(translation.TranslateText(ONE, metadata=bearer(secrets["operator"])))
         assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
         assert "'operator'" in refused.message
         for secret in secrets.values():
             assert (await models.ListModels(ListModelsRequest(), metadata=bearer(secret))).models
         assert (await failure(models.ListModels(ListModelsRequest()))).code is grpc.StatusCode.UNAUTHENTICATED
-        assert await HealthStub(channel).Check(HealthCheckRequest())
+        assert await stub_of(channel).Check(HealthCheckRequest())
 
 
 def test_the_command_makes_a_token_and_its_line(file: Path) -> None:

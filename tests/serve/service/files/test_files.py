@@ -7,7 +7,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 import jumok
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
-from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.translation_pb2 import CORPUS_ORDER_INPUT, CorpusSettings
 from jumok_serve import Translator
 from jumok_serve.service.handlers.file_service import MAX_OPEN_FILES, READING_THREADS
@@ -27,7 +25,7 @@ from jumok_serve.text.files.pieces import FileFormat
 from tests.serve.text.test_long_sentences import LONG
 from tests.support.command import run, serve
 from tests.support.hang import HANG_S, until
-from tests.support.servers.fake_model import FakeModel, failure, hold
+from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
 
@@ -37,9 +35,11 @@ SHORT: dict[str, Any] = {"beam_size": 1, "max_length": 6}
 
 @pytest.fixture(scope="module")
 def served(tiny_bundle: Path) -> Iterator[tuple[str, Translator]]:
-    with ExitStack() as stack:
-        translator = stack.enter_context(Translator(tiny_bundle, precision="fp32", threads=1))
-        yield stack.enter_context(serving(translator, limits=ServiceLimits(max_file_bytes=200_000))), translator
+    with (
+        Translator(tiny_bundle, precision="fp32", threads=1) as translator,
+        serving(translator, limits=ServiceLimits(max_file_bytes=200_000)) as address,
+    ):
+        yield address, translator
 
 
 @pytest.fixture
@@ -152,7 +152,7 @@ async def test_a_text_of_too_many_characters_stays() -> None:
     file = f"A dog.\n{long}\n\n{long}\nA man.\n".encode()
     request = TranslateFileRequest(settings=FileSettings(format="text"), file=file)
     async with serving_fake(FakeModel(), limits=ServiceLimits(max_characters=50)) as (_, channel):
-        responses = await read_all(FileServiceStub(channel).TranslateFile(iter([request])))
+        responses = await received(stub_of(channel).TranslateFile(iter([request])))
         problems = [problem for response in responses for problem in response.problems]
         wanted = "content: a text takes at most 50 characters here, got 60: split it"
         assert [(one.line, one.error.message) for one in problems] == [(2, wanted), (4, wanted)]
@@ -171,7 +171,7 @@ def test_wrong_options_and_paths(client: jumok.Client, tmp_path: Path) -> None:
 async def test_messages_that_are_refused() -> None:
     settings = TranslateFileRequest(settings=FileSettings(format="text"))
     async with serving_fake(FakeModel()) as (_, channel):
-        stub = FileServiceStub(channel)
+        stub = stub_of(channel)
         for requests, field in (
             ([TranslateFileRequest(file=b"a")], "settings"),
             ([settings, settings], "settings"),
@@ -180,20 +180,16 @@ async def test_messages_that_are_refused() -> None:
                 "settings.translation.order",
             ),
         ):
-            refused = await failure(read_all(stub.TranslateFile(iter(requests))))
+            refused = await failure(received(stub.TranslateFile(iter(requests))))
             assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
             assert refused.field == field
-
-
-async def read_all(call: Any) -> list[Any]:
-    return [response async for response in call]
 
 
 async def test_a_caller_that_leaves_frees_its_rows() -> None:
     model = FakeModel(on_submit=hold)
     async with serving_fake(model) as (server, channel):
         requests = [TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\nA man.\n")]
-        call = FileServiceStub(channel).TranslateFile(iter(requests))
+        call = stub_of(channel).TranslateFile(iter(requests))
         answers = [await model.submitted.get() for _ in range(2)]
         call.cancel()
         await until(lambda: server.open_calls == 0)
@@ -213,14 +209,14 @@ async def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.M
     request = TranslateFileRequest(settings=FileSettings(format="endless"), file=b"A dog.\n")
     other = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n")
     async with serving_fake(FakeModel()) as (server, channel):
-        stub = FileServiceStub(channel)
+        stub = stub_of(channel)
         calls = [stub.TranslateFile(iter([request])) for _ in range(MAX_OPEN_FILES)]
         for _ in range(READING_THREADS):
             await asyncio.to_thread(begun.acquire, timeout=HANG_S)
         for call in calls:
             call.cancel()
         await until(lambda: server.open_calls == 0)
-        responses = await read_all(stub.TranslateFile(iter([other]), timeout=HANG_S))
+        responses = await received(stub.TranslateFile(iter([other]), timeout=HANG_S))
         assert responses[-1].translated_count == 1
 
 
@@ -242,7 +238,7 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context["message"]))
         async with serving_fake(FakeModel()) as (server, channel):
-            call = FileServiceStub(channel).TranslateFile(iter([request]))
+            call = stub_of(channel).TranslateFile(iter([request]))
             assert await asyncio.to_thread(begun.wait, HANG_S)
             call.cancel()
             await until(lambda: server.open_calls == 0)

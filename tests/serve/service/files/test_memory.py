@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-import tracemalloc
 from functools import partial
 from typing import Any
 
@@ -11,7 +10,6 @@ import pytest
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
-from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_serve.service.handlers import file_service
 from jumok_serve.service.handlers.api import Api, Settings
 from jumok_serve.service.handlers.corpus import Result, Stream
@@ -22,14 +20,11 @@ from jumok_serve.service.rpc.call import Call
 from jumok_serve.text.files.document import FORMATS, needed_memory
 from jumok_serve.text.files.pieces import TAGS
 from tests.support.hang import HANG_S, until
-from tests.support.servers.fake_model import FakeModel, failure, hold
+from tests.support.memory import traced
+from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 
 MEGABYTE = 2**20
-
-
-async def read_all(call: Any) -> list[Any]:
-    return [response async for response in call]
 
 
 async def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,19 +36,19 @@ async def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     dense = TranslateFileRequest(settings=FileSettings(format="html"), file=b"<b>" * (TAGS.most + 1))
     model = FakeModel(on_submit=hold)
     async with serving_fake(model) as (_, channel):
-        stub = FileServiceStub(channel)
+        stub = stub_of(channel)
         first = stub.TranslateFile(iter([request]))
         await model.submitted.get()
         second = stub.TranslateFile(iter([request]))
         for _ in range(4):  # the jobs of a caller run in order
-            refused = await failure(read_all(stub.TranslateFile(iter([dense]))))
+            refused = await failure(received(stub.TranslateFile(iter([dense]))))
             assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
             assert refused.field == "file"
         assert model.submitted.empty()
         first.cancel()
         answer = await model.submitted.get()
         answer.complete()
-        assert b"".join(response.file for response in await read_all(second)).endswith(page[-4000:])
+        assert b"".join(response.file for response in await received(second)).endswith(page[-4000:])
 
 
 async def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,7 +69,7 @@ async def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n" + b"\n" * (size - 7))
     model = FakeModel(on_submit=hold)
     async with serving_fake(model, limits=ServiceLimits(max_file_bytes=size)) as (server, channel):
-        stub = FileServiceStub(channel)
+        stub = stub_of(channel)
         calls = [stub.TranslateFile(iter([request])) for _ in range(6)]
         for number in range(len(calls)):
             answer = await model.submitted.get()
@@ -84,7 +79,7 @@ async def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
             assert received == wanted
             answer.complete()
         for call in calls:
-            assert sum(len(response.file) for response in await read_all(call)) >= size - 7
+            assert sum(len(response.file) for response in await received(call)) >= size - 7
         await until(lambda: server.open_calls == 0)
 
 
@@ -109,16 +104,16 @@ async def test_files_that_do_not_arrive_make_room() -> None:
     limits = ServiceLimits(upload_s=0.1, max_message_bytes=50_000, max_file_bytes=100_001)
     settings = TranslateFileRequest(settings=FileSettings(format="text"))
     async with serving_fake(FakeModel(), limits=limits) as (server, channel):
-        stub: Any = FileServiceStub(channel)
+        stub = stub_of(channel)
         budget = server.intake.stream_budget.free
         uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
         for upload in uploads:
             await upload.write(settings)
         request = TranslateFileRequest(settings=settings.settings, file=b"A dog.\n")
-        responses = await read_all(stub.TranslateFile(iter([request])))
+        responses = await received(stub.TranslateFile(iter([request])))
         assert responses[-1].translated_count == 1
         for upload in uploads:
-            refused = await failure(read_all(upload))
+            refused = await failure(received(upload))
             assert refused.code is grpc.StatusCode.DEADLINE_EXCEEDED
             assert "the file did not arrive within 0.3 s" in refused.message
         await until(lambda: server.open_calls == 0 and server.intake.stream_budget.free == budget)
@@ -129,14 +124,14 @@ async def test_uploads_that_stand_still_make_room_long_before_their_time(monkeyp
     monkeypatch.setattr(file_service, "STREAM_PATIENCE_S", 0.001)
     settings = FileSettings(format="text")
     async with serving_fake(FakeModel(), limits=ServiceLimits(upload_s=HANG_S)) as (_, channel):
-        stub: Any = FileServiceStub(channel)
+        stub = stub_of(channel)
         uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
         for upload in uploads:
             await upload.write(TranslateFileRequest(settings=settings, file=b"A dog.\n"))
         request = TranslateFileRequest(settings=settings, file=b"A dog.\n")
-        responses = await read_all(stub.TranslateFile(iter([request])))
+        responses = await received(stub.TranslateFile(iter([request])))
         assert responses[-1].translated_count == 1
-        ends = [asyncio.create_task(failure(read_all(upload))) for upload in uploads]  # they arrive in any order
+        ends = [asyncio.create_task(failure(received(upload))) for upload in uploads]  # they arrive in any order
         ended, left = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
         for refused in (end.result() for end in ended):
             assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -204,12 +199,9 @@ def peak_of_calls(limits: ServiceLimits, file: bytes) -> int:
         translate: Any = FileService(RefusingApi(), limits).TranslateFile
         await asyncio.gather(*(translate(Requests(file), call) for call, _ in calls))
 
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         asyncio.run(scenario())
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        _, peak = memory()
     assert [sum(written) for _, written in calls] == 8 * [len(file)]
     return peak
 
@@ -233,12 +225,9 @@ def test_memory_of_a_callers_files(content: str, monkeypatch: pytest.MonkeyPatch
 def test_what_is_between_two_texts_is_one_piece() -> None:
     """A file of line ends has millions of pieces."""
     content = "\n" * MEGABYTE
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         taken = take_pieces(FORMATS["text"].pieces(content))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        _, peak = memory()
     assert taken == ["\n" * CHARACTERS_PER_MESSAGE]
     assert peak < 4 * MEGABYTE
     pieces = iter(["", "a", "", "b", ""])

@@ -14,22 +14,17 @@ from unittest.mock import Mock
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
 from jumok_proto.v1.admin_pb2 import ListBundlesRequest, LoadModelRequest, UnloadModelRequest
-from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.model_pb2 import GetModelRequest, ListModelsRequest
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import BundleError
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.models.lifecycle import MAX_LOADS
 from tests.serve.service.handlers.test_service_corpus import items, opening
-from tests.serve.service.handlers.test_service_streams import stub_of
 from tests.support.hang import HANG_S, until
-from tests.support.servers.fake_model import FakeModel, failure, hold, manifest, serving
+from tests.support.servers.fake_model import ONE, FakeModel, failure, hold, manifest, serving, stub_of
 from tests.support.servers.tokens import bearer, tokens_of
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
@@ -74,26 +69,26 @@ async def administered(
 
 
 def load(channel: grpc.aio.Channel, bundle: str) -> "grpc.aio.UnaryUnaryCall[Any, admin_pb2.LoadModelResponse]":
-    return AdminServiceStub(channel).LoadModel(LoadModelRequest(bundle=bundle))
+    return stub_of(channel).LoadModel(LoadModelRequest(bundle=bundle))
 
 
 def unload(channel: grpc.aio.Channel, name: str) -> "grpc.aio.UnaryUnaryCall[Any, admin_pb2.UnloadModelResponse]":
-    return AdminServiceStub(channel).UnloadModel(UnloadModelRequest(name=name))
+    return stub_of(channel).UnloadModel(UnloadModelRequest(name=name))
 
 
 async def bundles(channel: grpc.aio.Channel) -> Sequence[admin_pb2.Bundle]:
-    return (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+    return (await stub_of(channel).ListBundles(ListBundlesRequest())).bundles
 
 
 async def states(channel: grpc.aio.Channel) -> list[tuple[str, int]]:
-    listed = await ModelServiceStub(channel).ListModels(ListModelsRequest())
+    listed = await stub_of(channel).ListModels(ListModelsRequest())
     return [(model.version, model.state) for model in listed.models]
 
 
 async def test_a_new_version_takes_requests_and_the_old_one_finishes_those_that_it_has(tmp_path: Path) -> None:
     old = FakeModel(on_submit=hold)
     async with administered(tmp_path, old) as (root, server, channel):
-        translate = TranslationServiceStub(channel).TranslateText
+        translate = stub_of(channel).TranslateText
         first = translate(REQUEST)
         accepted = await old.submitted.get()
         answer = await load(channel, "held-2")
@@ -128,7 +123,7 @@ async def test_what_cannot_be_loaded_changes_nothing(tmp_path: Path, caplog: pyt
         assert "No space left on device" in messages[1]
         assert "a fault of ours" in caplog.text
         assert await states(channel) == [("1", model_pb2.MODEL_STATE_SERVING)]
-        assert (await TranslationServiceStub(channel).TranslateText(REQUEST)).translations
+        assert (await stub_of(channel).TranslateText(REQUEST)).translations
 
 
 async def test_nothing_outside_the_root_is_loaded(tmp_path: Path) -> None:
@@ -204,12 +199,12 @@ def test_entries_of_the_root_that_cannot_be_read_hide_no_other(
 async def test_a_model_that_is_unloaded_finishes_what_it_has_and_is_gone(tmp_path: Path) -> None:
     held = FakeModel(on_submit=hold)
     async with administered(tmp_path, held) as (_, server, channel):
-        translate = TranslationServiceStub(channel).TranslateText
+        translate = stub_of(channel).TranslateText
         running = translate(REQUEST)
         accepted = await held.submitted.get()
         unloaded = (await unload(channel, "held")).model
         assert (unloaded.version, unloaded.state) == ("1", model_pb2.MODEL_STATE_DRAINING)
-        for request in (REQUEST, TranslateTextRequest(contents=["a"])):
+        for request in (REQUEST, ONE):
             refused = await failure(translate(request))
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND")
         assert (await failure(unload(channel, "held"))).code is grpc.StatusCode.NOT_FOUND
@@ -257,7 +252,7 @@ async def test_a_load_goes_on_when_its_caller_leaves_and_the_next_waits_for_it(t
         began.clear()
         next_load = load(channel, "held-2")
         # As a rule this is taken after it: the load would have begun by now, if it did not wait.
-        assert not (await ModelServiceStub(channel).ListModels(ListModelsRequest())).models
+        assert not (await stub_of(channel).ListModels(ListModelsRequest())).models
         assert not began.is_set()
         may_end.set()
         assert (await next_load).replaced_version == "1"
@@ -281,7 +276,7 @@ async def test_bundles_are_listed_with_what_is_known_of_them(tmp_path: Path) -> 
 async def test_health_follows_models(tmp_path: Path) -> None:
     held = FakeModel()
     async with administered(tmp_path, held) as (root, _, channel):
-        health = HealthStub(channel)
+        health = stub_of(channel)
 
         def watch(service: str) -> Callable[[], Any]:
             answers = aiter(health.Watch(HealthCheckRequest(service=service)))
@@ -295,7 +290,7 @@ async def test_health_follows_models(tmp_path: Path) -> None:
         assert (await model(), await service()) == (SERVING, SERVING)
         await asyncio.to_thread(held.become_ready, False)  # as an engine does
         assert (await model(), await service()) == (NOT_SERVING, NOT_SERVING)
-        described = await ModelServiceStub(channel).GetModel(GetModelRequest(name="held"))
+        described = await stub_of(channel).GetModel(GetModelRequest(name="held"))
         assert described.model.state == model_pb2.MODEL_STATE_RECOVERING
         await asyncio.to_thread(held.become_ready, True)
         assert (await model(), await service()) == (SERVING, SERVING)
@@ -332,8 +327,8 @@ async def test_it_can_have_a_port_of_its_own(tmp_path: Path) -> None:
         assert server.admin_address not in {None, server.address}
         async with grpc.aio.insecure_channel(str(server.admin_address)) as other:
             assert (await load(other, "held-2")).replaced_version == "1"
-            assert (await TranslationServiceStub(channel).TranslateText(REQUEST)).translations
-            for refused_there in (load(channel, "held-2"), TranslationServiceStub(other).TranslateText(REQUEST)):
+            assert (await stub_of(channel).TranslateText(REQUEST)).translations
+            for refused_there in (load(channel, "held-2"), stub_of(other).TranslateText(REQUEST)):
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await refused_there
                 assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -342,7 +337,7 @@ async def test_it_can_have_a_port_of_its_own(tmp_path: Path) -> None:
 async def test_it_needs_the_scope_admin(tmp_path: Path) -> None:
     tokens, secrets = tokens_of(tmp_path, a="translate", b="admin")
     async with administered(tmp_path, FakeModel(), tokens=tokens) as (_, _, channel):
-        stub = AdminServiceStub(channel)
+        stub = stub_of(channel)
         calls: tuple[tuple[Any, Any], ...] = (
             (stub.ListBundles, ListBundlesRequest()),
             (stub.LoadModel, LoadModelRequest(bundle="held-2")),

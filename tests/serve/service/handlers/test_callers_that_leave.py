@@ -14,9 +14,8 @@ from jumok_proto.v1 import translation_pb2 as pb
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.interceptor import write_response
 from tests.serve.service.handlers.test_service_corpus import opening
-from tests.serve.service.handlers.test_service_streams import stub_of
 from tests.support.hang import HANG_S, until
-from tests.support.servers.fake_model import Ended, FakeModel, hold, serving
+from tests.support.servers.fake_model import Ended, FakeModel, hold, serving, stub_of
 
 LONG = "a" * 10_000
 """A long result: few fit the window of a stream that is not read."""

@@ -7,14 +7,13 @@ import pytest
 from click.testing import CliRunner, Result
 from grpc_health.v1 import health_pb2
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok.commands._main import run as run_command
 from jumok.commands.health import health
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.support.servers.certificates import Authority
-from tests.support.servers.fake_model import FakeModel, hold, serving
+from tests.support.servers.fake_model import FakeModel, hold, serving, stub_of
 
 
 def ask(*arguments: str) -> Result:
@@ -24,7 +23,7 @@ def ask(*arguments: str) -> Result:
 async def test_models_have_health_of_their_own_and_watchers_see_the_end() -> None:
     model = FakeModel("en-de", on_submit=hold)
     async with serving(model, FakeModel("en-fr")) as (server, channel):
-        stub = HealthStub(channel)
+        stub = stub_of(channel)
         for name in ("en-de", "en-fr"):
             checked = await stub.Check(HealthCheckRequest(service=f"models/{name}"))
             assert checked.status == HealthCheckResponse.SERVING

@@ -8,13 +8,12 @@ from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.serve.service.auth.test_tokens import bearer
 from tests.support.hang import HANG_S
-from tests.support.servers.fake_model import FakeModel, serving
+from tests.support.servers.fake_model import FakeModel, serving, stub_of
 
 VERSIONS = ("v1", "v1alpha")
 
@@ -96,5 +95,5 @@ async def test_reflection_needs_a_token_and_health_none(version: str, scope: str
             await reflect(channel, version, request)
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
         assert await reflect(channel, version, request, metadata=bearer(secret))
-        health = await HealthStub(channel).Check(HealthCheckRequest())
+        health = await stub_of(channel).Check(HealthCheckRequest())
         assert health.status == HealthCheckResponse.SERVING

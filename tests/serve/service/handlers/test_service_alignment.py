@@ -10,11 +10,10 @@ import pytest
 
 from jumok_proto.v1 import alignment_pb2
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.model import TextParameters
 from tests.support.hang import HANG_S, until
-from tests.support.servers.fake_model import HERE, Answer, FakeAligning, FakeModel, failure, hold, serving
+from tests.support.servers.fake_model import HERE, ONE, Answer, FakeAligning, FakeModel, failure, hold, serving, stub_of
 from tests.support.servers.tokens import bearer, tokens_of
 
 ATTENTION = TranslateTextRequest(contents=["a"], attention=True)
@@ -36,7 +35,7 @@ async def aligned(call: Awaitable[alignment_pb2.AlignTextResponse], model: FakeM
 async def test_what_is_asked_for_reaches_the_model() -> None:
     model = FakeModel()
     async with serving(model) as (_, channel):
-        stub = TranslationServiceStub(channel)
+        stub = stub_of(channel)
         assert await aligned(stub.AlignText(REQUEST), model) == "A"
         common = {"parameters": TextParameters(source_language="", target_language="", caller=HERE)}
         assert model.aligning_arguments == {"targets": None, "query": AttentionQuery(), **common}
@@ -54,30 +53,6 @@ async def test_what_is_asked_for_reaches_the_model() -> None:
         assert model.aligning_arguments == {"targets": ["", "c"], "query": query, **common}
 
 
-@pytest.mark.parametrize(
-    ("request_", "field", "message"),
-    [
-        (alignment_pb2.AlignTextRequest(contents=["a"], kinds=[0]), "kinds", "unknown value 0"),  # type: ignore[list-item]
-        (alignment_pb2.AlignTextRequest(contents=["a"], head=-2), "head", "head must be a number from 0, got -2"),
-        (alignment_pb2.AlignTextRequest(contents=["a"] * 1025), "contents", "at most 1024 texts, got 1025"),
-        (
-            alignment_pb2.AlignTextRequest.FromString(REQUEST.SerializeToString() + b"\xf8\x06\x01"),
-            "request",
-            "field number 111",
-        ),
-    ],
-)
-async def test_a_bad_request_is_refused_by_field(
-    request_: alignment_pb2.AlignTextRequest, field: str, message: str
-) -> None:
-    model = FakeModel()
-    async with serving(model) as (_, channel):
-        refused = await failure(TranslationServiceStub(channel).AlignText(request_))
-        assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, field)
-        assert message in refused.message
-        assert model.aligned.empty()
-
-
 async def test_aligning_is_given_up_with_its_call() -> None:
     model, entered, given_up = FakeModel(), threading.Event(), threading.Event()
 
@@ -87,7 +62,7 @@ async def test_aligning_is_given_up_with_its_call() -> None:
         given_up.set()
 
     async with serving(model) as (_, channel):
-        stub = TranslationServiceStub(channel)
+        stub = stub_of(channel)
         translating = stub.AlignText(REQUEST)
         aligning = await model.aligned.get()
         translating.cancel()
@@ -107,7 +82,7 @@ async def test_requests_under_way_are_bounded(monkeypatch: pytest.MonkeyPatch) -
     model, released = FakeModel(), threading.Event()
     model.on_align = lambda _: released.wait(HANG_S)
     async with serving(model) as (_, channel):
-        stub = TranslationServiceStub(channel)
+        stub = stub_of(channel)
         calls = [stub.AlignText(REQUEST) for _ in range(2)]
         for _ in calls:
             complete(await model.aligned.get())
@@ -129,7 +104,7 @@ async def test_attention_holds_up_no_other_translation_and_is_bounded(monkeypatc
 
     model = FakeModel(on_submit=attend)
     async with serving(model) as (_, channel):
-        stub = TranslationServiceStub(channel)
+        stub = stub_of(channel)
         calls = [asyncio.ensure_future(stub.TranslateText(ATTENTION)) for _ in range(most)]
         for _ in calls:
             await model.submitted.get()
@@ -138,7 +113,7 @@ async def test_attention_holds_up_no_other_translation_and_is_bounded(monkeypatc
         assert "40 requests for attention of this caller are open" in refused.message
         assert model.submitted.empty()
         model.on_submit = Answer.complete
-        assert await stub.TranslateText(TranslateTextRequest(contents=["a"]))
+        assert await stub.TranslateText(ONE)
         calls.pop().cancel()
         released.set()
         await asyncio.gather(*calls)
@@ -150,7 +125,7 @@ async def test_one_caller_leaves_room_for_attention_of_others(monkeypatch: pytes
     tokens, secrets = tokens_of(tmp_path, greedy="translate", other="translate")
     model = FakeModel(on_submit=hold)
     async with serving(model, tokens=tokens) as (_, channel):
-        translate = TranslationServiceStub(channel).TranslateText
+        translate = stub_of(channel).TranslateText
         callers = ("greedy", "greedy", "other")
         calls = [translate(ATTENTION, metadata=bearer(secrets[name])) for name in callers]
         open_answers = [await model.submitted.get() for _ in calls]

@@ -8,20 +8,14 @@ import grpc
 import pytest
 from google.rpc import code_pb2
 
-from jumok_proto.errors import (
-    DeadlineExceededError,
-    InvalidArgumentError,
-    OverloadedError,
-    RateLimitedError,
-    UnavailableError,
-)
+from jumok_proto import errors
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers import corpus, worker_pool
-from tests.serve.service.handlers.test_service_streams import EOF, cancelled, stub_of
-from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, received, serving
+from tests.serve.service.handlers.test_service_streams import EOF, cancelled
+from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, received, serving, stub_of
 
 
 def items(*texts: str, first: int = 0) -> list[pb.CorpusItem]:
@@ -147,7 +141,7 @@ async def test_unread_results_stop_the_reading_of_items() -> None:
 async def test_one_bad_item_leaves_the_others() -> None:
     def refuse(answer: Answer) -> None:
         if answer.texts == ["bad"]:
-            raise InvalidArgumentError("contents[0]: bad", field="contents[0]")
+            raise errors.InvalidArgumentError("contents[0]: bad", field="contents[0]")
         if answer.texts == ["nan"]:
 
             def broken() -> None:
@@ -201,7 +195,7 @@ async def test_messages_that_are_refused_end_the_call(
 
 
 @pytest.mark.parametrize(
-    "error", [OverloadedError("full", retry_after_s=1.0), RateLimitedError("fast", retry_after_s=1e-3)]
+    "error", [errors.OverloadedError("full", retry_after_s=1.0), errors.RateLimitedError("fast", retry_after_s=1e-3)]
 )
 async def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
     monkeypatch.setattr(worker_pool, "FIRST_RETRY_S", 0.001)
@@ -220,7 +214,9 @@ async def test_an_item_waits_where_the_queue_is_full(monkeypatch: pytest.MonkeyP
         assert await results(call, 2) == [(0, "A"), (1, "B")]
 
 
-@pytest.mark.parametrize("error", [DeadlineExceededError("late"), UnavailableError("stopped", retry_after_s=1)])
+@pytest.mark.parametrize(
+    "error", [errors.DeadlineExceededError("late"), errors.UnavailableError("stopped", retry_after_s=1)]
+)
 async def test_what_is_no_items_fault_ends_the_call(error: Exception) -> None:
     def broken() -> None:
         raise error

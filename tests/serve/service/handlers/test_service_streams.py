@@ -9,17 +9,11 @@ import pytest
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.search.options import DecodingOptions
 from tests.support.hang import until
-from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, received, serving
+from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, received, serving, stub_of
 
 EOF: Any = vars(grpc.aio)["EOF"]
-
-
-def stub_of(channel: grpc.aio.Channel) -> Any:
-    """Methods of the service; gRPC's types of streams lack most of their methods."""
-    return TranslationServiceStub(channel)
 
 
 async def cancelled(answer: Answer) -> None:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,6 @@ import pytest
 
 import jumok
 from jumok_proto.v1 import model_pb2, translation_pb2
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.model import TranslationParameters
@@ -21,6 +18,7 @@ from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S, bounded, until
 from tests.support.models.variants import edited, without
+from tests.support.servers.fake_model import stub_of
 from tests.support.servers.in_process_server import IDLE, check_idle, serving
 
 TEXTS = ["a man in a blue shirt", "", "two young males", " \t\u3000", "a little girl climbing", "女孩 😀 ﷽ नमस्ते"]
@@ -353,25 +351,10 @@ def test_a_closed_model_is_unavailable_and_says_when_to_come_back(tiny_bundle: P
         assert caught.value.retry_after_s is not None
 
 
-def test_concurrent_clients_get_their_own_answers_in_order(translator: Translator, address: str) -> None:
-    texts = [[f"a man in a blue shirt {'is ' * (number % 5)}{client}" for number in range(8)] for client in range(12)]
-    expected = [translator.translate(own, beam_size=2, max_length=6) for own in texts]
-
-    def work(own: list[str]) -> list[jumok.Translation]:
-        with jumok.Client(address, timeout_s=HANG_S) as client:
-            return client.translate(own, beam_size=2, max_length=6)
-
-    with ThreadPoolExecutor(len(texts)) as pool:
-        answers = list(pool.map(work, texts))
-    for answer, wanted in zip(answers, expected, strict=True):
-        check_same(answer, wanted)
-    check_idle(translator)
-
-
 def test_the_options_of_a_models_description_may_be_sent_back(address: str, translator: Translator) -> None:
     name = translator.manifest.name
     with grpc.insecure_channel(address) as channel:
-        model = ModelServiceStub(channel).GetModel(model_pb2.GetModelRequest(name=name), timeout=HANG_S).model
+        model = stub_of(channel).GetModel(model_pb2.GetModelRequest(name=name), timeout=HANG_S).model
         request = translation_pb2.TranslateTextRequest(contents=TEXTS[:1], options=model.default_options)
-        answer = TranslationServiceStub(channel).TranslateText(request, timeout=HANG_S)
+        answer = stub_of(channel).TranslateText(request, timeout=HANG_S)
     assert answer.translations[0].hypotheses[0].text == translator.translate(TEXTS[0]).text

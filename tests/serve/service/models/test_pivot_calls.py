@@ -13,9 +13,9 @@ from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.search.options import DecodingOptions
 from tests.serve.service.handlers.test_service_corpus import opening
-from tests.serve.service.handlers.test_service_streams import cancelled, stub_of
+from tests.serve.service.handlers.test_service_streams import cancelled
 from tests.support.hang import HANG_S
-from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, serving
+from tests.support.servers.fake_model import Answer, FakeModel, failure, hold, serving, stub_of
 
 PAIR: dict[str, Any] = {"source_language_code": "de", "target_language_code": "fr"}
 

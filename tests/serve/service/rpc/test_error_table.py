@@ -13,27 +13,10 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 
-from jumok_proto.errors import (
-    DeadlineExceededError,
-    EngineFailedError,
-    InvalidArgumentError,
-    ModelNotFoundError,
-    OverloadedError,
-    RateLimitedError,
-    UnavailableError,
-)
+from jumok_proto import errors
+from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.admin_pb2 import LoadModelRequest
-from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
-from jumok_proto.v1.translation_pb2 import (
-    CorpusItem,
-    CorpusSettings,
-    Glossary,
-    ScoreTextRequest,
-    TranslateCorpusRequest,
-    TranslateTextRequest,
-)
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import Administration, Server
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
@@ -41,9 +24,9 @@ from jumok_serve.service.rpc.statuses import EXPECTED, to_ending, to_status
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.support.models.variants import edited, without
-from tests.support.servers.fake_model import Failure, FakeModel, fail, failure
+from tests.support.servers.fake_model import Failure, FakeModel, fail, failure, stub_of
 
-ONE = TranslateTextRequest(contents=["a man"], options=DecodingOptions(beam_size=1, max_length=2))
+ONE = pb.TranslateTextRequest(contents=["a man"], options=DecodingOptions(beam_size=1, max_length=2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,20 +56,20 @@ class Provoked:
     glossaries: bool = False
 
 
-def translate(request: TranslateTextRequest = ONE) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
-    return lambda channel: TranslationServiceStub(channel).TranslateText(request)
+def translate(request: pb.TranslateTextRequest = ONE) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
+    return lambda channel: stub_of(channel).TranslateText(request)
 
 
 def load(bundle: str) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
-    return lambda channel: AdminServiceStub(channel).LoadModel(LoadModelRequest(bundle=bundle))
+    return lambda channel: stub_of(channel).LoadModel(LoadModelRequest(bundle=bundle))
 
 
 async def one_too_many(channel: grpc.aio.Channel) -> object:
     """A corpus during another."""
-    stub: Any = TranslationServiceStub(channel)
+    stub = stub_of(channel)
     corpus = stub.TranslateCorpus()
-    await corpus.write(TranslateCorpusRequest(settings=CorpusSettings(options=ONE.options)))
-    await corpus.write(TranslateCorpusRequest(items=[CorpusItem(content="a man")]))
+    await corpus.write(pb.TranslateCorpusRequest(settings=pb.CorpusSettings(options=ONE.options)))
+    await corpus.write(pb.TranslateCorpusRequest(items=[pb.CorpusItem(content="a man")]))
     assert await corpus.read()
     try:
         return await stub.TranslateCorpus().read()
@@ -95,47 +78,47 @@ async def one_too_many(channel: grpc.aio.Channel) -> object:
 
 
 async def twice(channel: grpc.aio.Channel) -> object:
-    assert await TranslationServiceStub(channel).TranslateText(ONE)
-    return await TranslationServiceStub(channel).TranslateText(ONE)
+    assert await stub_of(channel).TranslateText(ONE)
+    return await stub_of(channel).TranslateText(ONE)
 
 
 CODES = grpc.StatusCode
 ERRORS = {
     "INVALID_REQUEST": Provoked(
         code=CODES.INVALID_ARGUMENT,
-        ask=translate(TranslateTextRequest(contents=["a", "b", "c" * 10_000])),
+        ask=translate(pb.TranslateTextRequest(contents=["a", "b", "c" * 10_000])),
         field="contents[2]",
     ),
     "MODEL_NOT_FOUND": Provoked(
-        code=CODES.NOT_FOUND, ask=translate(TranslateTextRequest(model="nothing")), resource="nothing"
+        code=CODES.NOT_FOUND, ask=translate(pb.TranslateTextRequest(model="nothing")), resource="nothing"
     ),
     "BUNDLE_NOT_FOUND": Provoked(code=CODES.NOT_FOUND, ask=load("nothing"), resource="nothing"),
     "LANGUAGE_NOT_FOUND": Provoked(
         code=CODES.NOT_FOUND,
-        ask=translate(TranslateTextRequest(contents=["a"], source_language_code="xx")),
+        ask=translate(pb.TranslateTextRequest(contents=["a"], source_language_code="xx")),
         field="source_language_code",
     ),
     "GLOSSARY_NOT_FOUND": Provoked(
         code=CODES.NOT_FOUND,
-        ask=translate(TranslateTextRequest(contents=["a"], glossary=Glossary(stored="nothing"))),
+        ask=translate(pb.TranslateTextRequest(contents=["a"], glossary=pb.Glossary(stored="nothing"))),
         glossaries=True,
         resource="nothing",
     ),
     "GLOSSARIES_UNAVAILABLE": Provoked(
         code=CODES.FAILED_PRECONDITION,
-        ask=translate(TranslateTextRequest(contents=["a"], glossary=Glossary(stored="nothing"))),
+        ask=translate(pb.TranslateTextRequest(contents=["a"], glossary=pb.Glossary(stored="nothing"))),
     ),
     "BUNDLE_UNUSABLE": Provoked(code=CODES.FAILED_PRECONDITION, ask=load("empty")),
     "ATTENTION_UNAVAILABLE": Provoked(
-        code=CODES.FAILED_PRECONDITION, ask=translate(TranslateTextRequest(contents=["a"], attention=True))
+        code=CODES.FAILED_PRECONDITION, ask=translate(pb.TranslateTextRequest(contents=["a"], attention=True))
     ),
     "SCORING_UNAVAILABLE": Provoked(
         code=CODES.FAILED_PRECONDITION,
-        ask=lambda channel: TranslationServiceStub(channel).ScoreText(ScoreTextRequest(contents=["a"], targets=["b"])),
+        ask=lambda channel: stub_of(channel).ScoreText(pb.ScoreTextRequest(contents=["a"], targets=["b"])),
     ),
     "SAMPLING_UNAVAILABLE": Provoked(
         code=CODES.FAILED_PRECONDITION,
-        ask=translate(TranslateTextRequest(contents=["a"], options=DecodingOptions(top_k=3))),
+        ask=translate(pb.TranslateTextRequest(contents=["a"], options=DecodingOptions(top_k=3))),
     ),
     "OVERLOADED": Provoked(
         code=CODES.RESOURCE_EXHAUSTED,
@@ -153,12 +136,12 @@ ERRORS = {
     "DEADLINE_EXCEEDED": Provoked(
         code=CODES.DEADLINE_EXCEEDED,
         ask=translate(),
-        model=lambda: FakeModel(on_submit=fail(DeadlineExceededError("the deadline passed"))),
+        model=lambda: FakeModel(on_submit=fail(errors.DeadlineExceededError("the deadline passed"))),
     ),
     "ENGINE_FAILED": Provoked(
         code=CODES.UNAVAILABLE,
         ask=translate(),
-        model=lambda: FakeModel(on_submit=fail(EngineFailedError("the engine failed", retry_after_s=1.0))),
+        model=lambda: FakeModel(on_submit=fail(errors.EngineFailedError("the engine failed", retry_after_s=1.0))),
         retry=True,
     ),
     "UNAVAILABLE": Provoked(code=CODES.UNAVAILABLE, ask=translate(), retry=True),  # the test has closed the model
@@ -173,12 +156,12 @@ ERRORS = {
 @pytest.mark.parametrize(
     "error",
     [
-        OverloadedError("the queue is full", retry_after_s=1.5),
-        RateLimitedError("é" * 600, retry_after_s=1e-9),
-        UnavailableError("stopping", retry_after_s=1.0),
-        EngineFailedError("", retry_after_s=0.1),
-        InvalidArgumentError("no", field="contents[1]"),
-        ModelNotFoundError.of("a", ["b"]),
+        errors.OverloadedError("the queue is full", retry_after_s=1.5),
+        errors.RateLimitedError("é" * 600, retry_after_s=1e-9),
+        errors.UnavailableError("stopping", retry_after_s=1.0),
+        errors.EngineFailedError("", retry_after_s=0.1),
+        errors.InvalidArgumentError("no", field="contents[1]"),
+        errors.ModelNotFoundError.of("a", ["b"]),
         RuntimeError("secret"),
     ],
 )
@@ -272,7 +255,7 @@ def test_an_error_says_all_that_it_should(reason: str, plain: Translator, root: 
 @pytest.mark.parametrize("character", ["a", "%", "é", "한", "😀"])
 def test_a_status_fits_into_headers(character: str) -> None:
     """Peers refuse headers of more than 8 KiB, and would see another status."""
-    error = ModelNotFoundError.of(character * 2000, [character * 100] * 20)
+    error = errors.ModelNotFoundError.of(character * 2000, [character * 100] * 20)
     ending = to_ending(error, "x" * 128)
     assert len(quote(ending.message)) + len(b64encode(ending.status)) < 7000
     assert f"model '{character * 100}" in ending.message

@@ -12,29 +12,20 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 import jumok_serve
 from jumok_proto.errors import InvalidArgumentError, JumokError, OverloadedError
+from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.alignment_pb2 import AlignTextRequest
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
-from jumok_proto.v1.translation_pb2 import (
-    CorpusItem,
-    CorpusSettings,
-    ScoreTextRequest,
-    StreamTranslateTextRequest,
-    TranslateCorpusRequest,
-    TranslateTextRequest,
-)
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import Server
-from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.translator import Translator
 from tests.serve.service.models.test_pivot_calls import model as pivot_model
 from tests.support.hang import until
-from tests.support.servers.fake_model import Answer, FakeModel, fail, hold, serving
+from tests.support.servers.fake_model import ONE, Answer, FakeModel, fail, hold, serving, stub_of
+from tests.support.servers.tokens import WRONG, Metadata, tokens_of
 
 TIMES = 4
 """Calls of each kind, after as many that fill caches."""
@@ -98,7 +89,7 @@ async def refused(call: Awaitable[object]) -> None:
 
 
 def unary(method: str, request: Any, **options: Any) -> Ask:
-    return lambda channel: refused(getattr(TranslationServiceStub(channel), method)(request, **options))
+    return lambda channel: refused(getattr(stub_of(channel), method)(request, **options))
 
 
 def streamed(method: str, request: Any) -> Ask:
@@ -106,12 +97,12 @@ def streamed(method: str, request: Any) -> Ask:
         async for _ in call:
             pass
 
-    return lambda channel: refused(read(getattr(TranslationServiceStub(channel), method)(request)))
+    return lambda channel: refused(read(getattr(stub_of(channel), method)(request)))
 
 
-def corpus(*messages: TranslateCorpusRequest) -> Ask:
+def corpus(*messages: pb.TranslateCorpusRequest) -> Ask:
     async def ask(channel: grpc.aio.Channel) -> None:
-        call = TranslationServiceStub(channel).TranslateCorpus(iter(messages))
+        call = stub_of(channel).TranslateCorpus(iter(messages))
         try:
             async for _ in call:
                 pass
@@ -132,26 +123,28 @@ def raw(method: str, kind: str = "unary_unary") -> Ask:
 
 
 async def unknown_health(channel: grpc.aio.Channel) -> None:
-    await refused(HealthStub(channel).Check(HealthCheckRequest(service="other")))
+    await refused(stub_of(channel).Check(HealthCheckRequest(service="other")))
 
 
 SMALL = DecodingOptions(beam_size=1, max_length=2)
-SETTINGS = TranslateCorpusRequest(settings=CorpusSettings(options=SMALL))
+SETTINGS = pb.TranslateCorpusRequest(settings=pb.CorpusSettings(options=SMALL))
 REFUSED: dict[str, Ask] = {
-    "too many texts": unary("TranslateText", TranslateTextRequest(contents=["a"] * 1025)),
-    "a long text, tokenized in a thread": unary("TranslateText", TranslateTextRequest(contents=[LONG])),
-    "an unknown model": unary("TranslateText", TranslateTextRequest(model="other", contents=["a"])),
-    "an unknown language": unary("TranslateText", TranslateTextRequest(contents=["a"], target_language_code="xx")),
+    "too many texts": unary("TranslateText", pb.TranslateTextRequest(contents=["a"] * 1025)),
+    "a long text, tokenized in a thread": unary("TranslateText", pb.TranslateTextRequest(contents=[LONG])),
+    "an unknown model": unary("TranslateText", pb.TranslateTextRequest(model="other", contents=["a"])),
+    "an unknown language": unary("TranslateText", pb.TranslateTextRequest(contents=["a"], target_language_code="xx")),
     "bytes": raw("/jumok.v1.TranslationService/TranslateText"),
     "bytes of a stream": raw("/jumok.v1.TranslationService/StreamTranslateText", "unary_stream"),
     "an unknown method": raw("/jumok.v1.TranslationService/Sing"),
-    "an option": streamed("StreamTranslateText", StreamTranslateTextRequest(options=DecodingOptions(beam_size=1000))),
-    "targets": unary("ScoreText", ScoreTextRequest(contents=["a"], targets=[LONG])),
-    "too few targets": unary("ScoreText", ScoreTextRequest(contents=["a"])),
+    "an option": streamed(
+        "StreamTranslateText", pb.StreamTranslateTextRequest(options=DecodingOptions(beam_size=1000))
+    ),
+    "targets": unary("ScoreText", pb.ScoreTextRequest(contents=["a"], targets=[LONG])),
+    "too few targets": unary("ScoreText", pb.ScoreTextRequest(contents=["a"])),
     "a head": unary("AlignText", AlignTextRequest(contents=["a"], layer=99)),
-    "a corpus without settings": corpus(TranslateCorpusRequest()),
+    "a corpus without settings": corpus(pb.TranslateCorpusRequest()),
     "settings twice": corpus(SETTINGS, SETTINGS),
-    "items that fail alone": corpus(SETTINGS, TranslateCorpusRequest(items=[CorpusItem(content=LONG)] * 3)),
+    "items that fail alone": corpus(SETTINGS, pb.TranslateCorpusRequest(items=[pb.CorpusItem(content=LONG)] * 3)),
     "a corpus of bytes": raw("/jumok.v1.TranslationService/TranslateCorpus", "unary_stream"),
     "an unknown service's health": unknown_health,
 }
@@ -171,7 +164,7 @@ async def test_a_refused_request_leaves_nothing(kind: str, translator: Translato
         assert await stays(server, channel, REFUSED[kind]) == {}
 
 
-ONE = unary("TranslateText", TranslateTextRequest(contents=["a"]))
+ASK = unary("TranslateText", ONE)
 
 
 def late(answer: Answer) -> None:
@@ -186,8 +179,8 @@ def late(answer: Answer) -> None:
 @pytest.mark.parametrize(
     "ask",
     [
-        ONE,
-        streamed("StreamTranslateText", StreamTranslateTextRequest(content="a")),
+        ASK,
+        streamed("StreamTranslateText", pb.StreamTranslateTextRequest(content="a")),
     ],
 )
 async def test_a_failed_request_leaves_nothing(ask: Ask, on_submit: Callable[[Answer], None]) -> None:
@@ -211,7 +204,9 @@ def unreadable(answer: Answer) -> None:
 @pytest.mark.usefixtures("undisturbed")
 async def test_texts_that_fail_at_the_second_model_leave_nothing() -> None:
     first, second = pivot_model("de", "en"), pivot_model("en", "fr", unreadable)
-    request = TranslateTextRequest(contents=["c", "d", "a", "b"], source_language_code="de", target_language_code="fr")
+    request = pb.TranslateTextRequest(
+        contents=["c", "d", "a", "b"], source_language_code="de", target_language_code="fr"
+    )
     ask = unary("TranslateText", request)
 
     async def failed(channel: grpc.aio.Channel) -> None:
@@ -225,12 +220,10 @@ async def test_texts_that_fail_at_the_second_model_leave_nothing() -> None:
 
 
 @pytest.mark.usefixtures("undisturbed")
-@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)])
-async def test_a_stranger_leaves_nothing(metadata: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"{make_token('caller', ('translate',))[1].line()}\n", encoding="utf-8")
-    async with serving(FakeModel(), tokens=TokenFile(tokens)) as (server, channel):
-        ask = unary("TranslateText", TranslateTextRequest(contents=["a"]), metadata=metadata)
+@pytest.mark.parametrize("metadata", [(), WRONG])
+async def test_a_stranger_leaves_nothing(metadata: Metadata, tmp_path: Path) -> None:
+    async with serving(FakeModel(), tokens=tokens_of(tmp_path, caller="translate")[0]) as (server, channel):
+        ask = unary("TranslateText", ONE, metadata=metadata)
         assert await stays(server, channel, ask) == {}
 
 
@@ -238,12 +231,12 @@ async def test_a_stranger_leaves_nothing(metadata: tuple[tuple[str, str], ...], 
 async def test_calls_that_limits_refuse_leave_nothing() -> None:
     model = FakeModel(on_submit=hold)
     async with serving(model, limits=ServiceLimits(requests_per_second=1e-6)) as (server, channel):
-        first = TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a"]))
+        first = stub_of(channel).TranslateText(ONE)
         (await model.submitted.get()).complete()
         await first
-        assert await stays(server, channel, ONE) == {}
+        assert await stays(server, channel, ASK) == {}
         model.full = True
-        assert await stays(server, channel, ONE) == {}
+        assert await stays(server, channel, ASK) == {}
 
 
 @pytest.mark.usefixtures("undisturbed")
@@ -251,14 +244,14 @@ async def test_a_cancelled_call_leaves_nothing() -> None:
     model = FakeModel(on_submit=hold)
 
     async def cancelled(channel: grpc.aio.Channel) -> None:
-        stub: Any = TranslationServiceStub(channel)
+        stub = stub_of(channel)
         calls = [
-            stub.TranslateText(TranslateTextRequest(contents=["a"])),
-            stub.StreamTranslateText(StreamTranslateTextRequest(content="a")),
+            stub.TranslateText(ONE),
+            stub.StreamTranslateText(pb.StreamTranslateTextRequest(content="a")),
             stub.TranslateCorpus(),
         ]
         await calls[2].write(SETTINGS)
-        await calls[2].write(TranslateCorpusRequest(items=[CorpusItem(content="a")]))
+        await calls[2].write(pb.TranslateCorpusRequest(items=[pb.CorpusItem(content="a")]))
         for _ in calls:
             await model.submitted.get()
         for call in calls:

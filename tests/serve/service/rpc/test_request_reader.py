@@ -13,11 +13,8 @@ import grpc
 import pytest
 from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc import byte_budget
 from jumok_serve.service.rpc.request_reader import MAX_NAME_BYTES
@@ -25,11 +22,11 @@ from tests.faults.tools.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, hea
 from tests.serve.service.test_connections import Connection
 from tests.support.hang import HANG_S, until
 from tests.support.logs import own_records
-from tests.support.servers.fake_model import FakeModel, failure, hold, serving
+from tests.support.servers.fake_model import ONE, FakeModel, failure, hold, serving, stub_of
+from tests.support.servers.tokens import WRONG, Metadata, tokens_of
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 METHODS = ("TranslateText", "StreamTranslateText", "TranslateCorpus", "ScoreText", "AlignText")
-ONE = TranslateTextRequest(contents=["a"])
 EMPTY_TEXTS = b"\x12\x00" * 400_000
 
 
@@ -40,13 +37,9 @@ def begun(channel: grpc.aio.Channel, method: str = TRANSLATE, **options: Any) ->
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)])
-async def test_a_stranger_is_refused_before_it_sends_a_message(
-    method: str, metadata: tuple[tuple[str, str], ...], tmp_path: Path
-) -> None:
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"{make_token('caller', ('translate',))[1].line()}\n", encoding="utf-8")
-    async with serving(FakeModel(), tokens=TokenFile(tokens)) as (_, channel):
+@pytest.mark.parametrize("metadata", [(), WRONG])
+async def test_a_stranger_is_refused_before_it_sends_a_message(method: str, metadata: Metadata, tmp_path: Path) -> None:
+    async with serving(FakeModel(), tokens=tokens_of(tmp_path, caller="translate")[0]) as (_, channel):
         refused = await failure(begun(channel, f"/jumok.v1.TranslationService/{method}", metadata=metadata))
         assert refused.code is grpc.StatusCode.UNAUTHENTICATED
 
@@ -69,7 +62,7 @@ async def test_a_call_without_a_request_is_refused() -> None:
 async def test_a_silent_corpus_is_ended_once_nothing_of_it_is_left_to_do() -> None:
     model = FakeModel(on_submit=hold)
     async with serving(model, limits=ServiceLimits(silence_s=1.0)) as (_, channel):
-        stub: Any = TranslationServiceStub(channel)
+        stub = stub_of(channel)
         call = stub.TranslateCorpus()
         await call.write(TranslateCorpusRequest(settings=CorpusSettings(), items=[CorpusItem(id=1, content="a")]))
         answer = await model.submitted.get()
@@ -88,9 +81,9 @@ async def test_uploads_of_a_caller_use_up_its_share_of_bytes_and_no_more() -> No
         budget = server.intake.budget
         uploads = [begun(channel) for _ in range(4)]
         await until(lambda: budget.free == 4000)
-        waiting = asyncio.ensure_future(TranslationServiceStub(channel).TranslateText(ONE))
+        waiting = asyncio.ensure_future(stub_of(channel).TranslateText(ONE))
         await until(lambda: server.open_calls == 5)
-        assert await HealthStub(channel).Check(HealthCheckRequest())
+        assert await stub_of(channel).Check(HealthCheckRequest())
         assert not waiting.done()
         assert budget.free == 4000
         uploads.pop().cancel()
@@ -106,7 +99,7 @@ async def test_a_stream_holds_no_bytes_after_its_end() -> None:
     async with serving(model) as (server, channel):
         free = server.intake.stream_budget.free
         item = TranslateCorpusRequest(settings=CorpusSettings(), items=[CorpusItem(id=1, content="a")])
-        call: Any = TranslationServiceStub(channel).TranslateCorpus(iter([item]))
+        call = stub_of(channel).TranslateCorpus(iter([item]))
         answer = await model.submitted.get()
         await until(lambda: server.intake.stream_budget.free == free)
         assert not call.done()
@@ -120,11 +113,11 @@ async def test_every_end_of_a_call_gives_its_bytes_back() -> None:
         budgets = server.intake.budget, server.intake.stream_budget, server._health_intake.budget
         before = [budget.free for budget in budgets]
         raw: Any = channel
-        translate = TranslationServiceStub(channel).TranslateText
+        translate = stub_of(channel).TranslateText
         held = translate(ONE)
         answer = await model.submitted.get()
         assert budgets[0].free == before[0] - ONE.ByteSize()
-        stub: Any = TranslationServiceStub(channel)
+        stub = stub_of(channel)
         corpus = stub.TranslateCorpus()
         await corpus.write(TranslateCorpusRequest(settings=CorpusSettings()))
         await until(lambda: budgets[1].free == before[1] - 2**20)
@@ -166,7 +159,7 @@ def test_a_message_that_is_too_large_is_refused_inflated_or_not(
 ) -> None:
     async def scenario() -> None:
         async with serving(FakeModel(), limits=ServiceLimits(max_message_bytes=2000)) as (server, channel):
-            translate = TranslationServiceStub(channel).TranslateText
+            translate = stub_of(channel).TranslateText
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await translate(TranslateTextRequest(contents=["a" * 2000]), compression=compression)
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -179,7 +172,7 @@ def test_a_message_that_is_too_large_is_refused_inflated_or_not(
 
 async def test_the_largest_documented_requests_are_admitted() -> None:
     async with serving(FakeModel()) as (_, channel):
-        stub = TranslationServiceStub(channel)
+        stub = stub_of(channel)
         for texts in (["word " * 200] * 1024, ["é" * 100_000] * 4):
             answer = await stub.TranslateText(TranslateTextRequest(contents=texts, target_prefixes=["a"] * len(texts)))
             assert len(answer.translations) == len(texts)
@@ -221,11 +214,11 @@ async def test_calls_that_stay_open_hold_nothing_of_their_requests() -> None:
     async with serving(FakeModel(), limits=limits) as (server, channel):
         budget = server._health_intake.budget
         free, name = budget.free, "a" * (MAX_NAME_BYTES - 3)
-        watches = [HealthStub(channel).Watch(HealthCheckRequest(service=name)) for _ in range(20)]
+        watches = [stub_of(channel).Watch(HealthCheckRequest(service=name)) for _ in range(20)]
         for watch in watches:
             assert (await watch.read()).status == HealthCheckResponse.SERVICE_UNKNOWN
         assert budget.free == free
-        assert (await HealthStub(channel).Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING
+        assert (await stub_of(channel).Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING
         reflections: list[Any] = []
         raw: Any = channel
         for _ in range(20):
@@ -277,7 +270,7 @@ async def test_slow_uploads_make_room_for_others_of_their_address(host: str, mon
             slow.append(asyncio.ensure_future(upload(connection, 8000, HANG_S)))
         await until(lambda: server.open_calls == 4)
         for _ in range(2):
-            assert await TranslationServiceStub(channel).TranslateText(ONE)
+            assert await stub_of(channel).TranslateText(ONE)
         await until(lambda: server.open_calls < 4)
         for each in slow:
             each.cancel()
@@ -292,7 +285,7 @@ async def test_an_upload_is_ended_in_time_if_its_bytes_are_not_shown(
     async with serving(FakeModel(), host=f"unix:{tmp_path / 'socket'}", limits=limits) as (server, channel):
         slow = [begun(channel) for _ in range(2)]
         await until(lambda: server.open_calls == 2)
-        assert await TranslationServiceStub(channel).TranslateText(ONE)
+        assert await stub_of(channel).TranslateText(ONE)
         for call in slow:
             refused = await failure(call)
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")

@@ -7,15 +7,12 @@ import re
 import signal
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import jumok
 from jumok_proto.errors import printable
-from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.rpc.call import REQUEST_ID
 from jumok_serve.service.telemetry import logs
 from jumok_serve.service.telemetry.logs import (
@@ -31,7 +28,7 @@ from jumok_serve.service.telemetry.logs import (
 )
 from tests.support.command import serve
 from tests.support.hang import HANG_S
-from tests.support.servers.fake_model import FakeModel, serving
+from tests.support.servers.fake_model import ONE, FakeModel, serving, stub_of
 
 FORGERIES = [
     "a\n2026-01-01 ERROR forged",
@@ -85,9 +82,7 @@ def test_printable_text_is_kept() -> None:
 def test_an_id_that_could_forge_a_line_is_replaced(given: str, kept: bool, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> str:
         async with serving(FakeModel(), observers=[CallLog(texts=False)]) as (_, channel):
-            call = TranslationServiceStub(channel).TranslateText(
-                TranslateTextRequest(contents=["a"]), metadata=((REQUEST_ID, given),)
-            )
+            call = stub_of(channel).TranslateText(ONE, metadata=((REQUEST_ID, given),))
             assert await call
             return str(dict(await call.trailing_metadata())[REQUEST_ID])
 
@@ -99,15 +94,6 @@ def test_an_id_that_could_forge_a_line_is_replaced(given: str, kept: bool, caplo
     words = record.getMessage().split()
     assert words[1] == "OK"
     assert [word for word in words if word.startswith("request_id=")] == [f"request_id={used}"]
-
-
-@pytest.fixture
-def root_logger() -> Iterator[logging.Logger]:
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-    yield root
-    root.handlers = before
-    root.setLevel(level)
 
 
 def test_lines_that_find_the_queue_full_are_counted(

@@ -31,7 +31,7 @@ from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
-from tests.support.hang import HANG_S
+from tests.support.hang import HANG_S, until
 from tests.support.search_cases import make_options
 from tests.support.servers.fake_model import FakeModel, fail, hold, serving
 
@@ -152,11 +152,8 @@ async def test_a_call_that_is_given_up_is_counted_and_one_that_runs_is_open() ->
         call = asyncio.create_task(client.translate("a"))
         answer = await model.submitted.get()
         assert value(await scrape(port), "jumok_open_requests") == 1
-        cancelled = asyncio.Event()
-        loop = asyncio.get_running_loop()
-        answer.futures[0].add_done_callback(lambda _: loop.call_soon_threadsafe(cancelled.set))
         call.cancel()
-        await cancelled.wait()
+        await until(answer.futures[0].cancelled)
         await client.list_models()  # is answered after the call's end was seen
         scraped = await scrape(port)
         assert value(scraped, "jumok_requests_total", method=TRANSLATE, code="CANCELLED") == 1
@@ -242,8 +239,8 @@ def metrics_of(query: str) -> set[str]:
     return found
 
 
-def test_alerts_ask_only_for_what_there_is() -> None:
-    known = asyncio.run(metric_names())
+async def test_alerts_ask_only_for_what_there_is() -> None:
+    known = await metric_names()
     (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
     assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 5
     for rule in group["rules"]:
@@ -255,15 +252,15 @@ def test_alerts_ask_only_for_what_there_is() -> None:
             assert all(label in each.replace(" ", "").split(",") for each in kept)
 
 
-def test_the_autoscaler_asks_for_the_queues_of_servers() -> None:
+async def test_the_autoscaler_asks_for_the_queues_of_servers() -> None:
     (_, trigger) = yaml.safe_load(SCALED_OBJECT.read_text(encoding="utf-8"))["spec"]["triggers"]
     asked = metrics_of(trigger["metadata"]["query"])
     assert asked == {"jumok_queue_requests"}
-    assert asked <= asyncio.run(metric_names())
+    assert asked <= await metric_names()
 
 
-def test_the_dashboard_asks_only_for_what_there_is() -> None:
-    known = asyncio.run(metric_names())
+async def test_the_dashboard_asks_only_for_what_there_is() -> None:
+    known = await metric_names()
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     asked = {name for query in queries(dashboard["panels"]) for name in metrics_of(query)}
     for variable in dashboard["templating"]["list"]:

@@ -2,12 +2,10 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
 
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
-from grpc_health.v1.health_pb2_grpc import HealthStub
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
@@ -15,12 +13,11 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.results import Timings
 from jumok_proto.v1 import translation_pb2 as pb
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.rpc.call import SLOWEST_ITEMS
 from jumok_serve.service.telemetry.tracing import CallTracer
-from tests.serve.service.handlers.test_service_streams import EOF, stub_of
+from tests.serve.service.handlers.test_service_streams import EOF
 from tests.support.hang import until
-from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, serving
+from tests.support.servers.fake_model import Answer, FakeModel, fail, failure, hold, serving, stub_of
 
 REQUEST = pb.TranslateTextRequest(contents=["a secret text", "b"])
 
@@ -43,9 +40,9 @@ async def traced(exporter: InMemorySpanExporter, spans: int, model: FakeModel) -
 
 async def test_a_translation_has_a_span_and_its_stages_in_the_callers_trace(exporter: InMemorySpanExporter) -> None:
     async with traced(exporter, 4, FakeModel()) as channel:
-        await HealthStub(channel).Check(HealthCheckRequest())
+        await stub_of(channel).Check(HealthCheckRequest())
         metadata = (("traceparent", f"00-{TRACE}-{SPAN}-01"), ("x-request-id", "mine"))
-        await TranslationServiceStub(channel).TranslateText(REQUEST, metadata=metadata)
+        await stub_of(channel).TranslateText(REQUEST, metadata=metadata)
     spans = {span.name: span for span in exporter.get_finished_spans()}
     call = spans.pop("jumok.v1.TranslationService/TranslateText")
     assert call.context is not None
@@ -77,7 +74,7 @@ async def test_only_faults_of_the_server_are_errors_in_a_trace(
     error: Exception, is_fault: bool, exporter: InMemorySpanExporter
 ) -> None:
     async with traced(exporter, 1, FakeModel(on_submit=fail(error))) as channel:
-        await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
+        await failure(stub_of(channel).TranslateText(REQUEST))
     (span,) = exporter.get_finished_spans()
     assert (not span.status.is_ok and not span.status.is_unset) is is_fault
 
@@ -147,7 +144,7 @@ async def test_a_corpus_has_the_stages_of_its_slowest_items(exporter: InMemorySp
         pending.complete()
 
     async with traced(exporter, 1 + 4 * SLOWEST_ITEMS, FakeModel(on_submit=answer)) as channel:
-        call: Any = stub_of(channel).TranslateCorpus()
+        call = stub_of(channel).TranslateCorpus()
         texts = [*map(str, range(50)), "refused"]
         items = [pb.CorpusItem(id=100 + number, content=text) for number, text in enumerate(texts)]
         await call.write(pb.TranslateCorpusRequest(settings=pb.CorpusSettings(), items=items))
