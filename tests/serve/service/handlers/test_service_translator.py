@@ -125,32 +125,6 @@ def test_scores_arrive_as_they_were_computed(
     assert alone.score == pytest.approx(expected[0].score, abs=1e-4)
 
 
-SCORE_REFUSALS: Sequence[tuple[list[str], list[str], dict[str, Any], str]] = [
-    ([], [], {}, "contents"),
-    (["a", "b"], ["c", "eine " * 60], {}, "targets[1]"),
-    (["a", "b"], ["c", "d\0"], {}, "targets[1]"),
-    (["a", ""], ["c", "d"], {}, "targets[1]"),
-    (["a", "dog " * 60], ["c", "d"], {}, "contents[1]"),
-    (["a"], ["c"], {"length_penalty": float("inf")}, "length_penalty"),
-]
-
-
-@pytest.mark.parametrize(("texts", "targets", "options", "field"), SCORE_REFUSALS)
-def test_what_cannot_be_scored_is_refused_alike_in_process_and_by_the_server(
-    translator: Translator,
-    client: jumok.Client,
-    texts: list[str],
-    targets: list[str],
-    options: dict[str, Any],
-    field: str,
-) -> None:
-    with pytest.raises(jumok.InvalidArgumentError) as local:
-        translator.score(texts, targets, **options)
-    with pytest.raises(jumok.InvalidArgumentError) as remote:
-        client.score(texts, targets, **options)
-    assert (local.value.field, remote.value.field) == (field, field)
-
-
 @pytest.mark.parametrize(
     ("asked", "field"),
     [({"source_language": "xx"}, "source_language_code"), ({"target_language": "en"}, "target_language_code")],
@@ -196,7 +170,7 @@ def test_a_text_without_content_has_an_empty_translation(client: jumok.Client) -
 
 LONG = "a man in a blue shirt " * 100
 
-REFUSALS: Sequence[tuple[list[str], dict[str, Any], str]] = [
+REFUSALS: Sequence[tuple[list[Any], dict[str, Any], str]] = [
     ([], {}, "contents"),
     (["a", LONG], {"split_sentences": False}, "contents[1]"),
     (["a", "b", "\0"], {}, "contents[2]"),
@@ -230,20 +204,36 @@ REFUSALS: Sequence[tuple[list[str], dict[str, Any], str]] = [
     (["a", "b"], {"target_prefix": ["Ein"]}, "target_prefixes"),
     (["a", "b"], {"target_prefix": [None, "Ein " * 60]}, "target_prefixes[1]"),
 ]
+SCORE_REFUSALS: Sequence[tuple[list[str], list[str], dict[str, Any], str]] = [
+    ([], [], {}, "contents"),
+    (["a", "b"], ["c", "eine " * 60], {}, "targets[1]"),
+    (["a", "b"], ["c", "d\0"], {}, "targets[1]"),
+    (["a", ""], ["c", "d"], {}, "targets[1]"),
+    (["a", "dog " * 60], ["c", "d"], {}, "contents[1]"),
+    (["a"], ["c"], {"length_penalty": float("inf")}, "length_penalty"),
+]
 
 
-@pytest.mark.parametrize(("texts", "options", "field"), REFUSALS)
+@pytest.mark.parametrize(
+    ("method", "arguments", "options", "field"),
+    [("translate", [texts], options, field) for texts, options, field in REFUSALS]
+    + [("score", [texts, targets], options, field) for texts, targets, options, field in SCORE_REFUSALS],
+)
 def test_bad_input_is_refused_alike_in_process_and_by_the_server(
-    translator: Translator, client: jumok.Client, texts: list[str], options: dict[str, Any], field: str
+    translator: Translator,
+    client: jumok.Client,
+    method: str,
+    arguments: list[list[str]],
+    options: dict[str, Any],
+    field: str,
 ) -> None:
-    with pytest.raises(jumok.InvalidArgumentError) as local:
-        translator.translate(texts, **options)
-    with pytest.raises(jumok.InvalidArgumentError) as remote:
-        client.translate(texts, **options)
-    assert (local.value.field, remote.value.field) == (field, field)
-    assert remote.value.reason == "INVALID_REQUEST"
+    for called in (translator, client):
+        with pytest.raises(jumok.InvalidArgumentError) as refused:
+            getattr(called, method)(*arguments, **options)
+        assert refused.value.field == field
+    assert refused.value.reason == "INVALID_REQUEST"
     if field.startswith("contents"):
-        assert str(remote.value).startswith(field.replace("contents", "texts"))
+        assert str(refused.value).startswith(field.replace("contents", "texts"))
     assert client.translate("a man").text == translator.translate("a man").text
 
 
@@ -340,15 +330,6 @@ def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
         with pytest.raises(jumok.InvalidArgumentError, match="takes at most 2 sentences") as refused:
             client.translate(["a"] * 3)
         assert not refused.value.retryable
-
-
-def test_a_closed_model_is_unavailable_and_says_when_to_come_back(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, threads=1) as translator, serving(translator) as address:
-        translator.close()
-        with jumok.Client(address) as client, pytest.raises(jumok.UnavailableError) as caught:
-            client.translate("a")
-        assert caught.value.reason == "UNAVAILABLE"
-        assert caught.value.retry_after_s is not None
 
 
 def test_the_options_of_a_models_description_may_be_sent_back(address: str, translator: Translator) -> None:

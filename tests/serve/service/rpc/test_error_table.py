@@ -1,8 +1,7 @@
 """Every documented error, provoked at a server of real models, with its details."""
 
-import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,14 +16,15 @@ from jumok_proto import errors
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.admin_pb2 import LoadModelRequest
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
-from jumok_serve.service import Administration, Server
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service import Administration
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.statuses import EXPECTED, to_ending, to_status
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.support.models.variants import edited, without
-from tests.support.servers.fake_model import Failure, FakeModel, fail, failure, stub_of
+from tests.support.servers.fake_model import FakeModel, fail, failure, stub_of
+from tests.support.servers.fake_model import serving as serving_fake
+from tests.support.servers.tokens import bearer, tokens_of
 
 ONE = pb.TranslateTextRequest(contents=["a man"], options=DecodingOptions(beam_size=1, max_length=2))
 
@@ -38,7 +38,7 @@ class Provoked:
         ask: makes a call that fails, through a channel.
         model: that is served; None: a small one without scorer, sampler and aligner.
         settings: of the server.
-        tokens: scopes of the token that calls come with; None: the server wants none.
+        scope: of the token that calls come with; empty: they come without; None: the server wants none.
         field: that is blamed; empty: none is.
         resource: that was not found.
         retry: whether it says when to come back.
@@ -46,21 +46,21 @@ class Provoked:
     """
 
     code: grpc.StatusCode
-    ask: Callable[[grpc.aio.Channel], Awaitable[object]]
+    ask: Callable[..., Awaitable[object]]
     model: Callable[[], Any] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    tokens: Sequence[str] | None = None
+    scope: str | None = None
     field: str = ""
     resource: str = ""
     retry: bool = False
     glossaries: bool = False
 
 
-def translate(request: pb.TranslateTextRequest = ONE) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
-    return lambda channel: stub_of(channel).TranslateText(request)
+def translate(request: pb.TranslateTextRequest = ONE) -> Callable[..., Awaitable[object]]:
+    return lambda channel, **options: stub_of(channel).TranslateText(request, **options)
 
 
-def load(bundle: str) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
+def load(bundle: str) -> Callable[..., Awaitable[object]]:
     return lambda channel: stub_of(channel).LoadModel(LoadModelRequest(bundle=bundle))
 
 
@@ -145,8 +145,8 @@ ERRORS = {
         retry=True,
     ),
     "UNAVAILABLE": Provoked(code=CODES.UNAVAILABLE, ask=translate(), retry=True),  # the test has closed the model
-    "UNAUTHENTICATED": Provoked(code=CODES.UNAUTHENTICATED, ask=translate(), tokens=()),
-    "NOT_ALLOWED": Provoked(code=CODES.PERMISSION_DENIED, ask=translate(), tokens=("admin",)),
+    "UNAUTHENTICATED": Provoked(code=CODES.UNAUTHENTICATED, ask=translate(), scope=""),
+    "NOT_ALLOWED": Provoked(code=CODES.PERMISSION_DENIED, ask=translate(), scope="admin"),
     "INTERNAL": Provoked(
         code=CODES.INTERNAL, ask=translate(), model=lambda: FakeModel(on_submit=fail(RuntimeError("secret")))
     ),
@@ -196,55 +196,34 @@ def plain(root: Path) -> Any:
 
 
 @asynccontextmanager
-async def serving(provoked: Provoked, model: Any, root: Path, tokens: Path) -> AsyncIterator[grpc.aio.Channel]:
-    """Server of the model, and a channel that sends the token."""
-    settings, interceptors = dict(provoked.settings), list[Any]()
-    if provoked.tokens is not None:
-        secret, token = make_token("caller", provoked.tokens or ("translate",))
-        tokens.write_text(f"{token.line()}\n", encoding="utf-8")
-        settings["tokens"] = TokenFile(tokens)
-        if provoked.tokens:
-            interceptors.append(Bearer(secret))
+async def serving(provoked: Provoked, model: Any, root: Path, folder: Path) -> AsyncIterator[Awaitable[object]]:
+    """Serve the model; yields a call that fails."""
+    settings, options = dict(provoked.settings), dict[str, Any]()
+    if provoked.scope is not None:
+        settings["tokens"], secrets = tokens_of(folder, caller=provoked.scope or "translate")
+        options = {"metadata": bearer(secrets["caller"])} if provoked.scope else {}
     if provoked.glossaries:
-        settings["glossaries"] = GlossaryStore(tokens.with_name("glossaries"))
+        settings["glossaries"] = GlossaryStore(folder / "glossaries")
     administration = Administration(root=root, load=Translator)
-    server = Server([model], port=0, administration=administration, **settings)
-    await server.start()
-    async with grpc.aio.insecure_channel(server.address, interceptors=interceptors) as channel:
-        yield channel
-    await server.stop(0)
-
-
-class Bearer(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]  # has arguments for type checkers alone
-    """Adds a token to calls; gRPC itself does so over TLS only."""
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
-
-    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        metadata = grpc.aio.Metadata(("authorization", f"Bearer {self._secret}"))
-        return await continuation(client_call_details._replace(metadata=metadata), request)
+    async with serving_fake(model, administration=administration, **settings) as (_, channel):
+        yield provoked.ask(channel, **options)
 
 
 @pytest.mark.parametrize("reason", ERRORS)
-def test_an_error_says_all_that_it_should(reason: str, plain: Translator, root: Path, tmp_path: Path) -> None:
+async def test_an_error_says_all_that_it_should(reason: str, plain: Translator, root: Path, tmp_path: Path) -> None:
     provoked = ERRORS[reason]
 
-    async def scenario() -> Failure:
-        model: Any = plain if provoked.model is None else provoked.model()
-        if reason == "UNAVAILABLE":
-            model = Translator(root / "plain", threads=1)
-            model.close()
-        async with serving(provoked, model, root, tmp_path / "tokens") as channel:
-            return await failure(provoked.ask(channel))
-
-    found = asyncio.run(scenario())
+    model: Any = plain if provoked.model is None else provoked.model()
+    if reason == "UNAVAILABLE":
+        model = Translator(root / "plain", threads=1)
+        model.close()
+    async with serving(provoked, model, root, tmp_path) as call:
+        found = await failure(call)
     assert found.code is provoked.code
     assert (found.info.reason, found.info.domain) == (reason, "jumok")
     assert found.info.metadata["request_id"] == found.request.request_id == found.trailing["x-request-id"]
-    assert [violation.field for violation in found.bad_request.field_violations] == [provoked.field] * bool(
-        provoked.field
-    )
+    fields = [violation.field for violation in found.bad_request.field_violations]
+    assert fields == ([provoked.field] if provoked.field else [])
     assert found.resource.resource_name == provoked.resource
     assert bool(found.resource.description) == bool(provoked.resource)
     assert (found.retry.retry_delay.ToNanoseconds() > 0) == provoked.retry

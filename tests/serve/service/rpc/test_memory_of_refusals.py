@@ -5,6 +5,7 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -24,7 +25,7 @@ from jumok_serve.service.rpc.call import Call
 from jumok_serve.translator import Translator
 from tests.serve.service.models.test_pivot_calls import model as pivot_model
 from tests.support.hang import until
-from tests.support.servers.fake_model import ONE, Answer, FakeModel, fail, hold, serving, stub_of
+from tests.support.servers.fake_model import ONE, Answer, FakeModel, fail, hold, received, serving, stub_of
 from tests.support.servers.tokens import WRONG, Metadata, tokens_of
 
 TIMES = 4
@@ -66,15 +67,21 @@ def undisturbed() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-async def stays(server: Server, channel: grpc.aio.Channel, ask: Ask) -> Counter[str]:
+async def stays(server: Server, channel: grpc.aio.Channel, ask: Ask, *models: FakeModel) -> Counter[str]:
     """Call over and over, and count what stays for longer than the ends of the calls take."""
-    for _ in range(TIMES):  # gRPC keeps its last calls
-        await ask(channel)
+
+    async def ask_often() -> None:
+        for _ in range(TIMES):
+            await ask(channel)
+            for model in models:
+                while not model.submitted.empty():
+                    model.submitted.get_nowait()
+
+    await ask_often()  # gRPC keeps its last calls
     await until(lambda: server.open_calls == 0)
     gc.collect()
     before = of_calls()
-    for _ in range(TIMES):
-        await ask(channel)
+    await ask_often()
     for _ in range(LOOKS):
         left = of_calls() - before
         if not left:
@@ -93,21 +100,13 @@ def unary(method: str, request: Any, **options: Any) -> Ask:
 
 
 def streamed(method: str, request: Any) -> Ask:
-    async def read(call: Any) -> None:
-        async for _ in call:
-            pass
-
-    return lambda channel: refused(read(getattr(stub_of(channel), method)(request)))
+    return lambda channel: refused(received(getattr(stub_of(channel), method)(request)))
 
 
 def corpus(*messages: pb.TranslateCorpusRequest) -> Ask:
     async def ask(channel: grpc.aio.Channel) -> None:
-        call = stub_of(channel).TranslateCorpus(iter(messages))
-        try:
-            async for _ in call:
-                pass
-        except grpc.aio.AioRpcError:
-            pass
+        with suppress(grpc.aio.AioRpcError):
+            await received(stub_of(channel).TranslateCorpus(iter(messages)))
 
     return ask
 
@@ -120,10 +119,6 @@ def raw(method: str, kind: str = "unary_unary") -> Ask:
         return refused(call if kind == "unary_unary" else call.read())
 
     return ask
-
-
-async def unknown_health(channel: grpc.aio.Channel) -> None:
-    await refused(stub_of(channel).Check(HealthCheckRequest(service="other")))
 
 
 SMALL = DecodingOptions(beam_size=1, max_length=2)
@@ -146,7 +141,7 @@ REFUSED: dict[str, Ask] = {
     "settings twice": corpus(SETTINGS, SETTINGS),
     "items that fail alone": corpus(SETTINGS, pb.TranslateCorpusRequest(items=[pb.CorpusItem(content=LONG)] * 3)),
     "a corpus of bytes": raw("/jumok.v1.TranslationService/TranslateCorpus", "unary_stream"),
-    "an unknown service's health": unknown_health,
+    "an unknown service's health": unary("Check", HealthCheckRequest(service="other")),
 }
 
 
@@ -186,13 +181,8 @@ def late(answer: Answer) -> None:
 async def test_a_failed_request_leaves_nothing(ask: Ask, on_submit: Callable[[Answer], None]) -> None:
     model = FakeModel(on_submit=on_submit)
 
-    async def failed(channel: grpc.aio.Channel) -> None:
-        await ask(channel)
-        while not model.submitted.empty():
-            model.submitted.get_nowait()
-
     async with serving(model) as (server, channel):
-        assert await stays(server, channel, failed) == {}
+        assert await stays(server, channel, ask, model) == {}
 
 
 def unreadable(answer: Answer) -> None:
@@ -209,14 +199,8 @@ async def test_texts_that_fail_at_the_second_model_leave_nothing() -> None:
     )
     ask = unary("TranslateText", request)
 
-    async def failed(channel: grpc.aio.Channel) -> None:
-        await ask(channel)
-        for model in (first, second):
-            while not model.submitted.empty():
-                model.submitted.get_nowait()
-
     async with serving(first, second) as (server, channel):
-        assert await stays(server, channel, failed) == {}
+        assert await stays(server, channel, ask, first, second) == {}
 
 
 @pytest.mark.usefixtures("undisturbed")

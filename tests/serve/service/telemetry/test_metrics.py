@@ -71,13 +71,13 @@ def timings(answer: jumok.Translation) -> jumok.Timings:
 
 
 @asynccontextmanager
-async def measured(*models: FakeModel) -> AsyncIterator[tuple[MetricsPort, jumok.AsyncClient]]:
+async def measured(*models: FakeModel) -> AsyncIterator[tuple[MetricsPort, jumok.AsyncClient, grpc.aio.Channel]]:
     async with (
-        serving(*models) as (server, _),
+        serving(*models) as (server, channel),
         jumok.AsyncClient(server.address, timeout_s=HANG_S, max_attempts=1) as client,
     ):
         with MetricsPort(server, host="127.0.0.1", port=0) as port:
-            yield port, client
+            yield port, client, channel
 
 
 async def test_what_was_decoded_is_counted_as_it_happened(tiny_bundle: Path) -> None:
@@ -123,7 +123,7 @@ async def test_what_was_decoded_is_counted_as_it_happened(tiny_bundle: Path) -> 
 
 async def test_calls_are_counted_by_how_they_end() -> None:
     model = FakeModel()
-    async with measured(model) as (port, client):
+    async with measured(model) as (port, client, _):
         await client.translate("a")
         model.on_submit = fail(OverloadedError("full", retry_after_s=1.0))
         with pytest.raises(jumok.ResourceExhaustedError):
@@ -148,7 +148,7 @@ async def test_calls_are_counted_by_how_they_end() -> None:
 
 async def test_a_call_that_is_given_up_is_counted_and_one_that_runs_is_open() -> None:
     model = FakeModel(on_submit=hold)
-    async with measured(model) as (port, client):
+    async with measured(model) as (port, client, _):
         call = asyncio.create_task(client.translate("a"))
         answer = await model.submitted.get()
         assert value(await scrape(port), "jumok_open_requests") == 1
@@ -162,12 +162,11 @@ async def test_a_call_that_is_given_up_is_counted_and_one_that_runs_is_open() ->
 
 
 async def test_labels_say_nothing_of_callers_or_contents() -> None:
-    async with measured(FakeModel()) as (port, client):
+    async with measured(FakeModel()) as (port, client, channel):
         await client.translate("confidential")
-        async with grpc.aio.insecure_channel(client._connection.servers[0]) as channel:
-            unknown = channel.unary_unary("/jumok.v1.TranslationService/confidential", bytes, bytes)
-            with pytest.raises(grpc.aio.AioRpcError):
-                await unknown(b"", metadata=(("x-request-id", "confidential"),))
+        unknown = channel.unary_unary("/jumok.v1.TranslationService/confidential", bytes, bytes)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await unknown(b"", metadata=(("x-request-id", "confidential"),))
         assert "confidential" not in str(await scrape(port))
 
 
