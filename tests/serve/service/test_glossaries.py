@@ -19,6 +19,7 @@ from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
 from jumok_proto.v1.translation_pb2 import Glossary, TranslateTextRequest
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator
 from jumok_serve.service.auth.tokens import TokenFile, make_token
+from tests.support.clients import Call, await_, wait
 from tests.support.command import run, serve
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, failure, stub_of
@@ -109,21 +110,22 @@ def test_entries_of_a_request_come_before_stored_ones(served: tuple[str, Transla
         client.glossaries.delete("both")
 
 
-def test_the_sdk_keeps_glossaries(served: tuple[str, Translator]) -> None:
-    with jumok.Client(served[0]) as client:
-        made = client.glossaries.create("pets", "# ours\ndog\tHund\n", source_language="en", target_language="de")
-        assert client.glossaries.list() == [made] == [client.glossaries.get("pets")]
-        assert client.glossaries.entries(made.id) == {"dog": ("Hund",)}
-        changed = client.glossaries.update("pets", {"#1": "Nr. 1"}, source_language="en", target_language="de")
-        assert (changed.id, changed.created) == (made.id, made.created)
-        assert client.glossaries.entries("pets", source_language="en-GB") == {"#1": ("Nr. 1",)}
-        with pytest.raises(jumok.InvalidArgumentError, match="'pets' is stored already") as used:
-            client.glossaries.create("pets", {"a": "b"})
-        assert used.value.field == "name"
-        assert client.glossaries.delete(made.id) == changed
-        assert client.glossaries.list() == []
-        with pytest.raises(jumok.GlossaryNotFoundError, match="no glossary 'pets' is stored; available: none"):
-            client.glossaries.get("pets")
+@pytest.mark.parametrize("call", [wait, await_])
+def test_the_sdk_keeps_glossaries(served: tuple[str, Translator], call: Call) -> None:
+    languages, address = {"source_language": "en", "target_language": "de"}, served[0]
+    made = call("glossaries.create", address, "pets", "# ours\ndog\tHund\n", **languages)
+    assert call("glossaries.list", address) == [made] == [call("glossaries.get", address, "pets")]
+    assert call("glossaries.entries", address, made.id) == {"dog": ("Hund",)}
+    changed = call("glossaries.update", address, "pets", {"#1": "Nr. 1"}, **languages)
+    assert (changed.id, changed.created) == (made.id, made.created)
+    assert call("glossaries.entries", address, "pets", source_language="en-GB") == {"#1": ("Nr. 1",)}
+    with pytest.raises(jumok.InvalidArgumentError, match="'pets' is stored already") as used:
+        call("glossaries.create", address, "pets", {"a": "b"})
+    assert used.value.field == "name"
+    assert call("glossaries.delete", address, made.id) == changed
+    assert call("glossaries.list", address) == []
+    with pytest.raises(jumok.GlossaryNotFoundError, match="no glossary 'pets' is stored; available: none"):
+        call("glossaries.get", address, "pets")
 
 
 @pytest.mark.parametrize("method", ["CreateGlossary", "UpdateGlossary", "DeleteGlossary"])
@@ -138,16 +140,6 @@ def test_a_change_whose_answer_is_lost_is_made_once(served: tuple[str, Translato
         with pytest.raises(jumok.GlossaryNotFoundError):
             client.glossaries.delete("lost")
         assert lost
-
-
-async def test_the_asynchronous_sdk_keeps_glossaries(served: tuple[str, Translator]) -> None:
-    async with jumok.AsyncClient(served[0]) as client:
-        made = await client.glossaries.create("async", {"dog": "Hund"})
-        assert await client.glossaries.entries("async") == {"dog": ("Hund",)}
-        assert (await client.glossaries.update("async", {"cat": "Katze"})).id == made.id
-        assert (await client.glossaries.get("async")).id == made.id
-        assert [one.id for one in await client.glossaries.list()] == [made.id]
-        assert (await client.glossaries.delete("async")).id == made.id
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import random
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import PATIENCE_S, Gate
+from tests.support.hang import wait_until
 from tests.support.servers.fake_model import Ended, stub_of
 from tests.support.servers.in_process_server import check_idle, serving
 
@@ -69,8 +69,7 @@ def test_a_cancelled_call_frees_its_rows_within_one_step(tiny_bundle: Path) -> N
         gate.arrive()
         assert translator.load().rows == 6
         call.cancel()
-        while not observer.calls:  # until the server has heard of it
-            time.sleep(0.001)
+        wait_until(lambda: bool(observer.calls))
         gate.open()
         check_idle(translator)
         assert gate.rows[0] == 6

@@ -1,6 +1,5 @@
 """Translation over a pivot language by two real models, end to end."""
 
-import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -19,7 +18,7 @@ from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.serve.service.handlers.test_service_translator import check_same
-from tests.support.hang import HANG_S
+from tests.support.hang import HANG_S, wait_until
 from tests.support.models.variants import directed, edited
 from tests.support.servers.fake_model import Ended
 from tests.support.servers.in_process_server import check_idle, serving
@@ -202,8 +201,7 @@ def test_a_cancelled_call_frees_the_rows_of_both_engines(bundles: tuple[Path, Pa
         gate.arrive()  # the engine has rows of the call
         client.close()
         assert isinstance(call.exception(HANG_S), jumok.CallCancelledError)
-        while not observer.calls:
-            time.sleep(0.001)
+        wait_until(lambda: bool(observer.calls))
         assert observer.calls[0].code == "CANCELLED"
         gate.open()
         for model in models:

@@ -23,6 +23,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.files.document import FORMATS, FileDocument
 from jumok_serve.text.files.pieces import FileFormat
 from tests.serve.text.test_long_sentences import LONG
+from tests.support.clients import await_, wait
 from tests.support.command import run, serve
 from tests.support.hang import HANG_S, until
 from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
@@ -96,13 +97,10 @@ def test_tags_are_in_the_translation_once(client: jumok.Client, served: tuple[st
     assert [units.count(tag) for tag in ('<g id="1">', "</g>", "<target>", "</target>")] == [2, 2, 1, 1]
 
 
-async def test_the_asynchronous_sdk(served: tuple[str, Translator], tmp_path: Path) -> None:
+def test_the_asynchronous_sdk(served: tuple[str, Translator], tmp_path: Path) -> None:
     (tmp_path / "a.srt").write_text(SRT, encoding="utf-8")
-    async with jumok.AsyncClient(served[0]) as client:
-        result = await client.translate_file(tmp_path / "a.srt", tmp_path / "b.srt", **SHORT)
-        assert result.text_count == 2
-    with jumok.Client(served[0]) as client:
-        client.translate_file(str(tmp_path / "a.srt"), tmp_path / "c.srt", **SHORT)
+    for call, source, out in ((await_, tmp_path / "a.srt", "b.srt"), (wait, str(tmp_path / "a.srt"), "c.srt")):
+        assert call("translate_file", served[0], source, tmp_path / out, **SHORT).text_count == 2
     assert (tmp_path / "b.srt").read_bytes() == (tmp_path / "c.srt").read_bytes()
 
 

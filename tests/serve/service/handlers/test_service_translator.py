@@ -17,7 +17,6 @@ from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S, bounded, until
-from tests.support.models.variants import edited, without
 from tests.support.servers.fake_model import stub_of
 from tests.support.servers.in_process_server import IDLE, check_idle, serving
 
@@ -125,47 +124,12 @@ def test_scores_arrive_as_they_were_computed(
     assert alone.score == pytest.approx(expected[0].score, abs=1e-4)
 
 
-@pytest.mark.parametrize(
-    ("asked", "field"),
-    [({"source_language": "xx"}, "source_language_code"), ({"target_language": "en"}, "target_language_code")],
-)
-def test_an_unknown_language_is_not_found(client: jumok.Client, asked: dict[str, Any], field: str) -> None:
-    with pytest.raises(jumok.NotFoundError, match=r"has no .* language .*; it has") as caught:
-        client.translate("a", **asked)
-    assert (caught.value.reason, caught.value.field) == ("LANGUAGE_NOT_FOUND", field)
-    with pytest.raises(jumok.NotFoundError):
-        client.score("a", "b", **asked)
-
-
-def test_what_the_bundle_has_no_graph_for_is_a_failed_precondition(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = edited(tiny_bundle, tmp_path / "plain", without("sampler", "scorer", "aligner"))
-    with Translator(bundle, threads=1) as plain, serving(plain) as address, jumok.Client(address) as client:
-        for reason, call in (
-            ("ATTENTION_UNAVAILABLE", lambda: client.translate("a", attention=True)),
-            ("SAMPLING_UNAVAILABLE", lambda: client.translate("a", top_k=3)),
-            ("SCORING_UNAVAILABLE", lambda: client.score("a", "b")),
-        ):
-            with pytest.raises(
-                jumok.FailedPreconditionError, match=r"was exported without a|has no attention to show"
-            ) as caught:
-                call()
-            assert caught.value.reason == reason
-        assert client.translate("a", max_length=2).hypotheses
-
-
 def test_an_answer_says_where_its_time_went(client: jumok.Client) -> None:
     timings = client.translate(TEXTS[0]).timings
     assert timings is not None
     assert 0 < timings.encode_s < timings.total_s
     assert 0 < timings.decode_s < timings.total_s
     assert 0 <= timings.queue_s < timings.total_s
-
-
-def test_a_text_without_content_has_an_empty_translation(client: jumok.Client) -> None:
-    texts = ["", "  ", "\n\t", "\u3000"]
-    assert [answer.text for answer in client.translate(texts)] == texts
-    for answer in client.translate(texts, split_sentences=False):
-        assert (answer.text, answer.score, answer.source_token_count, answer.output_token_count) == ("", 0.0, 0, 0)
 
 
 LONG = "a man in a blue shirt " * 100
@@ -247,17 +211,6 @@ def test_a_long_text_is_truncated_where_that_is_asked_for(translator: Translator
 def test_texts_of_any_script_have_a_translation(client: jumok.Client) -> None:
     texts = ["😀👨\u200d👩\u200d👧", "漢字", "العربية", "\u202e\ufeff\u0301", "\U0010ffff", "\x01\x7f"]
     assert len(client.translate(texts, max_length=4)) == len(texts)
-
-
-def test_an_unknown_model_is_not_found(translator: Translator, client: jumok.Client) -> None:
-    for call in (lambda: client.translate("a", model="other"), lambda: client.get_model("other")):
-        with pytest.raises(jumok.NotFoundError, match=f"'other' is not loaded; available: {translator.name}") as caught:
-            call()
-        assert caught.value.reason == "MODEL_NOT_FOUND"
-        resource = caught.value.details.resource
-        assert resource is not None
-        assert (resource.type, resource.name) == ("jumok.v1.Model", "other")
-    assert client.translate("a", model=translator.name).model == translator.name
 
 
 def test_the_model_describes_itself(translator: Translator, client: jumok.Client) -> None:

@@ -4,7 +4,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -23,12 +22,6 @@ from tests.support.servers.fake_model import stub_of
 from tests.support.servers.in_process_server import check_idle, serving
 
 TEXTS = ["a man in a blue shirt", "", "two young males", "女孩 😀 ﷽ नमस्ते", *sentences()[:40]]
-
-
-@pytest.fixture
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as opened:
-        yield opened
 
 
 @pytest.fixture

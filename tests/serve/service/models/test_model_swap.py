@@ -3,7 +3,6 @@
 import json
 import shutil
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +17,7 @@ from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.process_memory import give_back_memory
 from jumok_serve.service import Administration
 from jumok_serve.translator import Translator
-from tests.support.hang import HANG_S
+from tests.support.hang import HANG_S, wait_until
 from tests.support.servers.in_process_server import serving
 
 NAME = "tiny-en-de"
@@ -108,10 +107,7 @@ def test_requests_see_no_error_while_models_are_replaced(address: str, loader: L
 
 def served_by(version: str, seen: list[jumok.Translation]) -> None:
     """Wait for translations by a version."""
-    limit = time.monotonic() + HANG_S
-    while not seen or seen[-1].model_version != version:
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    wait_until(lambda: bool(seen) and seen[-1].model_version == version)
 
 
 def test_what_is_replaced_or_unloaded_leaves_memory(root: Path, loader: Loader) -> None:
