@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from click.testing import CliRunner
+
+from jumok.commands._main import run as run_command
 from tests.support.hang import HANG_S
 
 JUMOK = (sys.executable, "-m", "jumok")
@@ -19,6 +22,13 @@ JUMOK = (sys.executable, "-m", "jumok")
 def run(*arguments: str | Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run a command with bytes on standard input."""
     return subprocess.run([*JUMOK, *map(str, arguments)], input=given, capture_output=True, check=False, timeout=HANG_S)
+
+
+def run_here(*arguments: str | Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run a command as `run` does, but in this process: no interpreter starts."""
+    with CliRunner().isolation(input=given) as (out, err, _):
+        code = run_command([*map(str, arguments)])
+        return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
 
 
 @contextmanager

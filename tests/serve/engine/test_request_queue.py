@@ -8,14 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jumok_serve.engine.request_queue import (
-    MAX_CREDIT,
-    MAX_TURN,
-    QUANTUM,
-    REMEMBERED_CALLERS,
-    RequestQueue,
-    Totals,
-)
+from jumok_serve.engine.request_queue import MAX_CREDIT, MAX_TURN, QUANTUM, REMEMBERED_CALLERS, RequestQueue, Totals
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options

@@ -17,7 +17,8 @@ from jumok_serve.service.handlers import requests, translation_service
 from jumok_serve.text.terms.glossary_file import GlossaryFile
 from jumok_serve.text.terms.store import LoadedGlossaries
 from tests.support.calls import noted_calls
-from tests.support.command import run
+from tests.support.clients import await_
+from tests.support.command import run, run_here
 from tests.support.models.variants import directed, edited
 from tests.support.servers.in_process_server import check_idle, serving
 
@@ -177,7 +178,7 @@ def test_requests_that_are_refused(
 ) -> None:
     for call, given in ((client.translate, TEXTS), (client.translate_iter, TEXTS), (client.translate_stream, GERMAN)):
         with pytest.raises(error, match=message):
-            list(call(given, source_language="auto", **options))  # type: ignore[operator]
+            list(call(given, source_language="auto", **options))  # type: ignore[arg-type]
 
 
 def test_errors_name_the_text_of_the_request(client: jumok.Client) -> None:
@@ -191,7 +192,7 @@ def test_errors_name_the_text_of_the_request(client: jumok.Client) -> None:
     assert [result.error is None for result in results] == [True] * 5 + [False]
 
 
-async def test_detection_alone(client: jumok.Client, address: str) -> None:
+def test_detection_alone(client: jumok.Client, address: str) -> None:
     one = client.detect_language(GERMAN)
     assert one[0].language == "de"
     assert one == [pytest.approx(each) for each in rank_languages(GERMAN, ["en", "de", "fr"])] or one[0][1] > 0.9
@@ -201,22 +202,21 @@ async def test_detection_alone(client: jumok.Client, address: str) -> None:
         client.detect_language(["a"] * 1025)
     with pytest.raises(jumok.InvalidArgumentError, match="at most 100000 characters"):
         client.detect_language("a" * 100_001)
-    async with jumok.AsyncClient(address) as connected:
-        assert await connected.detect_language([GERMAN]) == [one]
+    assert await_("detect_language", address, [GERMAN]) == [one]
 
 
 def test_the_command_line(address: str, client: jumok.Client) -> None:
     at = ("--server", address)
-    detected = run("detect", *at, GERMAN, ENGLISH, "12")
+    detected = run_here("detect", *at, GERMAN, ENGLISH, "12")
     assert [line.split("\t")[0] for line in detected.stdout.decode().splitlines()] == ["de", "en", "und"]
     lines = run("detect", *at, given=f"{ENGLISH}\n\n{GERMAN}\n".encode())
     assert [line.split("\t")[0] for line in lines.stdout.decode().splitlines()] == ["en", "und", "de"]
     options = ("--source-language", "auto", "--target-language", "fr", "--max-length", "8", "--json")
-    done = run("translate", *at, *options, GERMAN, ENGLISH)
+    done = run_here("translate", *at, *options, GERMAN, ENGLISH)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [answer["source_language"] for answer in answers] == ["de", "en"]
     assert [answer["source_confidence"] > 0.9 for answer in answers] == [True, True]
-    unclear = run("translate", *at, "--model", "tiny-en-fr", *options, GERMAN)
+    unclear = run_here("translate", *at, "--model", "tiny-en-fr", *options, GERMAN)
     assert b"text 1 was taken for en with confidence 0.0" in unclear.stderr
     wrong = run("detect", *at, given=b"a\n\xff\n")
     assert (wrong.returncode, b"line 2: byte 1: 0xff is not UTF-8" in wrong.stderr) == (1, True)

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import os
-import queue
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -20,8 +19,8 @@ from jumok_proto.v1.translation_pb2 import Glossary, TranslateTextRequest
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.support.clients import Call, await_, wait
-from tests.support.command import run, serve
-from tests.support.hang import HANG_S
+from tests.support.command import run_here, serve
+from tests.support.hang import HANG_S, until
 from tests.support.servers.fake_model import FakeModel, failure, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
@@ -63,38 +62,35 @@ def test_a_stored_glossary_equals_its_entries_in_all_calls(served: tuple[str, Tr
     check_idle(translator)
 
 
-def test_one_change_is_checked_at_a_time_also_if_its_call_has_ended(
+async def test_one_change_is_checked_at_a_time_also_if_its_call_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: queue.SimpleQueue[str] = queue.SimpleQueue()
+    begun: list[str] = []
     go_on = threading.Event()
     create = GlossaryStore.create
 
     def held(self: GlossaryStore, owner: str, name: str, dictionaries: Sequence[GlossaryEntries]) -> StoredGlossary:
-        begun.put(name)
+        begun.append(name)
         assert go_on.wait(HANG_S)
         return create(self, owner, name, dictionaries)
 
     monkeypatch.setattr(GlossaryStore, "create", held)
+    async with serving_fake(FakeModel(), glossaries=GlossaryStore(tmp_path)) as (_, channel):
+        stub = stub_of(channel)
 
-    async def scenario() -> list[str]:
-        async with serving_fake(FakeModel(), glossaries=GlossaryStore(tmp_path)) as (_, channel):
-            stub = stub_of(channel)
+        def make(name: str) -> Any:
+            return stub.CreateGlossary(CreateGlossaryRequest(name=name, dictionaries=[ProtoEntries(tsv="a\tb")]))
 
-            def make(name: str) -> Any:
-                return stub.CreateGlossary(CreateGlossaryRequest(name=name, dictionaries=[ProtoEntries(tsv="a\tb")]))
-
-            first = make("first")
-            assert await asyncio.to_thread(begun.get, timeout=HANG_S) == "first"
-            first.cancel()
-            second = make("second")
-            assert not (await stub.ListGlossaries(ListGlossariesRequest())).glossaries  # reads do not wait
-            assert begun.empty()
-            go_on.set()
-            assert (await second).glossary.name == "second"
-            return [one.name for one in (await stub.ListGlossaries(ListGlossariesRequest())).glossaries]
-
-    assert sorted(asyncio.run(scenario())) == ["first", "second"]
+        first = make("first")
+        await until(lambda: begun == ["first"])
+        first.cancel()
+        second = make("second")
+        assert not (await stub.ListGlossaries(ListGlossariesRequest())).glossaries  # reads do not wait
+        assert begun == ["first"]
+        go_on.set()
+        assert (await second).glossary.name == "second"
+        kept = (await stub.ListGlossaries(ListGlossariesRequest())).glossaries
+        assert sorted(one.name for one in kept) == ["first", "second"]
 
 
 def test_entries_of_a_request_come_before_stored_ones(served: tuple[str, Translator]) -> None:
@@ -112,7 +108,8 @@ def test_entries_of_a_request_come_before_stored_ones(served: tuple[str, Transla
 
 @pytest.mark.parametrize("call", [wait, await_])
 def test_the_sdk_keeps_glossaries(served: tuple[str, Translator], call: Call) -> None:
-    languages, address = {"source_language": "en", "target_language": "de"}, served[0]
+    languages: dict[str, Any] = {"source_language": "en", "target_language": "de"}
+    address = served[0]
     made = call("glossaries.create", address, "pets", "# ours\ndog\tHund\n", **languages)
     assert call("glossaries.list", address) == [made] == [call("glossaries.get", address, "pets")]
     assert call("glossaries.entries", address, made.id) == {"dog": ("Hund",)}
@@ -216,27 +213,27 @@ def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
     with serve(tiny_bundle, "--precision", "fp32", "--glossaries", tmp_path / "kept") as (_, address):
         at = ("--server", address)
         languages = ("--source-language", "en", "--target-language", "de")
-        made = run("glossary", "create", "pets", terms, *languages, *at)
+        made = run_here("glossary", "create", "pets", terms, *languages, *at)
         assert made.stdout.decode().startswith("pets\t")
         assert made.stdout.decode().endswith("\ten to de: 2\n")
-        assert run("glossary", "list", *at).stdout == made.stdout
-        assert run("glossary", "show", "pets", *at).stdout.decode() == "dog\tHund\ncat\tKatze\tKater\n"
-        again = run("glossary", "create", "pets", "-", *languages, *at, given=b"dog\tDogge\n")
+        assert run_here("glossary", "list", *at).stdout == made.stdout
+        assert run_here("glossary", "show", "pets", *at).stdout.decode() == "dog\tHund\ncat\tKatze\tKater\n"
+        again = run_here("glossary", "create", "pets", "-", *languages, *at, given=b"dog\tDogge\n")
         assert (again.returncode, b"'pets' is stored already" in again.stderr) == (1, True)
-        replaced = run("glossary", "create", "pets", "-", "--replace", *languages, *at, given=b"dog\tDogge\n")
+        replaced = run_here("glossary", "create", "pets", "-", "--replace", *languages, *at, given=b"dog\tDogge\n")
         assert replaced.stdout.split(b"\t")[1] == made.stdout.split(b"\t")[1]
-        answer = run("translate", *at, "--glossary", "pets", "--term", "man=Mann", "--json", "A dog and a man.")
+        answer = run_here("translate", *at, "--glossary", "pets", "--term", "man=Mann", "--json", "A dog and a man.")
         assert answer.returncode == 0, answer.stderr
         assert b'"Dogge"' in answer.stdout
         assert b'"Mann"' in answer.stdout
-        missing = run("translate", *at, "--glossary", "other", "A dog.")
+        missing = run_here("translate", *at, "--glossary", "other", "A dog.")
         assert b"no glossary 'other' is stored; available: pets" in missing.stderr
-        new = run("glossary", "create", "new", "-", "--replace", *at, given=b"dog\tDogge\n")
+        new = run_here("glossary", "create", "new", "-", "--replace", *at, given=b"dog\tDogge\n")
         assert new.stdout.decode().endswith("\tany to any: 1\n")
-        assert run("glossary", "delete", "pets", *at).stdout == b"deleted pets\n"
-        wrong = run("glossary", "create", "wrong", "-", *at, given=b"dog\n")
+        assert run_here("glossary", "delete", "pets", *at).stdout == b"deleted pets\n"
+        wrong = run_here("glossary", "create", "wrong", "-", *at, given=b"dog\n")
         assert (wrong.returncode, b"line 1 needs a source term" in wrong.stderr) == (1, True)
-        empty = run("glossary", "create", "empty", "-", *at, given=b"# none\n\n")
+        empty = run_here("glossary", "create", "empty", "-", *at, given=b"# none\n\n")
         assert (empty.returncode, b"- has no entries" in empty.stderr) == (2, True)
     assert len(list((tmp_path / "kept" / "shared").iterdir())) == 1
 
@@ -246,14 +243,14 @@ def test_names_that_the_command_line_refuses(tiny_bundle: Path) -> None:
         ("--bundle", tiny_bundle, "--glossary", "pets"),
         ("--server", "localhost:1", "--glossary", "a/b.tsv"),
     ):
-        done = run("translate", *options, "A dog.")
+        done = run_here("translate", *options, "A dog.")
         assert done.returncode == 2
         assert b"no such file; servers alone keep glossaries by name" in done.stderr
 
 
 def test_a_folder_that_cannot_be_made(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = run("serve", tiny_bundle, "--port", "0", "--glossaries", tmp_path / "file" / "kept")
+    done = run_here("serve", tiny_bundle, "--port", "0", "--glossaries", tmp_path / "file" / "kept")
     assert done.returncode == 2
     assert b"--glossaries: the folder" in done.stderr
     assert b"choose another" in done.stderr

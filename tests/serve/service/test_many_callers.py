@@ -17,7 +17,7 @@ from tests.support.servers.fake_model import Ended, stub_of
 from tests.support.servers.in_process_server import check_idle, serving
 
 CLIENTS = 32
-SENTENCES = 100
+SENTENCES = 50
 WORDS = "a the two old young man dog girl runs reads plays in on with red street park book and big hat snow".split()  # noqa: SIM905
 
 

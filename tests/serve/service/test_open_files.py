@@ -24,7 +24,7 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="files are seen 
 
 FREE = 8
 """Files that a server may still open."""
-LOOK_S = 2.0
+LOOK_S = 1.0
 """Time in which a server that spins shows it."""
 
 

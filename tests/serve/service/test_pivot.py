@@ -28,15 +28,16 @@ REGISTRY = "jumok_serve.service.models.registry"
 PAIR: dict[str, Any] = {"source_language": "de", "target_language": "fr"}
 
 
-@pytest.fixture
-def bundles(tiny_bundle: Path, tmp_path: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def bundles(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("bundles")
     return (
-        edited(tiny_bundle, tmp_path / "de-en", directed("de", "en")),
-        edited(tiny_bundle, tmp_path / "en-fr", directed("en", "fr")),
+        edited(tiny_bundle, folder / "de-en", directed("de", "en")),
+        edited(tiny_bundle, folder / "en-fr", directed("en", "fr")),
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def models(bundles: tuple[Path, Path]) -> Iterator[tuple[Translator, Translator]]:
     first, second = bundles
     with Translator(first, precision="fp32", threads=1) as one, Translator(second, precision="fp32", threads=1) as two:
@@ -63,7 +64,7 @@ def test_a_server_names_models_that_share_a_pair(
         assert client.translate("a dog", model="tiny-de-en").model == "tiny-de-en"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(models: tuple[Translator, Translator]) -> Iterator[jumok.Client]:
     with serving(*models) as address, jumok.Client(address) as connected:
         yield connected

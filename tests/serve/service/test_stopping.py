@@ -31,18 +31,19 @@ from tests.support.servers.fake_model import FakeModel, hold, received, serving,
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
 PROGRAM = """
-import threading
+import importlib, sys, threading
 from jumok.__main__ import main
-import {module} as patched
 
 def stuck(*_, **__):
     print("stuck", flush=True)
     threading.Event().wait()
 
-patched.{name} = stuck
+for path in sys.argv.pop(1).split(","):
+    module, name = path.split(":")
+    setattr(importlib.import_module(module), name, stuck)
 main()
 """
-"""The command, in which one function never returns, as native code on hostile input might."""
+"""The command, in which some functions never return, as native code on hostile input might."""
 SHORT: dict[str, Any] = {"beam_size": 1, "max_length": 6}
 
 
@@ -78,30 +79,35 @@ def list_glossaries(channel: grpc.Channel) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "begin"),
+    "stuck",
     [
-        ("jumok_serve.service.handlers.file_service:needed_memory", read_a_file),
-        ("jumok_serve.service.handlers.file_service:take_pieces", read_a_file),
-        ("jumok_serve.text.detection:_model", detect),
-        ("jumok_serve.text.terms.store:_checked", create_a_glossary),
-        ("jumok_serve.text.terms.store:_read_folder", list_glossaries),
+        {
+            "jumok_serve.service.handlers.file_service:needed_memory": read_a_file,
+            "jumok_serve.text.detection:_model": detect,
+            "jumok_serve.text.terms.store:_checked": create_a_glossary,
+        },
+        {
+            "jumok_serve.service.handlers.file_service:take_pieces": read_a_file,
+            "jumok_serve.text.terms.store:_read_folder": list_glossaries,
+        },
     ],
 )
 def test_threads_without_an_end_do_not_hold_a_server(
-    tiny_bundle: Path, tmp_path: Path, function: str, begin: Callable[[grpc.Channel], Any]
+    tiny_bundle: Path, tmp_path: Path, stuck: dict[str, Callable[[grpc.Channel], Any]]
 ) -> None:
     (tmp_path / "shared").mkdir()
-    module, _, name = function.partition(":")
-    program = ("-c", PROGRAM.format(module=module, name=name))
+    options, program = ("--grace", "0.1", "--glossaries", tmp_path), ("-c", PROGRAM, ",".join(stuck))
     with (
-        running(tiny_bundle, "--grace", "0.1", "--glossaries", tmp_path, program=program) as server,
+        running(tiny_bundle, *options, program=program) as server,
         grpc.insecure_channel(server.addresses[0]) as channel,
     ):
-        call = begin(channel)
         assert server.process.stdout is not None
-        assert server.process.stdout.readline() == "stuck\n"
+        calls = []
+        for begin in stuck.values():
+            calls.append(begin(channel))
+            assert server.process.stdout.readline() == "stuck\n"
         status, logged = ended(server.process)
-        assert call.exception(HANG_S) is not None
+        assert all(call.exception(HANG_S) is not None for call in calls)
     assert status == 1
     assert "SIGTERM: finishing open calls, for 0.1 s at most" in logged
     assert "Traceback" not in logged

@@ -11,7 +11,7 @@ from jumok_proto.v1 import translation_pb2
 from jumok_serve import Translator
 from jumok_serve.service.handlers.requests import MAX_REQUEST_ENTRIES, ReadTerms, RequestTerms, request_terms
 from jumok_serve.text.terms import Glossary
-from tests.support.command import run
+from tests.support.command import run_here
 from tests.support.memory import traced
 from tests.support.servers.in_process_server import check_idle
 
@@ -109,19 +109,19 @@ def test_terms_of_many_requests_are_read_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_memory_of_terms_of_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 4 * 2**20
+    most = 2**20
     monkeypatch.setattr("jumok_serve.service.handlers.requests.MAX_KEPT_BYTES", most)
     kept = ReadTerms()
-    first = kept.get(terms_of(0, 1000))
+    first = kept.get(terms_of(0, 250))
     with traced() as memory:
         for number in range(1, 20):
-            kept.get(terms_of(number, 1000))
-            kept.get(terms_of(1, 1000))
+            kept.get(terms_of(number, 250))
+            kept.get(terms_of(1, 250))
         taken, _ = memory()
     assert 0.5 * most < taken < 1.1 * most
-    again = kept.get(terms_of(1, 1000))
-    assert again is kept.get(terms_of(1, 1000))
-    assert kept.get(terms_of(0, 1000)) is not first
+    again = kept.get(terms_of(1, 250))
+    assert again is kept.get(terms_of(1, 250))
+    assert kept.get(terms_of(0, 250)) is not first
 
 
 def test_no_terms() -> None:
@@ -145,7 +145,7 @@ def test_the_command_line(served: tuple[str, Translator], tiny_bundle: Path, tmp
     options += ["--beam-size", "3", "--max-length", "20", "--json"]
     expected = translator.translate(TEXT, **TERMS, **SHORT)
     for place in (("--server", address), ("--bundle", tiny_bundle, "--precision", "fp32")):
-        done = run("translate", *place, *options, TEXT)
+        done = run_here("translate", *place, *options, TEXT)
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)["hypotheses"][0]
         assert answer["text"] == expected.text
@@ -169,6 +169,6 @@ def test_terms_that_the_command_line_refuses(tmp_path: Path, content: str, optio
     glossary = tmp_path / "terms.tsv"
     glossary.write_bytes(content.encode("utf-8", "surrogateescape"))
     more = [] if option is None else ["--term", option]
-    done = run("translate", "--server", "localhost:1", "--glossary", glossary, *more, "a")
+    done = run_here("translate", "--server", "localhost:1", "--glossary", glossary, *more, "a")
     assert done.returncode == 2
     assert message in done.stderr.decode()

@@ -45,10 +45,7 @@ TEXTS = ["A dog runs.", "Two men are cooking food.", "A girl.", "The old woman r
 def test_search_over_real_graphs_equals_the_reference(translator: Translator, options: DecodingOptions) -> None:
     special = translator.manifest.special_tokens
     resolved = options.resolve(
-        translator.manifest.generation,
-        special,
-        translator.manifest.limits,
-        vocabulary=translator.tokenizer.vocab_size,
+        translator.manifest.generation, special, translator.manifest.limits, vocabulary=translator.tokenizer.vocab_size
     )
     pending = translator.submit(TEXTS, TranslationParameters(options=options))
     for text, translation in zip(TEXTS, pending.collect(), strict=True):

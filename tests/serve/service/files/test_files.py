@@ -24,7 +24,7 @@ from jumok_serve.text.files.document import FORMATS, FileDocument
 from jumok_serve.text.files.pieces import FileFormat
 from tests.serve.text.test_long_sentences import LONG
 from tests.support.clients import await_, wait
-from tests.support.command import run, serve
+from tests.support.command import run_here, serve
 from tests.support.hang import HANG_S, until
 from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
@@ -251,22 +251,22 @@ def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.srt").write_text(SRT.replace("--> 00:00:04,000", "-->"), encoding="utf-8")
     with serve(tiny_bundle, "--precision", "fp32") as (_, address):
         at = ("--server", address, "--max-length", "6")
-        done = run("translate-file", tmp_path / "a.srt", "--out", tmp_path / "b.srt", *at)
+        done = run_here("translate-file", tmp_path / "a.srt", "--out", tmp_path / "b.srt", *at)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
         translated = (tmp_path / "b.srt").read_bytes()
         assert translated.count(b" --> ") == 2
-        piped = run("translate-file", "-", "--out", "-", "--format", "srt", *at, given=SRT.encode())
+        piped = run_here("translate-file", "-", "--out", "-", "--format", "srt", *at, given=SRT.encode())
         assert piped.stdout == translated
-        bad = run("translate-file", tmp_path / "bad.srt", "--out", tmp_path / "c.srt", *at)
+        bad = run_here("translate-file", tmp_path / "bad.srt", "--out", tmp_path / "c.srt", *at)
         assert bad.returncode == 1
         assert b"line 7: the times of a cue must be as 00:00:01,000 --> 00:00:02,500" in bad.stderr
         assert not (tmp_path / "c.srt").exists()
-        nowhere = run("translate-file", tmp_path / "a.srt", "--out", tmp_path / "no" / "a.srt", *at)
+        nowhere = run_here("translate-file", tmp_path / "a.srt", "--out", tmp_path / "no" / "a.srt", *at)
         assert (nowhere.returncode, nowhere.stdout) == (1, b"")
         wanted = f"Error: {tmp_path / 'no'}: the folder does not exist; create it, or choose another\n"
         assert nowhere.stderr.decode() == wanted
         (tmp_path / "long.txt").write_text("A dog.\n" + "a" * 100_001, encoding="utf-8")
-        long = run("translate-file", tmp_path / "long.txt", "--out", tmp_path / "d.txt", *at)
+        long = run_here("translate-file", tmp_path / "long.txt", "--out", tmp_path / "d.txt", *at)
         assert long.returncode == 1
         assert b"long.txt:2: " in long.stderr
         assert (tmp_path / "d.txt").read_bytes().endswith(b"\n" + b"a" * 100_001)
@@ -276,19 +276,19 @@ def test_sentences_that_are_cut_are_counted(served: tuple[str, Translator], tmp_
     source, out = tmp_path / "a.txt", tmp_path / "b.txt"
     source.write_text(f"A dog. {LONG} {LONG}\nA man.\n{LONG}\n", encoding="utf-8")
     command = ("translate-file", source, "--out", out, "--server", served[0], "--max-length", "6")
-    cut = run(*command)
+    cut = run_here(*command)
     assert (cut.returncode, cut.stderr.decode()) == (
         0,
         f"Warning: {source}: sentences too long for the model, cut into parts: 3; --no-cut-long-sentences reports "
         "their texts instead\n",
     )
-    truncated = run(*command, "--truncate")
+    truncated = run_here(*command, "--truncate")
     assert (truncated.returncode, truncated.stderr.decode()) == (
         0,
         f"Warning: {source}: texts too long for the model, with ends left out: 2; without --truncate, sentences are "
         "cut into parts\n",
     )
-    refused = run(*command, "--no-cut-long-sentences")
+    refused = run_here(*command, "--no-cut-long-sentences")
     assert refused.returncode == 1
     assert [line.startswith(f"Error: {source}:{at}: ") for line, at in zip(
         refused.stderr.decode().splitlines(), (1, 3), strict=True

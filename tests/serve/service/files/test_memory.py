@@ -2,7 +2,6 @@
 
 import asyncio
 import sys
-from functools import partial
 from typing import Any
 
 import grpc
@@ -19,6 +18,7 @@ from jumok_serve.service.rpc import byte_budget
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.text.files.document import FORMATS, needed_memory
 from jumok_serve.text.files.pieces import TAGS
+from tests.support.calls import noted_calls
 from tests.support.hang import HANG_S, until
 from tests.support.memory import traced
 from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
@@ -53,19 +53,9 @@ async def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a caller's files, two of the largest size are in memory before there is memory to read them."""
-    size = 100_000
+    size = 10_000
     monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", 2)  # one file of a caller
-    received = 0
-
-    def counted(data: bytearray, name: str, file_format: str) -> int:
-        nonlocal received
-        received += 1
-        return needed_memory(data, name, file_format)
-
-    def has_received(wanted: int) -> bool:
-        return received >= wanted
-
-    monkeypatch.setattr("jumok_serve.service.handlers.file_service.needed_memory", counted)
+    measured = noted_calls(monkeypatch, file_service, "needed_memory")
     request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n" + b"\n" * (size - 7))
     model = FakeModel(on_submit=hold)
     async with serving_fake(model, limits=ServiceLimits(max_file_bytes=size)) as (server, channel):
@@ -74,9 +64,10 @@ async def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
         for number in range(len(calls)):
             answer = await model.submitted.get()
             wanted = min(number + 1 + MAX_UPLOADS, len(calls))
-            await until(partial(has_received, wanted))
+            while len(measured) < wanted:
+                await asyncio.sleep(0.001)
             await asyncio.sleep(0.05)  # others could be received now
-            assert received == wanted
+            assert len(measured) == wanted
             answer.complete()
         for call in calls:
             assert sum(len(response.file) for response in await received(call)) >= size - 7
@@ -166,7 +157,7 @@ async def test_messages_are_freed_while_the_next_one_is_waited_for() -> None:
             return self.made[-1]
 
     call: Any = FileService(RefusingApi(), ServiceLimits()).TranslateFile
-    await call(Kept(b"a\n" * MEGABYTE), counting_call()[0])
+    await call(Kept(b"a" * 2 * MEGABYTE), counting_call()[0])
     assert held == [0, 0, 0]
 
 

@@ -5,7 +5,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -68,15 +68,15 @@ async def administered(
         yield root, server, channel
 
 
-def load(channel: grpc.aio.Channel, bundle: str) -> "grpc.aio.UnaryUnaryCall[Any, admin_pb2.LoadModelResponse]":
+def load(channel: grpc.aio.Channel, bundle: str) -> Any:
     return stub_of(channel).LoadModel(LoadModelRequest(bundle=bundle))
 
 
-def unload(channel: grpc.aio.Channel, name: str) -> "grpc.aio.UnaryUnaryCall[Any, admin_pb2.UnloadModelResponse]":
+def unload(channel: grpc.aio.Channel, name: str) -> Any:
     return stub_of(channel).UnloadModel(UnloadModelRequest(name=name))
 
 
-async def bundles(channel: grpc.aio.Channel) -> Sequence[admin_pb2.Bundle]:
+async def bundles(channel: grpc.aio.Channel) -> Any:
     return (await stub_of(channel).ListBundles(ListBundlesRequest())).bundles
 
 

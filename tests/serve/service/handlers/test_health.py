@@ -11,9 +11,9 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from jumok.commands._main import run as run_command
 from jumok.commands.health import health
 from jumok_serve.service.auth.tls import TlsFiles
-from jumok_serve.service.auth.tokens import TokenFile, make_token
 from tests.support.servers.certificates import Authority
 from tests.support.servers.fake_model import FakeModel, hold, serving, stub_of
+from tests.support.servers.tokens import tokens_of
 
 
 def ask(*arguments: str) -> Result:
@@ -41,24 +41,17 @@ async def test_models_have_health_of_their_own_and_watchers_see_the_end() -> Non
         await stop
 
 
-@pytest.fixture(scope="module")
-def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
-    return Authority.make(tmp_path_factory.mktemp("authority"))
-
-
 async def test_a_server_that_serves_is_healthy(authority: Authority, tmp_path: Path) -> None:
     certificate, key = authority.issue("server")
-    secret, token = make_token("a", ["translate"])
-    (tmp_path / "tokens").write_text(token.line(), encoding="utf-8")
     tls = TlsFiles(certificate=certificate, key=key)
-    tokens = TokenFile(tmp_path / "tokens")
+    tokens, secrets = tokens_of(tmp_path, a="translate")
     async with serving(FakeModel(), host="localhost", tls=tls, tokens=tokens) as (server, _):
         here = ("--server", server.address, "--tls-ca", str(authority.root), "--timeout", "60")
         for arguments, code, words in (
             ((), 0, f"the server at {server.address} is serving"),
             (("--model", "held"), 0, "model 'held'"),
             (("--model", "other"), 1, f"model 'other' at {server.address} is not known there\n"),
-            (("--model", "other", "--token", secret), 1, "is not known there; available: held\n"),
+            (("--model", "other", "--token", secrets["a"]), 1, "is not known there; available: held\n"),
         ):
             asked = await asyncio.to_thread(ask, *here, *arguments)
             assert (asked.exit_code, words in asked.output) == (code, True)

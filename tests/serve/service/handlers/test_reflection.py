@@ -10,10 +10,9 @@ from google.protobuf.message_factory import GetMessageClass
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
-from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.serve.service.auth.test_tokens import bearer
 from tests.support.hang import HANG_S
 from tests.support.servers.fake_model import FakeModel, serving, stub_of
+from tests.support.servers.tokens import bearer, tokens_of
 
 VERSIONS = ("v1", "v1alpha")
 
@@ -86,14 +85,12 @@ async def test_a_tool_that_stays_does_not_keep_a_server_that_stops(version: str)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("scope", ["translate", "admin"])
 async def test_reflection_needs_a_token_and_health_none(version: str, scope: str, tmp_path: Any) -> None:
-    secret, token = make_token("any", [scope])
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"{token.line()}\n", encoding="utf-8")
-    async with serving(FakeModel(), tokens=TokenFile(tokens)) as (_, channel):
+    tokens, secrets = tokens_of(tmp_path, any=scope)
+    async with serving(FakeModel(), tokens=tokens) as (_, channel):
         request = ServerReflectionRequest(list_services="")
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await reflect(channel, version, request)
         assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        assert await reflect(channel, version, request, metadata=bearer(secret))
+        assert await reflect(channel, version, request, metadata=bearer(secrets["any"]))
         health = await stub_of(channel).Check(HealthCheckRequest())
         assert health.status == HealthCheckResponse.SERVING

@@ -2,6 +2,7 @@
 
 import asyncio
 from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -89,10 +90,6 @@ async def test_a_stream_fails_as_its_text_does() -> None:
     async with serving(model) as (_, channel):
         call = stub_of(channel).StreamTranslateText(pb.StreamTranslateTextRequest(content="a"))
         answer = await model.submitted.get()
-
-        def late() -> None:
-            raise DeadlineExceededError("late")
-
-        answer.on_collect = late
+        answer.on_collect = Mock(side_effect=DeadlineExceededError("late"))
         answer.complete()
         assert (await failure(call.read())).code is grpc.StatusCode.DEADLINE_EXCEEDED

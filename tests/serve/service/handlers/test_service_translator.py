@@ -16,7 +16,9 @@ from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
-from tests.support.hang import HANG_S, bounded, until
+from tests.support.clients import await_
+from tests.support.hang import HANG_S, until
+from tests.support.models.variants import edited, multilingual
 from tests.support.servers.fake_model import stub_of
 from tests.support.servers.in_process_server import IDLE, check_idle, serving
 
@@ -81,12 +83,7 @@ def test_the_server_answers_as_the_translator_does(
     check_same(client.translate(TEXTS, **options), expected)
     prefix = {"target_prefix": options["target_prefix"][0]} if "target_prefix" in options else {}
     check_same([client.translate(TEXTS[0], **options | prefix)], expected[:1])
-
-    async def scenario() -> list[jumok.Translation]:
-        async with jumok.AsyncClient(address, timeout_s=HANG_S) as async_client:
-            return await async_client.translate(TEXTS, **options)
-
-    check_same(asyncio.run(bounded(scenario())), expected)
+    check_same(await_("translate", address, TEXTS, timeout_s=HANG_S, **options), expected)
     check_idle(translator)
 
 
@@ -109,12 +106,8 @@ def test_scores_arrive_as_they_were_computed(
 ) -> None:
     options: dict[str, Any] = {"length_penalty": 0.5, "source_language": "en", "target_language": "DE"}
     expected = translator.score(*sentences, **options)
-
-    async def scenario() -> list[jumok.Score]:
-        async with jumok.AsyncClient(address, timeout_s=HANG_S) as async_client:
-            return await async_client.score(*sentences, **options)
-
-    for scores in (client.score(*sentences, **options), asyncio.run(bounded(scenario()))):
+    asynchronous = await_("score", address, *sentences, timeout_s=HANG_S, **options)
+    for scores in (client.score(*sentences, **options), asynchronous):
         for score, wanted in zip(scores, expected, strict=True):
             assert (score.tokens, score.token_ids) == (wanted.tokens, wanted.token_ids)
             assert score.token_scores == pytest.approx(wanted.token_scores, abs=1e-4)
@@ -257,11 +250,7 @@ async def test_a_cancelled_task_ends_the_work_on_the_server_too(translator: Tran
 
 def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
     with (
-        Translator(
-            tiny_bundle,
-            threads=1,
-            limits=EngineLimits(max_batch_tokens=1, max_queue_requests=2),
-        ) as translator,
+        Translator(tiny_bundle, threads=1, limits=EngineLimits(max_batch_tokens=1, max_queue_requests=2)) as translator,
         serving(translator) as address,
         jumok.Client(address) as client,
     ):
@@ -292,3 +281,37 @@ def test_the_options_of_a_models_description_may_be_sent_back(address: str, tran
         request = translation_pb2.TranslateTextRequest(contents=TEXTS[:1], options=model.default_options)
         answer = stub_of(channel).TranslateText(request, timeout=HANG_S)
     assert answer.translations[0].hypotheses[0].text == translator.translate(TEXTS[0]).text
+
+
+def test_a_model_of_several_languages_describes_them(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "multilingual", multilingual)
+    with Translator(bundle, threads=1) as translator, serving(translator) as address, jumok.Client(address) as client:
+        (model,) = client.list_models()
+        assert (model.source_languages, model.target_languages) == (("en", "fr-FR"), ("de", "nl", "pt-BR"))
+        assert [(pair.source, pair.target) for pair in model.language_pairs] == [
+            ("en", "de"),
+            ("en", "nl"),
+            ("fr-FR", "nl"),
+            ("fr-FR", "pt-BR"),
+        ]
+        assert model.default_pair == jumok.LanguagePair(source="en", target="de")
+        answer = client.translate("a man", source_language="fr_fr", target_language="NL", max_length=3)
+        assert (answer.source_language, answer.target_language) == ("fr-FR", "nl")
+        check_same(
+            [answer], [translator.translate("a man", source_language="fr-FR", target_language="nl", max_length=3)]
+        )
+
+
+def test_where_no_language_is_the_default_one_must_be_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    def undecided(manifest: dict[str, Any]) -> None:
+        multilingual(manifest)
+        manifest["languages"]["default"] = None
+        manifest["languages"]["pairs"] = []
+
+    bundle = edited(tiny_bundle, tmp_path / "undecided", undecided)
+    with Translator(bundle, threads=1) as translator, serving(translator) as address, jumok.Client(address) as client:
+        (model,) = client.list_models()
+        assert (model.default_pair, model.language_pairs) == (None, ())
+        with pytest.raises(jumok.InvalidArgumentError, match="several source languages and no default") as caught:
+            client.translate("a", target_language="de")
+        assert caught.value.field == "source_language_code"

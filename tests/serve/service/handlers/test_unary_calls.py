@@ -87,7 +87,7 @@ async def test_what_is_not_asked_for_is_none() -> None:
         (errors.DeadlineExceededError("late"), grpc.StatusCode.DEADLINE_EXCEEDED),
         (errors.InvalidArgumentError("contents[3]: bad", field="contents[3]"), grpc.StatusCode.INVALID_ARGUMENT),
         (
-            errors.LanguageNotFoundError("no language 'x'; it has en", field="source_language_code"),
+            errors.LanguageNotFoundError("source_language_code: no 'x'", field="source_language_code"),
             grpc.StatusCode.NOT_FOUND,
         ),
         (errors.AttentionUnavailableError.of("held"), grpc.StatusCode.FAILED_PRECONDITION),
@@ -98,8 +98,7 @@ async def test_errors_become_statuses(error: errors.JumokError, code: grpc.Statu
     model = FakeModel(on_submit=fail(error))
     async with serving(model) as (_, channel):
         failed = await failure(stub_of(channel).TranslateText(request("a")))
-        assert (failed.code, failed.info.reason) == (code, error.reason)
-        assert failed.message.endswith(str(error))
+        assert (failed.code, failed.message, failed.info.reason) == (code, str(error), error.reason)
         assert failed.retry.retry_delay.ToNanoseconds() / 1e9 == (error.retry_after_s or 0)
         fields = [violation.field for violation in failed.bad_request.field_violations]
         assert fields == ([error.field] if error.field else [])

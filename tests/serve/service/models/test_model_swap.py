@@ -151,14 +151,9 @@ def test_cycles_of_loading_do_not_grow_the_process() -> None:
         translator.close()
         del translator
         give_back_memory()
-        resident.append(_resident_bytes())
+        resident.append(4096.0 * int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]))
     # Loaded, the model has some 50 MB; pages that are not whole come and go by a tenth of that.
     assert min(resident[3:]) - min(resident[1:3]) < 16e6, resident
-
-
-def _resident_bytes() -> float:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096.0
 
 
 def test_the_commands_load_list_and_unload(address: str, root: Path) -> None:

@@ -91,21 +91,20 @@ def logged(root_logger: logging.Logger) -> list[logging.LogRecord]:
             record.written = JsonFormatter().format(record)
             records.append(record)
 
-    root_logger.handlers = [Handler()]
+    handler = Handler()
+    handler.addFilter(logging.Filter("jumok_serve"))
+    root_logger.handlers = [handler]
     root_logger.setLevel(logging.INFO)
     return records
 
 
 @pytest.mark.parametrize("texts", [False, True])
-def test_a_call_is_one_json_object_and_its_texts_only_where_asked_for(
+async def test_a_call_is_one_json_object_and_its_texts_only_where_asked_for(
     logged: list[logging.LogRecord], texts: bool
 ) -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel(), observers=[CallLog(texts=texts)]) as (_, channel):
-            await stub_of(channel).Check(HealthCheckRequest())
-            await stub_of(channel).TranslateText(REQUEST, metadata=named("mine"))
-
-    asyncio.run(scenario())
+    async with serving(FakeModel(), observers=[CallLog(texts=texts)]) as (_, channel):
+        await stub_of(channel).Check(HealthCheckRequest())
+        await stub_of(channel).TranslateText(REQUEST, metadata=named("mine"))
     (record,) = logged
     written = json.loads(vars(record)["written"])
     assert (written["logger"], written["level"], written["request_id"]) == ("jumok_serve.calls", "info", "mine")
@@ -117,12 +116,9 @@ def test_a_call_is_one_json_object_and_its_texts_only_where_asked_for(
     assert "request_id=mine" in record.getMessage()
 
 
-def test_a_fault_has_its_traceback_and_its_request_in_json(logged: list[logging.LogRecord]) -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel(on_submit=fail(RuntimeError("a\nfault")))) as (_, channel):
-            await failure(stub_of(channel).TranslateText(REQUEST, metadata=named("mine")))
-
-    asyncio.run(scenario())
+async def test_a_fault_has_its_traceback_and_its_request_in_json(logged: list[logging.LogRecord]) -> None:
+    async with serving(FakeModel(on_submit=fail(RuntimeError("a\nfault")))) as (_, channel):
+        await failure(stub_of(channel).TranslateText(REQUEST, metadata=named("mine")))
     written = json.loads(vars(logged[0])["written"])
     assert (written["level"], written["request_id"]) == ("error", "mine")
     assert "RuntimeError: a\nfault" in written["exception"]

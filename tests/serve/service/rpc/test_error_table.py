@@ -121,10 +121,7 @@ ERRORS = {
         ask=translate(pb.TranslateTextRequest(contents=["a"], options=DecodingOptions(top_k=3))),
     ),
     "OVERLOADED": Provoked(
-        code=CODES.RESOURCE_EXHAUSTED,
-        ask=one_too_many,
-        settings={"limits": ServiceLimits(max_corpora=1)},
-        retry=True,
+        code=CODES.RESOURCE_EXHAUSTED, ask=one_too_many, settings={"limits": ServiceLimits(max_corpora=1)}, retry=True
     ),
     "RATE_LIMITED": Provoked(
         code=CODES.RESOURCE_EXHAUSTED,

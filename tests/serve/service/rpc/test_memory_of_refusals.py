@@ -171,13 +171,7 @@ def late(answer: Answer) -> None:
 
 @pytest.mark.usefixtures("undisturbed")
 @pytest.mark.parametrize("on_submit", [fail(OverloadedError("full", retry_after_s=1)), fail(RuntimeError("x")), late])
-@pytest.mark.parametrize(
-    "ask",
-    [
-        ASK,
-        streamed("StreamTranslateText", pb.StreamTranslateTextRequest(content="a")),
-    ],
-)
+@pytest.mark.parametrize("ask", [ASK, streamed("StreamTranslateText", pb.StreamTranslateTextRequest(content="a"))])
 async def test_a_failed_request_leaves_nothing(ask: Ask, on_submit: Callable[[Answer], None]) -> None:
     model = FakeModel(on_submit=on_submit)
 

@@ -157,12 +157,12 @@ async def test_a_corpus_has_the_stages_of_its_slowest_items(exporter: InMemorySp
     attributes = dict(call.attributes or {})
     named = ("jumok.texts", "jumok.model", "jumok.input_tokens", "jumok.output_tokens")
     assert [attributes[name] for name in named] == [50, "held", 100, 100]
-    items = children(exporter, call)
-    found = {int((span.attributes or {})["jumok.item_id"]): seconds(span) for span in items}  # type: ignore[arg-type]
+    spans = children(exporter, call)
+    found = {int((span.attributes or {})["jumok.item_id"]): seconds(span) for span in spans}  # type: ignore[arg-type]
     slowest = sorted(range(50), key=totals.__getitem__)[-SLOWEST_ITEMS:]
     assert found == {100 + number: pytest.approx(totals[number]) for number in sorted(slowest)}
-    assert {span.name for span in items} == {"item"}
-    for item in items:
+    assert {span.name for span in spans} == {"item"}
+    for item in spans:
         stages = children(exporter, item)
         assert [span.name for span in stages] == ["queue", "encode", "decode"]
         assert [seconds(span) for span in stages] == pytest.approx([seconds(item) / part for part in (2, 4, 8)])
