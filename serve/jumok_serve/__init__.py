@@ -21,9 +21,9 @@ try:
     from jumok_serve.errors import BundleError, DeviceError
     from jumok_serve.search.options import DecodingOptions
     from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
-    from jumok_serve.tasks.translation import Pending
     from jumok_serve.text.detection import rank_languages
     from jumok_serve.text.terms import GlossaryStore
+    from jumok_serve.text.translation import Pending
     from jumok_serve.translator import Translator
 except ModuleNotFoundError as error:
     if (error.name or "").partition(".")[0] in {"jumok_proto", "jumok_serve"}:

@@ -36,11 +36,9 @@ from jumok_serve.tasks.model import (
     warm_up_sentence,
 )
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
-from jumok_serve.tasks.translation import PendingTexts, submit_texts
-from jumok_serve.text.markup.translation import submit_documents
-from jumok_serve.text.sentence_translation import submit_sentences
 from jumok_serve.text.submission import translate_texts
 from jumok_serve.text.terms import GlossaryStore
+from jumok_serve.text.translation import PendingTexts, submit_texts
 from jumok_serve.tokenizers.input_processor import check_texts
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
@@ -384,12 +382,7 @@ class Translator:
         """
         self._fork_guard.check()
         check_texts(texts)
-        submit: Callable[..., PendingTexts]
-        if parameters.markup is not None:
-            submit = submit_documents
-        else:
-            submit = submit_sentences if parameters.in_parts else submit_texts
-        return submit(
+        return submit_texts(
             self._model, self._engine, texts, parameters, target_prefixes=target_prefixes, on_progress=on_progress
         )
 

@@ -13,14 +13,13 @@ from jumok.commands._line_requests import (
     MAX_REQUEST_BYTES,
     MAX_REQUEST_LINES,
     MAX_UNWRITTEN_REQUESTS,
-    Batch,
     InputError,
     Line,
     answer_lines,
     read_lines,
 )
-from jumok.commands._output import as_json, n_best, plain
-from jumok.commands._runners import in_process
+from jumok.commands._output import as_json, n_best, one_line
+from jumok.commands._runners import Outcome
 from jumok_proto.errors import JumokError
 from jumok_proto.parameters import parameter_name
 from jumok_proto.results import Translation
@@ -39,9 +38,9 @@ def lines(*texts: str) -> list[Line]:
     return [Line(text, f"text {number}", len(text)) for number, text in enumerate(texts, start=1)]
 
 
-def outputs(batches: Iterator[Batch[Translation]]) -> Iterator[str]:
-    for batch in batches:
-        yield from (answer.text for answer in batch.answers)
+def outputs(outcomes: Iterator[tuple[Line, Outcome]]) -> Iterator[str]:
+    for _, outcome in outcomes:
+        yield str(outcome) if isinstance(outcome, InputError) else outcome.text
 
 
 def test_lines_are_split_as_files_are() -> None:
@@ -114,13 +113,13 @@ def test_a_slow_writer_stops_the_reader() -> None:
             yield Line("x", "text", 1)
 
     answers = answer_lines(endless(), in_capitals, retry_s=1)
-    for _ in range(50):
+    for _ in range(50 * MAX_REQUEST_LINES):
         next(answers)
     # Written so far, waiting to be written, waiting to be sent, and the one in the reader's hand.
     assert read <= 50 * MAX_REQUEST_LINES + MAX_UNWRITTEN_REQUESTS * MAX_REQUEST_LINES + MAX_QUEUED_LINES + 1
     threads = [thread for thread in threading.enumerate() if thread.name.startswith("answer-lines")]
     assert len(threads) >= 3
-    answers.close()  # type: ignore[attr-defined]
+    answers.close()
     for thread in threads:
         thread.join(HANG_S)
         assert not thread.is_alive()
@@ -143,38 +142,34 @@ def test_unreadable_lines_do_not_stop_the_others() -> None:
 
 
 @pytest.mark.parametrize("part", ["contents", "targets"])
-def test_a_refused_line_is_named_and_those_before_it_are_answered(part: str) -> None:
-    def translate(texts: list[str]) -> list[Translation]:
-        if "bad" in texts:
-            field = f"{part}[{texts.index('bad')}]"
-            raise JumokError(f"{parameter_name(field)}: too long", field=field)
-        return in_capitals(texts)
-
-    for position in range(4):
-        texts = ["a", "b", "c", "d"]
-        texts[position] = "bad"
-        answers = outputs(answer_lines(lines(*texts), translate, retry_s=1))
-        assert [next(answers) for _ in range(position)] == ["A", "B", "C"][:position]
-        with pytest.raises(InputError, match=rf"^text {position + 1}: too long$"):
-            next(answers)
-
-
-def test_bad_lines_do_not_stop_translations() -> None:
+def test_refused_lines_are_named_and_the_others_are_answered(part: str) -> None:
     def translate(texts: list[str]) -> list[Translation]:
         for index, text in enumerate(texts):
             if text in {"bad", "worse"}:
-                field = f"contents[{index}]"
-                raise JumokError(f"{field}: too long", field=field)
+                field = f"{part}[{index}]"
+                raise JumokError(f"{parameter_name(field)}: too long", field=field)
         return in_capitals(texts)
 
     texts = ["bad", "a", "bad", "worse", "b", "c", "bad"]
-    found = list(in_process([*lines(*texts), Line("", "text 8", 1, "not UTF-8")], translate, retry_s=1))
+    found = list(answer_lines([*lines(*texts), Line("", "text 8", 1, "not UTF-8")], translate, retry_s=1))
     assert [line.name for line, _ in found] == [f"text {number}" for number in range(1, 9)]
-    said = [str(outcome) if isinstance(outcome, InputError) else outcome.text for _, outcome in found]
+    said = list(outputs(iter(found)))
     assert said[:4] == ["text 1: too long", "A", "text 3: too long", "text 4: too long"]
     assert said[4:] == ["B", "C", "text 7: too long", "text 8: not UTF-8"]
-    with pytest.raises(RuntimeError, match="a bug"):
-        list(in_process(lines("a"), raising(RuntimeError("a bug")), retry_s=1))
+
+
+def test_answers_of_a_request_that_was_split_come_before_its_error() -> None:
+    def translate(texts: list[str]) -> list[Translation]:
+        if len(texts) > 1:
+            raise JumokError("too many", field="contents")
+        if texts == ["c"]:
+            raise JumokError("gone")
+        return in_capitals(texts)
+
+    answers = outputs(answer_lines(lines(*"abcd"), translate, retry_s=1))
+    assert [next(answers), next(answers)] == ["A", "B"]
+    with pytest.raises(JumokError, match="gone"):
+        next(answers)
 
 
 class TooMuch(JumokError):
@@ -198,8 +193,8 @@ def test_a_request_that_is_too_large_is_split(field: str) -> None:
     assert max(sizes) > 1
     with pytest.raises(InputError, match="no"):
         list(answer_lines(lines(*texts, "ab"), translate, retry_s=1))
-    with pytest.raises(InputError, match="text 1"):
-        list(answer_lines(lines("a"), raising(TooMuch(field="contents")), retry_s=1))
+    (said,) = outputs(answer_lines(lines("a"), raising(TooMuch(field=field)), retry_s=1))
+    assert said.startswith("text 1: ")
 
 
 def test_an_overloaded_server_is_retried() -> None:
@@ -224,6 +219,6 @@ def test_other_errors_are_raised(error: Exception) -> None:
 
 def test_a_translation_is_one_line() -> None:
     answer = translation("a\nb\r\nc\u2028d\x85e\x0bf", "g\th\n")
-    assert plain(answer) == "a b c\u2028d\x85e\x0bf"
+    assert one_line(answer.text) == "a b c\u2028d\x85e\x0bf"
     assert n_best(answer, 3) == "3\t1\t-1.000000\ta b c\u2028d\x85e\x0bf\n3\t2\t-2.000000\tg\th"
     assert "\n" not in as_json(answer, "x\ny")

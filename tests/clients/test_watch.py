@@ -89,7 +89,7 @@ def test_an_alarm_that_failed_rings_the_next_time(monkeypatch: pytest.MonkeyPatc
 
     alarm = Alarm(ring)
     with monkeypatch.context() as patched:
-        patched.setattr("jumok._concurrency.Background", refuse)
+        patched.setattr("jumok._concurrency.threading.Timer.start", refuse)
         with pytest.raises(RuntimeError):
             alarm.set(0.0)
     hooked = threading.Event()

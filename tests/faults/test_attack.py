@@ -10,8 +10,8 @@ from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.scenarios.attack import UNREAD, attacks
 from tests.faults.tools.flood import Flood
-from tests.faults.tools.servers import token_file
 from tests.support.servers.fake_model import FakeModel, serving
+from tests.support.servers.tokens import token_file
 
 CALLS = 6
 ENDED_FOR_STRANGERS = {

@@ -29,7 +29,7 @@ from tests.faults.scenarios.sharing import sharing
 from tests.faults.scenarios.unanswered import BUNDLES, ENDLESS, unanswered
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.light_calls import OK, RESOURCE_EXHAUSTED, LightCalls
-from tests.faults.tools.servers import is_healthy, token_file
+from tests.faults.tools.servers import is_healthy
 from tests.faults.tools.slope import slope
 from tests.faults.tools.texts import scenes
 from tests.serve.http.fuzz.documents import OPERATIONS
@@ -37,6 +37,7 @@ from tests.support.hang import HANG_S
 from tests.support.logs import own_records
 from tests.support.servers.http_server import serving_http
 from tests.support.servers.in_process_server import check_idle, serving
+from tests.support.servers.tokens import token_file
 
 CODES = grpc.StatusCode
 RANDOM_CALLS = 200
@@ -159,7 +160,7 @@ def test_each_http_operation_is_answered_with_and_without_a_token(
 
 
 def test_a_wrong_http_answer_is_noticed(monkeypatch: pytest.MonkeyPatch, translator: Translator) -> None:
-    monkeypatch.setattr("jumok_serve.http.apis.own_json.http_status", lambda _: 500)
+    monkeypatch.setattr("jumok_serve.http.site.HTTP_STATUSES", {})  # 500 for all
     with serving_http(translator) as served:
         answered = Answered(served.url)
         answered.send_each(1, seed=1)

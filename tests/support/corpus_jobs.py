@@ -13,8 +13,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jumok.commands._line_requests import InputError, Line
-from jumok.commands._runners import Outcome, in_process
+from jumok.commands._line_requests import InputError, Line, answer_lines
+from jumok.commands._runners import Outcome
 from jumok.commands.corpus.inputs import find_sources, is_one_file
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import Columns
@@ -65,7 +65,7 @@ def at_once(lines: Iterable[Line]) -> Generator[tuple[Line, Outcome], None, None
         yield line, outcome
 
 
-in_threads = partial(in_process, translate=in_capitals, retry_s=1.0)
+in_threads = partial(answer_lines, request=in_capitals, retry_s=1.0)
 """The runner of a bundle, with its threads."""
 
 
@@ -80,9 +80,9 @@ def run(
 ) -> bool:
     """Run a job to its end."""
     sources = find_sources(inputs, out, format_name, columns)
-    job = Job(out, [source.name for source in sources], is_file=is_one_file(inputs))
+    job = Job(out, sources, is_file=is_one_file(inputs))
     translate = partial(translate_here, open_runner=lambda: nullcontext(runner))
-    return run_job(job, settings or {}, sources, translate, block_rows=block_rows)
+    return run_job(job, settings or {}, translate, block_rows=block_rows)
 
 
 def _killed_at(change: int, work: Callable[[], object]) -> bool:

@@ -67,10 +67,10 @@ def _run(
 ) -> bool:
     """Run a job to its end on a cluster, as in a process of its own."""
     sources = find_sources(inputs, out, None, COLUMNS)
-    job = make_job(out, [source.name for source in sources], is_file=is_one_file(inputs))
+    job = make_job(out, sources, is_file=is_one_file(inputs))
     cluster = Cluster(address=address, actors=None, cpus=cpus)
     translate = partial(translate_on_cluster, cluster=cluster, open_runner=open_runner)
-    return run_job(job, {}, sources, translate, block_rows=BLOCK_ROWS)
+    return run_job(job, {}, translate, block_rows=BLOCK_ROWS)
 
 
 def run(address: str, out: Path, *inputs: Path, **options: Any) -> bool:

@@ -1,11 +1,9 @@
 """The client for operators built on asyncio: load and unload models."""
 
-from types import TracebackType
-from typing import Self
-
 from jumok._transport.address import one_address
-from jumok._transport.aio import AsyncConnection
+from jumok._transport.aio import AsyncConnected, AsyncConnection
 from jumok._transport.channel import Tls
+from jumok._transport.servers import Servers
 from jumok._validation import check_text
 from jumok_proto.admin_conversion import bundle_from_proto, loaded_from_proto
 from jumok_proto.conversion import model_from_proto
@@ -16,7 +14,7 @@ DEFAULT_TIMEOUT_S = 600.0
 """Large models take minutes to load."""
 
 
-class AsyncAdminClient:
+class AsyncAdminClient(AsyncConnected):
     """A connection to one server, to change its models.
 
     Shared by the tasks of a program.
@@ -39,9 +37,8 @@ class AsyncAdminClient:
     def __init__(
         self, server: str, *, tls: Tls | None = None, token: str | None = None, timeout_s: float = DEFAULT_TIMEOUT_S
     ) -> None:
-        self._connection = AsyncConnection(
-            one_address(server), tls=tls, token=token, timeout_s=timeout_s, max_attempts=0
-        )
+        servers = Servers(one_address(server), tls=tls, token=token, timeout_s=timeout_s, max_attempts=0)
+        self._connection = AsyncConnection(servers)
 
     async def list_bundles(self, *, timeout_s: float | None = None) -> list[BundleSummary]:
         """List the bundles in the server's model root, sorted by folder."""
@@ -72,15 +69,3 @@ class AsyncAdminClient:
         request = UnloadModelRequest(name=check_text("name", name))
         response = await self._connection.call(lambda stubs: stubs.admin.UnloadModel, request, timeout_s)
         return model_from_proto(response.model)
-
-    async def close(self) -> None:
-        """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
-        await self._connection.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()

@@ -1,8 +1,7 @@
 """The client for programs built on asyncio."""
 
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Sequence
-from types import TracebackType
-from typing import Self, Unpack, overload
+from typing import Unpack, overload
 
 from jumok._async_glossaries import AsyncGlossaries
 from jumok._corpus.aio import AsyncCorpusRun
@@ -25,9 +24,10 @@ from jumok._responses import (
     read_scores,
     read_translations,
 )
-from jumok._transport.aio import AsyncConnection
+from jumok._transport.aio import AsyncConnected, AsyncConnection
 from jumok._transport.channel import Tls
 from jumok._transport.retry import MAX_ATTEMPTS
+from jumok._transport.servers import Servers
 from jumok._validation import check_count, check_text, check_texts
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
@@ -40,7 +40,7 @@ from jumok_proto.v1.translation_pb2 import DetectLanguageRequest
 DEFAULT_TIMEOUT_S = 60.0
 
 
-class AsyncClient:
+class AsyncClient(AsyncConnected):
     """A connection to a server, or to several with the same models.
 
     Shared by the tasks of a program, in any event loop. A forked process connects anew.
@@ -77,13 +77,9 @@ class AsyncClient:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         max_attempts: int = MAX_ATTEMPTS,
     ) -> None:
-        self._connection = AsyncConnection(
-            server,
-            tls=tls,
-            token=token,
-            timeout_s=timeout_s,
-            max_attempts=check_count("max_attempts", max_attempts, least=1),
-        )
+        check_count("max_attempts", max_attempts, least=1)
+        servers = Servers(server, tls=tls, token=token, timeout_s=timeout_s, max_attempts=max_attempts)
+        self._connection = AsyncConnection(servers)
         self.glossaries = AsyncGlossaries(self._connection)
 
     @overload
@@ -348,7 +344,6 @@ class AsyncClient:
         """
         corpus = Corpus(
             lines,
-            self._connection.endpoints,
             self._connection.servers,
             window=window,
             start=start,
@@ -359,8 +354,7 @@ class AsyncClient:
             truncate=truncate,
             split_sentences=split_sentences,
             model=model,
-            timeout_s=self._connection.timeout_s(timeout_s),
-            max_attempts=self._connection.max_attempts,
+            timeout_s=timeout_s,
             **options,
         )
         self._connection.check_open()
@@ -415,15 +409,3 @@ class AsyncClient:
 
     async def _list(self, timeout_s: float | None) -> ListModelsResponse:
         return await self._connection.call(lambda stubs: stubs.models.ListModels, ListModelsRequest(), timeout_s)
-
-    async def close(self) -> None:
-        """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
-        await self._connection.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        await self.close()

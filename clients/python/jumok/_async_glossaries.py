@@ -4,19 +4,18 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from jumok._requests import glossary_entries
 from jumok._responses import read_entries, read_glossary
 from jumok._transport.aio import AsyncConnection
 from jumok._transport.retry import MIN_TIMEOUT_S
-from jumok._validation import check_text, invalid_field
+from jumok._validation import check_text
 from jumok_proto.errors import GlossaryNotFoundError
 from jumok_proto.glossaries.stored import StoredGlossary
-from jumok_proto.glossaries.tsv import write_tsv
 from jumok_proto.v1.glossary_pb2 import (
     CreateGlossaryRequest,
     DeleteGlossaryRequest,
     GetGlossaryEntriesRequest,
     GetGlossaryRequest,
-    GlossaryEntries,
     ListGlossariesRequest,
     UpdateGlossaryRequest,
 )
@@ -58,7 +57,7 @@ class AsyncGlossaries:
             InvalidArgumentError: the name is used or unusable, or a line of the entries is unusable.
         """
         request = CreateGlossaryRequest(
-            name=check_text("name", name), dictionaries=[_dictionary(entries, source_language, target_language)]
+            name=check_text("name", name), dictionaries=[glossary_entries(entries, source_language, target_language)]
         )
         response = await self._connection.call(lambda stubs: stubs.glossaries.CreateGlossary, request, timeout_s)
         return read_glossary(response.glossary)
@@ -84,7 +83,7 @@ class AsyncGlossaries:
         """
         request = UpdateGlossaryRequest(
             glossary=check_text("glossary", glossary),
-            dictionaries=[_dictionary(entries, source_language, target_language)],
+            dictionaries=[glossary_entries(entries, source_language, target_language)],
         )
         response = await self._connection.call(lambda stubs: stubs.glossaries.UpdateGlossary, request, timeout_s)
         return read_glossary(response.glossary)
@@ -128,26 +127,10 @@ class AsyncGlossaries:
 
         Of two callers that delete it at once, both may get it.
         """
-        until = time.monotonic() + self._connection.timeout_s(timeout_s)
+        until = time.monotonic() + self._connection.servers.timeout_s(timeout_s)
         found = await self.get(glossary, timeout_s=timeout_s)
         request = DeleteGlossaryRequest(glossary=found.id)
         with suppress(GlossaryNotFoundError):  # deleted since, by another caller or by an attempt that lost its answer
             left_s = max(until - time.monotonic(), MIN_TIMEOUT_S)
             await self._connection.call(lambda stubs: stubs.glossaries.DeleteGlossary, request, left_s)
         return found
-
-
-def _dictionary(
-    entries: str | Mapping[str, str | Sequence[str]], source_language: str, target_language: str
-) -> GlossaryEntries:
-    if not isinstance(entries, str | Mapping):
-        raise invalid_field("entries", f"must map source terms to target terms, got {type(entries).__name__}")
-    try:
-        tsv = entries if isinstance(entries, str) else write_tsv(entries)
-    except ValueError as error:
-        raise invalid_field("entries", str(error)) from error
-    return GlossaryEntries(
-        tsv=check_text("entries", tsv),
-        source_language_code=check_text("source_language_code", source_language),
-        target_language_code=check_text("target_language_code", target_language),
-    )

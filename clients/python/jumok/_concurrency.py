@@ -89,65 +89,43 @@ class AsyncEnd:
 End = threading.Event
 
 
-class AsyncAlarm:
-    """Calls a function at a time that was set, in the event loop."""
-
-    def __init__(self, ring: Callable[[], None]) -> None:
-        self._ring = ring
-        self._timer: asyncio.TimerHandle | None = None
-
-    def set(self, delay_s: float) -> None:
-        """Ring after this time, or before if an earlier time was set."""
-        loop = asyncio.get_running_loop()
-        if self._timer is not None:
-            if self._timer.when() <= loop.time() + delay_s:
-                return
-            self._timer.cancel()
-        self._timer = loop.call_later(delay_s, self._rings)
-
-    def _rings(self) -> None:
-        self._timer = None
-        self._ring()
-
-
 class Alarm:
-    """Calls a function at a time that was set, in a thread that lives as long as there is one."""
+    """Calls a function at a time that was set, in a thread; now and then earlier too."""
 
     def __init__(self, ring: Callable[[], None]) -> None:
         self._ring = ring
-        self._changed = threading.Condition()
-        self._at: float | None = None
-        self._running = False
+        self._lock = threading.Lock()
+        self._timer: threading.Timer | asyncio.TimerHandle | None = None
+        self._at = 0.0
 
     def set(self, delay_s: float) -> None:
         """Ring after this time, or before if an earlier time was set."""
         at = time.monotonic() + delay_s
-        with self._changed:
-            if self._at is not None and self._at <= at:
-                return
-            if not self._running:
-                Background(self._run)  # may fail, where there are no more threads
-                self._running = True
-            self._at = at
-            self._changed.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if self._at is None:
-                    self._running = False
+        with self._lock:
+            if self._timer is not None:
+                if self._at <= at:
                     return
-                left_s = self._at - time.monotonic()
-                if left_s > 0:
-                    self._changed.wait(left_s)
-                    continue
-                self._at = None
-            try:
-                self._ring()
-            except BaseException:
-                with self._changed:
-                    self._running, self._at = False, None
-                raise
+                self._timer.cancel()
+            self._timer = None
+            self._timer, self._at = self._start(delay_s), at
+
+    def _start(self, delay_s: float) -> threading.Timer | asyncio.TimerHandle:
+        timer = threading.Timer(delay_s, self._rings)
+        timer.daemon = True
+        timer.start()  # may fail, where there are no more threads
+        return timer
+
+    def _rings(self) -> None:
+        with self._lock:
+            self._timer = None
+        self._ring()
+
+
+class AsyncAlarm(Alarm):
+    """Calls a function at a time that was set, in the event loop."""
+
+    def _start(self, delay_s: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_later(delay_s, self._rings)
 
 
 # --- background work ---

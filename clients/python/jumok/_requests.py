@@ -1,6 +1,6 @@
 """Requests, made of arguments of the right type and number; the server checks their values."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict, Unpack, cast
 
 from jumok._validation import (
@@ -22,9 +22,10 @@ from jumok._validation import (
 from jumok_proto.alignment_conversion import kinds_to_proto
 from jumok_proto.attention import AttentionKind
 from jumok_proto.conversion import options_to_proto
+from jumok_proto.glossaries.tsv import write_tsv
 from jumok_proto.term_conversion import do_not_translate_to_proto, glossary_to_proto
 from jumok_proto.text_options import TextOptions, TranslateOptions, separate, splits_sentences
-from jumok_proto.v1 import alignment_pb2, translation_pb2
+from jumok_proto.v1 import alignment_pb2, glossary_pb2, translation_pb2
 
 
 class RequestSettings(TypedDict, total=False):
@@ -178,4 +179,21 @@ def align_request(
         head=check_integer("head", settings["head"]),
         each_head=check_flag("each_head", settings["each_head"]),
         **_fields(settings),
+    )
+
+
+def glossary_entries(
+    entries: str | Mapping[str, str | Sequence[str]], source_language: str, target_language: str
+) -> glossary_pb2.GlossaryEntries:
+    """Make the entries of a stored glossary for a pair of languages."""
+    if not isinstance(entries, str | Mapping):
+        raise invalid_field("entries", f"must map source terms to target terms, got {type(entries).__name__}")
+    try:
+        tsv = entries if isinstance(entries, str) else write_tsv(entries)
+    except ValueError as error:
+        raise invalid_field("entries", str(error)) from error
+    return glossary_pb2.GlossaryEntries(
+        tsv=check_text("entries", tsv),
+        source_language_code=check_text("source_language_code", source_language),
+        target_language_code=check_text("target_language_code", target_language),
     )

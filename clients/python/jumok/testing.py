@@ -115,8 +115,9 @@ class FakeServer:
         self._failures: deque[tuple[JumokError, int]] = deque()
         self._stopped = threading.Event()
         self._server = grpc.server(ThreadPoolExecutor(THREADS, thread_name_prefix="fake-server"))
-        add_TranslationServiceServicer_to_server(_Translations(self), self._server)
-        add_ModelServiceServicer_to_server(_Models(self), self._server)
+        services = _Services(self)
+        add_TranslationServiceServicer_to_server(services, self._server)
+        add_ModelServiceServicer_to_server(services, self._server)
         self.port: int = self._server.add_insecure_port("127.0.0.1:0")
 
     @property
@@ -134,9 +135,8 @@ class FakeServer:
                     translation_pb2.TranslateTextRequest()
                     | translation_pb2.ScoreTextRequest()
                     | translation_pb2.DetectLanguageRequest()
+                    | alignment_pb2.AlignTextRequest()
                 ):
-                    found += request.contents
-                case alignment_pb2.AlignTextRequest():
                     found += request.contents
                 case translation_pb2.StreamTranslateTextRequest():
                     found.append(request.content)
@@ -184,7 +184,7 @@ class FakeServer:
         return fake_translation(answer) if isinstance(answer, str) else answer
 
 
-class _Translations(TranslationServiceServicer):
+class _Services(TranslationServiceServicer, ModelServiceServicer):
     def __init__(self, server: FakeServer) -> None:
         self._server = server
 
@@ -283,17 +283,6 @@ class _Translations(TranslationServiceServicer):
         except JumokError as error:
             _abort(context, error)
 
-    def _begin(self, request: Message, context: grpc.ServicerContext) -> None:
-        self._server.requests.append(request)
-        failure, _ = self._server._next_failure()
-        if failure is not None:
-            _abort(context, failure)
-
-
-class _Models(ModelServiceServicer):
-    def __init__(self, server: FakeServer) -> None:
-        self._server = server
-
     def ListModels(  # noqa: N802
         self, request: model_pb2.ListModelsRequest, context: grpc.ServicerContext
     ) -> model_pb2.ListModelsResponse:
@@ -307,6 +296,12 @@ class _Models(ModelServiceServicer):
         if request.name != FAKE_MODEL.name:
             _abort(context, ModelNotFoundError.of(request.name, [FAKE_MODEL.name]))
         return model_pb2.GetModelResponse(model=model_to_proto(FAKE_MODEL))
+
+    def _begin(self, request: Message, context: grpc.ServicerContext) -> None:
+        self._server.requests.append(request)
+        failure, _ = self._server._next_failure()
+        if failure is not None:
+            _abort(context, failure)
 
 
 def _word_by_word(text: str, target: str) -> Alignment:

@@ -2,10 +2,11 @@
 
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack, get_args
 
 import click
 
@@ -13,6 +14,7 @@ from jumok_proto.flags import decoding_flags
 from jumok_proto.options import Options
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.cli.configuration import Configuration
 from jumok_serve.evaluation import parallel_text
 from jumok_serve.evaluation.parallel_text import read_parallel
 from jumok_serve.search.options import DecodingOptions
@@ -21,38 +23,15 @@ from jumok_serve.translator import Translator
 
 BUNDLE = click.Path(path_type=Path)  # opening it says what is wrong, and the way out
 FILE = click.Path(exists=True, dir_okay=False, path_type=Path)
-POSITIVE = click.IntRange(min=1)
 
-device_option = click.option(
-    "--device",
-    type=click.Choice(["cpu", "cuda", "auto"]),
-    default="cpu",
-    show_default=True,
-    help="Device to run on; auto: CUDA if available, else the CPU.",
-)
-precision_option = click.option(
-    "--precision",
-    type=click.Choice(["auto", "fp32", "fp16", "int8"]),
-    default="auto",
-    show_default=True,
-    help="Precision to run; auto: int8 on a CPU and fp16 on CUDA, if the bundle has them.",
-)
-replicas_option = click.option(
-    "--replicas",
-    type=POSITIVE,
-    help="Batches that a model decodes in parallel, from one queue.  [default: one; on a CPU, for int8 and for small "
-    "fp32 models, one per core, at most four]",
-)
-threads_option = click.option(
-    "--threads", type=POSITIVE, help="CPU threads of each replica.  [default: all cores, divided among the replicas]"
-)
 
-shortlist_option = click.option(
-    "--shortlist/--no-shortlist",
-    default=False,
-    show_default=True,
-    help="Restrict translations to the bundle's shortlist: faster, and a few translations change.",
-)
+def _setting(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make the option that means the same as a setting of a server."""
+    field = Configuration.model_fields[name]
+    spelled = f"--{name}/--no-{name}" if field.annotation is bool else f"--{name}"
+    types: dict[type, click.ParamType[Any]] = {bool: click.BOOL, str: click.Choice(get_args(field.annotation))}
+    kind = types.get(type(field.default), click.IntRange(min=1))
+    return click.option(spelled, type=kind, default=field.default, show_default=True, help=field.description)
 
 
 @click.command()
@@ -81,11 +60,11 @@ def inspect(*, bundle: Path, whole: bool, as_json: bool) -> None:
     "else char; none for Thai and others without spaces, which have chrF alone; else 13a]",
 )
 @decoding_flags
-@device_option
-@precision_option
-@replicas_option
-@threads_option
-@shortlist_option
+@_setting("device")
+@_setting("precision")
+@_setting("replicas")
+@_setting("threads")
+@_setting("shortlist")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), help="File for the translations.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def evaluate(

@@ -1,5 +1,6 @@
 """Configuration of a server: types of settings, and their defaults and checks."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -289,3 +290,9 @@ class Configuration(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = Field("info", description="Lowest level to log.")
     log_requests: bool = Field(False, description="Log a line when a call ends.")
     log_texts: bool = Field(False, description="Also log the texts of requests; needs log_requests.")
+
+    def addresses(self) -> Iterator[tuple[str, str, int]]:
+        """Yield setting, host and number of each port."""
+        for name in ("port", "admin_port", "http_port", "metrics_port"):
+            if (number := getattr(self, name)) is not None:
+                yield name, getattr(self, name.replace("port", "host")), number

@@ -5,7 +5,7 @@ import weakref
 from contextlib import ExitStack
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
@@ -29,8 +29,7 @@ SWITCH_INTERVAL_S = 0.001
 """Time after which a thread gives up Python's lock to a waiting thread. With the default of 5 ms, engine threads and
 the event loop wait for each other, and an overloaded server translates a tenth less."""
 
-LIMITS = [field.name for field in fields(ServiceLimits)]
-"""Settings that are limits of the service."""
+Limits = TypeVar("Limits", EngineLimits, ServiceLimits)
 
 
 def tune_process() -> None:
@@ -47,11 +46,17 @@ def service_arguments(settings: Configuration) -> dict[str, Any]:
         UsageError: of click: the folder of glossaries is unusable.
     """
     return {
-        "limits": ServiceLimits(**{name: getattr(settings, name) for name in LIMITS}),
+        "limits": _limits(ServiceLimits, settings),
         "tokens": None if settings.tokens is None else TokenFile(settings.tokens),
         "pivot": "" if settings.pivot == NO_PIVOT else settings.pivot,
         "glossaries": _glossaries(settings),
     }
+
+
+def _limits(kind: type[Limits], settings: Configuration) -> Limits:
+    """Make limits of the settings that have their names."""
+    names = {field.name for field in fields(kind)} & Configuration.model_fields.keys()
+    return kind(**{name: getattr(settings, name) for name in names})
 
 
 def open_observers(settings: Configuration, opened: ExitStack) -> list[CallObserver]:
@@ -131,16 +136,7 @@ def _open(settings: Configuration, checker: BundleChecker | None, bundle: Path) 
         replicas=settings.replicas,
         threads=settings.threads,
         shortlist=settings.shortlist,
-        limits=EngineLimits(
-            max_batch_tokens=settings.max_batch_tokens,
-            max_queue_requests=settings.max_queue_requests,
-            max_queue_tokens=settings.max_queue_tokens,
-            max_queue_bytes=settings.max_queue_bytes,
-            max_queue_work=settings.max_queue_work,
-            max_request_work=settings.max_request_work,
-            work_per_second=settings.work_per_second,
-            work_burst=settings.work_burst,
-        ),
+        limits=_limits(EngineLimits, settings),
     )
     try:
         translator.warm_up()

@@ -111,7 +111,8 @@ def serve(*, config: Path | None, print_config: bool, **flags: Any) -> None:
         arguments = service_arguments(settings)
         tls = _tls(settings)
         make_front = _front(settings)
-        _check_addresses(settings)
+        for name, host, port in settings.addresses():
+            check_address(host, port, flag(name))
         models: list[Translator] = []
 
         def make_server() -> Server:
@@ -170,17 +171,6 @@ def _administration(settings: Configuration, checker: BundleChecker | None) -> A
     if checker is None:
         return administration
     return replace(administration, check=checker.check, cancel_load=checker.close)
-
-
-def _check_addresses(settings: Configuration) -> None:
-    for host, port, setting in (
-        (settings.host, settings.port, "port"),
-        (settings.admin_host, settings.admin_port, "admin_port"),
-        (settings.http_host, settings.http_port, "http_port"),
-        (settings.metrics_host, settings.metrics_port, "metrics_port"),
-    ):
-        if port is not None:
-            check_address(host, port, flag(setting))
 
 
 def _tls(settings: Configuration) -> TlsFiles | None:

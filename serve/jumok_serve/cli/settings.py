@@ -197,11 +197,9 @@ def _conflicts(configuration: Configuration, wrong: set[str]) -> list[str]:
             "tokens_without_tls if a proxy in front of this server has TLS"
         )
     addresses: dict[tuple[str, int], str] = {}
-    for name in ("port", "admin_port", "http_port", "metrics_port"):
-        host = name.replace("port", "host")
-        port = getattr(configuration, name)
+    for name, host, port in configuration.addresses():
         if port and name not in wrong:
-            first = addresses.setdefault((getattr(configuration, host), port), name)
+            first = addresses.setdefault((host, port), name)
             if first != name:
                 conflicts.append(f"{name}: {port} is also {first}; give each its own port")
     return conflicts

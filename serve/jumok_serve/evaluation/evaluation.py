@@ -9,7 +9,7 @@ from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
 from jumok_proto.results import Translation
-from jumok_serve.tasks.translation import Pending
+from jumok_serve.text.translation import Pending
 
 REQUEST_SENTENCES = 128
 CONCURRENT_REQUESTS = 4

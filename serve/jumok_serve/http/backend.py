@@ -1,32 +1,28 @@
 """Backend of the HTTP APIs: what it offers, and the one of this process, with the gate and limits of its services."""
 
 import asyncio
-import logging
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 from google.protobuf.message import Message
 
-from jumok_proto.errors import DeadlineExceededError, InternalError, JumokError
+from jumok_proto.errors import DeadlineExceededError, JumokError
 from jumok_proto.results import DetectedLanguage
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.manifest.languages import tag_key
 from jumok_serve.service.handlers.api import Settings
-from jumok_serve.service.rpc.call import BEARER, Call
-from jumok_serve.service.rpc.statuses import drop_frames, is_expected
+from jumok_serve.service.rpc.call import BEARER, Call, Write, full_name
 from jumok_serve.service.services import Services
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 DETECT = "/jumok.v1.TranslationService/DetectLanguage"
 LIST_MODELS = "/jumok.v1.ModelService/ListModels"
-
-logger = logging.getLogger(__name__)
 
 Response = TypeVar("Response", bound=Message)
 Result = TypeVar("Result")
@@ -130,9 +126,7 @@ class Backend(Protocol):
     async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text, best first."""
 
-    async def stream(
-        self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]
-    ) -> None:
+    async def stream(self, method: str, request: Message, sender: Sender, write: Write) -> None:
         """Call a method with several responses; each is written before the next is made.
 
         A method that reads a stream of requests gets one.
@@ -170,15 +164,11 @@ class EngineBackend:
 
     def __init__(self, services: Services) -> None:
         self._services = services
-        methods = {
-            f"/{service.full_name}/{method.name}": (method, getattr(servicer, method.name))
+        self._methods = {
+            full_name(method): (getattr(servicer, method.name), method.client_streaming)
             for service, servicer in services.services.items()
             for method in service.methods
         }
-        self._methods: dict[str, Callable[[Any, Call], Awaitable[Any]]] = {
-            name: handler for name, (_, handler) in methods.items()
-        }
-        self._reading_streams = {name for name, (method, _) in methods.items() if method.client_streaming}
         self._characters = CharacterCounts()
         self._directions = Directions()
 
@@ -190,9 +180,9 @@ class EngineBackend:
 
     async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
         """Call a method with one response."""
-        with self._opened(method, sender, getattr(request, "contents", None)) as call:
-            async with asyncio.timeout(sender.timeout_s):
-                response = await self._methods[method](request, call)
+        async with self._opened(method, sender, getattr(request, "contents", None)) as call:
+            handle, _ = self._methods[method]
+            response = await handle(request, call)
             if isinstance(request, TranslateTextRequest):
                 self._characters.add(call.caller, request.contents)
         return cast("Response", response)
@@ -201,53 +191,37 @@ class EngineBackend:
         self, settings: Settings, texts: Sequence[str], exchange: Exchange, make: Callable[[Translated], Result]
     ) -> Result:
         """Translate texts, and make something of the translations."""
-        with self._opened(TRANSLATE, exchange.sender, texts) as call:
-            async with asyncio.timeout(exchange.sender.timeout_s):
-                made = await self._services.api.translate(settings, texts, deadline=call.deadline, make=make)
+        async with self._opened(TRANSLATE, exchange.sender, texts) as call:
+            made = await self._services.api.translate(settings, texts, deadline=call.deadline, make=make)
             self._characters.add(call.caller, texts)
         return made
 
     async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text."""
-        with self._opened(DETECT, sender, texts):
-            async with asyncio.timeout(sender.timeout_s):
-                return await self._services.api.detect(texts)
+        async with self._opened(DETECT, sender, texts):
+            return await self._services.api.detect(texts)
 
-    async def stream(
-        self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]
-    ) -> None:
+    async def stream(self, method: str, request: Message, sender: Sender, write: Write) -> None:
         """Call a method with several responses."""
-        requests = OnlyRequest(request) if method in self._reading_streams else request
+        handle, reads_stream = self._methods[method]
+        async with self._opened(method, sender) as call:
+            call.write = write
+            await handle(OnlyRequest(request) if reads_stream else request, call)
 
-        def write_now(message: Message, /, *, counted: bool = False) -> Awaitable[None]:
-            return write(message)
-
-        with self._opened(method, sender) as call:
-            call.write = write_now
-            async with asyncio.timeout(sender.timeout_s):
-                await self._methods[method](requests, call)
-
-    @contextmanager
-    def _opened(self, method: str, sender: Sender, texts: Sequence[str] | None = None) -> Iterator[Call]:
-        """Pass a call through the gate, with its texts, status, reason and errors."""
+    @asynccontextmanager
+    async def _opened(self, method: str, sender: Sender, texts: Sequence[str] | None = None) -> AsyncIterator[Call]:
+        """Pass a call through the gate, with its texts, until the time of its sender is over."""
         call = _new_call(method, sender)
         if texts is not None:
             call.record.note(texts)
-        with self._services.gate.opened(call):
+        with self._services.gate.answering(call):
             try:
-                self._services.gate.admit(call)
-                yield call
-            except asyncio.CancelledError:
-                call.code = "CANCELLED"
-                raise
-            except Exception as error:
-                public = _public(error, call, sender.timeout_s)
-                drop_frames(error)
-                call.code, call.reason = public.code.name, public.reason
-            else:
-                call.code = "OK"
-                return
-        raise public
+                async with asyncio.timeout(sender.timeout_s):
+                    yield call
+            except TimeoutError as error:
+                if isinstance(error, JumokError):
+                    raise
+                raise DeadlineExceededError(f"the response was not complete within {sender.timeout_s:g} s") from error
 
     async def directions(self, sender: Sender) -> Directions:
         """Return the directions of all models and routes."""
@@ -258,7 +232,7 @@ class EngineBackend:
 
     async def usage(self, sender: Sender) -> int:
         """Return the translated characters of a token."""
-        with self._opened(LIST_MODELS, sender) as call:
+        async with self._opened(LIST_MODELS, sender) as call:
             return self._characters.of(call.caller)
 
     @property
@@ -276,13 +250,3 @@ def _new_call(method: str, sender: Sender) -> Call:
     metadata: dict[str, str | bytes] = {"authorization": f"{BEARER}{sender.token}"} if sender.token else {}
     deadline = time.monotonic() + sender.timeout_s
     return Call(method=method, request_id=sender.request_id, peer=sender.peer, metadata=metadata, deadline=deadline)
-
-
-def _public(error: Exception, call: Call, timeout_s: float) -> JumokError:
-    """Return the error that the caller sees; logs a fault of the server."""
-    if isinstance(error, TimeoutError) and not isinstance(error, JumokError):
-        return DeadlineExceededError(f"the response was not complete within {timeout_s:g} s")
-    if isinstance(error, JumokError) and is_expected(error):
-        return error
-    logger.error("request %s: %s failed", call.request_id, call.method, exc_info=error)
-    return InternalError("internal error")

@@ -286,11 +286,7 @@ POLL_S = 0.02
 
 
 class HttpPort:
-    """Serves an application over HTTP/1.1 in the running event loop.
-
-    Args:
-        setting: setting of the port, for errors.
-    """
+    """Serves an application over HTTP/1.1 in the running event loop."""
 
     def __init__(
         self,
@@ -300,14 +296,12 @@ class HttpPort:
         port: int,
         limits: ServiceLimits,
         tls: TlsFiles | None = None,
-        setting: str = "--http-port",
     ) -> None:
         self._application = application
         self._host = host
         self._number = port
         self._limits = limits
         self._tls = tls
-        self._setting = setting
         self._state = ServerState()
         self._server: asyncio.Server | None = None
         self._listener: BoundedListener | None = None
@@ -338,7 +332,7 @@ class HttpPort:
         if context is not None:
             # asyncio up to Python 3.14 has no setting for it, and takes 256 KiB for a connection that sends nothing.
             SSLProtocol.max_size = MAX_RECEIVE
-        bound = await asyncio.to_thread(listen, self._host, self._number, self._setting)
+        bound = await asyncio.to_thread(listen, self._host, self._number, "--http-port")
         if bound.family != socket.AF_UNIX:
             address, self._number = bound.getsockname()[:2]
             self._application.bound_to(address, self._host)

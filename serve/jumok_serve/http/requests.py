@@ -6,7 +6,7 @@ import re
 import reprlib
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from starlette.datastructures import Headers
@@ -105,6 +105,7 @@ class Body:
 
 
 Fields: TypeAlias = dict[str, Any]
+Meaning = TypeVar("Meaning")
 
 JSON, FORM = "application/json", "application/x-www-form-urlencoded"
 MAX_FORM_FIELDS = 4096
@@ -126,16 +127,27 @@ def parse_fields(headers: Headers, query: bytes, body: bytes, most: int, default
     Raises:
         InvalidArgumentError: neither of them, or not UTF-8.
     """
-    kind = headers.get("content-type", default).partition(";")[0].strip().lower()
-    if body and kind == JSON:
+    if body and content_type(headers, default, JSON, FORM) == JSON:
         return parse_object(body, most)
-    if body and kind != FORM:
-        raise InvalidArgumentError(f"the request has the content type {kind!r}; send {JSON} or {FORM}", field="request")
     fields: dict[str, Any] = {}
     for source in (query, body):
         for name, values in parse_form(source).items():
             fields[name] = values[0] if len(values) == 1 else values
     return fields
+
+
+def content_type(headers: Headers, default: str, *known: str) -> str:
+    """Return the content type of a body.
+
+    Raises:
+        InvalidArgumentError: an unknown one.
+    """
+    kind = headers.get("content-type", default).partition(";")[0].strip().lower()
+    if kind not in known:
+        raise InvalidArgumentError(
+            f"the request has the content type {kind!r}; send {' or '.join(known)}", field="request"
+        )
+    return kind
 
 
 def parse_object(body: bytes, most: int) -> Fields:
@@ -241,6 +253,18 @@ def number_field(fields: Mapping[str, Any], name: str, most: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise InvalidArgumentError(f"{name} must be a number from 0 to {most}, got {reprlib.repr(value)}", field=name)
     return value
+
+
+def meaning(value: object, name: str, choices: Mapping[str | int, Meaning]) -> Meaning:
+    """Return the meaning of a field with few values; strings but the empty one are named in the error.
+
+    Raises:
+        InvalidArgumentError: another value.
+    """
+    if not isinstance(value, str | int) or value not in choices:
+        listed = " or ".join(choice for choice in choices if choice and isinstance(choice, str))
+        raise InvalidArgumentError(f"{name} must be {listed}, got {reprlib.repr(value)}", field=name)
+    return choices[value]
 
 
 def _checked_text(value: object, name: str) -> str:

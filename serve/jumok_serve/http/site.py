@@ -20,6 +20,7 @@ from starlette.types import Receive, Scope, Send
 from jumok_proto.error_conversion import status_to_proto
 from jumok_proto.errors import (
     Details,
+    GlossaryNotFoundError,
     InternalError,
     InvalidArgumentError,
     JumokError,
@@ -28,7 +29,7 @@ from jumok_proto.errors import (
     UnavailableError,
 )
 from jumok_serve.http.backend import Backend, Sender
-from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, text_field
+from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, parse_form, text_field
 from jumok_serve.service.connections import peer_name
 from jumok_serve.service.handlers.api import Settings
 from jumok_serve.service.handlers.worker_pool import WorkerPool
@@ -38,7 +39,7 @@ from jumok_serve.service.rpc.call import BEARER
 from jumok_serve.service.rpc.request_reader import Intake
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.share import RETRY_AFTER_S, account_of
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
 HTTP_STATUSES: dict[StatusCode, int] = {
     StatusCode.INVALID_ARGUMENT: 400,
@@ -63,9 +64,10 @@ def http_status(error: JumokError) -> int:
     return HTTP_STATUSES.get(error.code, 500)
 
 
-def retry_headers(error: JumokError) -> dict[str, str]:
-    """Return the header ``Retry-After`` in seconds, if a retry can help."""
-    return {} if error.retry_after_s is None else {"retry-after": str(max(1, math.ceil(error.retry_after_s)))}
+def status_of_others(error: JumokError) -> int:
+    """Return the HTTP status of an error in the APIs of other services, in which only glossaries can be unknown."""
+    code = http_status(error)
+    return code if isinstance(error, GlossaryNotFoundError) else {401: 403, 404: 400}.get(code, code)
 
 
 def describe(error: JumokError, request_id: str) -> Status:
@@ -215,20 +217,8 @@ class Incoming:
 
 
 Answer = Callable[[Incoming], Coroutine[Any, Any, Response]]
-Refuse = Callable[[JumokError, Status], Response]
 Parse = Callable[[Headers, bytes, bytes, int], Fields]
 """Makes fields of headers, query string, body, and the most values that there may be."""
-
-
-def bearer(headers: Headers, query: bytes) -> str:
-    """Return the key of the header ``Authorization``; empty: none."""
-    return key_of(headers, BEARER)
-
-
-def key_of(headers: Headers, scheme: str) -> str:
-    """Return the key of the header ``Authorization``; empty: none of this scheme."""
-    credentials = headers.get("authorization", "")
-    return credentials[len(scheme) :].strip() if credentials.lower().startswith(scheme.lower()) else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,15 +226,25 @@ class Dialect:
     """An API's spelling of keys, requests and errors.
 
     Attributes:
-        refuse: makes the response of an error, which has the given status on the wire.
-        key: returns the key of headers and query string; empty: none.
-        key_field: field of the body that may have the key too; empty: none.
+        error: makes the JSON of an error, which has the given status on the wire.
+        status: returns the HTTP status of an error.
+        schemes: schemes of the header ``Authorization`` that have a key.
+        key_field: field of query string or body that may have the key too; empty: none.
     """
 
-    refuse: Refuse
-    key: Callable[[Headers, bytes], str] = bearer
+    error: Callable[[JumokError, Status], object]
+    status: Callable[[JumokError], int] = http_status
+    schemes: Sequence[str] = (BEARER,)
     key_field: str = ""
     parse: Parse = parse_fields
+
+    def key(self, headers: Headers, query: bytes) -> str:
+        """Return the key that stands before the body; empty: none."""
+        credentials = headers.get("authorization", "")
+        for scheme in self.schemes:
+            if credentials.lower().startswith(scheme.lower()):
+                return credentials[len(scheme) :].strip()
+        return parse_form(query).get(self.key_field, [""])[0] if self.key_field else ""
 
 
 class Endpoint:
@@ -303,7 +303,10 @@ class Endpoint:
             logger.exception("request %s: %s failed", scope[REQUEST_ID], scope["path"])
             drop_frames(error)
             refusal = InternalError()
-        return self._dialect.refuse(refusal, describe(refusal, scope[REQUEST_ID]))
+        described = self._dialect.error(refusal, describe(refusal, scope[REQUEST_ID]))
+        wait_s = refusal.retry_after_s
+        waiting = None if wait_s is None else {"retry-after": str(max(1, math.ceil(wait_s)))}
+        return JSONResponse(described, self._dialect.status(refusal), waiting)
 
     async def _read(self, sender: Sender, headers: Headers, body: Body) -> str:
         """Read the body of a caller that has the right to send it; returns the caller, or empty if it is unknown."""

@@ -50,16 +50,16 @@ from jumok_serve.http.backend import (
     Sender,
 )
 from jumok_serve.service.handlers.api import Settings
-from jumok_serve.service.rpc.call import BEARER, REQUEST_ID
+from jumok_serve.service.rpc.call import BEARER, REQUEST_ID, Write
+from jumok_serve.service.rpc.statuses import DETAILS
 from jumok_serve.share import account_of
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
 DIRECTIONS_S = 10.0
 """Seconds for which the servers' directions are kept."""
 KNOWN_S = 10.0
 """Seconds for which a token is known, at most; the servers check each call again."""
 GET_GLOSSARY = "/jumok.v1.GlossaryService/GetGlossary"
-DETAILS = "grpc-status-details-bin"
 _SENDABLE = re.compile(r"[ -~]{1,1024}")
 """A token that metadata of a call can carry; no server has another one."""
 
@@ -122,9 +122,15 @@ class StubBackend:
     ) -> Result:
         """Translate texts, and make something of the translations."""
         request = await exchange.work(partial(_translate_request, settings, texts), sum(map(len, texts)))
-        response = await self.call(TRANSLATE, request, exchange.sender, TranslateTextResponse)
-        exchange.hold(response.ByteSize())
-        return await exchange.work(lambda: make(_translated(response)), response.ByteSize())
+
+        async def translate_one(channel: grpc.aio.Channel, left_s: float) -> Result:
+            response = await _call_one(TRANSLATE, request, exchange.sender, channel, left_s, kind=TranslateTextResponse)
+            exchange.hold(response.ByteSize())
+            return await exchange.work(lambda: make(_translated(response)), response.ByteSize())
+
+        made = await self._with_next(translate_one, exchange.sender)
+        self._characters.add(self._counted(exchange.sender), texts)
+        return made
 
     async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text."""
@@ -136,15 +142,7 @@ class StubBackend:
         return sender.token if self._needs_token else ""
 
     async def _call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
-        async def call_one(channel: grpc.aio.Channel, left_s: float) -> Response:
-            stub = channel.unary_unary(method, request_serializer=_serialize, response_deserializer=None)
-            data = await stub(request, timeout=left_s, metadata=_metadata(sender))
-            response = _parse(kind, data)
-            if not _is_whole(request, response):
-                raise _foreign(kind)
-            return response
-
-        return await self._with_next(call_one, sender)
+        return await self._with_next(partial(_call_one, method, request, sender, kind=kind), sender)
 
     async def _change(
         self, method: str, request: DeleteGlossaryRequest | UpdateGlossaryRequest, sender: Sender, kind: type[Response]
@@ -162,9 +160,7 @@ class StubBackend:
                 raise
             return kind(glossary=found)
 
-    async def stream(
-        self, method: str, request: Message, sender: Sender, write: Callable[[Message], Awaitable[None]]
-    ) -> None:
+    async def stream(self, method: str, request: Message, sender: Sender, write: Write) -> None:
         """Call a method with several responses."""
         service, _, name = method.removeprefix("/").partition("/")
         described = descriptor_pool.Default().FindServiceByName(service).FindMethodByName(name)
@@ -246,7 +242,24 @@ class StubBackend:
         return self._needs_token
 
 
+async def _call_one(
+    method: str, request: Message, sender: Sender, channel: grpc.aio.Channel, left_s: float, *, kind: type[Response]
+) -> Response:
+    """Call a method of one server, within the given time in seconds."""
+    stub = channel.unary_unary(method, request_serializer=_serialize, response_deserializer=None)
+    data = await stub(request, timeout=left_s, metadata=_metadata(sender))
+    response = _parse(kind, data)
+    if not _is_whole(request, response):
+        raise _foreign(kind)
+    return response
+
+
 def _translated(response: TranslateTextResponse) -> Translated:
+    """Read a response.
+
+    Raises:
+        UnavailableError: it has values that are not known here.
+    """
     try:
         return Translated(response_from_proto(response), timings_from_proto(response.timings))
     except ValueError as error:

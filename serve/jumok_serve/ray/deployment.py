@@ -13,7 +13,7 @@ from jumok_serve.cli.configuration import Configuration, listed
 from jumok_serve.cli.loading import make_checker, open_models, open_observers, service_arguments, tune_process
 from jumok_serve.http.application import Application
 from jumok_serve.http.port import make_application
-from jumok_serve.ray.calls import METHODS, Calls, RayContext, full_name
+from jumok_serve.ray.calls import METHODS, Calls, RayContext
 from jumok_serve.service.services import Services
 from jumok_serve.service.telemetry.logs import logging_to_stderr
 from jumok_serve.translator import Translator
@@ -111,13 +111,12 @@ def check_versions(models: list[Translator], versions: Mapping[str, str]) -> Non
 
 def _add_rpc(method: MethodDescriptor) -> None:
     """Add the method of an RPC, as Ray calls it."""
-    name = full_name(method)
 
     async def respond(self: Replica, request: bytes, grpc_context: RayContext) -> Message:
-        return await self.calls.respond(name, request, grpc_context)
+        return await self.calls.respond(method, request, grpc_context)
 
     async def stream(self: Replica, request: Any, grpc_context: RayContext) -> AsyncIterator[Message]:
-        async for response in self.calls.stream(name, request, grpc_context):
+        async for response in self.calls.stream(method, request, grpc_context):
             yield response
 
     setattr(Replica, method.name, stream if method.server_streaming else respond)

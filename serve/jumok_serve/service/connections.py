@@ -190,7 +190,7 @@ def allow_connections(limits: ServiceLimits, ports: int) -> None:
 
 
 async def bound_addresses(port: int, most: int) -> None:
-    """Close new connections of an address that has the most, which gRPC cannot do, until cancelled.
+    """Close new connections of an address that has the most, until cancelled; grpcio 1.85 has no option for it.
 
     Sees connections in Linux' /proc; on other systems there is no bound.
     """

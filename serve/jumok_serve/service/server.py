@@ -101,13 +101,13 @@ class Server(Services):
         if administration is None or administration.port is None:
             self.services = {**self.services, **self.administration}
         else:
-            server = self._make_server(self.administration)
+            server = self._make_server({**self.administration, HEALTH_SERVICE: self.services[HEALTH_SERVICE]})
             self._admin_port = _Port(server, administration.host, administration.port, "--admin-port")
         self._port = _Port(self._make_server(self.services), host, port, "--port")
         self.front = None if make_front is None else make_front(self)
 
     def _make_server(self, services: Mapping[ServiceDescriptor, object]) -> grpc.aio.Server:
-        """Make a server of these services, health and reflection."""
+        """Make a server of these services and of reflection."""
         accept_any_name()
         # One a server, as it caches handlers by method.
         interceptor = Interceptor(self.gate, self._floods, self.unread, self.unread_checks)
@@ -115,7 +115,7 @@ class Server(Services):
             interceptors=[interceptor],
             options=channel_arguments(self.limits),
         )
-        names = [service.full_name for service in (*services, HEALTH_SERVICE, *REFLECTION_SERVICES)]
+        names = [service.full_name for service in (*services, *REFLECTION_SERVICES)]
         server.add_generic_rpc_handlers(self.handlers({**services, **reflection_servicers(names, self.stopping)}))
         return server
 

@@ -28,7 +28,7 @@ from jumok_serve.service.models.registry import LoadedModel, ModelRegistry
 from jumok_serve.service.rpc.byte_budget import UnreadResponses
 from jumok_serve.service.rpc.call import AccessControl, CallCounts, CallGate, CallObserver
 from jumok_serve.service.rpc.interceptor import guarded_handlers
-from jumok_serve.service.rpc.request_reader import make_intake
+from jumok_serve.service.rpc.request_reader import Intake, make_intake
 from jumok_serve.text.terms import GlossaryStore
 
 TRANSLATION_SERVICE = translation_pb2.DESCRIPTOR.services_by_name["TranslationService"]
@@ -89,7 +89,7 @@ class Services:
         intake: bounds on the reading of requests.
         unread: bounds on responses that are not read.
         unread_checks: the same for health checks.
-        services: servicers by service, without health and administration.
+        services: servicers by service, without administration.
         administration: servicer of AdminService by service; empty: none.
 
     Raises:
@@ -129,6 +129,7 @@ class Services:
             FILE_SERVICE: FileService(self.api, limits),
             GLOSSARY_SERVICE: GlossaryService(glossaries),
             MODEL_SERVICE: ModelService(self.models),
+            HEALTH_SERVICE: self._health,
         }
         self.administration: Mapping[ServiceDescriptor, object] = {}
         self._lifecycle: Lifecycle | None = None
@@ -147,13 +148,16 @@ class Services:
     def handlers(
         self, services: Mapping[ServiceDescriptor, object]
     ) -> "tuple[grpc.GenericRpcHandler[Message, Message], ...]":
-        """Make gRPC handlers of servicers and of health, each within an error boundary."""
-        named = replace(self.intake, names=True)
-        intakes = {HEALTH_SERVICE: self._health_intake, **dict.fromkeys(REFLECTION_SERVICES, named)}
+        """Make gRPC handlers of servicers, each within an error boundary."""
         return tuple(
-            guarded_handlers(service, servicer, intakes.get(service, self.intake))
-            for service, servicer in {**services, HEALTH_SERVICE: self._health}.items()
+            guarded_handlers(service, servicer, self.intake_of(service)) for service, servicer in services.items()
         )
+
+    def intake_of(self, service: ServiceDescriptor) -> Intake:
+        """Return the bounds on the reading of a service's requests."""
+        if service in REFLECTION_SERVICES:
+            return replace(self.intake, names=True)
+        return self._health_intake if service == HEALTH_SERVICE else self.intake
 
     def _models_changed(self) -> None:
         """Update health now and whenever a model becomes ready or unready."""

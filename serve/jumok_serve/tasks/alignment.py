@@ -1,5 +1,6 @@
 """Alignment: attention between given texts and translations, by teacher forcing."""
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,7 +18,7 @@ from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.model import TaskModel, TextParameters, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget
-from jumok_serve.tasks.translation import Pending, submit_texts
+from jumok_serve.tasks.translation import PendingSentences, submit_sources
 from jumok_serve.tokenizers.input_processor import Source, Target
 
 
@@ -38,7 +39,7 @@ class PendingAlignments:
     targets: Sequence[Target | None]
     start: int
     forced_first: int | None
-    own: Pending | None
+    own: PendingSentences | None
     deadline: Deadline
 
     @property
@@ -155,17 +156,16 @@ def prepare_alignment(  # noqa: PLR0917 - model and engine, and the arguments of
     ]
     query.check_size(model.teacher_forcing, lengths)
     engine.charge(parameters.caller, sum(len(target.token_ids) for target in given if target is not None))
-    without = [text for text, target in zip(texts, given, strict=True) if target is None]
+    without = [source for source, target in zip(sources, given, strict=True) if target is None]
     own = None
     if without:
         translation = TranslationParameters(
             source_language=parameters.source_language,
             target_language=parameters.target_language,
-            truncate=parameters.truncate,
             deadline=parameters.deadline,
             caller=parameters.caller,
         )
-        own = submit_texts(model, engine, without, translation)
+        own = submit_sources(model, engine, without, translation, started=time.monotonic())
     return PendingAlignments(
         model,
         query,

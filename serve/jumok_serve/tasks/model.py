@@ -57,6 +57,7 @@ class TranslationParameters(TextParameters):
 
     Attributes:
         options: decoding options.
+        source_confidence: confidence in the source language if it was detected; None: it was given.
         attention: True to add cross-attention to every hypothesis.
         split_sentences: True to translate the sentences of each text one by one.
         later_sentences: sentences of the same request that come later; their work is checked now.
@@ -69,6 +70,7 @@ class TranslationParameters(TextParameters):
     """
 
     options: DecodingOptions = DecodingOptions()  # noqa: RUF009 - frozen
+    source_confidence: float | None = None
     attention: bool = False
     split_sentences: bool = False
     later_sentences: int = 0

@@ -1,11 +1,11 @@
-"""Translation: texts go into the engine's queue, and hypotheses become translations."""
+"""Translation of sentences: they go into the engine's queue, and hypotheses become translations."""
 
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, SamplingUnavailableError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
@@ -16,11 +16,13 @@ from jumok_serve.engine.statistics import Progress
 from jumok_serve.interrupts import Deadline, check
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
+from jumok_serve.runtime.graphs import Floats
 from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, options_with_terms
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.hypothesis_attention import HypothesisAttention, check_attention
 from jumok_serve.tasks.job import Job
 from jumok_serve.tasks.model import TaskModel, TranslationParameters
+from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import with_tokens
 from jumok_serve.tokenizers.input_processor import InputProcessor, Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer
@@ -31,66 +33,31 @@ EMPTY_HYPOTHESIS = Hypothesis(
 """Translation of a text without content."""
 
 
-class Pending(Protocol):
-    """Translations that the engine is working on."""
+class Attended(NamedTuple):
+    """Cross-attention of a sentence's best hypothesis.
 
-    @property
-    def futures(self) -> Sequence[Future[Any]]:
-        """One future per sentence; cancelling one frees its rows within a step."""
+    Attributes:
+        weights: attention, [T, S].
+        target_tokens: spelling of the hypothesis' tokens, empty for special ones, [T].
+        source_tokens: spelling of the sentence's tokens, empty for special ones, [S].
+    """
 
-    def cancel(self) -> None:
-        """Cancel all sentences and attention that are not done."""
-
-    def stable_texts(self) -> list[str]:
-        """Return the beginning of each translation that further tokens cannot change.
-
-        Without `on_progress`, it is empty until the text is decoded.
-        """
-
-    def collect(self) -> list[Translation]:
-        """Wait for the translations and return them in the order of the texts.
-
-        If one text fails, the others are cancelled.
-
-        Raises:
-            DeadlineExceededError: the deadline has passed.
-            UnavailableError: the model has failed or was stopped.
-            BundleNotLoadedError: the weights were overwritten.
-            CancelledError: of `concurrent.futures`: a text was cancelled.
-        """
-
-    def timings(self) -> Timings:
-        """Wait for all sentences; return the longest queue, encode and decode times.
-
-        The total ends at the first call.
-        """
-
-
-class PendingTexts(Pending, Protocol):
-    """Translations of one model."""
-
-    def by_text(self) -> Sequence[Pending]:
-        """Return the translation of each text alone."""
-
-
-class Translated(NamedTuple):
-    """Translations of a request in the order of its texts, and their longest times."""
-
-    translations: list[Translation]
-    timings: Timings
+    weights: Floats
+    target_tokens: Sequence[str]
+    source_tokens: Sequence[str]
 
 
 @dataclass(eq=False)
-class PendingTranslations:
-    """Texts in the engine, one sentence each; see `Pending`.
+class PendingSentences:
+    """Sentences in the engine.
 
     It refers to the graphs only for attention: results that a slow reader has not fetched must not keep an unloaded
     model in memory.
 
     Attributes:
-        options: options of the search of texts without prefix.
+        options: options of the search of sentences without prefix.
         attending: computes attention of hypotheses; None: not needed.
-        started: arrival of the texts, in `time.monotonic()` seconds.
+        started: arrival of the sentences, in `time.monotonic()` seconds.
     """
 
     manifest: Manifest
@@ -98,6 +65,7 @@ class PendingTranslations:
     tokenizer: Tokenizer
     inputs: InputProcessor
     direction: Direction
+    source_confidence: float | None
     jobs: Sequence[Job]
     options: SearchOptions
     attending: HypothesisAttention | None
@@ -109,7 +77,7 @@ class PendingTranslations:
 
     @cached_property
     def futures(self) -> tuple[Future[Decoded], ...]:
-        """See `Pending`."""
+        """One future per sentence with content; cancelling one frees its rows within a step."""
         return tuple(job.future for job in self.jobs if job.future is not None)
 
     def cancel(self) -> None:
@@ -118,20 +86,12 @@ class PendingTranslations:
         for future in self.futures:
             future.cancel()
 
-    def by_text(self) -> "list[PendingTranslations]":
-        """Return the translation of each text alone."""
-        return [self.part(index, index + 1) for index in range(len(self.jobs))]
-
-    def part(self, first: int, after: int) -> "PendingTranslations":
-        """Return the translations of some texts alone."""
+    def part(self, first: int, after: int) -> "PendingSentences":
+        """Return the translations of some sentences alone."""
         return replace(self, jobs=self.jobs[first:after], deadline=self.deadline.of_part())
 
-    def stable_texts(self) -> list[str]:
-        """Return the stable text of each translation."""
-        return [self.stable_text(index) for index in range(len(self.jobs))]
-
     def stable_text(self, index: int) -> str:
-        """Return the stable text of one translation; see `Pending.stable_texts`.
+        """Return the beginning of one translation that further tokens cannot change.
 
         It ends before an unknown token that a word will replace, and is empty while the order of hypotheses may change.
         """
@@ -169,12 +129,11 @@ class PendingTranslations:
         future = self.jobs[index].future
         return future is None or (future.done() and not future.cancelled() and future.exception() is None)
 
-    def best(self, index: int) -> FinishedHypothesis | None:
-        """Return the best hypothesis of a text, after `collect`; None for a text without content."""
-        return next(iter(self._finished.get(self.jobs[index], ())), None)
-
     def collect(self) -> list[Translation]:
-        """Wait for the translations and return them in the order of the texts."""
+        """Wait for the translations and return them in the order of the sentences.
+
+        If one fails, the others are cancelled; see `jumok_serve.text.translation.Pending.collect` for errors.
+        """
         try:
             found = self._hypotheses()
             hypotheses = [found.get(job) or (EMPTY_HYPOTHESIS,) for job in self.jobs]
@@ -188,6 +147,35 @@ class PendingTranslations:
         self.weights.check()
         timings = self.timings()
         return [self._translation(job, of_text, timings) for job, of_text in zip(self.jobs, hypotheses, strict=True)]
+
+    def attended(self, indices: Sequence[int], aligner: TeacherForcing) -> dict[int, Attended]:
+        """Compute the attention that aligns the best hypotheses of some sentences, in this thread, after `collect`.
+
+        Args:
+            indices: indices of the sentences; those without tokens have none in the result.
+
+        Raises:
+            DeadlineExceededError, CancelledError: the deadline passed, or the sentences were cancelled, between
+                batches.
+        """
+        special = self.manifest.special_tokens
+        unspelled = {*special.eos, special.pad, special.start, self.direction.forced_first}
+        targets: dict[int, tuple[int, ...]] = {}
+        for index in indices:
+            best = next(iter(self._finished.get(self.jobs[index], ())), None)
+            if best is not None and best.token_ids:
+                targets[index] = best.token_ids
+        given = [self.jobs[index].given(token_ids) for index, token_ids in targets.items()]
+        attended: dict[int, Attended] = {}
+        found = aligner.alignments(given, self.deadline)
+        for (index, token_ids), weights in zip(targets.items(), found, strict=True):
+            tokens = self.tokenizer.tokens(token_ids)
+            attended[index] = Attended(
+                weights[-len(token_ids) :],
+                ["" if token in unspelled else text for token, text in zip(token_ids, tokens, strict=True)],
+                self.inputs.spelled_text(self.jobs[index].source, self.direction),
+            )
+        return attended
 
     def timings(self) -> Timings:
         """Return the longest times of a sentence; waits until all are done."""
@@ -249,6 +237,7 @@ class PendingTranslations:
             source_tokens=tuple(text for text, _ in spelled),
             source_language=self.direction.source,
             target_language=self.direction.target,
+            source_confidence=self.source_confidence,
             model=self.manifest.name,
             model_version=self.manifest.version,
             beam_size=job.beam_size,
@@ -284,32 +273,6 @@ class _AllDone:
             return self._failed
 
 
-def submit_texts(
-    model: TaskModel,
-    engine: Engine,
-    texts: Sequence[str],
-    parameters: TranslationParameters,
-    *,
-    target_prefixes: Sequence[str | None] | None = None,
-    on_progress: Callable[[], None] | None = None,
-) -> PendingTranslations:
-    """Queue texts, one sentence each; see `Translator.submit`."""
-    started = time.monotonic()
-    direction, _ = check_parameters(model, parameters)
-    engine.check_room(sum(isinstance(text, str) and bool(text.strip()) for text in texts), parameters.caller)
-    sources = model.inputs.sources(
-        texts,
-        direction,
-        truncate=parameters.truncate,
-        deadline=parameters.deadline,
-        keep_unknown=parameters.attention,
-        keep_given=parameters.keeps_texts,
-    )
-    return submit_sources(
-        model, engine, sources, parameters, target_prefixes=target_prefixes, on_progress=on_progress, started=started
-    )
-
-
 def check_parameters(model: TaskModel, parameters: TranslationParameters) -> tuple[Direction, SearchOptions]:
     """Return the direction, and the search options of texts without prefix.
 
@@ -340,8 +303,8 @@ def submit_sources(
     target_prefixes: Sequence[str | None] | None = None,
     on_progress: Callable[[], None] | None = None,
     firsts: Sequence[bool] | None = None,
-) -> PendingTranslations:
-    """Queue tokenized texts; see `Translator.submit`.
+) -> PendingSentences:
+    """Queue tokenized sentences; see `Translator.submit`.
 
     Args:
         started: arrival of the texts, in `time.monotonic()` seconds.
@@ -404,12 +367,13 @@ def submit_sources(
             attention=parameters.attention,
             deadline=deadline,
         )
-    return PendingTranslations(
+    return PendingSentences(
         manifest=model.manifest,
         weights=model.weights,
         tokenizer=model.tokenizer,
         inputs=inputs,
         direction=direction,
+        source_confidence=parameters.source_confidence,
         jobs=jobs,
         options=text_options,
         attending=attending,

@@ -12,10 +12,9 @@ from jumok_serve.manifest.languages import Languages, is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder
-from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.text.detection import translate_detected
-from jumok_serve.text.sentence_translation import blamed_texts
 from jumok_serve.text.terms import GlossaryStore, terminology
+from jumok_serve.text.translation import PendingTexts, blamed_texts
 from jumok_serve.tokenizers.input_processor import check_count, check_text, check_texts
 
 

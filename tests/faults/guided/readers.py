@@ -33,8 +33,7 @@ from jumok_serve.service.rpc.statuses import Ending
 from jumok_serve.tasks.alignment import prepare_alignment
 from jumok_serve.tasks.model import TaskModel
 from jumok_serve.tasks.scoring import prepare_scoring
-from jumok_serve.tasks.translation import submit_texts
-from jumok_serve.text.sentence_translation import submit_sentences
+from jumok_serve.text.translation import submit_texts
 from jumok_serve.tokenizers.input_processor import check_texts
 from tests.faults.scenarios.fuzzing import DOCUMENTED, likely_values
 from tests.faults.scenarios.mutated_bundles import change_field
@@ -104,8 +103,7 @@ class _ReadingModel(FakeModel):
 
     def submit(self, texts: Sequence[str], parameters: Any, **others: Any) -> Any:
         check_texts(texts)
-        submit = submit_sentences if parameters.in_parts else submit_texts
-        submit(self._task, self._engine, texts, parameters, **others).cancel()
+        submit_texts(self._task, self._engine, texts, parameters, **others).cancel()
         answer = Answer(texts)
         answer.complete()
         return answer

@@ -34,7 +34,8 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.terms import GlossaryStore
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.flood import Flood, message
-from tests.faults.tools.servers import expect_well, is_healthy, jumok_serve, token_file
+from tests.faults.tools.servers import expect_well, is_healthy, jumok_serve
+from tests.support.servers.tokens import token_file
 
 CALLS = ServiceLimits().max_streams
 """Calls of each connection: as many as the server allows."""

@@ -14,8 +14,9 @@ from benchmarks.common.progress import progress
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.scenarios.attack import CALLERS_MIB, LATER_MIB, SAMPLE_S, STRANGERS_MIB
 from tests.faults.tools.findings import Findings, Plan
-from tests.faults.tools.servers import expect_well, is_healthy, jumok_serve, token_file
+from tests.faults.tools.servers import expect_well, is_healthy, jumok_serve
 from tests.support.ports import free_port
+from tests.support.servers.tokens import token_file
 
 LARGEST = ServiceLimits().max_message_bytes - 4096
 ONE_BY_ONE, TOGETHER = 30, 32

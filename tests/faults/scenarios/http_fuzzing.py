@@ -13,9 +13,10 @@ import requests
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
 from tests.faults.tools.findings import Findings, Plan
-from tests.faults.tools.servers import expect_well, jumok_serve, token_file
+from tests.faults.tools.servers import expect_well, jumok_serve
 from tests.serve.http.fuzz.documents import OPERATIONS, VARIED, each_random_request
 from tests.support.ports import free_port
+from tests.support.servers.tokens import token_file
 
 TIMEOUT_S = 60.0
 MORE_MIB = 48

@@ -32,7 +32,8 @@ from jumok_proto.v1.translation_pb2 import (
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.share import PRESENCE_S
 from tests.faults.tools.findings import Findings, Plan
-from tests.faults.tools.servers import expect_well, jumok_serve, token_file
+from tests.faults.tools.servers import expect_well, jumok_serve
+from tests.support.servers.tokens import token_file
 
 PAUSE_S = 0.1
 """Mean pause of the interactive caller between two sentences."""

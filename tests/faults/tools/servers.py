@@ -16,7 +16,6 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.common.processes import Server, serving
-from jumok_serve.service.auth.tokens import make_token
 from tests.faults.tools.findings import Findings
 
 IDLE = ("jumok_open_requests", "jumok_queue_requests", "jumok_queue_tokens", "jumok_running_sentences", "jumok_rows")
@@ -137,12 +136,3 @@ async def expect_well(
     faults = [line for line in server.logged().splitlines() if fault.search(line)]
     others = [line for line in faults if expected is None or expected not in line]
     findings.expect_none("faults in the server's log", others)
-
-
-def token_file(folder: str | Path, *callers: str) -> tuple[Path, list[str]]:
-    """Write a file with tokens of callers who may translate; gives it and the secrets."""
-    made = [make_token(caller, ("translate",)) for caller in callers]
-    path = Path(folder) / "tokens"
-    path.write_text("".join(f"{token.line()}\n" for _, token in made), encoding="utf-8")
-    path.chmod(0o600)
-    return path, [secret for secret, _ in made]

@@ -1,6 +1,6 @@
 """``jumok attention`` against a real server and a real bundle."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +12,6 @@ from jumok_serve.translator import Translator
 from tests.support.command import run as run_process
 from tests.support.command import serve
 from tests.support.models.variants import edited, without
-
-
-@pytest.fixture(scope="module")
-def server(tiny_bundle: Path) -> Iterator[str]:
-    with serve(tiny_bundle) as (_, address):
-        yield address
 
 
 @dataclass(frozen=True)

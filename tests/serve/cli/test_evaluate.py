@@ -3,7 +3,6 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 from sacrebleu.metrics.bleu import BLEU
@@ -14,7 +13,7 @@ from jumok_serve.evaluation import parallel_text
 from jumok_serve.evaluation.parallel_text import bleu_tokenizer
 from jumok_serve.translator import Translator
 from tests.support.command import run
-from tests.support.models.variants import edited
+from tests.support.models.variants import directed, edited
 
 SOURCES = [
     "a man in a blue shirt is standing on a ladder .",
@@ -44,17 +43,7 @@ def reference(tmp_path: Path, tiny_bundle: Path) -> Path:
 
 def test_the_scores_are_those_of_sacrebleu(tiny_bundle: Path, source: Path, reference: Path, tmp_path: Path) -> None:
     output = tmp_path / "output.de"
-    arguments: list[str | Path] = [
-        tiny_bundle,
-        "--source",
-        source,
-        "--reference",
-        reference,
-        "--beam-size",
-        "1",
-        "--threads",
-        "1",
-    ]
+    arguments = (tiny_bundle, "--source", source, "--reference", reference, "--beam-size", "1", "--threads", "1")
     done = run("evaluate", *arguments, "--output", output, "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     scores = json.loads(done.stdout)
@@ -145,12 +134,8 @@ def test_a_bad_option_is_refused(tiny_bundle: Path, source: Path) -> None:
 def test_bleu_has_the_tokenizer_of_the_target_language(
     tiny_bundle: Path, source: Path, reference: Path, tmp_path: Path
 ) -> None:
-    def japanese(manifest: dict[str, Any]) -> None:
-        manifest["languages"]["targets"] = {"ja": manifest["languages"]["targets"].pop("de")}
-        manifest["languages"]["default"]["target"] = "ja"
-
-    arguments: list[str | Path] = ["--source", source, "--reference", reference, "--threads", "1", "--json"]
-    bundle = edited(tiny_bundle, tmp_path / "japanese", japanese)
+    arguments = ("--source", source, "--reference", reference, "--threads", "1", "--json")
+    bundle = edited(tiny_bundle, tmp_path / "japanese", directed("en", "ja"))
     for options, tokenizer in (([], bleu_tokenizer("ja")), (["--bleu-tokenizer", "intl"], "intl")):
         done = run("evaluate", bundle, *arguments, *options)
         assert done.returncode == 0, done.stderr
@@ -188,12 +173,8 @@ def test_languages_without_spaces_have_no_tokenizer(language: str) -> None:
 def test_without_a_tokenizer_chrf_counts_alone(
     tiny_bundle: Path, source: Path, reference: Path, tmp_path: Path
 ) -> None:
-    def target(manifest: dict[str, Any]) -> None:
-        manifest["languages"]["targets"] = {"th": manifest["languages"]["targets"].pop("de")}
-        manifest["languages"]["default"]["target"] = "th"
-
-    bundle = edited(tiny_bundle, tmp_path / "thai", target)
-    arguments: list[str | Path] = ["--source", source, "--reference", reference, "--threads", "1", "--beam-size", "1"]
+    bundle = edited(tiny_bundle, tmp_path / "thai", directed("en", "th"))
+    arguments = ("--source", source, "--reference", reference, "--threads", "1", "--beam-size", "1")
     done = run("evaluate", bundle, *arguments)
     assert "BLEU none: sacreBLEU has no tokenizer for th; name one with --bleu-tokenizer" in done.stdout.decode()
     scores = json.loads(run("evaluate", bundle, *arguments, "--json").stdout)

@@ -1,27 +1,14 @@
 """``jumok score`` against a real server and a real bundle."""
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from jumok_serve.translator import Translator
-from tests.support.command import run, serve
+from tests.serve.cli.conftest import Places
+from tests.support.command import run
 
 LONG = "a man in a blue shirt " * 100
-
-
-@pytest.fixture(scope="module")
-def server(tiny_bundle: Path) -> Iterator[str]:
-    with serve(tiny_bundle) as (_, address):
-        yield address
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, threads=1) as opened:
-        yield opened
 
 
 def test_a_pair_of_arguments_has_a_score(server: str, translator: Translator) -> None:
@@ -32,11 +19,11 @@ def test_a_pair_of_arguments_has_a_score(server: str, translator: Translator) ->
 
 
 def test_lines_of_pairs_are_scored_in_order(
-    server: str, tiny_bundle: Path, translator: Translator, sentences: tuple[list[str], list[str]]
+    places: Places, translator: Translator, sentences: tuple[list[str], list[str]]
 ) -> None:
     given = "".join(f"{source}\t{target}\n" for source, target in zip(*sentences, strict=True)) * 4 + "\t\n"
     wanted = [score.score for score in translator.score(*sentences)] * 4 + [0.0]
-    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+    for place in places.values():
         languages = ["--source-language", "EN", "--target-language", "de"]
         done = run("score", *place, *languages, given=given.encode())
         assert (done.returncode, done.stderr) == (0, b"")
@@ -58,9 +45,9 @@ def test_json_holds_the_whole_result(server: str, translator: Translator) -> Non
     assert cut.startswith("Warning: standard input, line 2: too long for the model, cut to ")
 
 
-def test_unknown_tokens_are_warned_of_once_for_each_side(server: str, tiny_bundle: Path) -> None:
+def test_unknown_tokens_are_warned_of_once_for_each_side(places: Places) -> None:
     given = "A dog\tEin 猫\n猫 dog\tEin Hund 😀 😀\n猫\tEin\n"
-    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+    for place in places.values():
         done = run("score", *place, given=given.encode())
         target, source = done.stderr.decode().splitlines()
         assert (done.returncode, len(done.stdout.splitlines())) == (0, 3)

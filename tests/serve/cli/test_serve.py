@@ -131,17 +131,9 @@ def test_a_second_signal_ends_it_at_once(tiny_bundle: Path) -> None:
         assert call.exception(HANG_S) is not None
 
 
-def renamed(bundle: Path, copy: Path, name: str) -> Path:
-    """Copy a bundle under another name."""
-    shutil.copytree(bundle, copy)
-    manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
-    (copy / "manifest.json").write_text(json.dumps(manifest | {"name": name}), encoding="utf-8")
-    return copy
-
-
 def test_several_bundles_are_served_by_name(tiny_bundle: Path, tmp_path: Path) -> None:
     name = Bundle.open(tiny_bundle).manifest.name
-    other = renamed(tiny_bundle, tmp_path / "other", "a-second-model")
+    other = edited(tiny_bundle, tmp_path / "other", lambda manifest: manifest.update(name="a-second-model"))
     with serve(tiny_bundle, other) as (_, address), jumok.Client(address) as client:
         assert [model.name for model in client.list_models()] == sorted([name, "a-second-model"])
         assert client.translate("a man", model="a-second-model", max_length=2).model == "a-second-model"

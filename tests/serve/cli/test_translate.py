@@ -6,7 +6,6 @@ import os
 import pty
 import signal
 import subprocess
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -16,23 +15,12 @@ import pytest
 from jumok.commands._line_requests import MAX_LINE_BYTES
 from jumok.commands.translate import _SENTENCES
 from jumok_serve.translator import Translator
-from tests.support.command import JUMOK, run, serve
+from tests.serve.cli.conftest import Places
+from tests.support.command import JUMOK, run
 from tests.support.hang import HANG_S
 
 SHORT = ("--beam-size", "2", "--max-length", "5")
 LONG = "a man in a blue shirt " * 100
-
-
-@pytest.fixture(scope="module")
-def server(tiny_bundle: Path) -> Iterator[str]:
-    with serve(tiny_bundle) as (_, address):
-        yield address
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, threads=1) as opened:
-        yield opened
 
 
 def expected(translator: Translator, *texts: str) -> list[str]:
@@ -90,7 +78,7 @@ def test_json_holds_the_whole_result(server: str, translator: Translator) -> Non
     assert (first["text"], first["score"]) == (hypothesis["text"], hypothesis["score"])
 
 
-def test_every_option_reaches_the_model(server: str, tiny_bundle: Path, translator: Translator) -> None:
+def test_every_option_reaches_the_model(places: Places, translator: Translator) -> None:
     options: list[tuple[list[str], dict[str, Any]]] = [
         (
             ["--no-repeat-ngram-size", "2", "--repetition-penalty", "1.3", "--early-stopping", "never"],
@@ -109,7 +97,7 @@ def test_every_option_reaches_the_model(server: str, tiny_bundle: Path, translat
     ]
     for arguments, asked in options:
         wanted = translator.translate(["a man", "two"], max_length=6, **asked)
-        for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+        for place in places.values():
             done = run("translate", *place, "--json", "--max-length", "6", *arguments, given=b"a man\ntwo\n")
             assert (done.returncode, done.stderr) == (0, b"")
             answers = [json.loads(line) for line in done.stdout.splitlines()]
@@ -119,9 +107,9 @@ def test_every_option_reaches_the_model(server: str, tiny_bundle: Path, translat
             assert [(answer["source_language"], answer["target_language"]) for answer in answers] == [("en", "de")] * 2
 
 
-def test_texts_of_several_sentences_are_split(server: str, tiny_bundle: Path, translator: Translator) -> None:
+def test_texts_of_several_sentences_are_split(places: Places, translator: Translator) -> None:
     wanted = " ".join(expected(translator, "a man.", "two males."))
-    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+    for place in places.values():
         done = run("translate", *place, *SHORT, "--split-sentences", "a man. two males.")
         assert (done.returncode, lines(done.stdout)) == (0, [wanted])
 
@@ -137,11 +125,11 @@ def test_a_bundle_is_used_in_the_precision_that_is_named(tiny_bundle: Path) -> N
     assert b"shortlist" in refused.stderr
 
 
-def test_doubtful_texts_are_warned_of_once(server: str, tiny_bundle: Path) -> None:
+def test_doubtful_texts_are_warned_of_once(places: Places) -> None:
     given = "a man\na 😀 man\n猫 猫\nA man. Two dogs run.\nHe sees it! Yes.\n".encode()
     unknown = "Warning: standard input, line 2: 1 of "
     sentences = "Warning: standard input, line 4 seems to have several sentences"
-    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+    for place in places.values():
         done = run("translate", *place, *SHORT, "--no-split-sentences", given=given)
         said = done.stderr.decode().splitlines()
         assert done.returncode == 0
@@ -151,8 +139,8 @@ def test_doubtful_texts_are_warned_of_once(server: str, tiny_bundle: Path) -> No
         assert len(split.stderr.splitlines()) == 1
 
 
-def test_unknown_tokens_of_the_target_prefix_are_warned_of_once(server: str, tiny_bundle: Path) -> None:
-    for place in (["--server", server], ["--bundle", str(tiny_bundle)]):
+def test_unknown_tokens_of_the_target_prefix_are_warned_of_once(places: Places) -> None:
+    for place in places.values():
         done = run("translate", *place, *SHORT, "--json", "--target-prefix", "Ein 猫", given=b"a man\na dog\n")
         (warning,) = done.stderr.decode().splitlines()
         assert warning.startswith("Warning: standard input, line 1: the target prefix 'Ein 猫' has tokens that are unk")
@@ -212,9 +200,7 @@ def test_truncated_line_is_reported(server: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["server", "bundle"])
-def test_bad_lines_are_named_and_all_others_are_translated(
-    place: str, server: str, tiny_bundle: Path, translator: Translator
-) -> None:
+def test_bad_lines_are_named_and_all_others_are_translated(place: str, places: Places, translator: Translator) -> None:
     bad = {
         b"b\xff": "byte 2: 0xff is not UTF-8",
         b"\xed\xa0\x80": "byte 1: 0xed is not UTF-8",
@@ -223,8 +209,7 @@ def test_bad_lines_are_named_and_all_others_are_translated(
         b"x" * (MAX_LINE_BYTES + 9): f"longer than {MAX_LINE_BYTES} bytes",
     }
     given = b"a man\n" + b"".join(line + b"\ntwo\n" for line in bad) + b"males"
-    where = ["--server", server] if place == "server" else ["--bundle", str(tiny_bundle)]
-    done = run("translate", *where, *SHORT, "--no-cut-long-sentences", given=given)
+    done = run("translate", *places[place], *SHORT, "--no-cut-long-sentences", given=given)
     man, two, males = expected(translator, "a man", "two", "males")
     assert lines(done.stdout) == [man, *["", two] * len(bad), males]
     errors = done.stderr.decode().splitlines()
@@ -302,7 +287,8 @@ def test_each_line_is_answered_before_the_next_is_typed(server: str, translator:
     assert process.returncode == 0
 
 
-def test_ctrl_c_ends_it_quietly(server: str) -> None:
+@pytest.mark.parametrize("end", ["Ctrl-C", "closed output"])
+def test_it_ends_quietly(server: str, end: str) -> None:
     with subprocess.Popen(
         [*JUMOK, "translate", "--server", server, *SHORT],
         stdin=subprocess.PIPE,
@@ -315,28 +301,13 @@ def test_ctrl_c_ends_it_quietly(server: str) -> None:
         process.stdin.write(b"a man\n")
         process.stdin.flush()
         process.stdout.readline()
-        process.send_signal(signal.SIGINT)
-        assert process.wait(HANG_S) == 130
-        assert process.stderr.read() == b""
-
-
-def test_closed_output_ends_it_quietly(server: str) -> None:
-    with subprocess.Popen(
-        [*JUMOK, "translate", "--server", server, *SHORT],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    ) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stderr is not None
-        process.stdin.write(b"a man\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        process.stdout.close()
-        process.stdin.write(b"two\n")
-        process.stdin.flush()
-        assert process.wait(HANG_S) == 141
+        if end == "Ctrl-C":
+            process.send_signal(signal.SIGINT)
+        else:
+            process.stdout.close()
+            process.stdin.write(b"two\n")
+            process.stdin.flush()
+        assert process.wait(HANG_S) == (130 if end == "Ctrl-C" else 141)
         assert process.stderr.read() == b""
 
 

@@ -3,23 +3,17 @@
 import json
 import random
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jumok import Client
+from tests.serve.cli.conftest import Places
 from tests.serve.text.test_long_sentences import LONG
-from tests.support.command import JUMOK, run, serve
+from tests.support.command import JUMOK, run
 
 OPTIONS = ("--beam-size", "2", "--max-length", "5", "--block-rows", "32")
 SEED = 11
-
-
-@pytest.fixture(scope="module")
-def server(tiny_bundle: Path) -> Iterator[str]:
-    with serve(tiny_bundle) as (_, address):
-        yield address
 
 
 @pytest.fixture(scope="module")
@@ -52,12 +46,11 @@ def killed(blocks: int, *arguments: str | Path) -> None:
 
 @pytest.mark.parametrize("target", ["bundle", "server"])
 def test_a_killed_job_goes_on_to_the_whole_output(
-    target: str, server: str, tiny_bundle: Path, texts: list[str], expected: list[str], tmp_path: Path
+    target: str, places: Places, texts: list[str], expected: list[str], tmp_path: Path
 ) -> None:
     source, out = tmp_path / "source.jsonl", tmp_path / "out.jsonl"
     source.write_text("".join(json.dumps({"id": number, "text": text}) + "\n" for number, text in enumerate(texts)))
-    where = ("--bundle", tiny_bundle) if target == "bundle" else ("--server", server)
-    command = ("translate-corpus", source, "--out", out, *where, *OPTIONS, "--score-column", "score")
+    command = ("translate-corpus", source, "--out", out, *places[target], *OPTIONS, "--score-column", "score")
     kill_after = random.Random(target)
     killed(kill_after.randint(1, 4), *command)
     killed(kill_after.randint(1, 4), *command)
@@ -72,13 +65,13 @@ def test_a_killed_job_goes_on_to_the_whole_output(
     assert all(isinstance(row["score"], float) for row in rows)
 
 
-def test_texts_that_the_model_refuses_are_reported(tiny_bundle: Path, server: str, tmp_path: Path) -> None:
+def test_texts_that_the_model_refuses_are_reported(places: Places, tmp_path: Path) -> None:
     source = tmp_path / "source.txt"
     source.write_text("a man\n" + "a man " * 200 + "\n\na dog\n")
     written = []
-    for name, where in (("bundle", tiny_bundle), ("server", server)):
+    for name, where in places.items():
         out = tmp_path / f"{name}.txt"
-        done = run("translate-corpus", source, "--out", out, f"--{name}", where, "--no-split-sentences", *OPTIONS)
+        done = run("translate-corpus", source, "--out", out, *where, "--no-split-sentences", *OPTIONS)
         assert done.returncode == 0, done.stderr
         long, empty = map(json.loads, (tmp_path / f"{name}.txt.errors.jsonl").read_text().splitlines())
         assert (long["row"], empty) == (2, {"file": str(source), "row": 3, "reason": "has no content"})

@@ -1,36 +1,21 @@
 """``jumok translate`` of texts with white space, several sentences and markup."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from jumok_serve.translator import Translator
+from tests.serve.cli.conftest import Places
 from tests.support.command import run, serve
 
 SHORT = ("--beam-size", "2", "--max-length", "5")
 
 
-@pytest.fixture(scope="module")
-def server(tiny_bundle: Path) -> Iterator[str]:
-    with serve(tiny_bundle) as (_, address):
-        yield address
-
-
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, threads=1) as opened:
-        yield opened
-
-
 @pytest.mark.parametrize("place", ["server", "bundle"])
-def test_white_space_and_separators_are_kept(
-    place: str, server: str, tiny_bundle: Path, translator: Translator
-) -> None:
-    where = ["--server", server] if place == "server" else ["--bundle", str(tiny_bundle)]
+def test_white_space_and_separators_are_kept(place: str, places: Places, translator: Translator) -> None:
     first, second = (one.text for one in translator.translate(["A man.", "A dog."], beam_size=2, max_length=5))
     given = "A man.\x0cA dog.\r\n\r\n   \n\n\tA man.\u2028A dog. \rA dog.".encode()
-    done = run("translate", *where, *SHORT, given=given)
+    done = run("translate", *places[place], *SHORT, given=given)
     wanted = f"{first}\x0c{second}\r\n\r\n   \n\n\t{first}\u2028{second} \r{second}\n"
     assert (done.stdout.decode(), done.returncode) == (wanted, 0)
 
@@ -53,9 +38,9 @@ def test_sentences_are_split_unless_whole_texts_are_needed(
     assert (wanted in done.stdout.decode()) == splits
 
 
-def test_a_text_of_too_many_sentences_fails_alone(server: str, tiny_bundle: Path) -> None:
+def test_a_text_of_too_many_sentences_fails_alone(places: Places) -> None:
     given = f"A man.\n{'Go! ' * 5000}\nA dog.\n".encode()
-    for where in (["--server", server], ["--bundle", str(tiny_bundle)]):
+    for where in places.values():
         done = run("translate", *where, "--beam-size", "1", "--max-length", "1", given=given)
         assert [bool(line.strip()) for line in done.stdout.splitlines()] == [True, False, True]
         (error,) = done.stderr.decode().splitlines()
@@ -71,12 +56,12 @@ def test_a_text_too_large_for_the_queue_fails_alone(tiny_bundle: Path) -> None:
         assert "line 2: a request takes at most 20 sentences" in done.stderr.decode()
 
 
-def test_a_document_is_translated_as_a_whole(server: str, tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_document_is_translated_as_a_whole(server: str, places: Places, tmp_path: Path) -> None:
     page = '<ul class="a>b">\n  <li>A <b>man</b>\r\n  sleeps.</li>\n</ul>\n<pre>not\n this</pre>'
     (tmp_path / "page.html").write_bytes(page.encode())
-    source = ["--markup", "html", "--input", str(tmp_path / "page.html")]
-    by_server = run("translate", "--server", server, *SHORT, *source)
-    by_bundle = run("translate", "--bundle", str(tiny_bundle), *SHORT, "--markup", "html", given=page.encode())
+    command = ("translate", *SHORT, "--markup", "html")
+    by_server = run(*command, *places["server"], "--input", tmp_path / "page.html")
+    by_bundle = run(*command, *places["bundle"], given=page.encode())
     for done in (by_server, by_bundle):
         assert (done.returncode, done.stderr) == (0, b"")
         assert done.stdout.startswith(b'<ul class="a>b">\n  <li>')

@@ -23,7 +23,7 @@ from jumok_serve.runtime.graphs import Integers
 from jumok_serve.runtime.sessions import Binding
 from jumok_serve.runtime.state.slot_buffers import padded_length
 from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.tasks.translation import PendingTexts
+from jumok_serve.text.translation import PendingTexts
 from jumok_serve.tokenizers.input_processor import InputProcessor
 from tests.support.calls import noted_calls
 from tests.support.hang import HANG_S, wait_until

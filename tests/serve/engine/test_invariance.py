@@ -8,7 +8,7 @@ import pytest
 
 from jumok_serve import DecodingOptions, Translation, Translator
 from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.tasks.translation import PendingTexts
+from jumok_serve.text.translation import PendingTexts
 
 Job = tuple[int, int]
 """Number of a text, and beam size."""

@@ -20,7 +20,7 @@ from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import FEW_ROWS, Graphs
 from jumok_serve.runtime.loader import load_graphs
 from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.tasks.translation import PendingTexts
+from jumok_serve.text.translation import PendingTexts
 from tests.serve.engine.test_engine import IDLE, PATIENCE_S, TEXTS, pass_time, wait_until_idle
 from tests.serve.engine.test_invariance import joining_at_random, most_off, scores_off, sentences, translated_together
 from tests.support.calls import noted_calls

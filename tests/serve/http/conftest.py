@@ -1,7 +1,9 @@
 """A translator of the tiny model, and its server."""
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,3 +22,25 @@ def served(translator: Translator) -> Iterator[Served]:
     """A server without tokens."""
     with serving_http(translator) as served:
         yield served
+
+
+ThreadsOf = Callable[..., list[str]]
+
+
+@pytest.fixture
+def threads_of(monkeypatch: pytest.MonkeyPatch) -> ThreadsOf:
+    """Have functions of a module or class note the threads that call them, from now on."""
+
+    def note(holder: object, *names: str) -> list[str]:
+        threads = list[str]()
+        for name in names:
+            work = getattr(holder, name)
+
+            def noted(*arguments: Any, work: Callable[..., Any] = work) -> Any:
+                threads.append(threading.current_thread().name)
+                return work(*arguments)
+
+            monkeypatch.setattr(holder, name, noted)
+        return threads
+
+    return note

@@ -12,6 +12,7 @@ import tracemalloc
 from asyncio.sslproto import SSLProtocol
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -39,15 +40,9 @@ def bounded(translator: Translator) -> Iterator[Served]:
         yield served
 
 
-def connect(served: Served, of: str | None = None) -> socket.socket:
-    """Connect, from an address of this machine."""
-    host, number = served.url.removeprefix("http://").split(":")
-    return socket.create_connection((host, int(number)), timeout=HANG_S, source_address=None if of is None else (of, 0))
-
-
 def converse(served: Served, sent: bytes) -> bytes:
     """Send bytes, and read until the server closes."""
-    with connect(served) as connection:
+    with served.connect() as connection:
         try:
             connection.sendall(sent)
         except (BrokenPipeError, ConnectionResetError):
@@ -169,7 +164,7 @@ def test_a_body_over_the_limit_is_refused(bounded: Served) -> None:
 
 
 def test_a_huge_body_is_cut(bounded: Served) -> None:
-    with connect(bounded) as connection:
+    with bounded.connect() as connection:
         connection.sendall(HEAD + b"Content-Length: 100000000\r\n\r\n")
         send_until_cut(connection, b"a" * 1_000_000)
     assert call(f"{bounded.url}/health").status == 200
@@ -177,7 +172,7 @@ def test_a_huge_body_is_cut(bounded: Served) -> None:
 
 def test_chunks_that_never_end_are_cut(bounded: Served) -> None:
     for path in (b"/translate", b"/nowhere"):
-        with connect(bounded) as connection:
+        with bounded.connect() as connection:
             connection.sendall(b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n" % path)
             send_until_cut(connection, b"400\r\n" + b"a" * 1024 + b"\r\n")
 
@@ -192,7 +187,7 @@ def test_a_head_that_stays_away_is_not_waited_for(bounded: Served, monkeypatch: 
     monkeypatch.setattr(port, "HEAD_S", 0.2)
     assert converse(bounded, b"") == b""
     assert converse(bounded, b"GET /health HTTP/1.1\r\nHost:") == b""
-    with connect(bounded) as connection:  # and so for the second request of a connection
+    with bounded.connect() as connection:  # and so for the second request of a connection
         connection.sendall(HEALTH)
         read_until(connection, b'"ok"}')
         connection.sendall(b"GET /hea")
@@ -252,7 +247,7 @@ def test_pipelined_requests_are_answered_in_order(bounded: Served) -> None:
 def test_requests_that_wait_for_others_are_not_read(bounded: Served) -> None:
     """Each answered one would else let a further piece of the connection in."""
     answered = 300
-    with connect(bounded) as connection:
+    with bounded.connect() as connection:
         sending = threading.Thread(target=send_until_closed, args=(connection, HEALTH * 1000))
         tracemalloc.start()
         try:
@@ -279,7 +274,7 @@ def test_pipelined_requests_of_any_size_are_all_answered(bounded: Served, size: 
 def test_trailers_of_many_lines_are_cut(bounded: Served) -> None:
     chunked = b"POST %b HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n"
     for path in (b"/translate", b"/health", b"/nowhere"):
-        with connect(bounded) as connection:
+        with bounded.connect() as connection:
             connection.sendall(chunked % path)
             send_until_cut(connection, b"a:\n" * 1000)
     few = HEAD + b"Transfer-Encoding: chunked\r\n\r\n%x\r\n%b\r\n0\r\n" % (len(GOOD), GOOD) + b"a: b\r\n" * 100
@@ -290,7 +285,7 @@ def test_trailers_of_many_lines_are_cut(bounded: Served) -> None:
 
 def test_connections_are_bounded_and_slow_ones_harm_no_other(translator: Translator) -> None:
     with serving_http(translator, limits=ServiceLimits(max_connections=MAX_CONNECTIONS)) as served:
-        held = [connect(served) for _ in range(MAX_CONNECTIONS)]
+        held = [served.connect() for _ in range(MAX_CONNECTIONS)]
         try:
             *slow, last = held
             for connection in slow:
@@ -306,17 +301,17 @@ def test_connections_are_bounded_and_slow_ones_harm_no_other(translator: Transla
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
 def test_one_address_cannot_keep_others_out(translator: Translator) -> None:
     with serving_http(translator, limits=ServiceLimits(max_connections_of_address=2)) as served, ExitStack() as opened:
-        held = [opened.enter_context(connect(served)) for _ in range(2)]
+        held = [opened.enter_context(served.connect()) for _ in range(2)]
         for connection in held:
             connection.sendall(HEALTH)
             read_until(connection, b'{"status":"ok"}')
         assert converse(served, HEALTH) == b""
-        other = opened.enter_context(connect(served, of="127.0.0.2"))
+        other = opened.enter_context(served.connect(of="127.0.0.2"))
         other.sendall(HEALTH)
         read_until(other, b'{"status":"ok"}')
         held.pop().close()
         while True:  # until the server has seen the end of that one
-            again = opened.enter_context(connect(served))
+            again = opened.enter_context(served.connect())
             with suppress(ConnectionError):
                 again.sendall(HEALTH)
                 if again.recv(1):
@@ -328,8 +323,7 @@ def test_a_client_that_reads_nothing_is_disconnected(translator: Translator) -> 
     with serving_http(translator, limits=ServiceLimits(upload_s=0.5)) as served, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(HANG_S)
-        host, number = served.url.removeprefix("http://").split(":")
-        connection.connect((host, int(number)))
+        connection.connect(served.address)
         send_until_cut(connection, b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n" * 1000)
         assert call(f"{served.url}/health").status == 200
 
@@ -351,35 +345,53 @@ def test_pages_of_named_origins_may_call(translator: Translator) -> None:
         assert allowed.headers["Access-Control-Allow-Origin"] == page
         refused = call(f"{served.url}/languages", headers={"Origin": other})
         assert refused.headers["Access-Control-Allow-Origin"] is None
-        with connect(served) as connection:
+        with served.connect() as connection:
             lines = "".join(f"{name}: {value}\r\n" for name, value in {"Origin": page, **asked}.items())
             connection.sendall(f"OPTIONS /translate HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
             assert b"POST" in connection.recv(65536)
 
 
-def test_tls_serves_the_current_certificate(translator: Translator, tmp_path: Path) -> None:
-    authority = Authority.make(tmp_path)
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority.make(tmp_path)
+
+
+@pytest.fixture
+def tls(authority: Authority) -> TlsFiles:
     certificate, key = authority.issue("server")
-    files = TlsFiles(certificate=certificate, key=key)
-    client = ssl.create_default_context(cafile=str(authority.root))
-    with serving_http(translator, tls=files) as served:
+    return TlsFiles(certificate=certificate, key=key)
 
-        def shown() -> bytes:
-            with connect(served) as raw, client.wrap_socket(raw, server_hostname="localhost") as connection:
-                connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-                assert b'"ok"' in read_all(connection)
-                return connection.getpeercert(binary_form=True) or b""
 
-        first = shown()
-        assert shown() == first
+@pytest.fixture
+def client(authority: Authority) -> ssl.SSLContext:
+    return ssl.create_default_context(cafile=str(authority.root))
+
+
+def certificate_of(served: Served, client: ssl.SSLContext, of: str | None = None) -> bytes:
+    """Return the certificate of a server that answers; empty: it refuses the connection."""
+    try:
+        with served.connect(of) as raw, client.wrap_socket(raw, server_hostname="localhost") as connection:
+            connection.sendall(HEALTH.replace(b"Host", b"Connection: close\r\nHost"))
+            answered = b'"ok"' in read_all(connection)
+            return (connection.getpeercert(binary_form=True) or b"") if answered else b""
+    except (ssl.SSLError, ConnectionError):
+        return b""
+
+
+def test_tls_serves_the_current_certificate(
+    translator: Translator, authority: Authority, tls: TlsFiles, client: ssl.SSLContext
+) -> None:
+    with serving_http(translator, tls=tls) as served:
+        first = certificate_of(served, client)
+        assert first
+        assert certificate_of(served, client) == first
         authority.issue("server")
-        assert shown() != first
+        assert certificate_of(served, client) not in {first, b""}
         assert statuses(converse(served, HEALTH)) == []
 
 
-def test_a_connection_that_sends_nothing_takes_little_memory(translator: Translator, tmp_path: Path) -> None:
-    certificate, key = Authority.make(tmp_path).issue("server")
-    with serving_http(translator, tls=TlsFiles(certificate=certificate, key=key)) as served, connect(served):
+def test_a_connection_that_sends_nothing_takes_little_memory(translator: Translator, tls: TlsFiles) -> None:
+    with serving_http(translator, tls=tls) as served, served.connect():
         for _ in range(1000):
             made = [one for one in gc.get_objects() if type(one) is SSLProtocol]
             if made:
@@ -391,21 +403,15 @@ def test_a_connection_that_sends_nothing_takes_little_memory(translator: Transla
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has all of 127.0.0.0/8")
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x40\x00\x01"], ids=["silent", "begun"])
 def test_connections_before_their_handshake_are_bounded(
-    translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+    translator: Translator, tls: TlsFiles, client: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(port, "TLS_S", HANG_S)
-    authority = Authority.make(tmp_path)
-    certificate, key = authority.issue("server")
-    client = ssl.create_default_context(cafile=str(authority.root))
     limits = ServiceLimits(max_connections=7, max_connections_of_address=3)
-    with (
-        serving_http(translator, tls=TlsFiles(certificate=certificate, key=key), limits=limits) as served,
-        ExitStack() as opened,
-    ):
+    with serving_http(translator, tls=tls, limits=limits) as served, ExitStack() as opened:
 
         def silent(of: str) -> list[socket.socket]:
             """Connect ten times; returns those that stay open."""
-            made = [opened.enter_context(connect(served, of=of)) for _ in range(10)]
+            made = [opened.enter_context(served.connect(of=of)) for _ in range(10)]
             for connection in made:
                 with suppress(ConnectionError):
                     connection.sendall(sent)
@@ -414,56 +420,36 @@ def test_connections_before_their_handshake_are_bounded(
                 closed += select.select([one for one in made if one not in closed], [], [], HANG_S)[0]
             return [one for one in made if one not in closed]
 
-        def is_served(of: str) -> bool:
-            try:
-                with connect(served, of=of) as raw, client.wrap_socket(raw, server_hostname="localhost") as connection:
-                    connection.sendall(HEALTH.replace(b"Host", b"Connection: close\r\nHost"))
-                    return b'"ok"' in read_all(connection)
-            except (ssl.SSLError, ConnectionError):
-                return False
-
         kept = silent("127.0.0.1") + silent("127.0.0.2")
         assert len(kept) == 6
-        assert not is_served("127.0.0.1")
-        assert is_served("127.0.0.3")
+        assert not certificate_of(served, client, "127.0.0.1")
+        assert certificate_of(served, client, "127.0.0.3")
         front = served.server.front
         assert front is not None
         while front.open_connections > len(kept):  # until the server has seen the end of that one
             time.sleep(0.001)
-        last = opened.enter_context(connect(served, of="127.0.0.4"))
-        assert not is_served("127.0.0.3")
+        last = opened.enter_context(served.connect(of="127.0.0.4"))
+        assert not certificate_of(served, client, "127.0.0.3")
         assert front.open_connections == 7
         for connection in (*kept, last):
             connection.close()
-        while not is_served("127.0.0.1"):  # until the server has seen their end
+        while not certificate_of(served, client, "127.0.0.1"):  # until the server has seen their end
             pass
 
 
 @pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x40\x00\x01"], ids=["silent", "begun"])
 def test_a_handshake_that_stays_away_is_not_waited_for(
-    translator: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sent: bytes
+    translator: Translator, tls: TlsFiles, monkeypatch: pytest.MonkeyPatch, sent: bytes
 ) -> None:
     monkeypatch.setattr(port, "TLS_S", 0.2)
-    certificate, key = Authority.make(tmp_path).issue("server")
-    with serving_http(translator, tls=TlsFiles(certificate=certificate, key=key)) as served:
+    with serving_http(translator, tls=tls) as served:
         assert converse(served, sent) == b""
 
 
-def test_mutual_tls_needs_a_certificate(translator: Translator, tmp_path: Path) -> None:
-    authority = Authority.make(tmp_path)
-    certificate, key = authority.issue("server")
-    files = TlsFiles(certificate=certificate, key=key, client_ca=authority.root)
-    client = ssl.create_default_context(cafile=str(authority.root))
-    with serving_http(translator, tls=files) as served:
-
-        def is_served() -> bool:
-            try:
-                with connect(served) as raw, client.wrap_socket(raw, server_hostname="localhost") as connection:
-                    connection.sendall(HEALTH.replace(b"Host", b"Connection: close\r\nHost"))
-                    return b'"ok"' in read_all(connection)
-            except (ssl.SSLError, BrokenPipeError, ConnectionResetError):
-                return False
-
-        assert not is_served()
+def test_mutual_tls_needs_a_certificate(
+    translator: Translator, authority: Authority, tls: TlsFiles, client: ssl.SSLContext
+) -> None:
+    with serving_http(translator, tls=replace(tls, client_ca=authority.root)) as served:
+        assert not certificate_of(served, client)
         client.load_cert_chain(*authority.issue("client"))
-        assert is_served()
+        assert certificate_of(served, client)

@@ -8,10 +8,11 @@ from typing import Any
 import deepl
 import pytest
 
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
 from tests.support.servers.http_server import Served, call, serving_http
+from tests.support.servers.tokens import token_file
 
 TEXTS = ["a man in a blue shirt", "a dog", "two young men"]
 PARAGRAPH = "A man is standing.  A dog runs.\nTwo men."
@@ -129,13 +130,10 @@ def test_a_request_that_is_too_large(translator: Translator) -> None:
 @pytest.fixture
 def keys(translator: Translator, tmp_path: Path) -> Iterator[tuple[str, str, str]]:
     """A server, and the keys of two callers with a rate of calls."""
-    made = [make_token(name, ["translate"]) for name in ("weblate", "other")]
-    file = tmp_path / "tokens"
-    file.write_text("".join(f"{token.line()}\n" for _, token in made), encoding="utf-8")
-    file.chmod(0o600)
+    file, (one, other) = token_file(tmp_path, "weblate", "other")
     limits = ServiceLimits(requests_per_second=0.001, request_burst=4)
     with serving_http(translator, tokens=TokenFile(file), limits=limits) as served:
-        yield served.url, made[0][0], made[1][0]
+        yield served.url, one, other
 
 
 def test_usage_is_counted_by_key(keys: tuple[str, str, str]) -> None:

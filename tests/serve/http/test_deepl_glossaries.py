@@ -1,8 +1,5 @@
 """Glossaries of DeepL's API, version 2 and 3, by its official client, unmodified."""
 
-import json
-import shutil
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,9 +10,12 @@ from deepl.api_data import MultilingualGlossaryDictionaryEntries as Entries
 
 from jumok_serve import GlossaryEntries, GlossaryStore
 from jumok_serve.http.apis import deepl_glossaries
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.translator import Translator
+from tests.serve.http.conftest import ThreadsOf
+from tests.support.models.variants import directed, edited
 from tests.support.servers.http_server import Served, call, serving_http
+from tests.support.servers.tokens import token_file
 
 TERMS = {"dog": "Vierbeiner", "blue shirt": "Blauhemd"}
 TEXT = "a dog in a blue shirt"
@@ -34,14 +34,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> GlossaryStore:
 @pytest.fixture(scope="module")
 def french(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
     """The tiny model under the name of another pair."""
-    folder = tmp_path_factory.mktemp("french") / "bundle"
-    shutil.copytree(tiny_bundle, folder)
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    manifest["name"] = "tiny-en-fr"
-    manifest["languages"]["targets"] = {"fr": manifest["languages"]["targets"]["de"]}
-    manifest["languages"]["default"]["target"] = "fr"
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    with Translator(folder, precision="fp32", replicas=1, threads=1) as translator:
+    bundle = edited(tiny_bundle, tmp_path_factory.mktemp("french") / "bundle", directed("en", "fr"))
+    with Translator(bundle, precision="fp32", replicas=1, threads=1) as translator:
         yield translator
 
 
@@ -151,16 +145,9 @@ def test_dictionaries_of_other_spellings_are_the_same(
 
 
 def test_many_small_dictionaries_are_read_together_in_a_thread(
-    client: deepl.DeepLClient, monkeypatch: pytest.MonkeyPatch
+    client: deepl.DeepLClient, threads_of: ThreadsOf
 ) -> None:
-    threads = list[str]()
-    written = deepl_glossaries._written
-
-    def noted(entries: Any) -> str:
-        threads.append(threading.current_thread().name)
-        return written(entries)
-
-    monkeypatch.setattr(deepl_glossaries, "_written", noted)
+    threads = threads_of(deepl_glossaries, "_written")
     lines = "".join(f"w{number}\tv{number}\n" for number in range(100))
     given = [{"source_lang": "en", "target_lang": "de", "entries": lines} for _ in range(50)]
     refused = call(f"{client.server_url}/v3/glossaries", {"name": "many", "dictionaries": given})
@@ -237,12 +224,9 @@ def test_entries_with_alternatives_give_the_first(client: deepl.DeepLClient, sto
 
 
 def test_each_key_has_its_own(translator: Translator, store: GlossaryStore, tmp_path: Path) -> None:
-    made = [make_token(name, ["translate"]) for name in ("weblate", "other")]
-    file = tmp_path / "tokens"
-    file.write_text("".join(f"{token.line()}\n" for _, token in made), encoding="utf-8")
-    file.chmod(0o600)
+    file, secrets = token_file(tmp_path, "weblate", "other")
     with serving_http(translator, tokens=TokenFile(file), glossaries=store) as served:
-        mine, other = (deepl.DeepLClient(secret, server_url=served.url) for secret, _ in made)
+        mine, other = (deepl.DeepLClient(secret, server_url=served.url) for secret in secrets)
         glossary = mine.create_glossary("pets", "EN", "DE", TERMS)
         assert "Vierbeiner" in translated(mine, glossary)
         assert other.list_glossaries() == []

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.translator import Translator
-from tests.support.hang import HANG_S
 from tests.support.servers.http_server import Served, call, serving_http
+from tests.support.servers.tokens import token_file
 
 PAGE = "https://page.example"
 TEXT = {"q": "a dog", "source": "en", "target": "de"}
@@ -40,10 +40,9 @@ def named(translator: Translator) -> Iterator[Served]:
 
 def ask(served: Served, host: str | None, *lines: str, method: str = "GET", path: str = "/languages") -> int:
     """Return the status of a request without a body, with a host of its own."""
-    address, _, port = served.url.removeprefix("http://").rpartition(":")
     fields = [*([] if host is None else [f"Host: {host}"]), "Connection: close", *lines]
     version = "1.0" if host is None else "1.1"
-    with socket.create_connection((address.strip("[]"), int(port)), timeout=HANG_S) as connection:
+    with served.connect() as connection:
         connection.sendall("\r\n".join((f"{method} {path} HTTP/{version}", *fields, "", "")).encode())
         return int(connection.recv(65536).split()[1])
 
@@ -125,9 +124,8 @@ def test_named_hosts_are_served_alone(translator: Translator) -> None:
 
 
 def test_a_server_with_tokens_serves_all_hosts(translator: Translator, tmp_path: Path) -> None:
-    _, token = make_token("reports", ["translate"])
-    (tmp_path / "tokens").write_text(token.line())
-    with serving_http(translator, tokens=TokenFile(tmp_path / "tokens")) as served:
+    tokens, _ = token_file(tmp_path, "reports")
+    with serving_http(translator, tokens=TokenFile(tokens)) as served:
         assert ask(served, "translate.example") == 200
 
 

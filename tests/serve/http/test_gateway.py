@@ -1,12 +1,10 @@
 """The HTTP APIs in front of servers elsewhere."""
 
 import base64
-import json
 import signal
 import subprocess
 import sys
 import threading
-import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -18,19 +16,18 @@ import pytest
 from click.testing import CliRunner
 
 import jumok
-from jumok_proto.v1.translation_pb2 import TranslateTextResponse, Translation
+from jumok_proto.v1.translation_pb2 import Hypothesis, TranslateTextResponse, Translation
 from jumok_serve.cli.gateway_command import gateway
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S
-from tests.support.servers.http_server import call, serving_http
+from tests.support.servers.http_server import call, events, serving_http
 from tests.support.servers.in_process_server import serving
 from tests.support.servers.losing_proxy import losing_proxy
 
 PROGRAM = "from jumok_serve.cli.gateway_command import gateway; gateway()"
-JSON = {"Content-Type": "application/json"}
 TEXTS = ["a man in a blue shirt", "a dog"]
 REQUEST = {"q": TEXTS, "source": "en", "target": "de"}
 
@@ -60,35 +57,25 @@ def test_all_apis_are_those_of_the_servers(translator: Translator) -> None:
         assert [one["text"] for one in deepl["translations"]] == expected
         assert call(f"{url}/v2/usage").content["character_count"] == 2 * sum(map(len, TEXTS))
         assert call(f"{url}/v1/models").content["models"][0]["name"] == "tiny-en-de"
-        stream = urllib.request.Request(
-            f"{url}/v1/text:streamTranslate", json.dumps({"content": TEXTS[0]}).encode(), JSON
-        )
-        with urllib.request.urlopen(stream, timeout=HANG_S) as response:
-            last = response.read().decode().strip().rpartition("data: ")[2]
-        assert json.loads(last)["stableText"] == translator.translate(TEXTS[0]).text
+        *_, (_, last) = events(f"{url}/v1/text:streamTranslate", {"content": TEXTS[0]})
+        assert last["stableText"] == translator.translate(TEXTS[0]).text
 
 
 def test_files_are_translated(translator: Translator) -> None:
     request = {"settings": {"name": "a.txt"}, "file": base64.b64encode(b"a dog\na man\n").decode()}
     with serving(translator) as server, gateway_to(server) as (_, url):
-        found = urllib.request.Request(f"{url}/v1/files:translate", json.dumps(request).encode(), JSON)
-        with urllib.request.urlopen(found, timeout=HANG_S) as response:
-            events = [json.loads(line[6:]) for line in response if line.startswith(b"data: ")]
-    assert events[-1]["translatedCount"] == events[-1]["textCount"] == 2
+        found = [data for _, data in events(f"{url}/v1/files:translate", request)]
+    assert found[-1]["translatedCount"] == found[-1]["textCount"] == 2
     expected = "".join(f"{one.text}\n" for one in translator.translate(["a dog", "a man"]))
-    assert b"".join(base64.b64decode(event.get("file", "")) for event in events).decode() == expected
+    assert b"".join(base64.b64decode(data.get("file", "")) for data in found).decode() == expected
 
 
 @pytest.mark.parametrize("data", [b"", b"a dog", b"\n\n"])
 def test_files_without_texts_are_answered_as_by_the_server(data: bytes, translator: Translator) -> None:
     request = {"settings": {"name": "a.txt"}, "file": base64.b64encode(data).decode()}
     with serving_http(translator) as served, gateway_to(served.grpc) as (_, url):
-        answers = []
-        for of in (served.url, url):
-            asking = urllib.request.Request(f"{of}/v1/files:translate", json.dumps(request).encode(), JSON)
-            with urllib.request.urlopen(asking, timeout=HANG_S) as response:
-                answers.append([json.loads(line[6:]) for line in response if line.startswith(b"data: ")])
-    assert answers[0] == answers[1] != []
+        answer = events(f"{url}/v1/files:translate", request)
+        assert answer == events(f"{served.url}/v1/files:translate", request) != []
 
 
 def test_errors_are_those_of_the_servers(translator: Translator) -> None:
@@ -126,11 +113,7 @@ def test_a_change_whose_answer_is_lost_is_made_once(method: str, translator: Tra
     ):
 
         def change(verb: str, glossary: str, /, **fields: str) -> str:
-            request = urllib.request.Request(
-                f"{url}/v1/glossaries/{glossary}", json.dumps(fields).encode(), JSON, method=verb
-            )
-            with urllib.request.urlopen(request, timeout=HANG_S) as response:
-                return str(json.load(response)["glossary"]["id"])
+            return str(call(f"{url}/v1/glossaries/{glossary}", fields, method=verb).content["glossary"]["id"])
 
         for _ in range(2):
             made = client.glossaries.create("old", {"dog": "Hund"})
@@ -162,19 +145,32 @@ def answering(*data: bytes) -> Iterator[str]:
             server.stop(None).wait()
 
 
-EMPTY = TranslateTextResponse(translations=[Translation(), Translation()])
-FOREIGN = {"no message": b"\xff\xff\xff", "no results": b"", "empty results": EMPTY.SerializeToString()}
+CALLS: list[tuple[str, Any]] = [
+    ("/translate", REQUEST),
+    ("/v2/translate", {"text": TEXTS, "target_lang": "DE"}),
+    ("/v1/text:translate", {"contents": TEXTS}),
+    ("/detect", {"q": TEXTS[0]}),
+]
 
 
-@pytest.mark.parametrize("data", FOREIGN.values(), ids=FOREIGN)
-def test_foreign_responses_are_passed_over(data: bytes, translator: Translator) -> None:
-    calls: list[tuple[str, Any]] = [
-        ("/translate", REQUEST),
-        ("/v2/translate", {"text": TEXTS, "target_lang": "DE"}),
-        ("/v1/text:translate", {"contents": TEXTS}),
-    ]
-    if data != FOREIGN["empty results"]:  # these are two languages of something else
-        calls.append(("/detect", {"q": TEXTS[0]}))
+def of_two(translation: Translation) -> bytes:
+    return TranslateTextResponse(translations=[translation] * 2).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    ("data", "calls"),
+    [
+        pytest.param(b"\xff\xff\xff", CALLS, id="no message"),
+        pytest.param(b"", CALLS, id="no results"),
+        pytest.param(of_two(Translation()), CALLS[:3], id="empty results"),  # also two languages of something else
+        pytest.param(  # JSON of the contract passes a number on
+            of_two(Translation(hypotheses=[Hypothesis(finish_reason=99)])),  # type: ignore[arg-type]
+            CALLS[:2],
+            id="unknown finish reason",
+        ),
+    ],
+)
+def test_foreign_responses_are_passed_over(data: bytes, calls: list[tuple[str, Any]], translator: Translator) -> None:
     with answering(data) as foreign:
         with gateway_to(foreign) as (_, url):
             for path, fields in calls:
@@ -184,7 +180,7 @@ def test_foreign_responses_are_passed_over(data: bytes, translator: Translator) 
             assert {call(f"{url}{path}", fields).status for path, fields in calls * 2} == {200}
 
 
-@pytest.mark.parametrize("data", [(FOREIGN["no message"],), ()], ids=["no message", "nothing"])
+@pytest.mark.parametrize("data", [(b"\xff\xff\xff",), ()], ids=["no message", "nothing"])
 def test_a_foreign_stream_ends_with_an_error(data: tuple[bytes, ...]) -> None:
     with answering(*data) as foreign, gateway_to(foreign) as (_, url):
         refused = call(f"{url}/v1/text:streamTranslate", {"content": TEXTS[0]})

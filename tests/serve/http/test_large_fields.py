@@ -4,8 +4,7 @@ import asyncio
 import http.client
 import json
 import socket
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from select import select
 from types import SimpleNamespace
 from typing import Any
@@ -24,6 +23,7 @@ from jumok_serve.http.port import MAX_HEAD_BYTES, MAX_HEADERS, MAX_RECEIVE
 from jumok_serve.service.handlers import model_service
 from jumok_serve.service.rpc.request_reader import MAX_NAME_CHARACTERS, check_request
 from jumok_serve.translator import Translator
+from tests.serve.http.conftest import ThreadsOf
 from tests.support.hang import HANG_S
 from tests.support.logs import own_records
 from tests.support.servers.http_server import Served, call, serving_http
@@ -96,7 +96,7 @@ def test_pairs_of_surrogates_and_hangul_are_read(served: Served) -> None:
 
 @pytest.mark.parametrize("many", [MAX_HEADERS - 20, MAX_HEADERS + 1, 5000])
 def test_the_header_fields_of_a_request_are_bounded(served: Served, many: int) -> None:
-    connection = http.client.HTTPConnection(served.url.removeprefix("http://"))
+    connection = http.client.HTTPConnection(*served.address)
     for _ in range(2):  # also those of the second request of a connection
         connection.request("GET", "/health", headers={f"x-{number}": "a" for number in range(many)})
         answer = connection.getresponse()
@@ -108,7 +108,7 @@ def test_the_header_fields_of_a_request_are_bounded(served: Served, many: int) -
 @pytest.mark.parametrize("place", ["query string", "header field"])
 def test_the_head_of_a_request_is_bounded_and_its_refusal_says_how(served: Served, place: str) -> None:
     long = "a" * (2 * MAX_HEAD_BYTES)
-    connection = http.client.HTTPConnection(served.url.removeprefix("http://"))
+    connection = http.client.HTTPConnection(*served.address)
     if place == "query string":
         connection.request("POST", f"/translate?q={long}")
     else:
@@ -121,10 +121,9 @@ def test_the_head_of_a_request_is_bounded_and_its_refusal_says_how(served: Serve
 
 def test_heads_that_do_not_end_take_little_memory_together(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_port, "MAX_ARRIVING_HEADS_BYTES", 5 * MAX_RECEIVE)
-    host, _, port = served.url.removeprefix("http://").rpartition(":")
 
     def begin(size: int) -> socket.socket:
-        opened = socket.create_connection((host, int(port)), timeout=HANG_S)
+        opened = served.connect()
         opened.sendall(b"GET /health?q=" + b"a" * size)
         return opened
 
@@ -153,7 +152,7 @@ def test_a_head_that_is_refused_for_its_fields_is_refused_once(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(http_port, "MAX_ARRIVING_HEADS_BYTES", 0)
-    connection = http.client.HTTPConnection(served.url.removeprefix("http://"))
+    connection = http.client.HTTPConnection(*served.address)
     fields = {f"x-{number}": "a" * MAX_RECEIVE for number in range(2)}
     fields = {f"y-{number}": "a" for number in range(2 * MAX_HEADERS)} | fields
     connection.request("GET", "/health", headers=fields)
@@ -223,19 +222,9 @@ def test_names_in_lists_are_bounded_too() -> None:
     ("api", "path", "texts"), [(libretranslate, "/translate", "q"), (deepl, "/v2/translate", "text")]
 )
 def test_large_requests_and_responses_of_others_are_made_in_threads(
-    served: Served, api: Any, path: str, texts: str, monkeypatch: pytest.MonkeyPatch
+    served: Served, api: Any, path: str, texts: str, threads_of: ThreadsOf
 ) -> None:
-    threads = list[str]()
-
-    def noted(work: Callable[..., Any]) -> Callable[..., Any]:
-        def run(*arguments: Any) -> Any:
-            threads.append(threading.current_thread().name)
-            return work(*arguments)
-
-        return run
-
-    monkeypatch.setattr(api, "_request", noted(api._request))
-    monkeypatch.setattr(api, "_response", noted(api._response))
+    threads = threads_of(api, "_request", "_response")
     others = {"source": "en", "target": "de"} if path == "/translate" else {"source_lang": "EN", "target_lang": "DE"}
     content = ["\U0001f600" * 1000] * 32
     answer = call(f"{served.url}{path}", {texts: content, **others})
@@ -244,15 +233,8 @@ def test_large_requests_and_responses_of_others_are_made_in_threads(
     assert [name.partition("_")[0] for name in threads] == ["parsed", "asyncio"]
 
 
-def test_large_responses_of_own_json_are_made_in_threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    threads = list[str]()
-    render = JSONResponse.render
-
-    def noted(response: JSONResponse, content: Any) -> bytes:
-        threads.append(threading.current_thread().name)
-        return render(response, content)
-
-    monkeypatch.setattr(JSONResponse, "render", noted)
+def test_large_responses_of_own_json_are_made_in_threads(served: Served, threads_of: ThreadsOf) -> None:
+    threads = threads_of(JSONResponse, "render")
     request = {"contents": ["a man in a blue shirt"] * 200, "sourceLanguageCode": "en"}
     for path in ("/v1/text:align", "/v1/text:translate"):
         assert call(f"{served.url}{path}", request).status == 200
@@ -260,20 +242,11 @@ def test_large_responses_of_own_json_are_made_in_threads(served: Served, monkeyp
     assert all(name.startswith("parsed") for name in threads)
 
 
-def test_languages_are_described_once_for_a_set_of_models(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    described = list[object]()
-    for module, name in ((libretranslate, "language_name"), (model_service, "describe")):
-        work = getattr(module, name)
-
-        def noted(of: Any, work: Callable[[Any], Any] = work) -> Any:
-            described.append(of)
-            return work(of)
-
-        monkeypatch.setattr(module, name, noted)
+def test_languages_are_described_once_for_a_set_of_models(served: Served, threads_of: ThreadsOf) -> None:
     first = [call(f"{served.url}{path}").content for path in ("/languages", "/v1/models")]
-    described.clear()
+    described = threads_of(libretranslate, "language_name"), threads_of(model_service, "describe")
     assert [call(f"{served.url}{path}").content for path in ("/languages", "/v1/models")] == first
-    assert described == []
+    assert described == ([], [])
 
 
 def test_directions_are_new_after_a_change_of_the_models_alone() -> None:
@@ -290,16 +263,9 @@ def test_directions_are_new_after_a_change_of_the_models_alone() -> None:
 
 
 def test_responses_of_many_texts_that_no_model_translates_are_made_in_threads(
-    served: Served, monkeypatch: pytest.MonkeyPatch
+    served: Served, threads_of: ThreadsOf
 ) -> None:
-    inline = list[int]()
-    to_thread = asyncio.to_thread
-
-    async def noted(*arguments: Any) -> Any:
-        inline.append(1)
-        return await to_thread(*arguments)
-
-    monkeypatch.setattr("jumok_serve.service.handlers.worker_pool.asyncio.to_thread", noted)
+    calls = threads_of(asyncio, "to_thread")
     answer = call(f"{served.url}/v1/text:translate", {"contents": [""] * 1000})
     assert len(answer.content["translations"]) == 1000
-    assert inline == [1]
+    assert len(calls) == 1

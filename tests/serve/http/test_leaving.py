@@ -3,7 +3,6 @@
 import http.client
 import json
 import signal
-import socket
 import subprocess
 import threading
 from collections import Counter
@@ -31,8 +30,7 @@ def one_replica(bundle: Path) -> Translator:
 def test_a_client_that_leaves_frees_its_rows_within_one_step(tiny_bundle: Path) -> None:
     with one_replica(tiny_bundle) as translator, serving_http(translator) as served:
         gate = Gate(translator)
-        host, port = served.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+        with served.connect() as connection:
             head = HEAD.format(path="/translate", size=len(BODY))
             connection.sendall(head.encode() + BODY)
             gate.arrive()
@@ -52,8 +50,7 @@ def test_a_reader_of_a_stream_that_leaves_frees_its_row(tiny_bundle: Path) -> No
     body = json.dumps({"content": "a dog", "options": {"beamSize": 1, "minLength": 30, "maxLength": 30}})
     with one_replica(tiny_bundle) as translator, serving_http(translator) as served:
         gate = Gate(translator)
-        host, port = served.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+        with served.connect() as connection:
             head = HEAD.format(path="/v1/text:streamTranslate", size=len(body))
             connection.sendall(f"{head}{body}".encode())
             gate.arrive()

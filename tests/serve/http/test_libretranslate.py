@@ -3,6 +3,7 @@
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from deep_translator import LibreTranslator
@@ -10,10 +11,11 @@ from deep_translator.exceptions import AuthorizationException
 from libretranslatepy import LibreTranslateAPI
 
 from jumok_serve import rank_languages
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
 from tests.support.servers.http_server import Served, call, serving_http
+from tests.support.servers.tokens import token_file
 
 TEXTS = ["a man in a blue shirt", "a dog", "two young men"]
 PARAGRAPH = "A man is standing.  A dog runs.\nTwo men."
@@ -140,22 +142,20 @@ def test_deep_translator(served: Served, expected: list[str]) -> None:
     assert client.translate_batch(TEXTS) == expected
 
 
-class Keys:
+class Keys(NamedTuple):
     """A server with keys: a good one, one without the scope, and a rate of calls."""
 
-    def __init__(self, served: Served, good: str, other: str) -> None:
-        self.url, self.good, self.other = served.url, good, other
+    url: str
+    good: str
+    other: str
 
 
 @pytest.fixture
 def keys(translator: Translator, tmp_path: Path) -> Iterator[Keys]:
-    made = [make_token("mastodon", ["translate"]), make_token("operator", ["admin"])]
-    file = tmp_path / "tokens"
-    file.write_text("".join(f"{token.line()}\n" for _, token in made), encoding="utf-8")
-    file.chmod(0o600)
+    file, secrets = token_file(tmp_path, "mastodon", operator="admin")
     limits = ServiceLimits(requests_per_second=0.001, request_burst=3)
     with serving_http(translator, tokens=TokenFile(file), limits=limits) as served:
-        yield Keys(served, *(secret for secret, _ in made))
+        yield Keys(served.url, *secrets)
 
 
 def test_a_key_opens_the_server(keys: Keys, expected: list[str]) -> None:

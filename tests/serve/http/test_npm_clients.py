@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from jumok_serve import GlossaryStore
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
 from tests.support.servers.http_server import serving_http
+from tests.support.servers.tokens import token_file
 
 PROGRAM = Path(__file__).parent / "npm"
 TEXT = "a man in a blue shirt"
@@ -50,10 +51,7 @@ def run(program: Path, url: str, key: str) -> dict[str, Any]:
 
 
 def test_deepl_node(program: Path, translator: Translator, tmp_path: Path) -> None:
-    secret, token = make_token("node", ["translate"])
-    file = tmp_path / "tokens"
-    file.write_text(f"{token.line()}\n", encoding="utf-8")
-    file.chmod(0o600)
+    file, (secret,) = token_file(tmp_path, "node")
     limits = ServiceLimits(requests_per_second=0.001, request_burst=40)
     glossaries = GlossaryStore(tmp_path / "glossaries")
     with serving_http(translator, tokens=TokenFile(file), limits=limits, glossaries=glossaries) as served:

@@ -5,6 +5,9 @@ import base64
 import json
 import random
 import urllib.request
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,14 +19,15 @@ from google.protobuf import json_format
 from jumok_proto.errors import EngineFailedError
 from jumok_proto.v1 import model_pb2, model_pb2_grpc, translation_pb2, translation_pb2_grpc
 from jumok_serve.http.apis.own_json import METHODS
-from jumok_serve.http.port import HttpPort, make_http_front
+from jumok_serve.http.port import make_http_front
 from jumok_serve.service import Server
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S, until
 from tests.support.servers.fake_model import FakeModel, hold
 from tests.support.servers.fake_model import serving as fake_serving
-from tests.support.servers.http_server import Served, call, serving_http
+from tests.support.servers.http_server import Served, call, events, serving_http
+from tests.support.servers.tokens import token_file
 
 REQUEST = {"contents": ["a dog", "a man in a blue shirt"], "options": {"beamSize": 3, "numHypotheses": 2}}
 JSON_CONTENT = {"Content-Type": "application/json"}
@@ -52,18 +56,15 @@ def test_responses_are_those_of_grpc(served: Served) -> None:
     assert len(aligned.content["alignments"]) == 1
 
 
-def events(url: str, content: object) -> list[tuple[str, dict[str, Any]]]:
-    """Read the events of a stream: names and data."""
-    body = json.dumps(content).encode()
-    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(request, timeout=HANG_S) as response:
-        assert response.headers["Content-Type"].startswith("text/event-stream")
-        blocks = response.read().decode().split("\n\n")
-    found = []
-    for block in filter(None, blocks):
-        fields = dict(line.split(": ", 1) for line in block.split("\n"))
-        found.append((fields.get("event", ""), json.loads(fields["data"])))
-    return found
+@asynccontextmanager
+async def begun(model: FakeModel, path: str, content: object) -> AsyncIterator[tuple[Server, "asyncio.Task[Any]"]]:
+    """Serve a model and send a request; yields the server, and the task that opens the response."""
+    async with fake_serving(model, make_front=partial(make_http_front, port=0)) as (server, _):
+        assert server.front is not None
+        request = urllib.request.Request(
+            f"http://{server.front.address}{path}", json.dumps(content).encode(), JSON_CONTENT
+        )
+        yield server, asyncio.create_task(asyncio.to_thread(urllib.request.urlopen, request, None, HANG_S))
 
 
 def test_a_stream_is_a_growing_text_of_events(served: Served, translator: Translator) -> None:
@@ -86,16 +87,7 @@ def fail_late() -> None:
 async def later_error() -> tuple[bytes, bytes]:
     """Fail after the first event; returns that event and the rest."""
     model = FakeModel(on_submit=hold)
-    fronts: list[HttpPort] = []
-
-    def make_front(server: Server) -> HttpPort:
-        fronts.append(make_http_front(server, port=0))
-        return fronts[0]
-
-    async with fake_serving(model, make_front=make_front):
-        url = f"http://{fronts[0].address}/v1/text:streamTranslate"
-        request = urllib.request.Request(url, json.dumps(STREAM).encode(), {"Content-Type": "application/json"})
-        opening = asyncio.create_task(asyncio.to_thread(urllib.request.urlopen, request, None, HANG_S))
+    async with begun(model, "/v1/text:streamTranslate", STREAM) as (_, opening):
         answer = await model.submitted.get()
         answer.write("Ein")
         with await opening as response:
@@ -122,16 +114,7 @@ FILE = {
 async def stopped_file(grace_s: float, *, complete: bool) -> tuple[list[bytes], bytes]:
     """Stop a server after the first event of a file; returns that event and the rest."""
     model = FakeModel(on_submit=hold)
-    fronts: list[HttpPort] = []
-
-    def make_front(server: Server) -> HttpPort:
-        fronts.append(make_http_front(server, port=0))
-        return fronts[0]
-
-    async with fake_serving(model, make_front=make_front) as (server, _):
-        url = f"http://{fronts[0].address}/v1/files:translate"
-        request = urllib.request.Request(url, json.dumps(FILE).encode(), {"Content-Type": "application/json"})
-        opening = asyncio.create_task(asyncio.to_thread(urllib.request.urlopen, request, None, HANG_S))
+    async with begun(model, "/v1/files:translate", FILE) as (server, opening):
         answers = [await model.submitted.get() for _ in range(2)]
         answers[0].complete()
         with await opening as response:
@@ -228,7 +211,9 @@ def test_random_numbers_are_no_faults_in_any_field_of_any_api(served: Served) ->
     generator = random.Random(2)
     numbers = ["1e400", "-1e400", "NaN", "-Infinity", HUGE, f"-{HUGE}", "1.5", "[1e400]", "1e39"]
     own = {
-        method.path: [field.name for field in method.fields.fields] for method in METHODS if method.path.count("{") == 0
+        method.path: [field.name for field in method.request.DESCRIPTOR.fields]
+        for method in METHODS
+        if method.path.count("{") == 0
     }
     own |= {
         "/translate": ["q", "source", "target", "format", "alternatives", "api_key"],
@@ -246,10 +231,7 @@ def test_random_numbers_are_no_faults_in_any_field_of_any_api(served: Served) ->
 
 
 def test_tokens_are_bearer_tokens(translator: Translator, tmp_path: Path) -> None:
-    secret, token = make_token("page", ["translate"])
-    file = tmp_path / "tokens"
-    file.write_text(f"{token.line()}\n", encoding="utf-8")
-    file.chmod(0o600)
+    file, (secret,) = token_file(tmp_path, "page")
     with serving_http(translator, tokens=TokenFile(file)) as served:
         url = f"{served.url}/v1/text:translate"
         assert call(url, REQUEST, headers={"Authorization": f"Bearer {secret}"}).status == 200

@@ -1,7 +1,6 @@
 """Limits, counts and logs that HTTP and gRPC share."""
 
 import logging
-import socket
 import threading
 from pathlib import Path
 
@@ -83,8 +82,7 @@ def test_responses_are_counted_by_status(translator: Translator) -> None:
             if sample.name == "jumok_http_responses_total"
         }
         assert counted == {"200": 2, "404": 1, "405": 1, "400": 1}
-        host, port = served.url.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=HANG_S) as connection:
+        with served.connect() as connection:
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             assert connection.recv(65536)
             assert (registry.get_sample_value("jumok_http_connections") or 0) >= 1

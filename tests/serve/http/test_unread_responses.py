@@ -23,7 +23,6 @@ def test_unread_answers_over_http_are_refused(translator: Translator, tmp_path: 
     path = f"/v2/glossaries/{name}/entries"
     request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {KEY['Authorization']}\r\n\r\n".encode()
     with serving_http(translator, glossaries=store, limits=limits) as served:
-        host, _, port = served.url.removeprefix("http://").partition(":")
         statuses = []
         with ExitStack() as opened:
             connections = [opened.enter_context(socket.socket()) for _ in range(6)]
@@ -31,7 +30,7 @@ def test_unread_answers_over_http_are_refused(translator: Translator, tmp_path: 
                 if connection is not connections[0]:  # the system takes little of these responses
                     connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
                 connection.settimeout(HANG_S)
-                connection.connect((host, int(port)))
+                connection.connect(served.address)
                 connection.sendall(request)
                 statuses.append(connection.recv(12)[9:])
             assert statuses[0] == b"200"

@@ -19,6 +19,7 @@ from jumok_serve.service.limits import ServiceLimits
 from tests.support.servers.fake_model import Answer, FakeModel, failure
 from tests.support.servers.ray_proxy import behind_proxy
 
+TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 
 
@@ -73,6 +74,22 @@ def test_errors_keep_their_details() -> None:
         ]
         assert all(each.value.request_id for each in (wrong, large, stream, corpus))
         assert corpus.value.details.resource is not None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("fault", [ZeroDivisionError, asyncio.CancelledError])
+def test_a_fault_is_logged_and_hidden(fault: type[BaseException], caplog: pytest.LogCaptureFixture) -> None:
+    """Also work that is cancelled from within: its caller has not left."""
+
+    def failing(answer: Answer) -> None:
+        raise fault
+
+    async def scenario() -> None:
+        async with client_of(FakeModel(on_submit=failing)) as client:
+            with pytest.raises(jumok.InternalError, match="the server's log has it") as hidden:
+                await client.translate("a man")
+            assert f"request {hidden.value.request_id}: {TRANSLATE} failed" in caplog.text
 
     asyncio.run(scenario())
 

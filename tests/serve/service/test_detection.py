@@ -13,7 +13,7 @@ import pytest
 import jumok
 from jumok_proto.conversion import response_to_proto
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator, rank_languages
-from jumok_serve.service.handlers import requests, translation_service
+from jumok_serve.service.handlers import translation_service
 from jumok_serve.text.terms.glossary_file import GlossaryFile
 from jumok_serve.text.terms.store import LoadedGlossaries
 from tests.support.calls import noted_calls
@@ -126,7 +126,7 @@ def test_a_call_reads_its_glossaries_once_for_each_language(
     store = GlossaryStore(tmp_path)
     store.create("", "people", PEOPLE)
     read = noted_calls(monkeypatch, GlossaryFile, "content")
-    parsed = noted_calls(monkeypatch, requests, "request_terms")
+    parsed = noted_calls(monkeypatch, translation_service, "request_terms")
     monkeypatch.setattr(LoadedGlossaries, "_keep", lambda self, key, made: self._known.update({key: made}))
     auto: dict[str, Any] = {**AUTO, "stored_glossary": "people", "glossary": {"old woman": "Frau"}}
     with serving(*models, glossaries=store) as address, jumok.Client(address) as client:

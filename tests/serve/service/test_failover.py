@@ -46,14 +46,14 @@ def end(process: subprocess.Popen[str], number: signal.Signals) -> None:
 def test_a_server_that_is_killed_is_not_missed(start: Serve, expected: list[str]) -> None:
     (killed, first), (_, second) = start(), start()
     with jumok.Client([first, second]) as client:
-        client._connection.endpoints = Endpoints(2, first=0)
+        client._connection.servers.endpoints = Endpoints(2, first=0)
         found: list[str] = []
         for result in client.translate_iter(TEXTS, window=50, **OPTIONS):
             assert result.index == len(found)
             found.append(result.translation.text)
             if len(found) == 150:
                 end(killed, signal.SIGKILL)
-        assert client._connection.endpoints.pick(0.0) == 1  # the other rests
+        assert client._connection.servers.endpoints.pick(0.0) == 1  # the other rests
     assert found == expected
 
 

@@ -9,7 +9,7 @@ import pytest
 import jumok
 from jumok_proto.v1 import translation_pb2
 from jumok_serve import Translator
-from jumok_serve.service.handlers.requests import MAX_REQUEST_ENTRIES, ReadTerms, RequestTerms, request_terms
+from jumok_serve.service.handlers.translation_service import MAX_REQUEST_ENTRIES, ReadTerms, RequestTerms, request_terms
 from jumok_serve.text.terms import Glossary
 from tests.support.command import run_here
 from tests.support.memory import traced
@@ -100,7 +100,7 @@ def test_terms_of_many_requests_are_read_once(monkeypatch: pytest.MonkeyPatch) -
         read.append(entries)
         return Glossary(entries)
 
-    monkeypatch.setattr("jumok_serve.service.handlers.requests.Glossary", counted)
+    monkeypatch.setattr("jumok_serve.service.handlers.translation_service.Glossary", counted)
     kept = ReadTerms()
     for _ in range(3):
         for number in range(60):
@@ -110,7 +110,7 @@ def test_terms_of_many_requests_are_read_once(monkeypatch: pytest.MonkeyPatch) -
 
 def test_memory_of_terms_of_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 2**20
-    monkeypatch.setattr("jumok_serve.service.handlers.requests.MAX_KEPT_BYTES", most)
+    monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_KEPT_BYTES", most)
     kept = ReadTerms()
     first = kept.get(terms_of(0, 250))
     with traced() as memory:

@@ -15,7 +15,7 @@ from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.sentence import SENTENCE_BYTES, TOKEN_BYTES
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.model import TaskModel, TranslationParameters
-from jumok_serve.tasks.translation import submit_texts
+from jumok_serve.text.translation import submit_texts
 from jumok_serve.translator import Translator
 from tests.support.memory import traced
 
@@ -68,7 +68,8 @@ def test_a_waiting_text_takes_at_most_its_estimate_and_gives_it_back(
         before = memory()[0]
         pending = submit(model, engine, TEXTS, prefix, options)
         taken = memory()[0] - before
-        tokens = sum(len(job.source.token_ids) + len(job.prompt) for job in pending.jobs)
+        prompt = 1 + len(model.inputs.prefixes([prefix], 1, None)[0])
+        tokens = engine.load().queued_tokens + TEXTS * prompt
         assert TEXTS * SENTENCE_BYTES / 4 < taken < TEXTS * SENTENCE_BYTES + tokens * TOKEN_BYTES
         pending.cancel()
         last = submit(model, engine, 1, prefix, options)

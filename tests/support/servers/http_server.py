@@ -1,6 +1,7 @@
 """HTTP port of a real server in a thread of the test process, and a plain client of it."""
 
 import json
+import socket
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -22,6 +23,16 @@ class Served(NamedTuple):
     url: str
     grpc: str
     server: Server
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Host and port of HTTP."""
+        host, _, port = self.url.removeprefix("http://").rpartition(":")
+        return host.strip("[]"), int(port)
+
+    def connect(self, of: str | None = None) -> socket.socket:
+        """Connect to the HTTP port, from an address of this machine."""
+        return socket.create_connection(self.address, HANG_S, None if of is None else (of, 0))
 
 
 @contextmanager
@@ -45,6 +56,19 @@ class Answer(NamedTuple):
     status: int
     headers: "Message[str, str]"
     content: Any
+
+
+def events(url: str, content: object) -> list[tuple[str, dict[str, Any]]]:
+    """Read the events of a stream: names and data."""
+    request = urllib.request.Request(url, json.dumps(content).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=HANG_S) as response:
+        assert response.headers["Content-Type"].startswith("text/event-stream")
+        blocks = response.read().decode().split("\n\n")
+    found = []
+    for block in filter(None, blocks):
+        fields = dict(line.split(": ", 1) for line in block.split("\n"))
+        found.append((fields.get("event", ""), json.loads(fields["data"])))
+    return found
 
 
 def call(

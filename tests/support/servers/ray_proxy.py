@@ -5,9 +5,10 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import grpc
+from google.protobuf.descriptor import MethodDescriptor
 
 from jumok_serve.ray import add_services
-from jumok_serve.ray.calls import METHODS, Calls, Metadata, full_name
+from jumok_serve.ray.calls import METHODS, Calls
 from jumok_serve.service import Services
 
 
@@ -23,7 +24,7 @@ class RayContext:
     def peer(self) -> str:
         return str(self._peer)
 
-    def invocation_metadata(self) -> Metadata:
+    def invocation_metadata(self) -> list[tuple[str, str | bytes]]:
         return self._metadata
 
     def code(self) -> grpc.StatusCode | int:
@@ -50,24 +51,23 @@ class _Proxy:
 
     def __init__(self, calls: Calls) -> None:
         for method in METHODS:
-            name = full_name(method)
-            setattr(self, method.name, _several(calls, name) if method.server_streaming else _one(calls, name))
+            setattr(self, method.name, _several(calls, method) if method.server_streaming else _one(calls, method))
 
 
-def _one(calls: Calls, name: str) -> Any:
+def _one(calls: Calls, method: MethodDescriptor) -> Any:
     async def respond(request: bytes, context: Any) -> bytes:
         ray = RayContext(context)
-        response = await calls.respond(name, request, ray)
+        response = await calls.respond(method, request, ray)
         ray.copy_to(context)
         return response.SerializeToString()
 
     return respond
 
 
-def _several(calls: Calls, name: str) -> Any:
+def _several(calls: Calls, method: MethodDescriptor) -> Any:
     async def stream(requests: Any, context: Any) -> AsyncIterator[bytes]:
         ray = RayContext(context)
-        async for response in calls.stream(name, requests, ray):
+        async for response in calls.stream(method, requests, ray):
             ray.copy_to(context)
             yield response.SerializeToString()
 

@@ -16,9 +16,16 @@ WRONG = bearer("wrong")
 """Metadata of a stranger."""
 
 
+def token_file(folder: str | Path, *callers: str, **others: str) -> tuple[Path, list[str]]:
+    """Write a file with tokens of callers who may translate, and of others with a scope; returns it and the secrets."""
+    made = [make_token(name, (scope,)) for name, scope in (dict.fromkeys(callers, "translate") | others).items()]
+    path = Path(folder) / "tokens"
+    path.write_text("".join(f"{token.line()}\n" for _, token in made), encoding="utf-8")
+    path.chmod(0o600)
+    return path, [secret for secret, _ in made]
+
+
 def tokens_of(folder: Path, **scopes: str) -> tuple[TokenFile, dict[str, str]]:
-    """Make tokens, each with its name and a scope; returns their file and the secrets by name."""
-    made = {name: make_token(name, [scope]) for name, scope in scopes.items()}
-    file = folder / "tokens"
-    file.write_text("".join(f"{token.line()}\n" for _, token in made.values()), encoding="utf-8")
-    return TokenFile(file), {name: secret for name, (secret, _) in made.items()}
+    """Make tokens, each with its name and a scope; returns them as a server reads them, and the secrets by name."""
+    path, secrets = token_file(folder, **scopes)
+    return TokenFile(path), dict(zip(scopes, secrets, strict=True))

@@ -4,23 +4,17 @@ If a call breaks, the next call sends its unanswered texts again, so no text is 
 results are returned in the order of the texts.
 """
 
+import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Unpack
 
-from jumok._errors import UnreadCallError, way_to
+from jumok._errors import way_to
 from jumok._requests import TranslateParameters, corpus_settings
 from jumok._responses import TextResult, read_corpus_result
-from jumok._transport.retry import Backoff, Endpoints
+from jumok._transport.servers import Servers
 from jumok._validation import check_count, check_lines, check_text
-from jumok_proto.errors import (
-    CallCancelledError,
-    DeadlineExceededError,
-    InternalError,
-    InvalidArgumentError,
-    JumokError,
-)
+from jumok_proto.errors import DeadlineExceededError, InternalError, InvalidArgumentError, JumokError
 from jumok_proto.results import Translation
 from jumok_proto.v1.translation_pb2 import CorpusItem, TranslateCorpusRequest, TranslateCorpusResponse
 
@@ -42,37 +36,33 @@ class Corpus:
 
     Args:
         lines: the texts, whose kind is checked.
-        endpoints: servers of the client.
-        servers: address of each server.
+        servers: servers of the client.
         window: largest number of texts read and not returned.
         start: index of the first text.
         target_prefix: target prefix of all texts.
-        timeout_s: longest time without an answer while texts are unanswered.
-        max_attempts: number of failed calls without any answer, those aside that a server did not read, after which the
-            corpus fails.
+        timeout_s: longest time without an answer while texts are unanswered; None: the client's.
         settings: settings of all calls.
 
     Raises:
         InvalidArgumentError: an argument cannot be sent.
 
     Attributes:
-        endpoint: number of the server of the current call.
+        attempts: calls that failed, and the server of the current call.
         failure: error that ended the corpus, raised after the results before it.
     """
 
     def __init__(
         self,
         lines: object,
-        endpoints: Endpoints,
-        servers: Sequence[str],
+        servers: Servers,
         *,
         window: int,
         start: int,
         target_prefix: str | None,
-        timeout_s: float,
-        max_attempts: int,
+        timeout_s: float | None,
         **settings: Unpack[TranslateParameters],
     ) -> None:
+        self._timeout_s = servers.timeout_s(timeout_s)
         check_lines(lines)
         check_count("window", window, least=1, most=MAX_WINDOW)
         check_count("start", start, least=0)
@@ -80,21 +70,16 @@ class Corpus:
         self._target_prefix = check_text("target_prefix", target_prefix or "")
         self._next_index = start
         self._window = window
-        self._timeout_s = timeout_s
-        self._attempts_left = max_attempts
-        self._endpoints = endpoints
-        self._servers = servers
-        self._backoff = Backoff()
+        self._addresses = servers.addresses
         self._texts: deque[_Text] = deque()  # read and not returned
         self._unsent: deque[_Text] = deque()
         self._sent: dict[int, _Text] = {}  # unanswered texts of the current call
         self._ended = False
-        self._answered_any = False
         self._call_answered = False  # in the current call
         self._end_error: BaseException | None = None
         self._waiting_since = 0.0
         self._last_error: JumokError | None = None
-        self.endpoint = 0
+        self.attempts = servers.attempts(math.inf)
         self.failure: BaseException | None = None
 
     # --- reading ---
@@ -155,7 +140,7 @@ class Corpus:
 
     def begin_call(self, now: float) -> None:
         """Begin a call, which sends all unanswered texts."""
-        self.endpoint = self._endpoints.pick(now)
+        self.attempts.begin(now)
         self._call_answered = False
 
     def take(self, *, first: bool) -> TranslateCorpusRequest:
@@ -185,10 +170,8 @@ class Corpus:
         if not response.results:  # the settings are accepted, and no text is answered
             return
         self._waiting_since = now
-        self._answered_any = True
         self._last_error = None
-        self._backoff.reset()
-        self._endpoints.succeeded(self.endpoint)
+        self.attempts.succeeded()
 
     def call_ended(self, error: JumokError | None, now: float) -> float:
         """End the current call and give the seconds to wait before the next."""
@@ -200,16 +183,10 @@ class Corpus:
                 self.failure = InternalError(f"the server ended a corpus with {len(unanswered)} texts unanswered")
             return 0.0
         self._last_error = error
-        other_ready = self._endpoints.ended(self.endpoint, error, now)
-        if not (error.retryable or isinstance(error, CallCancelledError)):
+        delay_s = self.attempts.failed(error, now)
+        if delay_s is None:
             self.failure = error
-        elif not (self._answered_any or isinstance(error, UnreadCallError)):
-            self._attempts_left -= 1
-            if self._attempts_left <= 0:
-                self.failure = error
-        if other_ready:
-            return 0.0
-        return self._backoff.delay_s(error.retry_after_s)
+        return delay_s or 0.0
 
     # --- returning ---
 
@@ -220,7 +197,7 @@ class Corpus:
     def check_time(self, now: float) -> None:
         """End the corpus if no answer came for ``timeout_s``."""
         if self.failure is None and self.remaining_s(now) == 0.0:
-            server = self._servers[self.endpoint]
+            server = self._addresses[self.attempts.endpoint]
             through, directly = way_to(server)
             self.failure = self._last_error or DeadlineExceededError(
                 f"no text was answered for {self._timeout_s:g} s by the server at {server}{through}: "

@@ -104,7 +104,7 @@ class CorpusRun:
                 corpus.begin_call(time.monotonic())
             error: JumokError | None = None
             try:
-                call = self._connection.open_corpus(corpus.endpoint, self._requests(self._number))
+                call = self._connection.open_corpus(corpus.attempts.endpoint, self._requests(self._number))
                 with self._changed:
                     self._call = call
                     if self._closed:

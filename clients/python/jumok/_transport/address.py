@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from ipaddress import IPv6Address
 
 from jumok._validation import invalid_field
@@ -44,7 +45,8 @@ def _checked(address: str) -> str:
     if web is not None:
         over_tls = ", with TLS (tls, --tls)" if web[1] == "https" else ""
         raise invalid_field("server", f"must be host:port, got the URL {address!r}; write {web[2]!r}{over_tls}")
-    if _is_ipv6(address):
+    with suppress(ValueError):
+        IPv6Address(address)
         return f"[{address}]:{DEFAULT_PORT}"
     parts = _HOST.fullmatch(address)
     if parts is None:
@@ -55,11 +57,3 @@ def _checked(address: str) -> str:
     if not re.fullmatch("[0-9]{1,5}", port) or not 1 <= int(port) <= 65535:
         raise invalid_field("server", f"port must be from 1 to 65535, got {port[:80]!r} in {address[:80]!r}")
     return address
-
-
-def _is_ipv6(address: str) -> bool:
-    try:
-        IPv6Address(address)
-    except ValueError:
-        return False
-    return True

@@ -1,22 +1,21 @@
 """Unary and streaming calls of tasks to one of several servers, with retries."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import AbstractContextManager
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import Any, Self, TypeVar
 
 import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
 from jumok._concurrency import AsyncEnd, AsyncLinks
-from jumok._errors import call_error
 from jumok._files import FileOptions, FileReceiver, FileResult, FileSource, FileTarget, file_requests, written
 from jumok._responses import TranslationUpdate, check_complete, is_empty, read_update, readable
-from jumok._transport.address import addresses
 from jumok._transport.aio_watch import AsyncWatch
-from jumok._transport.channel import Opener, Tls
-from jumok._transport.retry import Attempts, Endpoints
+from jumok._transport.retry import Attempts
+from jumok._transport.servers import Servers
 from jumok._transport.watch import Watched
 from jumok._validation import LONGEST_TIMEOUT_S, check_timeout
 from jumok_proto.errors import JumokError, UnavailableError
@@ -46,11 +45,9 @@ class AsyncStubs:
 class AsyncLink:
     """The services of all servers, and the watch over calls to them."""
 
-    def __init__(
-        self, opener: Opener, servers: Sequence[str], endpoints: Endpoints, is_closed: Callable[[], bool]
-    ) -> None:
-        self.stubs = [AsyncStubs(opener.channel(server, grpc.aio)) for server in servers]
-        self.watch = AsyncWatch([stubs.channel for stubs in self.stubs], servers, endpoints, is_closed)
+    def __init__(self, servers: Servers, is_closed: Callable[[], bool]) -> None:
+        self.stubs = [AsyncStubs(servers.opener.channel(address, grpc.aio)) for address in servers.addresses]
+        self.watch = AsyncWatch([stubs.channel for stubs in self.stubs], servers, is_closed)
 
 
 class AsyncCorpusCall:
@@ -103,20 +100,13 @@ class AsyncCorpusCall:
 class AsyncConnection:
     """A channel to each server of a client, for each event loop that uses it.
 
-    Shared by the tasks of a program. Arguments are those of the client. With 0 for ``max_attempts``, calls that the
-    server did not read are not repeated either.
+    Shared by the tasks of a program.
     """
 
-    def __init__(
-        self, server: str | Sequence[str], *, tls: Tls | None, token: str | None, timeout_s: float, max_attempts: int
-    ) -> None:
-        self.servers = addresses(server)
-        self._timeout_s = check_timeout(timeout_s)
-        self.max_attempts = max_attempts
-        self.endpoints = Endpoints(len(self.servers))
-        self._opener = Opener(tls, token)
+    def __init__(self, servers: Servers) -> None:
+        self.servers = servers
         self._end = AsyncEnd()
-        self._links = AsyncLinks(lambda: AsyncLink(self._opener, self.servers, self.endpoints, self.is_closed))
+        self._links = AsyncLinks(lambda: AsyncLink(servers, self.is_closed))
 
     def is_closed(self) -> bool:
         """True after the end of the connection."""
@@ -127,10 +117,6 @@ class AsyncConnection:
         if self.is_closed():
             raise ValueError("the client is closed")
 
-    def timeout_s(self, timeout_s: float | None) -> float:
-        """Give the timeout of a call; None stands for the client's own."""
-        return self._timeout_s if timeout_s is None else check_timeout(timeout_s)
-
     async def call(
         self,
         method: "Callable[[AsyncStubs], grpc.aio.UnaryUnaryMultiCallable[Request, Response]]",
@@ -138,7 +124,7 @@ class AsyncConnection:
         timeout_s: float | None,
     ) -> Response:
         """Call a method of the next server; ``method`` picks it from the server's stubs."""
-        attempts = self._attempts(timeout_s)
+        attempts = self.servers.attempts(self.servers.timeout_s(timeout_s))
         while True:
             self.check_open()
             link = self._links.get()
@@ -157,9 +143,9 @@ class AsyncConnection:
         self, request: StreamTranslateTextRequest, timeout_s: float | None
     ) -> AsyncGenerator[TranslationUpdate, None]:
         """Call StreamTranslateText when the first update is requested; wrong arguments raise here."""
-        self.timeout_s(timeout_s)
+        limit_s = self.servers.timeout_s(timeout_s)
         self.check_open()
-        return self._updates(request, timeout_s)
+        return self._updates(request, limit_s)
 
     def open_corpus(self, endpoint: int, requests: AsyncIterator[TranslateCorpusRequest]) -> AsyncCorpusCall:
         """Call TranslateCorpus of one server, given by its number."""
@@ -167,7 +153,7 @@ class AsyncConnection:
         link = self._links.get()
         return AsyncCorpusCall(
             link.stubs[endpoint].translation.TranslateCorpus(requests),
-            lambda error: self._failure(endpoint, error),
+            lambda error: self.servers.failure(endpoint, error),
             lambda cancel: link.watch.over(endpoint, cancel, LONGEST_TIMEOUT_S),
         )
 
@@ -177,7 +163,7 @@ class AsyncConnection:
         timeout_s = options.get("timeout_s")
         limit_s = LONGEST_TIMEOUT_S if timeout_s is None else check_timeout(timeout_s)
         self.check_open()
-        link, endpoint = self._links.get(), self.endpoints.pick(time.monotonic())
+        link, endpoint = self._links.get(), self.servers.endpoints.pick(time.monotonic())
         call = link.stubs[endpoint].files.TranslateFile(iter(requests), timeout=limit_s)
         try:
             with written(target) as out, link.watch.over(endpoint, call.cancel, limit_s) as watched:
@@ -187,7 +173,7 @@ class AsyncConnection:
                     receiver.receive(readable(response))
                 return receiver.result()
         except (grpc.RpcError, UnavailableError) as error:
-            raise self._failure(endpoint, error) from None
+            raise self.servers.failure(endpoint, error) from None
 
     async def close(self) -> None:
         """Close the channels."""
@@ -197,9 +183,9 @@ class AsyncConnection:
             await stubs.channel.close(None)
 
     async def _updates(
-        self, request: StreamTranslateTextRequest, timeout_s: float | None
+        self, request: StreamTranslateTextRequest, limit_s: float
     ) -> AsyncGenerator[TranslationUpdate, None]:
-        attempts = self._attempts(timeout_s)
+        attempts = self.servers.attempts(limit_s)
         update: TranslationUpdate | None = None
         while update is None:
             self.check_open()
@@ -218,22 +204,31 @@ class AsyncConnection:
                 check_complete(update)
             except (grpc.RpcError, UnavailableError) as error:
                 if update is not None:  # an update must not come twice
-                    raise self._failure(attempts.endpoint, error) from None
+                    raise self.servers.failure(attempts.endpoint, error) from None
                 await self._wait_to_retry(attempts, error)
-
-    def _attempts(self, timeout_s: float | None) -> Attempts:
-        return Attempts(self.endpoints, self.timeout_s(timeout_s), self.max_attempts, time.monotonic())
-
-    def _failure(self, endpoint: int, error: grpc.RpcError | UnavailableError) -> JumokError:
-        return (
-            error if isinstance(error, JumokError) else call_error(error, self.servers[endpoint], tls=self._opener.tls)
-        )
 
     async def _wait_to_retry(self, attempts: Attempts, error: grpc.RpcError | UnavailableError) -> None:
         """Wait until the next attempt; raise the error of the last."""
-        try:
-            failed = self._failure(attempts.endpoint, error)
-            delay_s = attempts.failed(failed, time.monotonic(), closed=self.is_closed())
-        except JumokError as failure:
-            raise failure.with_traceback(None) from None
+        failed = self.servers.failure(attempts.endpoint, error)
+        delay_s = attempts.failed(failed, time.monotonic(), closed=self.is_closed())
+        if delay_s is None:
+            raise failed.with_traceback(None) from None
         await self._end.wait(delay_s)
+
+
+class AsyncConnected:
+    """A client, which has a connection and closes it at the end of a ``with`` block."""
+
+    _connection: AsyncConnection
+
+    async def close(self) -> None:
+        """Close the connection; running calls fail with CallCancelledError, later ones with ValueError."""
+        await self._connection.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()

@@ -14,7 +14,7 @@ import grpc.aio
 
 from jumok._concurrency import AsyncAlarm, AsyncBackground, AsyncCondition, async_cancellation
 from jumok._transport.channel import HEALTH_CHECK
-from jumok._transport.retry import Endpoints
+from jumok._transport.servers import Servers
 from jumok._transport.watch import PATIENCE_S, PATIENCE_SHARE, Silence, Watched
 from jumok_proto.errors import CallCancelledError
 
@@ -24,22 +24,15 @@ class AsyncWatch:
 
     Args:
         channels: channel to each server.
-        servers: address of each server.
-        endpoints: servers of the client.
+        servers: servers of the client.
         is_closed: returns True after the end of the connection.
     """
 
-    def __init__(
-        self,
-        channels: Sequence[grpc.aio.Channel],
-        servers: Sequence[str],
-        endpoints: Endpoints,
-        is_closed: Callable[[], bool],
-    ) -> None:
+    def __init__(self, channels: Sequence[grpc.aio.Channel], servers: Servers, is_closed: Callable[[], bool]) -> None:
         self._checks = [channel.unary_unary(HEALTH_CHECK, None, None) for channel in channels]
-        self._servers = servers
+        self._addresses = servers.addresses
         self._is_closed = is_closed
-        self._silence = Silence(endpoints, len(servers))
+        self._silence = Silence(servers.endpoints, len(servers.addresses))
         self._changes = AsyncCondition()
         self._alarm = AsyncAlarm(self._turn)
 
@@ -47,11 +40,11 @@ class AsyncWatch:
     def over(self, endpoint: int, cancel: Callable[[], object], timeout_s: float) -> Iterator[Watched]:
         """Watch over a call until the end of the block, and cancel it there if it has not ended."""
         patience_s = min(PATIENCE_S, PATIENCE_SHARE * timeout_s)
-        watched = Watched(endpoint, self._servers[endpoint], patience_s, time.monotonic(), cancel)
+        watched = Watched(endpoint, self._addresses[endpoint], patience_s, time.monotonic(), cancel)
         with self._changes:
             self._silence.calls.add(watched)
         try:
-            if len(self._servers) > 1:
+            if len(self._addresses) > 1:
                 self._alarm.set(patience_s)
             with async_cancellation(lambda: watched.silent or self._is_closed()):
                 yield watched
@@ -66,7 +59,7 @@ class AsyncWatch:
 
     async def answer(self, method: Any, endpoint: int, request: Any, timeout_s: float) -> Any:
         """Call a method and wait; raise UnavailableError if the server is silent."""
-        if len(self._servers) == 1:
+        if len(self._addresses) == 1:
             with async_cancellation(self._is_closed):
                 return await method(request, timeout=timeout_s)
         call = method(request, timeout=timeout_s)

@@ -1,11 +1,8 @@
-"""Policy of retries: the server of each attempt, and the wait before it.
+"""Policy of retries: the server of each attempt, and the wait before it; `JumokError.retryable`: which errors."""
 
-`JumokError.retryable` says which errors are retried; `_corpus.state` retries the calls of a corpus.
-"""
-
+import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 from jumok._errors import UnreadCallError
 from jumok_proto.errors import CallCancelledError, JumokError, UnavailableError
@@ -80,47 +77,37 @@ class Endpoints:
         return max(self._rests_until[number], self._tried_until[number])
 
 
-@dataclass
-class Backoff:
-    """Exponential backoff with jitter, and no shorter than the server says.
-
-    Half of each wait is random, so that clients that were refused together do not return together.
-    """
-
-    uniform: Callable[[], float] = random.random
-    _times: int = field(default=0, init=False)
-
-    def delay_s(self, retry_after_s: float | None) -> float:
-        """Give the seconds to wait, and double the next wait."""
-        ceiling = min(FIRST_DELAY_S * 2.0**self._times, LONGEST_DELAY_S)
-        self._times = min(self._times + 1, 16)
-        own = ceiling * (0.5 + 0.5 * self.uniform())
-        return own if retry_after_s is None else max(own, retry_after_s * (1 + 0.25 * self.uniform()))
-
-    def reset(self) -> None:
-        """Start again from the shortest wait, after a success."""
-        self._times = 0
-
-
 MIN_TIMEOUT_S = 0.001
 """Timeout of an attempt for which no time is left."""
 
 
 class Attempts:
-    """The attempts of one call.
+    """The attempts of one call, or the calls of one corpus.
+
+    Between two attempts is an exponential backoff with jitter, no shorter than the server says. Half of each wait is
+    random, so that clients that were refused together do not return together.
 
     Args:
         endpoints: servers of the client.
         limit_s: seconds for all attempts together.
-        max_attempts: largest number of attempts, those aside that the server did not read.
+        max_attempts: largest number of attempts before an answer, those aside that the server did not read.
         now: monotonic time.
+        uniform: gives random numbers from 0 to 1.
     """
 
-    def __init__(self, endpoints: Endpoints, limit_s: float, max_attempts: int, now: float) -> None:
+    def __init__(
+        self,
+        endpoints: Endpoints,
+        limit_s: float,
+        max_attempts: int,
+        now: float,
+        uniform: Callable[[], float] = random.random,
+    ) -> None:
         self._endpoints = endpoints
         self._deadline = now + limit_s
-        self._left = max_attempts
-        self._backoff = Backoff()
+        self._left: float = max_attempts
+        self._uniform = uniform
+        self._delays = 0
         self.endpoint = 0
         """Number of the server of the current attempt."""
 
@@ -131,11 +118,13 @@ class Attempts:
         return max(self._deadline - now, MIN_TIMEOUT_S)
 
     def succeeded(self) -> None:
-        """Record that the current attempt was answered."""
+        """Record that the current attempt was answered; from now on attempts do not count."""
         self._endpoints.succeeded(self.endpoint)
+        self._left = math.inf
+        self._delays = 0
 
-    def failed(self, error: JumokError, now: float, *, closed: bool = False) -> float:
-        """Return the seconds until the next attempt; raises after the last.
+    def failed(self, error: JumokError, now: float, *, closed: bool = False) -> float | None:
+        """Return the seconds until the next attempt; None after the last.
 
         Calls that the server did not read are repeated until the time is over, and are no attempts; so does gRPC's
         transparent retry (gRFC A6). Others that were cancelled are repeated as attempts.
@@ -147,8 +136,13 @@ class Attempts:
         cancelled = isinstance(error, CallCancelledError) and not closed
         self._left += cancelled and isinstance(error, UnreadCallError)
         if not (error.retryable or cancelled) or self._left <= 0:
-            raise error
-        delay_s = 0.0 if other_ready else self._backoff.delay_s(error.retry_after_s)
-        if now + delay_s >= self._deadline:
-            raise error
-        return delay_s
+            return None
+        delay_s = 0.0 if other_ready else self._delay_s(error.retry_after_s)
+        return delay_s if now + delay_s < self._deadline else None
+
+    def _delay_s(self, retry_after_s: float | None) -> float:
+        """Give the seconds to wait, and double the next wait."""
+        ceiling = min(FIRST_DELAY_S * 2.0**self._delays, LONGEST_DELAY_S)
+        self._delays = min(self._delays + 1, 16)
+        own = ceiling * (0.5 + 0.5 * self._uniform())
+        return own if retry_after_s is None else max(own, retry_after_s * (1 + 0.25 * self._uniform()))

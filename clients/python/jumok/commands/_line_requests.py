@@ -5,12 +5,12 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import BinaryIO, Generic, Self, TypeVar
+from typing import BinaryIO, Self, TypeAlias, TypeVar
 
 import click
 
@@ -29,7 +29,7 @@ SIZE_FIELDS = ("contents", "attention")
 """Fields that a server blames if a request is too large as a whole."""
 
 Answer = TypeVar("Answer")
-Request = Callable[[list[str]], list[Answer]]
+Request = Callable[[list[str]], Sequence[Answer]]
 """Sends texts in one request; gives one answer for each."""
 
 
@@ -66,13 +66,15 @@ class InputError(JumokError):
         return refusal
 
 
-@dataclass(frozen=True, slots=True)
-class Batch(Generic[Answer]):
-    """Answers to consecutive lines, and the error that ended the input after them."""
+_Batch: TypeAlias = tuple[list[tuple[Line, Answer | InputError]], Exception | None]
+"""Consecutive lines with their outcomes, and the error that ended the input after them."""
 
-    lines: list[Line]
-    answers: list[Answer]
-    error: Exception | None = None
+
+def outcome_of(line: Line, answer: Answer | JumokError) -> Answer | InputError:
+    """Return the answer to a line, or the error that names it."""
+    if line.problem:
+        return InputError(f"{line.name}: {line.problem}")
+    return InputError.of(line, answer) if isinstance(answer, JumokError) else answer
 
 
 def open_lines(source: Path | None) -> tuple[int, Iterator[Line]]:
@@ -97,14 +99,6 @@ def open_texts(
     if source is not None:
         raise click.UsageError(f"give texts, or --input {source}, not both")
     return None, (Line(text, f"text {number}", len(text)) for number, text in enumerate(texts, start=1))
-
-
-def readable(lines: Iterable[Line]) -> Iterator[Line]:
-    """Yield lines; raise InputError at the first that cannot be read."""
-    for line in lines:
-        if line.problem:
-            raise InputError(f"{line.name}: {line.problem}")
-        yield line
 
 
 def open_document(source: Path | None) -> tuple[int | None, Iterator[Line]]:
@@ -147,13 +141,16 @@ def _decoded(data: bytes, name: str, size: int, *, carriage_return: bool = False
         return Line("", name, size, f"{at} is not UTF-8 ({error.reason}); convert it", carriage_return)
 
 
-def answer_lines(lines: Iterable[Line], request: Request[Answer], *, retry_s: float) -> Iterator[Batch[Answer]]:
-    """Request answers as lines arrive; an error comes after earlier answers.
+def answer_lines(
+    lines: Iterable[Line], request: Request[Answer], *, retry_s: float
+) -> Generator[tuple[Line, Answer | InputError], None, None]:
+    """Yield each line with its answer or error, in order and as soon as possible.
 
-    A request that an overloaded server refuses is retried, for ``retry_s`` seconds.
+    Lines are read in another thread. An exception of ``lines``, or of a request as a whole, is raised after the
+    outcomes of earlier lines. A request that an overloaded server refuses is retried, for ``retry_s`` seconds.
     """
     queue = _LineQueue()
-    order: SimpleQueue[Future[Batch[Answer]] | None] = SimpleQueue()
+    order: SimpleQueue[Future[_Batch[Answer]] | None] = SimpleQueue()
     unwritten = threading.Semaphore(MAX_UNWRITTEN_REQUESTS)
     take_lock = threading.Lock()
 
@@ -168,15 +165,12 @@ def answer_lines(lines: Iterable[Line], request: Request[Answer], *, retry_s: fl
 
     def work() -> None:
         while True:
-            future: Future[Batch[Answer]] = Future()
+            future: Future[_Batch[Answer]] = Future()
             with take_lock:  # answers come in the order in which lines are taken
                 unwritten.acquire()
-                try:
-                    taken = queue.take()
-                except Exception as error:
-                    future.set_result(Batch([], [], error))
-                order.put(future if future.done() or taken else None)
-            if future.done() or not taken:
+                taken = queue.take()
+                order.put(future if taken else None)
+            if not taken:
                 return
             future.set_result(_answer_batch(taken, request, retry_s))
 
@@ -185,62 +179,52 @@ def answer_lines(lines: Iterable[Line], request: Request[Answer], *, retry_s: fl
         threading.Thread(target=target, name=f"answer-lines-{target.__name__}", daemon=True).start()
     try:
         while (future := order.get()) is not None:
-            batch = future.result()
-            yield batch
-            if batch.error is not None:
-                raise batch.error
+            outcomes, error = future.result()
+            yield from outcomes
+            if error is not None:
+                raise error
             unwritten.release()
+        if queue.error is not None:
+            raise queue.error
     finally:
         queue.finish(discard=True)
         unwritten.release(MAX_UNWRITTEN_REQUESTS)
 
 
-def _answer_batch(lines: list[Line], request: Request[Answer], retry_s: float) -> Batch[Answer]:
+def _answer_batch(lines: list[Line], request: Request[Answer], retry_s: float) -> _Batch[Answer]:
+    outcomes: list[tuple[Line, Answer | InputError]] = []
+    try:
+        for line, answer in zip(lines, _answers([line.text for line in lines], request, retry_s), strict=True):
+            outcomes.append((line, outcome_of(line, answer)))
+    except Exception as error:
+        return outcomes, error
+    return outcomes, None
+
+
+def _answers(texts: list[str], request: Request[Answer], retry_s: float) -> Iterator[Answer | JumokError]:
+    """Yield the answer to each text, or the error that blames it.
+
+    A request that is too large as a whole is split in two.
+    """
     give_up = time.monotonic() + retry_s
-    while True:
+    while texts:
         try:
-            return Batch(lines, request([line.text for line in lines]))
+            yield from request(texts)
         except JumokError as error:
             if error.retry_after_s is not None and time.monotonic() + error.retry_after_s < give_up:
                 time.sleep(max(error.retry_after_s, MIN_RETRY_S))
                 continue
-            if error.field in SIZE_FIELDS and len(lines) > 1:
-                return _answer_halves(lines, request, retry_s)
-            return _before_error(lines, error, request, retry_s)
-        except Exception as error:
-            return Batch([], [], error)
-
-
-def _answer_halves(lines: list[Line], request: Request[Answer], retry_s: float) -> Batch[Answer]:
-    """Split a request that is too large in two."""
-    middle = len(lines) // 2
-    first = _answer_batch(lines[:middle], request, retry_s)
-    if first.error is not None:
-        return first
-    second = _answer_batch(lines[middle:], request, retry_s)
-    return Batch([*first.lines, *second.lines], [*first.answers, *second.answers], second.error)
-
-
-def _before_error(lines: list[Line], error: JumokError, request: Request[Answer], retry_s: float) -> Batch[Answer]:
-    """Answer the lines before the one that an error blames.
-
-    The error is changed to name that line.
-    """
-    index = blamed_line(error, len(lines))
-    if index is None or index >= len(lines):
-        return Batch([], [], error)
-    before: Batch[Answer] = _answer_batch(lines[:index], request, retry_s) if index else Batch([], [])
-    if before.error is not None:
-        return before
-    return Batch(before.lines, before.answers, InputError.of(lines[index], error))
-
-
-def blamed_line(error: JumokError, lines: int) -> int | None:
-    """Give the index of the text that an error of a request blames, or None."""
-    if lines == 1 and error.field in SIZE_FIELDS:
-        return 0
-    blamed = re.fullmatch(r"(?:contents|targets|target_prefixes)\[(\d+)\]", error.field)
-    return None if blamed is None else int(blamed[1])
+            blamed = re.fullmatch(r"(?:contents|targets|target_prefixes)\[(\d{1,9})\]", error.field)
+            if blamed is not None and int(blamed[1]) < len(texts):
+                end, rest = int(blamed[1]), int(blamed[1]) + 1
+            elif error.field in SIZE_FIELDS:
+                end, rest = len(texts) // 2, max(len(texts) // 2, 1)
+            else:
+                raise
+            yield from _answers(texts[:end], request, retry_s)
+            yield from [error] * (rest - end)
+            yield from _answers(texts[rest:], request, retry_s)
+        return
 
 
 class _LineQueue:
@@ -250,7 +234,7 @@ class _LineQueue:
         self._lines: deque[Line] = deque()
         self._changed = threading.Condition()
         self._ended = False
-        self._error: Exception | None = None
+        self.error: Exception | None = None
 
     def put(self, line: Line) -> bool:
         """Wait for room and add a line; return False after the end."""
@@ -265,16 +249,13 @@ class _LineQueue:
         """End the queue, with an error if there is one."""
         with self._changed:
             self._ended = True
-            self._error = error
+            self.error = error
             if discard:
                 self._lines.clear()
             self._changed.notify_all()
 
     def take(self) -> list[Line]:
-        """Wait for lines, and take up to a request's limits.
-
-        At the end no lines are returned, or the error of the input is raised.
-        """
+        """Wait for lines, and take up to a request's limits; none at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or bool(self._lines))
             taken: list[Line] = []
@@ -284,7 +265,5 @@ class _LineQueue:
                 if taken and size > MAX_REQUEST_BYTES:
                     break
                 taken.append(self._lines.popleft())
-            if not taken and self._error is not None:
-                raise self._error
             self._changed.notify_all()
             return taken

@@ -67,6 +67,7 @@ def timeout_option(default_s: float | None, description: str) -> Decorator:
 
 
 PEM = click.Path(exists=True, dir_okay=False, path_type=Path)
+_ACCESS = ("tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token")
 
 
 def _access_option(name: str, **settings: Any) -> Decorator:
@@ -84,8 +85,7 @@ def _access_key(name: str) -> str:
 
 def access(context: click.Context) -> tuple[Tls | None, str | None]:
     """Read TLS settings and token from the options."""
-    names = ("tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token")
-    use_tls, root, certificate, key, name, token = (context.meta[_access_key(name)] for name in names)
+    use_tls, root, certificate, key, name, token = (context.meta[_access_key(name)] for name in _ACCESS)
     if (certificate is None) != (key is None):
         raise click.UsageError("--tls-certificate and --tls-key need each other: give both, or neither")
     tls = None
@@ -295,10 +295,15 @@ def open_target(context: click.Context, server: str, bundle: Path | None) -> Cli
     return open_bundle(bundle, **chosen)
 
 
+def was_given(context: click.Context, parameter: str) -> bool:
+    """True if a parameter was given on the command line."""
+    return context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE
+
+
 def exclude_server_options(context: click.Context) -> None:
     """Refuse the options of a server beside a bundle."""
-    for parameter in ("server", "model", "wait", "tls", "tls_ca", "tls_certificate", "tls_key", "tls_name", "token"):
-        if context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE:
+    for parameter in ("server", "model", "wait", *_ACCESS):
+        if was_given(context, parameter):
             flag = parameter.replace("_", "-")
             raise click.UsageError(f"--bundle excludes --{flag}: it uses one model in this process")
 

@@ -26,6 +26,7 @@ TRANSLATION_FIELDS = (
     *("model", "model_version", "cut_sentences"),
 )
 """Fields of a translation in JSON, in their order; its hypotheses follow."""
+HYPOTHESIS_FIELDS = ("text", "score", "tokens", "token_ids", "token_scores", "finish_reason")
 
 
 def warn(message: str) -> None:
@@ -77,11 +78,6 @@ class Warnings:
             )
 
 
-def plain(translation: Translation) -> str:
-    """Format the best hypothesis on one line."""
-    return one_line(translation.text)
-
-
 def n_best(translation: Translation, number: int) -> str:
     """Format each hypothesis as a line: number, rank, score, translation, with tabs."""
     return "\n".join(
@@ -116,14 +112,7 @@ def json_error(error: InputError, line: Line) -> str:
 
 
 def _hypothesis(hypothesis: Hypothesis) -> dict[str, object]:
-    fields: dict[str, object] = {
-        "text": hypothesis.text,
-        "score": hypothesis.score,
-        "tokens": hypothesis.tokens,
-        "token_ids": hypothesis.token_ids,
-        "token_scores": hypothesis.token_scores,
-        "finish_reason": hypothesis.finish_reason.value,
-    }
+    fields: dict[str, object] = {name: getattr(hypothesis, name) for name in HYPOTHESIS_FIELDS}
     if hypothesis.attention is not None:
         fields["attention"] = hypothesis.attention
     if hypothesis.terms:
@@ -190,26 +179,26 @@ def open_output(path: Path | None) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def progress(source: int | None, label: str, output: BinaryIO) -> Iterator[Callable[[list[Line]], None]]:
+def progress(source: int | None, label: str, output: BinaryIO) -> Iterator[Callable[[Line], None]]:
     """Show progress through a file on standard error.
 
-    Yields a function that takes finished lines.
+    Yields a function that takes each finished line.
 
     Shows nothing without a terminal, or if input or output uses the same terminal.
     """
     if source is None or os.isatty(source) or not sys.stderr.isatty() or output.isatty():
-        yield lambda lines: None
+        yield lambda line: None
         return
     status = os.fstat(source)
     if stat.S_ISREG(status.st_mode):
         rest = status.st_size - os.lseek(source, 0, os.SEEK_CUR)
         with click.progressbar(length=rest, label=label, file=sys.stderr) as by_bytes:
-            yield lambda lines: by_bytes.update(sum(line.size for line in lines))
+            yield lambda line: by_bytes.update(line.size)
     else:
         # The length of a pipe is unknown; click needs an iterable instead, which is not used here.
         endless = iter(int, 1)
         with click.progressbar(endless, label=label, file=sys.stderr, show_pos=True) as by_lines:
-            yield lambda lines: by_lines.update(len(lines))
+            yield lambda line: by_lines.update(1)
 
 
 def one_line(text: str) -> str:

@@ -4,25 +4,16 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 from jumok import Client, TextResult, Translation
-from jumok.commands._line_requests import InputError, Line, Request, answer_lines, blamed_line
+from jumok.commands._line_requests import InputError, Line, answer_lines, outcome_of
 from jumok.commands._options import LocalTranslator
-from jumok_proto.errors import JumokError
 
-Outcome: TypeAlias = "Translation | InputError"
+Outcome: TypeAlias = Translation | InputError
 TranslateIter = Callable[[Iterator[str]], Generator[TextResult, None, None]]
-
-
-class Runner(Protocol):
-    """Translates lines."""
-
-    def __call__(self, lines: Iterable[Line]) -> Generator[tuple[Line, Outcome], None, None]:
-        """Yield each line with its translation or error, in order and as soon as possible.
-
-        Lines are read in another thread. An exception of ``lines`` is raised after the outcomes of earlier lines.
-        """
+Runner: TypeAlias = Callable[[Iterable[Line]], Generator[tuple[Line, Outcome], None, None]]
+"""Translates lines: yields each with its translation or error, as `answer_lines` does."""
 
 
 def make_runner(
@@ -52,7 +43,7 @@ def make_runner(
         prefixes = None if target_prefix is None else [target_prefix] * len(contents)
         return translate(contents, target_prefix=prefixes, timeout_s=timeout_s, **settings)
 
-    return partial(in_process, translate=translate_lines, retry_s=timeout_s)
+    return partial(answer_lines, request=translate_lines, retry_s=timeout_s)
 
 
 def _by_server(lines: Iterable[Line], translate_iter: TranslateIter) -> Generator[tuple[Line, Outcome], None, None]:
@@ -66,33 +57,5 @@ def _by_server(lines: Iterable[Line], translate_iter: TranslateIter) -> Generato
 
     with closing(translate_iter(texts())) as results:
         for result in results:
-            yield _outcome(sent.popleft(), result.outcome)
-
-
-def in_process(
-    lines: Iterable[Line], translate: Request[Translation], *, retry_s: float
-) -> Generator[tuple[Line, Outcome], None, None]:
-    """Translate lines with a bundle, in batches, in order, as they arrive."""
-
-    def each(texts: list[str]) -> list[Translation | JumokError]:
-        found: list[Translation | JumokError] = []
-        while len(found) < len(texts):
-            rest = texts[len(found) :]
-            try:
-                found += translate(rest)
-            except JumokError as error:
-                index = blamed_line(error, len(rest))
-                if index is None:
-                    raise
-                found += [*each(rest[:index]), error]
-        return found
-
-    for batch in answer_lines(lines, each, retry_s=retry_s):
-        for line, outcome in zip(batch.lines, batch.answers, strict=True):
-            yield _outcome(line, outcome)
-
-
-def _outcome(line: Line, outcome: Translation | JumokError) -> tuple[Line, Outcome]:
-    if line.problem:
-        return line, InputError(f"{line.name}: {line.problem}")
-    return line, InputError.of(line, outcome) if isinstance(outcome, JumokError) else outcome
+            line = sent.popleft()
+            yield line, outcome_of(line, result.outcome)

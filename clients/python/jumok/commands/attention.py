@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from jumok import Alignment, AttentionKind, Client
+from jumok import AttentionKind, Client
 from jumok.commands._options import language_options, limit_options, open_target, target_options
 from jumok.commands._output import warn, warn_cut, write_line
 from jumok_proto.attention import ATTENTION_KINDS
@@ -79,17 +79,14 @@ def attention(
     if lacking:
         of_all = f"{lacking} of {len(alignment.target_tokens)}"
         warn(f"{of_all} tokens of the translation are unknown to the model (red)")
-    _draw(alignment.words() if words else alignment, kind, out, unit="word" if words else "token")
-    write_line(" ".join(alignment.target.splitlines()))
-
-
-def _draw(alignment: Alignment, kind: AttentionKind, out: Path, *, unit: str) -> None:
     from jumok_proto.attention_figure import draw  # noqa: PLC0415 - takes a second
 
-    drawing = draw(alignment.model, kind, alignment.attention(kind), unit=unit)
+    drawn = alignment.words() if words else alignment
+    drawing = draw(alignment.model, kind, drawn.attention(kind), unit="word" if words else "token")
     if drawing.missing:
         warn(
             f"no installed font has {' '.join(drawing.missing)}: drawn as boxes; install one, such as Noto Sans of "
             "that script, or Noto Emoji (fonts of coloured pictures cannot be drawn)"
         )
     drawing.save(out)
+    write_line(" ".join(alignment.target.splitlines()))

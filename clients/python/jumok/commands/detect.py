@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from jumok.commands._line_requests import answer_lines, open_texts, readable
+from jumok.commands._line_requests import InputError, answer_lines, open_texts
 from jumok.commands._options import file_options, open_client, server_options, timeout_option
 from jumok.commands._output import open_output, progress, write_line
 
@@ -38,9 +38,10 @@ def detect(
         open_output(output) as out,
         progress(descriptor, "detecting", out) as advance,
     ):
-        for batch in answer_lines(readable(lines), client.detect_language, retry_s=timeout_s):
-            for languages in batch.answers:
-                language, confidence = languages[0] if languages else (UNKNOWN, 0.0)
-                write_line(f"{language}\t{confidence:.2f}", out)
+        for line, languages in answer_lines(lines, client.detect_language, retry_s=timeout_s):
+            if isinstance(languages, InputError):
+                raise languages
+            language, confidence = languages[0] if languages else (UNKNOWN, 0.0)
+            write_line(f"{language}\t{confidence:.2f}", out)
             out.flush()
-            advance(batch.lines)
+            advance(line)

@@ -1,13 +1,14 @@
 """``jumok score``: score translations, from arguments or standard input."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 
 from jumok import Client, Score
-from jumok.commands._line_requests import InputError, Line, answer_lines, open_lines, readable
+from jumok.commands._line_requests import InputError, Line, answer_lines, open_lines
 from jumok.commands._options import file_options, language_options, limit_options, open_target, target_options
 from jumok.commands._output import Warnings, json_line, open_output, progress, warn_cut, write_line
 from jumok_proto.flags import decoding_flag
@@ -61,29 +62,33 @@ def score(
             settings["model"] = model
 
         def score_pairs(pairs: list[str]) -> list[Score]:
-            sources, targets = zip(*(text.split("\t") for text in pairs), strict=True)
+            sources, targets = zip(*(text.partition("\t")[::2] for text in pairs), strict=True)
             return scorer.score(sources, targets, **settings)
 
         if pair:
-            (answer,) = scorer.score([pair[0]], [pair[1]], **settings)
-            _write(answer, out, *pair, name="the text", warnings=warnings, json_lines=json_lines)
+            (scored,) = scorer.score([pair[0]], [pair[1]], **settings)
+            _write(scored, out, *pair, name="the text", warnings=warnings, json_lines=json_lines)
             return
         descriptor, lines = open_lines(source)
         with progress(descriptor, "scoring", out) as advance:
-            for batch in answer_lines(_pairs(lines), score_pairs, retry_s=timeout_s):
-                for line, answer in zip(batch.lines, batch.answers, strict=True):
-                    source_text, target = line.text.split("\t")
-                    _write(answer, out, source_text, target, name=line.name, warnings=warnings, json_lines=json_lines)
+            for line, answer in answer_lines(_pairs(lines), score_pairs, retry_s=timeout_s):
+                if isinstance(answer, InputError):
+                    raise answer
+                source_text, target = line.text.split("\t")
+                _write(answer, out, source_text, target, name=line.name, warnings=warnings, json_lines=json_lines)
                 out.flush()
-                advance(batch.lines)
+                advance(line)
 
 
 def _pairs(lines: Iterable[Line]) -> Iterator[Line]:
-    for line in readable(lines):
-        if line.text.count("\t") != 1:
-            tabs = line.text.count("\t")
-            raise InputError(f"{line.name}: must be a text and its translation with one tab between, has {tabs} tabs")
-        yield line
+    """Yield lines; those that are no pairs have a ``problem``."""
+    for line in lines:
+        tabs = line.text.count("\t")
+        if line.problem or tabs == 1:
+            yield line
+        else:
+            problem = f"must be a text and its translation with one tab between, has {tabs} tabs"
+            yield replace(line, text="", problem=problem)
 
 
 def _write(

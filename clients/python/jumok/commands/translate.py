@@ -1,5 +1,6 @@
 """``jumok translate``: translate arguments or standard input, through a server or a bundle."""
 
+import os.path
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,8 +24,8 @@ from jumok.commands._output import (
     as_json,
     json_error,
     n_best,
+    one_line,
     open_output,
-    plain,
     progress,
     warn,
     warn_cut,
@@ -121,7 +122,7 @@ def translate(
                 _warn(warnings, line, outcome, prefix=target_prefix, whole=not (splits or markup), several=several)
                 write_text(_written(outcome, line, number, json_lines=json_lines, several=several), out)
             out.flush()
-            advance([line])
+            advance(line)
     if failed:
         context.exit(1)
 
@@ -156,7 +157,7 @@ def _written(translation: Translation, line: Line, number: int, *, json_lines: b
         return as_json(translation, line.text) + "\n"
     if line.is_document:
         return translation.text
-    return (n_best(translation, number) if several else plain(translation) + _end(line)) + "\n"
+    return (n_best(translation, number) if several else one_line(translation.text) + _end(line)) + "\n"
 
 
 def _end(line: Line) -> str:
@@ -169,12 +170,5 @@ def _warn_of_texts(texts: Sequence[str]) -> None:
     if len(texts) > 1 and not any(" " in text for text in texts):
         warn(f"{len(texts)} words are {len(texts)} texts; a sentence needs quotation marks around it")
     for number, text in enumerate(texts, start=1):
-        if _is_file(text):
+        if os.path.isfile(text):
             warn(f"text {number} is the name of a file; to translate its lines: --input {text}")
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # longer than a name can be, or with NUL
-        return False

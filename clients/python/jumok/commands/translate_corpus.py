@@ -19,6 +19,7 @@ from jumok.commands._options import (
     open_target,
     sentence_options,
     target_options,
+    was_given,
 )
 from jumok.commands._runners import Runner, make_runner
 from jumok.commands._terms import term_options
@@ -121,7 +122,7 @@ def translate_corpus(
         "out_column": out_column,
         "score_column": score_column,
     }
-    job = Job(out, [source.name for source in sources], is_file=is_one_file(inputs))
+    job = Job(out, sources, is_file=is_one_file(inputs))
 
     runner_settings: dict[str, Any] = {"model": model, "timeout_s": timeout_s, **settings}
 
@@ -130,44 +131,27 @@ def translate_corpus(
         with open_target(context, server, bundle) as translator:
             yield make_runner(translator, **runner_settings)
 
-    translate: Translate = partial(translate_here, open_runner=open_runner)
-    if ray is None and (ray_actors is not None or _was_given(context, "ray_cpus")):
-        raise click.UsageError("--ray-actors and --ray-cpus need --ray, the address of a cluster")
-    if ray is not None:
+    translate: Translate
+    if ray is None:
+        if ray_actors is not None or was_given(context, "ray_cpus"):
+            raise click.UsageError("--ray-actors and --ray-cpus need --ray, the address of a cluster")
+        translate = partial(translate_here, open_runner=open_runner)
+    else:
         exclude_server_options(context)
-        translate = _on_cluster(
-            bundle, bundle_settings(context), runner_settings, address=ray, actors=ray_actors, cpus=ray_cpus
+        if bundle is None:
+            raise click.UsageError("--ray needs --bundle, which each machine of the cluster has: servers need no Ray")
+        try:
+            from jumok.commands.corpus.cluster import Cluster, translate_on_cluster  # noqa: PLC0415 - needs an extra
+        except ModuleNotFoundError as error:
+            raise click.UsageError(f"--ray needs {error.name}; install it with: pip install 'jumok[ray]'") from error
+        chosen = {"replicas": 1, "threads": ray_cpus, **bundle_settings(context)}
+        translate = partial(
+            translate_on_cluster,
+            cluster=Cluster(address=ray, actors=ray_actors, cpus=ray_cpus),
+            open_runner=partial(_open_in_actor, bundle.resolve(), chosen, runner_settings),
         )
-    if not run_job(job, lasting, sources, translate, block_rows=block_rows):
+    if not run_job(job, lasting, translate, block_rows=block_rows):
         context.exit(1)
-
-
-def _was_given(context: click.Context, parameter: str) -> bool:
-    return context.get_parameter_source(parameter) is click.core.ParameterSource.COMMANDLINE
-
-
-def _on_cluster(
-    bundle: Path | None,
-    chosen: dict[str, Any],
-    runner_settings: dict[str, Any],
-    *,
-    address: str,
-    actors: int | None,
-    cpus: int,
-) -> Translate:
-    """Return the translation on a Ray cluster.
-
-    Raises:
-        UsageError: of click: there is no bundle, or Ray is not installed.
-    """
-    if bundle is None:
-        raise click.UsageError("--ray needs --bundle, which each machine of the cluster has: servers need no Ray")
-    try:
-        from jumok.commands.corpus.cluster import Cluster, translate_on_cluster  # noqa: PLC0415 - needs an extra
-    except ModuleNotFoundError as error:
-        raise click.UsageError(f"--ray needs {error.name}; install it with: pip install 'jumok[ray]'") from error
-    opened = partial(_open_in_actor, bundle.resolve(), {"replicas": 1, "threads": cpus, **chosen}, runner_settings)
-    return partial(translate_on_cluster, cluster=Cluster(address=address, actors=actors, cpus=cpus), open_runner=opened)
 
 
 def _open_in_actor(bundle: Path, chosen: dict[str, Any], runner_settings: dict[str, Any]) -> Runner:

@@ -14,12 +14,12 @@ from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
 from jumok_serve.http.apis.deepl_glossaries import DEEPL, glossary_routes
 from jumok_serve.http.apis.languages import language_name, spelled_by
 from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Directions
-from jumok_serve.http.requests import Fields, text_field, texts_field
+from jumok_serve.http.requests import Fields, Meaning, meaning, text_field, texts_field
 from jumok_serve.http.site import Incoming, Site, renamed_fields, route
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.handlers.api import Settings, check_tag_names
 from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
 UNLIMITED = 10**12
 """Number of characters by which this API means no limit."""
@@ -33,9 +33,9 @@ FIELDS = {
     "glossary.stored": "glossary_id",
 }
 """Names of this API for fields of requests."""
-TAG_HANDLING: dict[str, MarkupKind | None] = {"": None, "html": "html", "xml": "xml"}
+TAG_HANDLING: dict[str | int, MarkupKind | None] = {"": None, "html": "html", "xml": "xml"}
 TAG_LISTS = ("ignore_tags", "non_splitting_tags", "splitting_tags")
-SPLITTING = {"0": False, "1": True, "nonewlines": True}
+SPLITTING: dict[str | int, bool] = {"0": False, "1": True, "nonewlines": True, 0: False, 1: True}
 FORMALITIES = ("default", "prefer_more", "prefer_less")
 """Formalities that a model without formality may be asked for."""
 REFUSED = ("style_id", "custom_instructions", "translation_memory_id")
@@ -79,8 +79,8 @@ def _request(fields: Fields, directions: Directions) -> tuple[Settings, list[str
     texts = texts_field(fields, "text")
     fields.pop("text")
     source, target = _pair(fields, directions)
-    split = _choice(fields, "split_sentences", SPLITTING, "1")
-    markup = _choice(fields, "tag_handling", TAG_HANDLING, "")
+    split = _meaning(fields, "split_sentences", SPLITTING, "1")
+    markup = _meaning(fields, "tag_handling", TAG_HANDLING, "")
     rules = MarkupRules(**_tag_lists(fields))
     _refuse_unknown(fields)
     if fields.get("split_sentences") == "nonewlines":
@@ -103,14 +103,9 @@ def _pair(fields: Mapping[str, Any], directions: Directions) -> tuple[str, str]:
     return spelled_by(directions.targets, source), target
 
 
-def _choice(fields: Mapping[str, Any], name: str, choices: Mapping[str, Any], default: str) -> Any:
-    """Return the meaning of a field with few values, which may also come as a number or true and false."""
+def _meaning(fields: Fields, name: str, choices: Mapping[str | int, Meaning], default: str) -> Meaning:
     value = fields.get(name)
-    given = default if value is None else str(int(value)) if isinstance(value, bool | int) else value
-    if not isinstance(given, str) or given not in choices:
-        listed = " or ".join(choice for choice in choices if choice)
-        raise InvalidArgumentError(f"{name} must be {listed}, got {reprlib.repr(value)}", field=name)
-    return choices[given]
+    return meaning(default if value is None else value, name, choices)
 
 
 def _glossary(fields: Mapping[str, Any]) -> str:
@@ -149,7 +144,7 @@ def _tag_lists(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 
 async def _languages(incoming: Incoming) -> Response:
-    kind = _choice(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
+    kind = _meaning(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
     await incoming.call(LIST_MODELS, ListModelsRequest(), ListModelsResponse)
     directions = await incoming.site.backend.directions(incoming.sender)
     tags = list(directions.targets) if kind == "source" else directions.all_targets

@@ -6,60 +6,38 @@ import re
 import reprlib
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from datetime import UTC
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any, TypeVar
 
-from google.rpc.status_pb2 import Status
-from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from jumok_proto.errors import GlossariesUnavailableError, GlossaryNotFoundError, InvalidArgumentError, JumokError
+from jumok_proto.errors import GlossariesUnavailableError, InvalidArgumentError
 from jumok_proto.glossaries.tsv import read_tsv, write_tsv
 from jumok_proto.v1 import glossary_pb2 as messages
-from jumok_serve.http.apis.languages import MAX_LISTS, PAIR_BYTES, spelled_by
+from jumok_serve.http.apis.languages import listed_languages, spelled_by
 from jumok_serve.http.backend import Directions
 from jumok_serve.http.backend import Response as Message
-from jumok_serve.http.requests import JSON, Fields, parse_fields, text_field
+from jumok_serve.http.requests import Fields, meaning, parse_fields, text_field
 from jumok_serve.http.site import (
     Answer,
     Dialect,
     Incoming,
     Site,
-    http_status,
-    key_of,
     renamed_fields,
-    retry_headers,
     route,
+    status_of_others,
 )
 from jumok_serve.manifest.languages import MAX_LISTED, tag_key
 from jumok_serve.service.rpc.call import BEARER
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
 
-KEY_SCHEME = "DeepL-Auth-Key "
-STATUSES = {401: 403, 404: 400}
-"""Statuses that this API has in place of others; an unknown glossary keeps its 404."""
-
-
-def refuse(error: JumokError, status: Status) -> Response:
-    """Make the response of an error."""
-    code = http_status(error)
-    if not isinstance(error, GlossaryNotFoundError):
-        code = STATUSES.get(code, code)
-    return JSONResponse({"message": status.message}, code, headers=retry_headers(error))
-
-
-def _auth_key(headers: Headers, _: bytes) -> str:
-    return key_of(headers, KEY_SCHEME) or key_of(headers, BEARER)
-
-
-def _parse(headers: Headers, query: bytes, body: bytes, most: int) -> Fields:
-    return parse_fields(headers, query, body, most, default="")
-
-
-DEEPL = Dialect(refuse=refuse, key=_auth_key, parse=_parse)
-
-
+DEEPL = Dialect(
+    error=lambda _, status: {"message": status.message},
+    status=status_of_others,
+    schemes=("DeepL-Auth-Key ", BEARER),
+    parse=partial(parse_fields, default=""),
+)
 SERVICE = "/jumok.v1.GlossaryService"
 TSV = "text/tab-separated-values; charset=utf-8"
 MAX_DICTIONARIES = 100
@@ -107,25 +85,19 @@ async def _call(incoming: Incoming, request: Any, kind: type[Message]) -> Messag
 async def _pairs(incoming: Incoming) -> Response:
     listed = await _stored(incoming)
     directions = Directions() if listed is None else await incoming.site.backend.directions(incoming.sender)
-    content = await incoming.work(partial(_listed, directions), PAIR_BYTES * len(directions.pairs))
-    return Response(content, media_type=JSON)
+    return await listed_languages(incoming, directions, _described_pairs)
 
 
-@lru_cache(MAX_LISTS)
-def _listed(directions: Directions) -> bytes:
-    """List all pairs in JSON."""
+def _described_pairs(directions: Directions) -> object:
     pairs = [
         {"source_lang": one, "target_lang": other} for one, others in directions.targets.items() for other in others
     ]
-    return bytes(JSONResponse({"supported_languages": pairs}).body)
+    return {"supported_languages": pairs}
 
 
 async def _create_one(incoming: Incoming) -> Response:
-    request = messages.CreateGlossaryRequest(
-        name=text_field(incoming.fields, "name"), dictionaries=[await _read(incoming, _dictionary)]
-    )
-    created = await _call(incoming, request, messages.CreateGlossaryResponse)
-    return JSONResponse(_single(created.glossary), 201)
+    created = await _created(incoming, lambda fields, directions: [_dictionary(fields, directions)])
+    return JSONResponse(_single(created), 201)
 
 
 async def _list_single(incoming: Incoming) -> Response:
@@ -143,9 +115,8 @@ async def _get_single(incoming: Incoming) -> Response:
 
 
 async def _entries_as_tsv(incoming: Incoming) -> Response:
-    request = messages.GetGlossaryEntriesRequest(glossary=incoming.path["id"])
-    found = await _call(incoming, request, messages.GetGlossaryEntriesResponse)
-    return await incoming.work(lambda: Response(_entries_of(found), media_type=TSV), _work_of(found.entries.tsv))
+    found = await _stored_entries(incoming, incoming.path["id"], messages.GlossaryEntries())
+    return await incoming.work(lambda: Response(_entries_of(found), media_type=TSV), _work_of(found.tsv))
 
 
 async def _delete(incoming: Incoming) -> Response:
@@ -158,11 +129,7 @@ async def _delete(incoming: Incoming) -> Response:
 
 
 async def _create(incoming: Incoming) -> Response:
-    request = messages.CreateGlossaryRequest(
-        name=text_field(incoming.fields, "name"), dictionaries=await _read(incoming, _dictionaries)
-    )
-    created = await _call(incoming, request, messages.CreateGlossaryResponse)
-    return await _answer(incoming, created.glossary, 201)
+    return await _answer(incoming, await _created(incoming, _dictionaries), 201)
 
 
 async def _list(incoming: Incoming) -> Response:
@@ -180,9 +147,7 @@ async def _update(incoming: Incoming) -> Response:
     stored = _by_languages(known)
     for dictionary in dictionaries:
         if _languages_of(dictionary) in stored:
-            request = _entries_request(known.id, dictionary)
-            found = await _call(incoming, request, messages.GetGlossaryEntriesResponse)
-            old, new = found.entries.tsv, dictionary.tsv
+            old, new = (await _stored_entries(incoming, known.id, dictionary)).tsv, dictionary.tsv
             dictionary.tsv = await incoming.work(partial(_merged, old, new), _work_of(old, new))
     update = messages.UpdateGlossaryRequest(
         glossary=known.id, name=text_field(incoming.fields, "name", ""), dictionaries=dictionaries
@@ -193,9 +158,8 @@ async def _update(incoming: Incoming) -> Response:
 
 async def _entries(incoming: Incoming) -> Response:
     known = await _find(incoming)
-    request = _entries_request(known.id, await _read(incoming, _pair))
-    found = await _call(incoming, request, messages.GetGlossaryEntriesResponse)
-    return await incoming.json(lambda: {"dictionaries": [_described_entries(found)]}, _work_of(found.entries.tsv))
+    found = await _stored_entries(incoming, known.id, await _read(incoming, _pair))
+    return await incoming.json(lambda: {"dictionaries": [_described_entries(found)]}, _work_of(found.tsv))
 
 
 async def _replace_dictionary(incoming: Incoming) -> Response:
@@ -232,12 +196,25 @@ async def _find(incoming: Incoming) -> messages.StoredGlossary:
     return (await _call(incoming, request, messages.GetGlossaryResponse)).glossary
 
 
-def _entries_request(glossary: str, pair: messages.GlossaryEntries) -> messages.GetGlossaryEntriesRequest:
-    return messages.GetGlossaryEntriesRequest(
+async def _created(
+    incoming: Incoming, read: Callable[[Fields, Directions], list[messages.GlossaryEntries]]
+) -> messages.StoredGlossary:
+    """Store the glossary of a request, whose dictionaries the given function reads."""
+    name = text_field(incoming.fields, "name")
+    request = messages.CreateGlossaryRequest(name=name, dictionaries=await _read(incoming, read))
+    return (await _call(incoming, request, messages.CreateGlossaryResponse)).glossary
+
+
+async def _stored_entries(
+    incoming: Incoming, glossary: str, pair: messages.GlossaryEntries
+) -> messages.GlossaryEntries:
+    """Return the entries of a pair of languages, or without languages those of a glossary that has one pair."""
+    request = messages.GetGlossaryEntriesRequest(
         glossary=glossary,
         source_language_code=pair.source_language_code,
         target_language_code=pair.target_language_code,
     )
+    return (await _call(incoming, request, messages.GetGlossaryEntriesResponse)).entries
 
 
 async def _read(incoming: Incoming, read: Callable[[Fields, Directions], Made]) -> Made:
@@ -271,14 +248,10 @@ def _dictionaries(fields: Fields, directions: Directions) -> list[messages.Gloss
 def _dictionary(fields: Fields, directions: Directions) -> messages.GlossaryEntries:
     """Read a pair of languages and entries."""
     pair = _pair(fields, directions)
-    read = {"tsv": _read_tsv, "csv": _read_csv}
-    if (form := text_field(fields, "entries_format", "tsv")) not in read:
-        raise InvalidArgumentError(
-            f"entries_format must be tsv or csv, got {reprlib.repr(form)}", field="entries_format"
-        )
+    read = meaning(text_field(fields, "entries_format", "tsv"), "entries_format", {"tsv": _read_tsv, "csv": _read_csv})
     entries = text_field(fields, "entries")
     try:
-        pair.tsv = _written(_unique(read[form](entries)))
+        pair.tsv = _written(_unique(read(entries)))
     except (ValueError, csv.Error) as error:
         raise InvalidArgumentError(f"entries: {error}", field="entries") from error
     if not pair.tsv:
@@ -379,18 +352,18 @@ def _answer(incoming: Incoming, glossary: messages.StoredGlossary, status: int =
     return incoming.json(lambda: _described(glossary), glossary.ByteSize(), status)
 
 
-def _described_entries(found: messages.GetGlossaryEntriesResponse) -> dict[str, object]:
+def _described_entries(found: messages.GlossaryEntries) -> dict[str, object]:
     return {
-        "source_lang": found.entries.source_language_code,
-        "target_lang": found.entries.target_language_code,
+        "source_lang": found.source_language_code,
+        "target_lang": found.target_language_code,
         "entries": _entries_of(found),
         "entries_format": "tsv",
     }
 
 
-def _entries_of(found: messages.GetGlossaryEntriesResponse) -> str:
+def _entries_of(found: messages.GlossaryEntries) -> str:
     """Write stored entries; this API knows one target term, so others are left out."""
-    return _written((line.source, line.targets[0]) for line in read_tsv(found.entries.tsv))
+    return _written((line.source, line.targets[0]) for line in read_tsv(found.tsv))
 
 
 def _described(glossary: messages.StoredGlossary) -> dict[str, object]:

@@ -1,7 +1,13 @@
 """Names of languages, and their spelling by models."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import lru_cache, partial
 
+from starlette.responses import JSONResponse, Response
+
+from jumok_serve.http.backend import Directions
+from jumok_serve.http.requests import JSON
+from jumok_serve.http.site import Incoming
 from jumok_serve.manifest.languages import tag_key
 
 # ISO 639-1, and some codes of three letters.
@@ -26,10 +32,23 @@ _BY_CODE = dict(entry.split(" ", 1) for line in _NAMES.split("\n") if line for e
 
 PAIR_BYTES = 8
 """Bytes of a pair of languages in a list of all, at least."""
-MAX_LISTS = 4
-"""Lists of all languages that are kept, each of other models."""
+MAX_LISTS = 8
+"""Lists of all languages that are kept, of two APIs and several sets of models."""
 MAX_TAG = 100
 """Characters of a tag that is compared with others."""
+
+
+async def listed_languages(
+    incoming: Incoming, directions: Directions, describe: Callable[[Directions], object]
+) -> Response:
+    """Respond with JSON about all languages, which is made once for a set of models."""
+    content = await incoming.work(partial(_written, describe, directions), PAIR_BYTES * len(directions.pairs))
+    return Response(content, media_type=JSON)
+
+
+@lru_cache(MAX_LISTS)
+def _written(describe: Callable[[Directions], object], directions: Directions) -> bytes:
+    return bytes(JSONResponse(describe(directions)).body)
 
 
 def language_name(tag: str) -> str:

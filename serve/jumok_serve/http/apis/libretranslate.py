@@ -1,34 +1,26 @@
 """The HTTP API of LibreTranslate."""
 
-import reprlib
-from functools import lru_cache, partial
+from functools import partial
 from typing import Any
 
-from google.rpc.status_pb2 import Status
-from starlette.datastructures import Headers
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
-from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.markup import MarkupKind
-from jumok_serve.http.apis.languages import MAX_LISTS, PAIR_BYTES, language_name
+from jumok_serve.http.apis.languages import language_name, listed_languages
 from jumok_serve.http.backend import DETECT, TRANSLATE, Directions
-from jumok_serve.http.requests import JSON, Fields, number_field, parse_form, text_field, texts_field
-from jumok_serve.http.site import Dialect, Incoming, Site, bearer, http_status, renamed_fields, retry_headers, route
+from jumok_serve.http.requests import Fields, meaning, number_field, text_field, texts_field
+from jumok_serve.http.site import Dialect, Incoming, Site, renamed_fields, route, status_of_others
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Settings
 from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.tasks.translation import Translated
+from jumok_serve.text.translation import Translated
 
-KEY = "api_key"
-"""Field of query string or body that may have the key."""
-FORMATS: dict[str, MarkupKind | None] = {"text": None, "html": "html"}
+FORMATS: dict[str | int, MarkupKind | None] = {"text": None, "html": "html"}
 MAX_ALTERNATIVES = 10
 MIN_BEAM_SIZE = 5
 """Beam size of a request for alternatives, if they are fewer."""
-STATUSES = {401: 403, 404: 400}
-"""Statuses that this API has in place of others."""
 FIELDS = {
     "contents": "q",
     "source_language_code": "source",
@@ -50,16 +42,9 @@ def libretranslate_routes(site: Site) -> list[Route]:
     ]
 
 
-def _refuse(error: JumokError, status: Status) -> Response:
-    code = http_status(error)
-    return JSONResponse({"error": status.message}, STATUSES.get(code, code), headers=retry_headers(error))
-
-
-def _key(headers: Headers, query: bytes) -> str:
-    return bearer(headers, query) or parse_form(query).get(KEY, [""])[0]
-
-
-LIBRETRANSLATE = Dialect(refuse=_refuse, key=_key, key_field=KEY)
+LIBRETRANSLATE = Dialect(
+    error=lambda _, status: {"error": status.message}, status=status_of_others, key_field="api_key"
+)
 
 
 async def _translate(incoming: Incoming) -> Response:
@@ -88,8 +73,7 @@ def _request(fields: Fields) -> tuple[Settings, list[str]]:
     fields.pop("q")
     source, target = text_field(fields, "source"), text_field(fields, "target")
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
-    if (form := text_field(fields, "format", "text")) not in FORMATS:
-        raise InvalidArgumentError(f"format must be {' or '.join(FORMATS)}, got {reprlib.repr(form)}", field="format")
+    markup = meaning(text_field(fields, "format", "text"), "format", FORMATS)
     options = DecodingOptions()
     if alternatives:
         options = DecodingOptions(num_hypotheses=alternatives + 1, beam_size=max(MIN_BEAM_SIZE, alternatives + 1))
@@ -98,7 +82,7 @@ def _request(fields: Fields) -> tuple[Settings, list[str]]:
         source_language=source,
         target_language=target,
         split_sentences=not alternatives,
-        markup=FORMATS[form],
+        markup=markup,
         copy_unreadable=not alternatives,
     )
     return Settings(parameters=parameters), texts
@@ -117,21 +101,15 @@ async def _detect(incoming: Incoming) -> Response:
 
 async def _languages(incoming: Incoming) -> Response:
     directions = await incoming.site.backend.directions(incoming.sender)
-    listed = await incoming.work(partial(_listed, directions), PAIR_BYTES * len(directions.pairs))
-    return Response(listed, media_type=JSON)
+    return await listed_languages(incoming, directions, _described_languages)
 
 
-@lru_cache(MAX_LISTS)
-def _listed(directions: Directions) -> bytes:
-    """List all languages in JSON; clients check target languages against this list too."""
-    return bytes(
-        JSONResponse(
-            [
-                {"code": code, "name": language_name(code), "targets": list(directions.targets.get(code, ()))}
-                for code in sorted({*directions.targets, *directions.all_targets})
-            ]
-        ).body
-    )
+def _described_languages(directions: Directions) -> object:
+    """Describe all languages; clients check target languages against this list too."""
+    return [
+        {"code": code, "name": language_name(code), "targets": list(directions.targets.get(code, ()))}
+        for code in sorted({*directions.targets, *directions.all_targets})
+    ]
 
 
 async def _settings(incoming: Incoming) -> Response:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple
 
 from google.protobuf.descriptor import EnumDescriptor, FieldDescriptor
 from google.protobuf.message import Message
@@ -30,35 +30,26 @@ WITH_BODY = frozenset({"POST", "PATCH"})
 """Verbs of requests whose fields are a JSON object."""
 
 
-class DescribedMethod(Protocol):
-    """A method of the API."""
+class Method(NamedTuple):
+    """A method of the contract and its place in HTTP.
 
-    @property
-    def verb(self) -> str:
-        """GET, POST, PATCH or DELETE."""
+    Attributes:
+        verb: GET, POST, PATCH or DELETE; `WITH_BODY`: the fields are a JSON object; others: they come from the query
+            string.
+        path: path with parameters in braces.
+        name: full name in gRPC.
+        streams: True if the response is a stream of events.
+    """
 
-    @property
-    def path(self) -> str:
-        """Path with parameters in braces."""
-
-    @property
-    def name(self) -> str:
-        """Full name in gRPC."""
-
-    @property
-    def request(self) -> type[Message]:
-        """Type of requests."""
-
-    @property
-    def response(self) -> type[Message]:
-        """Type of responses."""
-
-    @property
-    def streams(self) -> bool:
-        """True if the response is a stream of events."""
+    verb: str
+    path: str
+    name: str
+    request: type[Message]
+    response: type[Message]
+    streams: bool
 
 
-def describe_api(methods: Sequence[DescribedMethod]) -> dict[str, Any]:
+def describe_api(methods: Sequence[Method]) -> dict[str, Any]:
     """Make the OpenAPI 3.1 document of methods."""
     schemas: dict[str, Any] = {ERROR: _error_schema()}
     paths: dict[str, Any] = {}
@@ -76,7 +67,7 @@ def describe_api(methods: Sequence[DescribedMethod]) -> dict[str, Any]:
     }
 
 
-def _operation(method: DescribedMethod, schemas: dict[str, Any]) -> dict[str, Any]:
+def _operation(method: Method, schemas: dict[str, Any]) -> dict[str, Any]:
     content = _reference(method.response.DESCRIPTOR, schemas)
     if method.streams:
         content = _event_schema(content)

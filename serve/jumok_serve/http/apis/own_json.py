@@ -7,11 +7,11 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import aclosing
 from functools import partial
-from typing import NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 from google.api.annotations_pb2 import http
 from google.protobuf import json_format
-from google.protobuf.descriptor import Descriptor, FieldDescriptor, FileDescriptor
+from google.protobuf.descriptor import FieldDescriptor, FileDescriptor
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 from google.rpc.status_pb2 import Status
@@ -21,8 +21,8 @@ from starlette.routing import Route
 
 from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.v1 import file_pb2, glossary_pb2, model_pb2, translation_pb2
-from jumok_serve.http.apis.openapi import WITH_BODY, describe_api
-from jumok_serve.http.requests import JSON, Fields, parse_fields, parse_object
+from jumok_serve.http.apis.openapi import WITH_BODY, Method, describe_api
+from jumok_serve.http.requests import JSON, Fields, content_type, parse_fields, parse_object
 from jumok_serve.http.site import (
     MAX_INLINE_BYTES,
     Answer,
@@ -32,33 +32,15 @@ from jumok_serve.http.site import (
     Site,
     describe,
     http_status,
-    retry_headers,
     route,
     stopping,
 )
-from jumok_serve.service.rpc.statuses import written
+from jumok_serve.service.rpc.call import full_name, written
 
 FIELD_WORK = 16
 """Work of writing a byte of a message, which can be a number, in bytes of JSON."""
 Place: TypeAlias = tuple[tuple[str, int | None], ...]
 """Names of fields from the outermost message on; with an index, those of lists."""
-
-
-class Method(NamedTuple):
-    """A method of the contract and its place in HTTP.
-
-    Attributes:
-        verb: POST and PATCH: the fields are a JSON object; others: they come from the query string.
-        streams: True if the response is a stream of events.
-    """
-
-    verb: str
-    path: str
-    name: str
-    fields: Descriptor
-    request: type[Message]
-    response: type[Message]
-    streams: bool
 
 
 def _methods_of(*files: FileDescriptor) -> Iterator[Method]:
@@ -70,8 +52,7 @@ def _methods_of(*files: FileDescriptor) -> Iterator[Method]:
                 yield Method(
                     verb=verb.upper(),
                     path=getattr(rule, verb),
-                    name=f"/{service.full_name}/{method.name}",
-                    fields=method.input_type,
+                    name=full_name(method),
                     request=GetMessageClass(method.input_type),
                     response=GetMessageClass(method.output_type),
                     streams=method.server_streaming,
@@ -90,18 +71,11 @@ def own_routes(site: Site) -> list[Route]:
     async def openapi(_: Incoming) -> Response:
         return Response(document, media_type=JSON)
 
-    return [
-        *(
-            route(site, _dialect_of(method), method.path, method.verb, _answer_of(method), calls=method.name)
-            for method in METHODS
-        ),
-        route(site, OWN, "/openapi.json", "GET", openapi),
-    ]
-
-
-def refuse(error: JumokError, status: Status) -> Response:
-    """Make the response of an error, as Google's APIs spell it."""
-    return JSONResponse(error_object(error, status), http_status(error), headers=retry_headers(error))
+    routes = [route(site, OWN, "/openapi.json", "GET", openapi)]
+    for method in METHODS:
+        dialect = _BODY if method.verb in WITH_BODY else OWN
+        routes.append(route(site, dialect, method.path, method.verb, _answer_of(method), calls=method.name))
+    return routes
 
 
 def _parse_query(_: Headers, query: bytes, __: bytes, most: int) -> Fields:
@@ -109,18 +83,12 @@ def _parse_query(_: Headers, query: bytes, __: bytes, most: int) -> Fields:
 
 
 def _parse_body(headers: Headers, _: bytes, body: bytes, most: int) -> Fields:
-    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != JSON:
-        raise InvalidArgumentError(f"the request has the content type {kind!r}; send {JSON}", field="request")
+    content_type(headers, "", JSON)
     return parse_object(body, most)
 
 
-OWN = Dialect(refuse=refuse, parse=_parse_query)
-_BODY = Dialect(refuse=refuse, parse=_parse_body)
-
-
 def error_object(error: JumokError, status: Status) -> dict[str, object]:
-    """Describe an error: HTTP status, name of the gRPC status, message and details."""
+    """Describe an error as Google's APIs do: HTTP status, name of the gRPC status, message and details."""
     details = json_format.MessageToDict(status).get("details", [])
     return {
         "error": {
@@ -132,8 +100,8 @@ def error_object(error: JumokError, status: Status) -> dict[str, object]:
     }
 
 
-def _dialect_of(method: Method) -> Dialect:
-    return _BODY if method.verb in WITH_BODY else OWN
+OWN = Dialect(error=error_object, parse=_parse_query)
+_BODY = Dialect(error=error_object, parse=_parse_body)
 
 
 def _answer_of(method: Method) -> Answer:
@@ -153,7 +121,7 @@ def _message_of(method: Method, incoming: Incoming) -> Message:
     fields = {**incoming.fields, **incoming.path}
     incoming.fields.clear()
     message = method.request()
-    long = list(_take_long(fields, method.fields))
+    long = list(_take_long(fields, method.request.DESCRIPTOR))
     try:
         json_format.ParseDict(fields, message)
         for place, text in long:
@@ -166,8 +134,8 @@ def _message_of(method: Method, incoming: Incoming) -> Message:
     return message
 
 
-def _take_long(fields: object, kind: Descriptor, before: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Take long texts out of JSON, and yield them with their places; refuse wrong numbers.
+def _take_long(fields: object, kind: Any, before: Place = ()) -> Iterator[tuple[Place, str]]:
+    """Take long texts out of JSON of a message type (a descriptor), with their places; refuse wrong numbers.
 
     Protobuf would search each text for surrogates, and hold Python's lock meanwhile. It fails on some numbers, and
     changes others.

@@ -12,7 +12,7 @@ from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.results import DetectedLanguage, Score
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.service.handlers.corpus import Corpus, Item, Stream, Written, single_text_field_names
-from jumok_serve.service.handlers.detection import LanguageDetection, joined, translate_by_language, with_confidence
+from jumok_serve.service.handlers.detection import LanguageDetection, joined, translate_by_language
 from jumok_serve.service.handlers.glossary_service import stored_terms
 from jumok_serve.service.handlers.pivot import submit_over_pivot
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, LoopWakeups, RequestWork, size_of
@@ -23,10 +23,10 @@ from jumok_serve.service.rpc.request_reader import check_name
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
-from jumok_serve.tasks.translation import Pending, PendingTexts, Translated
 from jumok_serve.text.detection import group_by_language
 from jumok_serve.text.sentence_splitting import possible_ends
 from jumok_serve.text.terms import GlossaryStore, Terminology
+from jumok_serve.text.translation import Pending, PendingTexts, Translated
 from jumok_serve.tokenizers.input_processor import check_count
 
 DEFAULT_WINDOW = 256
@@ -76,9 +76,10 @@ class Settings:
         """The target language; empty: the model's default."""
         return self.parameters.target_language or ""
 
-    def from_language(self, source: str) -> "Settings":
-        """Return the settings with a source language."""
-        return replace(self, parameters=replace(self.parameters, source_language=source))
+    def from_language(self, source: str, confidence: float | None = None) -> "Settings":
+        """Return the settings with a source language, and the confidence in it if it was detected."""
+        parameters = replace(self.parameters, source_language=source, source_confidence=confidence)
+        return replace(self, parameters=parameters)
 
 
 class _Plan(NamedTuple):
@@ -192,7 +193,7 @@ class Api:
         """
         detected = await self._detected(settings, text)
         if detected is not None:
-            settings = settings.from_language(detected.language)
+            settings = settings.from_language(detected.language, detected.confidence)
         with self._use(settings) as chosen:
             plan = await self._plan(chosen, settings, deadline)
             check_hypotheses(self._limits, 1, plan.beam_size, plan.num_hypotheses)
@@ -211,7 +212,7 @@ class Api:
                 try:
                     await self._write_progress(pending, progress, write_stable)
                     max_tokens = _max_tokens(chosen, plan, pending, [text])
-                    finish = partial(_finished, with_confidence(pending, detected), _counting(make))
+                    finish = partial(_finished, pending, _counting(make))
                     made, counts = await self._work.run(finish, attends, max_tokens)
                     current_record().add_request(counts)
                     return made
@@ -279,12 +280,14 @@ class Api:
             # After a model was replaced, later items go to the new one.
             with ExitStack() as used:
                 chosen = used.enter_context(self._models.use(settings.model, source, settings.target))
-                of_item = await plan_for(source, chosen)
-                pending = await self._submit(chosen, [item.content], of_item.parameters, prefixes, spare=True)
+                parameters = (await plan_for(source, chosen)).parameters
+                if detected is not None:
+                    parameters = replace(parameters, source_confidence=detected.confidence)
+                pending = await self._submit(chosen, [item.content], parameters, prefixes, spare=True)
                 if len(chosen.models) > 1:  # a text between two models is in no engine, which would finish it
                     release = used.pop_all().close
                     pending.futures[0].add_done_callback(lambda _: self._wakeups.call_soon(release))
-                return with_confidence(pending, detected)
+                return pending
 
         corpus = Corpus(
             stream=stream,

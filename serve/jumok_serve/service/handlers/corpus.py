@@ -17,7 +17,7 @@ from jumok_serve.service.handlers.worker_pool import LoopWakeups, submit_when_th
 from jumok_serve.service.rpc.call import Record, current_request_id
 from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.share import RETRY_AFTER_S
-from jumok_serve.tasks.translation import Pending
+from jumok_serve.text.translation import Pending
 
 logger = logging.getLogger(__name__)
 

@@ -3,15 +3,13 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from jumok_proto.results import DetectedLanguage, Timings, Translation
-from jumok_serve.engine.sentence import Future
 from jumok_serve.service.handlers.worker_pool import Pieces, WorkerPool
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.tasks.translation import Pending, Translated
 from jumok_serve.text.detection import MAX_CHARACTERS, detect_source, rank_languages
-from jumok_serve.text.sentence_translation import blamed_texts
+from jumok_serve.text.translation import Translated, blamed_texts
 
 Result = TypeVar("Result")
 
@@ -98,28 +96,3 @@ def _longest(times: Sequence[Timings]) -> Timings:
     """Return the longest of each time."""
     names = ("queue_s", "encode_s", "decode_s", "total_s")
     return Timings(**{name: max((getattr(one, name) for one in times), default=0.0) for name in names})
-
-
-def with_confidence(pending: Pending, detected: DetectedLanguage | None) -> Pending:
-    """Return a text whose translation says how its language was detected, if it was."""
-    return pending if detected is None else DetectedText(pending, detected)
-
-
-class DetectedText:
-    """A text whose language was detected; see `Pending`."""
-
-    def __init__(self, pending: Pending, detected: DetectedLanguage) -> None:
-        self._pending = pending
-        self._confidence = detected.confidence
-        self.cancel = pending.cancel
-        self.stable_texts = pending.stable_texts
-        self.timings = pending.timings
-
-    @property
-    def futures(self) -> Sequence[Future[Any]]:
-        """Futures of its sentences."""
-        return self._pending.futures
-
-    def collect(self) -> list[Translation]:
-        """Wait for the translation."""
-        return [replace(one, source_confidence=self._confidence) for one in self._pending.collect()]

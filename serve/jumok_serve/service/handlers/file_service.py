@@ -14,7 +14,7 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
 from jumok_serve.service.handlers.api import Api, check_lengths
 from jumok_serve.service.handlers.corpus import Item, Result, Stream, single_text_field_names
-from jumok_serve.service.handlers.requests import parse_settings
+from jumok_serve.service.handlers.translation_service import parse_settings
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool, submit_when_there_is_room
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget

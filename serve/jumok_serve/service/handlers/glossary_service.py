@@ -37,6 +37,9 @@ from jumok_serve.text.terms import Glossary, GlossaryStore
 
 logger = logging.getLogger(__name__)
 
+MAX_READING = 4
+"""Glossaries whose entries are read at once: each takes some times 4 MiB, until its response counts as unread."""
+
 Result = TypeVar("Result")
 
 
@@ -49,6 +52,7 @@ class GlossaryService:
 
     def __init__(self, store: GlossaryStore | None) -> None:
         self._store = store
+        self._reading = asyncio.Semaphore(MAX_READING)
         self._changes = ThreadPoolExecutor(1, "glossaries")  # one at a time takes the memory for the check
 
     async def CreateGlossary(self, request: CreateGlossaryRequest, call: Call) -> CreateGlossaryResponse:  # noqa: N802
@@ -76,8 +80,9 @@ class GlossaryService:
         """Return the entries of a glossary."""
         check_request(request)
         languages = (request.source_language_code, request.target_language_code)
-        entries = await self._in_thread(lambda store, owner: store.entries(owner, request.glossary, *languages))
-        return GetGlossaryEntriesResponse(entries=entries_to_proto(entries))
+        async with self._reading:
+            entries = await self._in_thread(lambda store, owner: store.entries(owner, request.glossary, *languages))
+            return GetGlossaryEntriesResponse(entries=entries_to_proto(entries))
 
     async def UpdateGlossary(self, request: UpdateGlossaryRequest, call: Call) -> UpdateGlossaryResponse:  # noqa: N802
         """Replace entries of a glossary, or its name."""

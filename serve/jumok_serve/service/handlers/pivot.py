@@ -19,7 +19,7 @@ from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder, TermMatch
-from jumok_serve.tasks.translation import Pending, PendingTexts
+from jumok_serve.text.translation import Pending, PendingTexts
 
 
 class TermCopies(NamedTuple):

@@ -18,8 +18,8 @@ from jumok_serve.manifest.languages import MAX_LISTED, Languages, tag_key
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
-from jumok_serve.tasks.translation import PendingTexts
 from jumok_serve.text.detection import sources_into
+from jumok_serve.text.translation import PendingTexts
 
 
 class Scoring(Protocol):

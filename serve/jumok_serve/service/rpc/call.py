@@ -1,11 +1,13 @@
 """Calls in any protocol: their state, access, admission, and observers."""
 
+import asyncio
 import heapq
+import logging
 import random
 import re
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,9 +15,11 @@ from types import MappingProxyType
 from typing import NamedTuple, Protocol, Self
 from urllib.parse import unquote
 
+from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
 from jumok_proto.errors import (
+    InternalError,
     JumokError,
     OverloadedError,
     PermissionDeniedError,
@@ -27,12 +31,14 @@ from jumok_serve.engine.statistics import REFUSAL_SECONDS, SECONDS, Histogram
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import UnreadResponses
+from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.share import RETRY_AFTER_S, OpenCalls, RateLimiter, account_of
 
 REQUEST_ID = "x-request-id"
 """Metadata key of the request id, in requests and in responses."""
 HEALTH_METHODS = "/grpc.health.v1.Health/"
 """Prefix of health checks, which need no token and are answered under any load."""
+logger = logging.getLogger(__name__)
 _USABLE_ID = re.compile(r"[!#-<>-\[\]-~]{1,128}")
 """A caller's id that logs can show: visible ASCII without quotation mark, equals sign and backslash."""
 
@@ -136,12 +142,45 @@ def closed(message: Message, /, *, counted: bool = False) -> Awaitable[None]:
     raise RuntimeError("this call takes no message")
 
 
+async def written(call: Callable[[Write], Awaitable[object]]) -> AsyncGenerator[Message]:
+    """Yield the messages that a call writes, and raise its exception after them.
+
+    Closing this generator cancels the call.
+
+    Args:
+        call: writes messages with the function that it gets, which returns once the message before was taken.
+    """
+    messages: asyncio.Queue[Message] = asyncio.Queue(1)  # a reader that is slow gets fewer messages
+
+    async def write(message: Message, /, *, counted: bool = False) -> None:
+        await messages.put(message)
+
+    calling = asyncio.ensure_future(call(write))
+    try:
+        while not calling.done() or not messages.empty():
+            getting = asyncio.ensure_future(messages.get())
+            try:
+                await asyncio.wait({getting, calling}, return_when=asyncio.FIRST_COMPLETED)
+                if getting.done() or not messages.empty():
+                    yield await getting
+            finally:
+                getting.cancel()
+        await calling
+    finally:
+        calling.cancel()
+
+
+def full_name(method: MethodDescriptor) -> str:
+    """Return the name of a method on the wire, ``/jumok.v1.TranslationService/TranslateText``."""
+    return f"/{method.containing_service.full_name}/{method.name}"
+
+
 @dataclass(slots=True, kw_only=True)
 class Call:
     """A call from its arrival to its end.
 
     Attributes:
-        method: full name, ``/jumok.v1.TranslationService/TranslateText``.
+        method: name on the wire.
         request_id: id in logs, traces and errors.
         peer: the caller's address in gRPC's notation.
         metadata: the caller's metadata; the last value of a repeated key.
@@ -210,6 +249,12 @@ def current_record() -> Record:
     """Record of the current call; one that has no reader if there is no call."""
     call = CALL.get(None)
     return Record() if call is None else call.record
+
+
+def is_cancelled() -> bool:
+    """True if the current task was cancelled, and not a part of its work alone."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def request_id_from(metadata: dict[str, str | bytes]) -> str:
@@ -411,6 +456,33 @@ class CallGate:
         finally:
             self._access.call_closed(call)
             self._end(call)
+
+    @contextmanager
+    def answering(self, call: Call) -> Iterator[None]:
+        """Open and admit a call of a transport without an error boundary of its own.
+
+        Raises:
+            JumokError: an error that the caller may see. A fault of the server is logged, and becomes an InternalError.
+        """
+        with self.opened(call):
+            try:
+                self.admit(call)
+                yield
+            except (Exception, asyncio.CancelledError) as error:
+                if isinstance(error, asyncio.CancelledError) and is_cancelled():
+                    call.code = "CANCELLED"
+                    raise
+                if isinstance(error, JumokError) and is_expected(error):
+                    public: JumokError = error
+                else:
+                    logger.error("request %s: %s failed", call.request_id, call.method, exc_info=error)
+                    public = InternalError("internal error")
+                drop_frames(error)
+                call.code, call.reason = public.code.name, public.reason
+            else:
+                call.code = call.code or "OK"
+                return
+        raise public
 
     def _end(self, call: Call) -> None:
         call.duration_s = time.monotonic() - call.started

@@ -31,10 +31,12 @@ from jumok_serve.service.rpc.call import (
     Call,
     CallGate,
     current_request_id,
+    full_name,
+    is_cancelled,
     request_id_from,
 )
 from jumok_serve.service.rpc.request_reader import Intake, RequestFormat, RequestReader
-from jumok_serve.service.rpc.statuses import Ending, drop_frames, is_expected, to_ending
+from jumok_serve.service.rpc.statuses import DETAILS, Ending, drop_frames, is_expected, to_ending
 from jumok_serve.share import RateLimiter
 
 
@@ -124,7 +126,7 @@ def _as_writer(method: Method | Generator) -> Method:
 def _with_error_boundary(
     method: Method, descriptor: MethodDescriptor, intake: Intake
 ) -> Callable[[Any, Context], Awaitable[Message | Ending | None]]:
-    name = f"/{descriptor.containing_service.full_name}/{descriptor.name}"
+    name = full_name(descriptor)
     requests_stream = descriptor.client_streaming
     request_format = RequestFormat(descriptor.input_type)
 
@@ -133,7 +135,7 @@ def _with_error_boundary(
         remaining_s = context.time_remaining()
         call.deadline = None if remaining_s is None else time.monotonic() + remaining_s
         call.write = partial(write_response, call, context)
-        reader = RequestReader(context, call.account, intake, request_format)
+        reader = RequestReader(context.read, call.account, intake, request_format)
         try:
             if requests_stream:
                 return await method(reader, call)
@@ -141,7 +143,7 @@ def _with_error_boundary(
         except grpc.aio.AbortError:  # its status is set
             raise
         except asyncio.CancelledError as error:
-            if _is_cancelled() or isinstance(error, CallerLeftError) or context.done():
+            if is_cancelled() or isinstance(error, CallerLeftError) or context.done():
                 raise
             logger.exception("request %s: %s was cancelled from within", current_request_id(), name)
             failure: Exception = InternalError()
@@ -158,12 +160,6 @@ def _with_error_boundary(
     return respond
 
 
-def _is_cancelled() -> bool:
-    """True if the current task was cancelled, and not a part of its work alone."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
-
-
 ACCEPTING_TASK = "AioServer._server_main_loop"
 """Name of the coroutine of gRPC that accepts calls."""
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
@@ -172,7 +168,8 @@ REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 def accept_any_name() -> None:
     """Let gRPC's servers in this process replace bytes of methods' names that are no UTF-8; no method has such a name.
 
-    Other code gets a `UnicodeDecodeError`, as before.
+    Other code gets a `UnicodeDecodeError`, as before. grpcio 1.85 still stops accepting calls at such a name; a test
+    fails once a release does not.
     """
     codecs.register_error("strict", _replace_in_names)
 
@@ -277,18 +274,12 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
     """Passes calls of all four kinds through the gate, and finds their final status.
 
     Args:
-        floods: ends connections of calls with too much metadata; None: a proxy has the connections.
-        unread: bounds responses that are not read; None: a proxy reads them.
+        floods: ends connections of calls with too much metadata.
+        unread: bounds responses that are not read.
         unread_checks: the same for health checks.
     """
 
-    def __init__(
-        self,
-        gate: CallGate,
-        floods: Floods | None = None,
-        unread: UnreadResponses | None = None,
-        unread_checks: UnreadResponses | None = None,
-    ) -> None:
+    def __init__(self, gate: CallGate, floods: Floods, unread: UnreadResponses, unread_checks: UnreadResponses) -> None:
         self._gate = gate
         self._floods = floods
         self._unread, self._unread_checks = unread, unread_checks
@@ -296,7 +287,7 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
     async def intercept_service(self, continuation: Continuation, handler_call_details: grpc.HandlerCallDetails) -> Any:
         """Return the wrapped handler of a call; None for an unknown method."""
-        if self._floods is not None and too_large(handler_call_details.invocation_metadata or ()):
+        if too_large(handler_call_details.invocation_metadata or ()):
             return self._floods.refusing
         method = handler_call_details.method
         wrapped = self._handlers.get(method)
@@ -380,15 +371,18 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         return ended
 
 
+def trailing_metadata(ending: Ending, request_id: str) -> list[tuple[str, str | bytes]]:
+    """Return the metadata that end a call."""
+    details = [(DETAILS, ending.status)] if ending.status else []
+    return [(REQUEST_ID, request_id), *details]
+
+
 async def _abort(context: Context, ending: Ending, request_id: str) -> None:
     """End a call with a status and its details."""
-    details: tuple[tuple[str, str | bytes], ...] = ((REQUEST_ID, request_id),)
-    if ending.status:
-        details = (*details, ("grpc-status-details-bin", ending.status))
     # The call may have ended: the caller left, or gRPC refused its message.
     with suppress(grpc.aio.InternalError):
         try:
-            await context.abort(ending.code, ending.message, details)
+            await context.abort(ending.code, ending.message, tuple(trailing_metadata(ending, request_id)))
         except grpc.aio.AbortError as error:
             drop_frames(error)  # gRPC keeps it with the call, and raises it again after the handler
 

@@ -1,7 +1,7 @@
 """Reader of requests within bounds of bytes, fields and time, and the check of what was read."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -122,9 +122,6 @@ def no_message() -> InvalidArgumentError:
     return InvalidArgumentError("the request is no valid protobuf message; texts must be UTF-8", field="request")
 
 
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
-
-
 STREAM_SHARE = 4
 """Bytes of streams, for each byte of single requests."""
 STRANGERS = 4
@@ -149,7 +146,7 @@ class Intake:
         budget: bytes of single requests; each read holds ``max_bytes`` until the size of its message is known.
         stream_budget: bytes of streams. A stream that is silent holds ``max_bytes`` too, and must not delay calls.
         stranger_budget: bytes of single requests whose callers are known only after they were read.
-        max_bytes: size of a message, which gRPC checks before it reads the message.
+        max_bytes: size of a message, which gRPC checks before it reads the message; other transports may not.
         max_fields: fields of a message, and packed numbers, at all depths.
         upload_s: time for a request to arrive, in seconds.
         silence_s: time between two requests of a stream, in seconds.
@@ -222,11 +219,14 @@ class RequestReader:
     """Reads the requests of one call; an asynchronous iterator.
 
     Args:
+        read: returns the next request as bytes, or `EOF`.
         caller: the caller whose share of the budget is used.
     """
 
-    def __init__(self, context: Context, caller: str, intake: Intake, request_format: RequestFormat) -> None:
-        self._context = context
+    def __init__(
+        self, read: Callable[[], Awaitable[Any]], caller: str, intake: Intake, request_format: RequestFormat
+    ) -> None:
+        self._read = read
         self._caller = caller
         self._intake = intake
         self._format = request_format
@@ -247,7 +247,7 @@ class RequestReader:
         try:
             async with asyncio.timeout(self._intake.upload_s) as timer:
                 with self._budget.arriving(self._caller, Arrival(timer=timer, peer=current_peer())) as arrival:
-                    data = await self._context.read()
+                    data = await self._read()
         except TimeoutError:
             late = too_slow(arrival, self._intake.upload_s)
         else:
@@ -280,7 +280,7 @@ class RequestReader:
                         peer=current_peer(),
                     )
                     with self._budget.arriving(self._caller, arrival):
-                        data = await self._context.read()
+                        data = await self._read()
                 finally:
                     if self._alarm is not None:
                         self._alarm.cancel()
@@ -320,6 +320,11 @@ class RequestReader:
         self._budget, self._held = budget, self._intake.max_bytes
 
     def _parse(self, data: bytes) -> Message:
+        if len(data) > self._intake.max_bytes:
+            raise InvalidArgumentError(
+                f"a request takes at most {self._intake.max_bytes} bytes here, got {len(data)}: send several",
+                field="request",
+            )
         self._budget.give_back(self._caller, self._held - len(data))
         self._held = len(data)
         if self._intake.names:

@@ -1,12 +1,9 @@
 """What callers see of errors: statuses with details, and the end of a call that fails."""
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import lru_cache
 from typing import NamedTuple
 
 import grpc
-from google.protobuf.message import Message
 from google.rpc import status_pb2
 
 from jumok_proto.error_conversion import ERRORS, status_to_proto
@@ -24,6 +21,8 @@ from jumok_proto.errors import (
 # It stands there several times, and each byte beyond ASCII takes up to three.
 MAX_MESSAGE_BYTES = 500
 MAX_CACHED_STATUSES = 256
+DETAILS = "grpc-status-details-bin"
+"""Key of the status in trailing metadata."""
 
 EXPECTED = frozenset(kind for (_, reason), kind in ERRORS.items() if reason and kind is not InternalError)
 """Errors that the caller sees as they are; any other is a fault of the server and becomes an InternalError."""
@@ -115,27 +114,3 @@ def _shorten(text: str) -> str:
     if len(written) <= MAX_MESSAGE_BYTES:
         return text
     return f"{written[: MAX_MESSAGE_BYTES - len('…'.encode())].decode(errors='ignore')}…"
-
-
-async def written(call: Callable[[Callable[[Message], Awaitable[None]]], Awaitable[None]]) -> AsyncGenerator[Message]:
-    """Yield the messages that a call writes, and raise its exception after them.
-
-    Closing this generator cancels the call.
-
-    Args:
-        call: writes messages with the function that it gets, which returns once the message before was taken.
-    """
-    messages: asyncio.Queue[Message] = asyncio.Queue(1)  # a reader that is slow gets fewer messages
-    calling = asyncio.ensure_future(call(messages.put))
-    try:
-        while not calling.done() or not messages.empty():
-            getting = asyncio.ensure_future(messages.get())
-            try:
-                await asyncio.wait({getting, calling}, return_when=asyncio.FIRST_COMPLETED)
-                if getting.done() or not messages.empty():
-                    yield await getting
-            finally:
-                getting.cancel()
-        await calling
-    finally:
-        calling.cancel()

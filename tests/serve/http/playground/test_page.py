@@ -1,7 +1,6 @@
 """The playground in Chromium: translations, terms, markup, keys, errors and texts that are no markup."""
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -9,14 +8,16 @@ from urllib.parse import urlsplit
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.serve.http.playground.conftest import MODEL, Opened, translate
 from tests.support.hang import HANG_S
+from tests.support.models.variants import directed, edited
 from tests.support.servers.http_server import serving_http
 from tests.support.servers.in_process_server import check_idle
+from tests.support.servers.tokens import token_file
 
 pytestmark = pytest.mark.xdist_group("browser")  # so that few browsers run beside each other
 expect.set_options(HANG_S * 1000)
@@ -140,13 +141,8 @@ def test_a_bad_file_is_refused_in_words(opened: Opened, name: str, content: byte
 
 
 def test_the_language_is_detected_if_there_are_several(opened: Opened, model: Translator, tmp_path: Path) -> None:
-    shutil.copytree(MODEL, tmp_path / "french")
-    manifest = json.loads((tmp_path / "french/manifest.json").read_text(encoding="utf-8"))
-    manifest["name"] = "french"
-    manifest["languages"]["sources"] = {"fr": manifest["languages"]["sources"]["en"]}
-    manifest["languages"]["default"]["source"] = "fr"
-    (tmp_path / "french/manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    with Translator(tmp_path / "french", replicas=1, threads=1) as french, serving_http(model, french) as served:
+    bundle = edited(MODEL, tmp_path / "french", directed("fr", "de"))
+    with Translator(bundle, replicas=1, threads=1) as french, serving_http(model, french) as served:
         page = opened(served.url)
         names = page.locator("#source-language option")
         expect(names).to_have_text(["Detect language", "English", "French"])
@@ -158,10 +154,7 @@ def test_the_language_is_detected_if_there_are_several(opened: Opened, model: Tr
 
 
 def test_a_key_is_asked_for_and_stays_in_the_tab(opened: Opened, model: Translator, tmp_path: Path) -> None:
-    secret, token = make_token("page", ["translate"])
-    file = tmp_path / "tokens"
-    file.write_text(f"{token.line()}\n", encoding="utf-8")
-    file.chmod(0o600)
+    file, (secret,) = token_file(tmp_path, "page")
     with serving_http(model, tokens=TokenFile(file)) as served:
         page = opened(served.url)
         expect(page.locator("#key-reason")).to_contain_text("This server needs an API key.")

@@ -15,7 +15,7 @@ from jumok_proto.v1.alignment_pb2 import AlignTextRequest
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_proto.v1.decoding_pb2 import EarlyStopping, TokenIds
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.handlers.requests import MAX_LISTED_TOKENS
+from jumok_serve.service.handlers.translation_service import MAX_LISTED_TOKENS
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.tasks.model import TranslationParameters

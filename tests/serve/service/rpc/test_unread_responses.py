@@ -16,7 +16,7 @@ from jumok_serve.service import Server
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import COPIES, UnreadResponse, UnreadResponses
 from jumok_serve.service.rpc.call import CALL
-from jumok_serve.service.rpc.interceptor import Interceptor
+from jumok_serve.service.rpc.interceptor import Floods, Interceptor
 from jumok_serve.service.services import TRANSLATION_SERVICE
 from tests.faults.tools.flood import Flood, message
 from tests.support.hang import HANG_S, until
@@ -213,7 +213,8 @@ async def test_a_request_is_dropped_before_its_status_is_sent() -> None:
     class Details:
         method, invocation_metadata = TRANSLATE, ()
 
-    handler = await Interceptor(server.gate).intercept_service(found, Details())  # type: ignore[arg-type]
+    interceptor = Interceptor(server.gate, Floods(), server.unread, server.unread_checks)
+    handler = await interceptor.intercept_service(found, Details())  # type: ignore[arg-type]
     context = Context()
     assert await handler.stream_unary(None, context) is None
     assert context.aborted == 1

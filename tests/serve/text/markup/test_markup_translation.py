@@ -14,8 +14,8 @@ from jumok_proto.markup import MarkupRules
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.word_alignment import token_places
 from jumok_serve.text.markup.parser import Block, Span
+from jumok_serve.text.markup.placing import MAX_SEARCHED, align_copies
 from jumok_serve.text.markup.transfer import Word
-from jumok_serve.text.markup.translation import MAX_SEARCHED, align_copies
 from jumok_serve.translator import Translator
 from tests.support.servers.in_process_server import serving
 
@@ -129,7 +129,7 @@ def test_words_are_aligned_no_further_after_the_work_was_cancelled(
         pending.cancel()
         return token_places(tokens, text)
 
-    monkeypatch.setattr("jumok_serve.text.markup.translation.token_places", places)
+    monkeypatch.setattr("jumok_serve.text.translation.token_places", places)
     with pytest.raises(CancelledError):
         pending.collect()
     assert spelled[0] == "A brown dog runs."

@@ -22,7 +22,7 @@ from jumok.commands._runners import Runner
 from jumok.commands.corpus.inputs import Source
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import CorpusError, Row
-from jumok.commands.corpus.run import Progress, joined_size, long_texts, row_errors, size_before, translated
+from jumok.commands.corpus.run import Progress, long_texts, row_errors, size_before, translated
 
 BLOCKS_IN_TURN = 2
 """Blocks that an actor translates at the same time, so that the end of one leaves no slot of a batch empty."""
@@ -59,13 +59,7 @@ class _Block:
 
 
 def translate_on_cluster(
-    job: Job,
-    sources: Sequence[Source],
-    block_rows: int,
-    progress: Progress,
-    *,
-    cluster: Cluster,
-    open_runner: Callable[[], Runner],
+    job: Job, block_rows: int, progress: Progress, *, cluster: Cluster, open_runner: Callable[[], Runner]
 ) -> None:
     """Translate the unfinished rows of all sources, and finish their files.
 
@@ -79,12 +73,11 @@ def translate_on_cluster(
     Raises:
         CorpusError: the cluster has no room, or a task failed.
     """
-    finished = job.finished_blocks()
-    files = [(file, finished.get(file, 0)) for file in range(len(sources)) if not job.is_joined(file)]
-    if not files:
+    done = job.unfinished_files()
+    if not done:
         return
     # Actors have other working folders.
-    found = [replace(source, path=source.path.resolve()) for source in sources]
+    found = [replace(source, path=source.path.resolve()) for source in job.sources]
     read_blocks = partial(_read_blocks, sources=found, block_rows=block_rows)
     try:
         _check_answers(cluster.address)
@@ -101,12 +94,11 @@ def translate_on_cluster(
     except AuthenticationError as error:
         raise CorpusError(f"this process has no token for the Ray cluster at {cluster.address}: {error}") from error
     try:
-        arguments = (open_runner, sources, job.folder.resolve(), block_rows)
-        done = dict(files)
+        arguments = (open_runner, job.sources, job.folder.resolve(), block_rows)
         totals: dict[int, int] = {}
-        progress.skip(joined_size(job, sources))
+        progress.skip(job.joined_size)
         # Closed now: blocks that are closed after Ray's end would start another cluster.
-        with closing(_translated_blocks(cluster, files, read_blocks, arguments)) as blocks:
+        with closing(_translated_blocks(cluster, list(done.items()), read_blocks, arguments)) as blocks:
             for file, number, packed, skipped, size in blocks:
                 if packed == _END:
                     totals[file] = number
@@ -119,7 +111,7 @@ def translate_on_cluster(
                     progress.show(block.rows, len(block.errors), size, block.long)
                     done[file] += 1
                 if done[file] == totals.get(file):
-                    job.join(file, totals[file], partial(sources[file].format.join, sources[file].path))
+                    job.join(file, totals[file])
     except RayError as error:
         raise CorpusError(f"a task on the cluster failed: {_cause(error)}") from error
 
@@ -225,7 +217,7 @@ class _Translate:
         models: set[tuple[str, str]] = set()
         done = list(translated(((file, row) for row in rows), lambda *model: models.add(model), self._runner))
         path = self._folder / f"{file:06}-{number:08}.{uuid4().hex}"
-        self._sources[file].format.write(path, [(each.row, each.result) for each in done])
+        self._sources[file].format.write(path, done)
         errors = row_errors(self._sources[file], done, first_row=number * self._block_rows + 1)
         block = _Block(len(rows), errors, long_texts(done), models, path)
         return _table(file, number, pickle.dumps(block), item["skipped"], item["size"])

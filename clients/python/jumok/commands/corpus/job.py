@@ -17,9 +17,10 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any
 
+from jumok.commands.corpus.inputs import Source
 from jumok.commands.corpus.rows import CorpusError
 
 _BLOCK = re.compile(r"(\d{6,9})-(\d{8,12})")
@@ -30,18 +31,19 @@ class Job:
 
     Args:
         out: the output, a file or a folder, which does not exist before ``publish``.
-        names: paths of the files in the output.
+        sources: files of the job.
         is_file: True if the output is one file.
 
     Attributes:
         out: the output.
+        sources: files of the job.
         folder: the job's folder.
         errors: the file of bad rows, which ``publish`` makes if there are any.
     """
 
-    def __init__(self, out: Path, names: Sequence[PurePath], *, is_file: bool) -> None:
+    def __init__(self, out: Path, sources: Sequence[Source], *, is_file: bool) -> None:
         self.out = out
-        self._names = names
+        self.sources = sources
         self._is_file = is_file
         self.folder = out.with_name(f"{out.name}.unfinished")
         self.errors = out.with_name(f"{out.name}.errors.jsonl")
@@ -57,11 +59,13 @@ class Job:
         """Begin or continue the job, for this process alone.
 
         Args:
-            settings: all that the output depends on, as JSON.
+            settings: all that the output depends on beside the sources, as JSON.
 
         Raises:
             CorpusError: the output exists, another process has the job, or it has rows of other settings.
         """
+        files = [(str(source.path.resolve()), source.size, source.changed_ns) for source in self.sources]
+        settings = {**settings, "files": files}
         if not self._begun.exists():
             self._check_new()
         self._blocks.mkdir(parents=True, exist_ok=True)
@@ -134,10 +138,17 @@ class Job:
     # --- blocks ---
 
     @property
+    def _whole(self) -> Path:
+        """The finished file or files, to be published."""
+        return self._joined(0) if self._is_file else self._files
+
+    def _joined(self, file: int) -> Path:
+        return self._files / self.sources[file].name
+
+    @property
     def is_published(self) -> bool:
         """True if the output is in its place."""
-        whole = self._files / self._names[0] if self._is_file else self._files
-        return self._publishing and not whole.exists()
+        return self._publishing and not self._whole.exists()
 
     @property
     def translated_any(self) -> bool:
@@ -146,7 +157,17 @@ class Job:
 
     def is_joined(self, file: int) -> bool:
         """True if a file is finished."""
-        return self._publishing or (self._files / self._names[file]).exists()
+        return self._publishing or self._joined(file).exists()
+
+    @property
+    def joined_size(self) -> int:
+        """Bytes of the files that are finished."""
+        return sum(source.size for file, source in enumerate(self.sources) if self.is_joined(file))
+
+    def unfinished_files(self) -> dict[int, int]:
+        """Return the number of finished blocks of each unfinished file, up to its first unfinished block."""
+        finished = self.finished_blocks()
+        return {file: finished.get(file, 0) for file in range(len(self.sources)) if not self.is_joined(file)}
 
     def finished_blocks(self) -> dict[int, int]:
         """Return the number of finished blocks of each file that has any, up to its first unfinished one."""
@@ -193,13 +214,13 @@ class Job:
     def _block(self, file: int, number: int) -> Path:
         return self._blocks / f"{file:06}-{number:08}.rows"
 
-    def join(self, file: int, count: int, join: Callable[[Sequence[Path], Path], None]) -> None:
-        """Finish a file, from its number of blocks and a function that joins them to a path."""
+    def join(self, file: int, count: int) -> None:
+        """Finish a file, from its number of blocks."""
+        source, path = self.sources[file], self._joined(file)
         blocks = [self._block(file, number) for number in range(count)]
-        path = self._files / self._names[file]
         path.parent.mkdir(parents=True, exist_ok=True)
         with _appearing(path, self.folder / "joined") as part:
-            join(blocks, part)
+            source.format.join(source.path, blocks, part)
         for block in blocks:
             block.unlink()
 
@@ -215,7 +236,7 @@ class Job:
             settings = json.loads(self._begun.read_bytes())["settings"]
             _write_json(self._begun, {"settings": settings, "publishing": True})
             self._publishing = True
-            os.replace(self._files / self._names[0] if self._is_file else self._files, self.out)
+            os.replace(self._whole, self.out)
         for path in self.folder.iterdir():
             if path.is_dir():
                 shutil.rmtree(path)

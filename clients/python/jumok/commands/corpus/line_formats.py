@@ -54,7 +54,7 @@ class TextFormat:
     def write(self, path: Path, block: Block) -> None:
         """Write the lines of a block."""
         # A lone surrogate can only occur in a translation, which Python escapes in this way.
-        data = "".join(self._written(row, result) for row, result in block).encode(errors="backslashreplace")
+        data = "".join(self._written(done.row, done.result) for done in block).encode(errors="backslashreplace")
         path.write_bytes(gzip.compress(data, mtime=0) if self.compressed else data)
 
     def _written(self, row: Row, result: Result | None) -> str:

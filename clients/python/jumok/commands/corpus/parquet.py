@@ -71,10 +71,10 @@ class ParquetFormat:
     def write(self, path: Path, block: Block) -> None:
         """Write a block as a Parquet file."""
         slices: list[pa.RecordBatch] = []
-        for _, run in groupby(block, key=lambda entry: id(entry[0].record[0])):
-            records = [row.record for row, _ in run]
+        for _, run in groupby(block, key=lambda done: id(done.row.record[0])):
+            records = [done.row.record for done in run]
             slices.append(records[0][0].slice(records[0][1], len(records)))
-        values = [self.columns.values(result) for _, result in block]
+        values = [self.columns.values(done.result) for done in block]
         pq.write_table(self._with_columns(pa.Table.from_batches(slices), values), path)
 
     def join(self, source: Path, blocks: Sequence[Path], out: Path) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import click
 
 from jumok.commands._line_requests import MAX_LINE_BYTES, Line
+from jumok.commands._output import NONE_LONG, LongTexts
 
 NO_CONTENT = "has no content"
 
@@ -75,8 +76,19 @@ class Row:
     position: int
 
 
-Block = Sequence[tuple[Row, Result | None]]
-"""Consecutive rows with their results; None for bad rows."""
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A row of a file with its result, or the reason why it has none."""
+
+    file: int
+    row: Row
+    result: Result | None
+    reason: str = ""
+    long: LongTexts = NONE_LONG
+
+
+Block = Sequence[Done]
+"""Consecutive rows of a file."""
 
 
 class Format(Protocol):

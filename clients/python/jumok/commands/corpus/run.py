@@ -2,45 +2,27 @@
 
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
+from itertools import groupby, islice
 from typing import Any, TypeAlias
 
 import click
 
 from jumok.commands._line_requests import InputError, Line
 from jumok.commands._output import NONE_LONG, LongTexts
-from jumok.commands._runners import Outcome, Runner
+from jumok.commands._runners import Runner
 from jumok.commands.corpus.inputs import Source
 from jumok.commands.corpus.job import Job
-from jumok.commands.corpus.rows import Result, Row
+from jumok.commands.corpus.rows import Block, Done, Row
 
-Translate: TypeAlias = Callable[[Job, Sequence[Source], int, "Progress"], None]
+Translate: TypeAlias = Callable[[Job, int, "Progress"], None]
 """Translates the unfinished rows of a job's sources, in blocks of a number of rows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
-    """A row of a file with its result, or the reason why it has none."""
-
-    file: int
-    row: Row
-    result: Result | None
-    reason: str
-    long: LongTexts
-
-
-def run_job(
-    job: Job,
-    settings: Mapping[str, Any],
-    sources: Sequence[Source],
-    translate: Translate,
-    *,
-    block_rows: int,
-) -> bool:
+def run_job(job: Job, settings: Mapping[str, Any], translate: Translate, *, block_rows: int) -> bool:
     """Begin or continue a job, and finish it.
 
     Args:
@@ -54,13 +36,12 @@ def run_job(
     Raises:
         CorpusError: the job cannot begin or go on.
     """
-    files = [(str(source.path.resolve()), source.size, source.changed_ns) for source in sources]
-    with job.opened({**settings, "block_rows": block_rows, "files": files}):
+    with job.opened({**settings, "block_rows": block_rows}):
         if job.finished_blocks():
             click.echo(f"going on with {job.folder}", err=True)
-        progress = Progress(sum(source.size for source in sources))
+        progress = Progress(sum(source.size for source in job.sources))
         if not job.is_published:
-            translate(job, sources, block_rows, progress)
+            translate(job, block_rows, progress)
         bad = job.publish()
     progress.long.warn(str(job.out))
     end = f"{bad} bad rows in {job.errors}" if bad else "no bad rows"
@@ -70,45 +51,36 @@ def run_job(
 
 def translate_here(
     job: Job,
-    sources: Sequence[Source],
     block_rows: int,
     progress: "Progress",
     *,
     open_runner: Callable[[], AbstractContextManager[Runner]],
 ) -> None:
     """Translate the unfinished rows of all sources in one stream, and finish their files."""
-    finished = job.finished_blocks()
-    open_files = [file for file in range(len(sources)) if not job.is_joined(file)]
-    progress.skip(joined_size(job, sources))
+    unfinished = job.unfinished_files()
+    progress.skip(job.joined_size)
 
     def rows() -> Iterator[tuple[int, Row]]:
-        for file in open_files:
-            for row in sources[file].format.read(sources[file].path, finished.get(file, 0) * block_rows):
+        for file, blocks in [*unfinished.items()]:
+            source = job.sources[file]
+            for row in source.format.read(source.path, blocks * block_rows):
                 yield file, row
 
-    with open_runner() as runner, closing(translated(rows(), job.check_model, runner)) as done:
-        upcoming = next(done, None)
-        for file in open_files:
-            number, position = finished.get(file, 0), None
-            while upcoming is not None and upcoming.file == file:
-                block: list[Done] = []
-                while upcoming is not None and upcoming.file == file and len(block) < block_rows:
-                    block.append(upcoming)
-                    upcoming = next(done, None)
-                _finish_block(job, sources[file], file, number, block, first_row=number * block_rows + 1)
-                bad = sum(row.result is None for row in block)
+    with open_runner() as runner, closing(translated(rows(), job.check_model, runner)) as all_done:
+        for file, done in groupby(all_done, key=lambda row: row.file):
+            source, number, position = job.sources[file], unfinished.pop(file), None
+            while block := list(islice(done, block_rows)):
+                errors = row_errors(source, block, first_row=number * block_rows + 1)
+                job.add_block(file, number, errors, partial(source.format.write, block=block))
                 if position is None:
                     position = size_before(number, block[0].row)
                     progress.skip(position)
-                progress.show(len(block), bad, block[-1].row.position - position, long_texts(block))
+                progress.show(len(block), len(errors), block[-1].row.position - position, long_texts(block))
                 position = block[-1].row.position
                 number += 1
-            job.join(file, number, partial(sources[file].format.join, sources[file].path))
-
-
-def joined_size(job: Job, sources: Sequence[Source]) -> int:
-    """Return the bytes of the files that are finished."""
-    return sum(source.size for file, source in enumerate(sources) if job.is_joined(file))
+            job.join(file, number)
+    for file, number in unfinished.items():  # without further rows
+        job.join(file, number)
 
 
 def size_before(number: int, row: Row) -> int:
@@ -134,41 +106,21 @@ def translated(
     with closing(runner(lines())) as outcomes:
         for line, outcome in outcomes:
             file, row = sent.popleft()
-            yield Done(file, row, _result(outcome, check_model), _reason(outcome, line), _long_texts(outcome))
+            if isinstance(outcome, InputError):
+                yield Done(file, row, None, str(outcome).removeprefix(f"{line.name}: "))
+                continue
+            check_model(outcome.model, outcome.model_version)
+            hypotheses = outcome.hypotheses  # all that is written; the rest would fill memory
+            result = tuple(each.text for each in hypotheses), tuple(each.score for each in hypotheses)
+            yield Done(file, row, result, long=LongTexts(len(outcome.cut_sentences), outcome.source_truncated))
 
 
-def _result(outcome: Outcome, check_model: Callable[[str, str], None]) -> Result | None:
-    """Return the parts of a translation that are written; the rest would fill memory."""
-    if isinstance(outcome, InputError):
-        return None
-    check_model(outcome.model, outcome.model_version)
-    hypotheses = outcome.hypotheses
-    return tuple(each.text for each in hypotheses), tuple(each.score for each in hypotheses)
-
-
-def _reason(outcome: Outcome, line: Line) -> str:
-    return str(outcome).removeprefix(f"{line.name}: ") if isinstance(outcome, InputError) else ""
-
-
-def _long_texts(outcome: Outcome) -> LongTexts:
-    if isinstance(outcome, InputError):
-        return NONE_LONG
-    return LongTexts(len(outcome.cut_sentences), outcome.source_truncated)
-
-
-def long_texts(block: Sequence[Done]) -> LongTexts:
+def long_texts(block: Block) -> LongTexts:
     """Return the numbers of a block's rows that were too long for the model."""
     return LongTexts(sum(done.long.cut_sentences for done in block), sum(done.long.truncated for done in block))
 
 
-def _finish_block(job: Job, source: Source, file: int, number: int, block: Sequence[Done], *, first_row: int) -> None:
-    written = [(done.row, done.result) for done in block]
-    job.add_block(
-        file, number, row_errors(source, block, first_row=first_row), lambda path: source.format.write(path, written)
-    )
-
-
-def row_errors(source: Source, block: Sequence[Done], *, first_row: int) -> list[dict[str, Any]]:
+def row_errors(source: Source, block: Block, *, first_row: int) -> list[dict[str, Any]]:
     """Return a JSON object for each bad row of a block."""
     return [
         {"file": str(source.path), "row": row, "reason": done.reason}
