@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
 
-from jumok_proto.options import OPTIONS
+from jumok_proto.options import OPTIONS, EarlyStopping
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.parts import (
     GRAPH_VARIANTS,
@@ -74,7 +74,7 @@ class GenerationDefaults(Part):
     beam_size: int = 1
     num_hypotheses: int = 1
     length_penalty: float = 1.0
-    early_stopping: bool | Literal["never"] = False
+    early_stopping: EarlyStopping = False
     min_length: int = 0
     max_length: int
     no_repeat_ngram_size: int = 0

@@ -66,6 +66,13 @@ class Pending(Protocol):
         """
 
 
+class PendingOfModel(Pending, Protocol):
+    """Translations of one model."""
+
+    def by_text(self) -> Sequence[Pending]:
+        """Return the translation of each text alone."""
+
+
 class Translated(NamedTuple):
     """Translations of a request in the order of its texts, and their longest times."""
 
@@ -74,7 +81,7 @@ class Translated(NamedTuple):
 
 
 class PendingTexts:
-    """Texts whose sentences are in the engine; see `Pending`.
+    """Texts whose sentences are in the engine; see `PendingOfModel`.
 
     Args:
         sentences: the sentences of all texts.
@@ -105,7 +112,7 @@ class PendingTexts:
         return self._sentences.futures
 
     def by_text(self) -> "list[PendingTexts]":
-        """Return the translation of each text alone."""
+        """See `PendingOfModel`."""
         return [
             PendingTexts(
                 self._sentences.part(*self._firsts[index : index + 2]),

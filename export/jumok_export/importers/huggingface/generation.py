@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.settings import MOST, shown
-from jumok_proto.options import OPTIONS
+from jumok_proto.options import OPTIONS, EarlyStopping
 from jumok_serve.manifest.manifest import GenerationDefaults, SpecialTokens
 from jumok_serve.search.options import MAX_BEAM_SIZE
 
@@ -203,7 +203,7 @@ class _Fields:
         self.problems.append(f"{name} must be true or false, got {value!r}")
         return False
 
-    def early_stopping(self) -> bool | Literal["never"]:
+    def early_stopping(self) -> EarlyStopping:
         value = self.get("early_stopping")
         if value is None or value is False or value is True or value == "never":
             return value or False

@@ -26,7 +26,7 @@ from jumok_serve.tasks.model import ScoringParameters, TextParameters, Translati
 from jumok_serve.text.detection import group_by_language
 from jumok_serve.text.sentence_splitting import possible_ends
 from jumok_serve.text.terms import GlossaryStore, Terminology
-from jumok_serve.text.translation import Pending, PendingTexts, Translated
+from jumok_serve.text.translation import Pending, PendingOfModel, Translated
 from jumok_serve.tokenizers.input_processor import check_count
 
 DEFAULT_WINDOW = 256
@@ -412,7 +412,7 @@ class Api:
             parameters: TranslationParameters,
             prefixes: Sequence[str] | None,
             on_progress: Callable[[], None] | None = None,
-        ) -> Awaitable[PendingTexts]:
+        ) -> Awaitable[PendingOfModel]:
             if spare and model.is_crowded(current_caller()):
                 raise OverloadedError("the rest of the queue is for single calls", retry_after_s=RETRY_AFTER_S)
             start = partial(model.submit, texts, parameters, target_prefixes=prefixes, on_progress=on_progress)

@@ -19,7 +19,7 @@ from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.terms import TermFinder, TermMatch
-from jumok_serve.text.translation import Pending, PendingTexts
+from jumok_serve.text.translation import Pending, PendingOfModel
 
 
 class TermCopies(NamedTuple):
@@ -93,7 +93,7 @@ class Submit(Protocol):
         prefixes: Sequence[str] | None,
         on_progress: Callable[[], None] | None = None,
         /,
-    ) -> Awaitable[PendingTexts]:
+    ) -> Awaitable[PendingOfModel]:
         """Submit texts; long ones are tokenized in a thread."""
 
 
@@ -202,7 +202,7 @@ class PivotPending:
 
     def __init__(
         self,
-        first: PendingTexts,
+        first: PendingOfModel,
         go_on: Callable[[int, Translation], Awaitable[Pending]],
         *,
         run: Run,

@@ -19,7 +19,7 @@ from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.text.detection import sources_into
-from jumok_serve.text.translation import PendingTexts
+from jumok_serve.text.translation import PendingOfModel
 
 
 class Scoring(Protocol):
@@ -68,7 +68,7 @@ class LoadedModel(Protocol):
         *,
         target_prefixes: Sequence[str | None] | None = None,
         on_progress: Callable[[], None] | None = None,
-    ) -> PendingTexts:
+    ) -> PendingOfModel:
         """Queue texts, [n], with forced beginnings of their translations, [n] or None.
 
         ``on_progress`` is called from any thread when stable texts may have grown.

@@ -8,6 +8,7 @@ from email.message import Message
 import pytest
 
 from jumok_serve.http.playground.page import FILES
+from jumok_serve.text.files.document import ENDINGS
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
 from tests.support.servers.http_server import Served, serving_http
@@ -44,6 +45,11 @@ def test_the_page_has_nothing_inline_or_from_elsewhere() -> None:
     assert not [
         path for path in FILES.glob("*.js") if re.search(r"innerHTML|outerHTML|eval\(", path.read_text("utf-8"))
     ]
+
+
+def test_the_page_takes_files_of_all_formats() -> None:
+    (accepted,) = re.findall(r'accept="([^"]*)"', (FILES / "index.html").read_text(encoding="utf-8"))
+    assert {one for one in accepted.split(",") if one.startswith(".")} == {f".{ending}" for ending in ENDINGS}
 
 
 @pytest.mark.parametrize("path", ["/", "/playground/main.js"])
