@@ -1,7 +1,9 @@
 """Fixtures of all tests: a tiny corpus and small committed bundles."""
 
+import asyncio
 import fcntl
 import hashlib
+import inspect
 import os
 import shutil
 import signal
@@ -12,6 +14,7 @@ import pytest
 
 from jumok_serve import native
 from tests.support.data import DATA, MODELS, Sentences, read_sentences
+from tests.support.hang import bounded
 
 # What a shell runs in the background ignores Ctrl-C, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -87,6 +90,16 @@ def is_unit(item: pytest.Item) -> bool:
         EXPORTING
     )
     return not starts_processes and not exports and not item.get_closest_marker("slow")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine function, in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = {name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}
+    asyncio.run(bounded(pyfuncitem.obj(**arguments)))
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -1,6 +1,6 @@
 """A tiny real bundle: SentencePiece models trained on a few sentences, and ONNX graphs that look embeddings up."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -27,6 +27,7 @@ from jumok_serve.manifest.manifest import (
 )
 from jumok_serve.manifest.parts import Provenance, TrainingData
 from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
+from jumok_serve.translator import Translator
 
 ENGLISH = (
     "a man in a blue shirt is standing on a ladder .",
@@ -167,3 +168,10 @@ def build_toy(shared_model: Path) -> Callable[[Path], ManifestDraft]:
 def toy_bundle(tmp_path: Path, build_toy: Callable[[Path], ManifestDraft]) -> Path:
     """A fresh copy of the toy bundle, free to be damaged."""
     return write_bundle(tmp_path / "toy", build_toy).path
+
+
+@pytest.fixture
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    """The tiny model in fp32, with one replica."""
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator

@@ -1,6 +1,7 @@
 """The time after which a test counts as hung, whatever else the machine does."""
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -21,3 +22,11 @@ async def until(true: Callable[[], bool]) -> None:
     async with asyncio.timeout(HANG_S):
         while not true():
             await asyncio.sleep(0.001)
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    """Wait for a condition in a thread without an event loop, but not for ever."""
+    limit = time.monotonic() + HANG_S
+    while not true():
+        assert time.monotonic() < limit
+        time.sleep(0.001)

@@ -26,7 +26,7 @@ from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.text.translation import PendingTexts
 from jumok_serve.tokenizers.input_processor import InputProcessor
 from tests.support.calls import noted_calls
-from tests.support.hang import HANG_S
+from tests.support.hang import HANG_S, wait_until
 from tests.support.refusals import refused
 
 IDLE = Load(queued_requests=0, queued_tokens=0, running_sentences=0, rows=0)
@@ -105,12 +105,6 @@ def submit(translator: Translator, texts: list[str], length: int, beam_size: int
 
 
 @pytest.fixture
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
-        yield translator
-
-
-@pytest.fixture
 def gate(translator: Translator) -> Iterator[Gate]:
     gate = Gate(translator)
     yield gate
@@ -119,9 +113,7 @@ def gate(translator: Translator) -> Iterator[Gate]:
 
 def wait_until_idle(translator: Translator) -> None:
     """Wait until the load is zero: the last future is done a moment before its rows leave."""
-    limit = time.monotonic() + PATIENCE_S
-    while translator.load() != IDLE:
-        assert time.monotonic() < limit, translator.load()
+    wait_until(lambda: translator.load() == IDLE)
 
 
 def test_sentences_join_between_steps_and_rows_follow(translator: Translator, gate: Gate) -> None:

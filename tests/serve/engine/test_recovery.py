@@ -2,7 +2,6 @@
 
 import threading
 import time
-from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -19,13 +18,7 @@ from jumok_serve.errors import BundleError
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.tasks.model import TranslationParameters
 from tests.serve.engine.test_engine import TEXTS, wait_until_idle
-from tests.support.hang import HANG_S
-
-
-@pytest.fixture
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
-        yield translator
+from tests.support.hang import HANG_S, wait_until
 
 
 @pytest.mark.parametrize(
@@ -129,9 +122,9 @@ def test_requests_fail_at_once_while_restarts_fail_more_and_more_rarely(
     breakdown.wait_for_restart()
     breakdown.present = False
     breakdown.end_wait()
-    until(lambda: translator.ready)
+    wait_until(lambda: translator.ready)
     assert translator.translate("A dog runs.").text
-    until(lambda: changes == [False] * 10 + [True])
+    wait_until(lambda: changes == [False] * 10 + [True])
     breakdown.present = True
     with pytest.raises(EngineFailedError):
         translator.translate("A dog runs.")
@@ -169,7 +162,7 @@ def test_a_model_that_is_down_can_be_closed(tiny_bundle: Path, monkeypatch: pyte
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         with pytest.raises(EngineFailedError):
             translator.translate("A dog runs.")
-        until(lambda: not translator.ready)
+        wait_until(lambda: not translator.ready)
         started = time.monotonic()
     assert time.monotonic() - started < HANG_S
 
@@ -188,7 +181,7 @@ def test_a_failure_without_any_text_is_not_retried_at_once(
         breakdown.wait_for_restart()
     breakdown.end_wait()
     assert breakdown.waits == [0.1, 0.2, 0.4, 0.8]
-    until(lambda: translator.ready)
+    wait_until(lambda: translator.ready)
     assert translator.translate("A dog runs.").text
 
 
@@ -243,10 +236,3 @@ def test_warm_up_decodes_every_shape_and_reports_failures(
     monkeypatch.setattr(Batch, "step", fail)
     with pytest.raises(BundleError, match="decoding with it fails: the device is lost, say"):
         translator.warm_up()
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for another thread."""
-    limit = time.monotonic() + HANG_S
-    while not condition():
-        assert time.monotonic() < limit

@@ -1,7 +1,6 @@
 """Arenas, and the separate memory that each thread computes in."""
 
 import re
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -10,8 +9,8 @@ import pytest
 
 from jumok_serve import native
 from tests.support.hang import HANG_S
+from tests.support.models.native_operators import COMPILER
 
-COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 KERNELS = native.LIBRARY.parent
 DRIVER = Path(__file__).with_name("arena_driver.cc")
 CHECKS = re.findall(r'^    \{"(\w+)", \w+\},$', DRIVER.read_text(encoding="utf-8"), re.MULTILINE)

@@ -16,12 +16,11 @@ import pytest
 
 from jumok_serve import native
 from tests.support.hang import HANG_S
-from tests.support.models.native_operators import needs_library
+from tests.support.models.native_operators import COMPILER, needs_library
 
 ROOT = Path(__file__).parents[3]
 KERNELS = ROOT / "serve/jumok_serve/kernels"
 DRIVER = Path(__file__).with_name("kernels_driver.cc")
-COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 CROSS_COMPILER = "aarch64-linux-gnu-g++"
 WHEELS = os.environ.get("JUMOK_TEST_WHEELS")
 LIBRARIES = [
@@ -138,8 +137,7 @@ def test_emulated_x86_64(x86_64: list[str], cpu: str, needed: list[str]) -> None
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("cpu", "needed"),
-    [("max", ["neon", "neon_i8mm"]), ("neoverse-n1", ["neon"]), ("cortex-a72", [])],
+    ("cpu", "needed"), [("max", ["neon", "neon_i8mm"]), ("neoverse-n1", ["neon"]), ("cortex-a72", [])]
 )
 def test_emulated_aarch64(aarch64: list[str], cpu: str, needed: list[str]) -> None:
     """Processors with i8mm, with dot products, and without either."""

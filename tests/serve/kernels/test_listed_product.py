@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.models.native_operators import needs_library, run
+from tests.support.models.native_operators import levels_of_inputs, needs_library, run
 
 pytestmark = needs_library
 
@@ -37,8 +37,7 @@ def test_logits_are_exact(blocks: int, depth: int, sentences: int, beams: int) -
         expected = exact.astype(np.float32) * (scales.ravel() * np.float32(0.02)) + np.repeat(biases, beams, axis=0)
         inputs: dict[str, Any] = {
             "levels": rows,
-            "levels_scale": np.array(0.02, np.float32),
-            "levels_zero_point": np.array(zero_point, np.uint8),
+            **levels_of_inputs(zero_point),
             **{"packed": packed, "scales": scales, "sums": sums, "biases": biases},
         }
         (found,) = run("ListedProduct", inputs, {"logits": np.float32})

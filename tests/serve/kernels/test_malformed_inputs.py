@@ -7,7 +7,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.models.native_operators import AS_LEVELS, CONSTANTS, NOT_CONSTANT, needs_library, rounding, run
+from tests.support.models.native_operators import (
+    AS_LEVELS,
+    CONSTANTS,
+    NOT_CONSTANT,
+    levels_of_inputs,
+    needs_library,
+    rounding,
+    run,
+)
 
 pytestmark = needs_library
 
@@ -34,10 +42,6 @@ def matrix(*, quantized: bool, parts: int = 1) -> Arrays:
             inputs[f"weight_scales{part}"] = np.full(5, 0.01, np.float32)
         inputs[f"bias{part}"] = floats(5)
     return inputs
-
-
-def levels_of_inputs() -> Arrays:
-    return {"levels_scale": np.array(0.02, np.float32), "levels_zero_point": np.array(128, np.uint8)}
 
 
 def norm(width: int) -> Arrays:
@@ -283,10 +287,7 @@ def entries(*shape: int, value: tuple[int, ...] = (), dtype: Any = np.float32) -
 
 WRONG_EMBEDDINGS: list[tuple[str, list[Arrays]]] = [
     ("a token id is outside of the vocabulary", [{"tokens": np.full((2, 3), one)} for one in (-1, 9)]),
-    (
-        "or a position outside of the table of positions",
-        [{"positions": np.full((2, 3), one)} for one in (-1, 5)],
-    ),
+    ("or a position outside of the table of positions", [{"positions": np.full((2, 3), one)} for one in (-1, 5)]),
     (POSITIONS, [{"places": floats(5, 3)}, {"positions": np.zeros((1, 3), np.int64)}]),
     (GROUPS, [{"grouped": floats(0, 1)}, {"grouped": floats(5, 1)}]),
 ]
@@ -337,11 +338,7 @@ REFUSED: list[tuple[str, str, list[Arrays]]] = [
         for message, changes in WRONG_EMBEDDINGS
     ),
     ("Int8Embedding", "rows, scales and tokens do not fit each other", [{"scales": floats(8)}]),
-    (
-        "Select",
-        "outside of the logits",
-        [{"logit_biases.places": np.array([280]), "logit_biases.values": floats(1)}],
-    ),
+    ("Select", "outside of the logits", [{"logit_biases.places": np.array([280]), "logit_biases.values": floats(1)}]),
     ("Select", "different rows", [{"scores": floats(3)}]),
     ("Select", "a row to renormalize is outside", [{"renormalize": np.array([4])}]),
     ("Select", "at least one candidate", [{"candidates": np.array([0])}]),

@@ -1,7 +1,6 @@
 """Loading of the library of native kernels; a broken library is not used and does no harm."""
 
 import logging
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -10,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from jumok_serve import Translator, native
+from tests.support.models.native_operators import COMPILER
 
-COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 AARCH64 = 183
 X86_64 = 62
 
@@ -91,11 +90,7 @@ def for_another_machine(path: Path, good: bytes) -> None:
     ids=["empty", "head", "text", "folder", "another library", "another machine"],
 )
 def test_what_is_no_library_is_not_used(
-    library_path: Path,
-    good: bytes,
-    logged_line: Callable[[], str],
-    make: Callable[[Path, bytes], object],
-    said: str,
+    library_path: Path, good: bytes, logged_line: Callable[[], str], make: Callable[[Path, bytes], object], said: str
 ) -> None:
     make(library_path, good)
     assert native.library() is None

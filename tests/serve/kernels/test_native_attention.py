@@ -121,16 +121,8 @@ def test_self_attention(shape: tuple[int, ...], dtype: Any, bias_axes: tuple[int
     unseen = np.nonzero(~visible.any(axis=1))
     for cache in (keys, values, *after):
         cache[unseen[0], :, unseen[1]] = UNSEEN[dtype]
-    inputs = {
-        "query": query,
-        "new_key": new_key,
-        "new_value": new_value,
-        "keys": keys,
-        "values": values,
-        "places": places,
-        "visible": visible,
-        "position_bias": bias,
-    }
+    names = ("query", "new_key", "new_value", "keys", "values", "places", "visible", "position_bias")
+    inputs = dict(zip(names, (query, new_key, new_value, keys, values, places, visible, bias), strict=True))
     outputs = {"output": np.float32, "next_keys": dtype, "next_values": dtype}
     name = f"{PREFIXES[dtype]}SelfAttention"
     found, *caches = run(name, inputs, outputs, num_heads=heads, scale=0.2)

@@ -13,7 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 from jumok_serve.native import library
-from tests.support.models.native_operators import levels, model_of, needs_library, rounding, run
+from tests.support.models.native_operators import levels, levels_of_inputs, model_of, needs_library, rounding, run
 
 pytestmark = needs_library
 
@@ -68,8 +68,7 @@ def inputs_of(
         inputs["numbers"] = random.normal(size=(*rows, depth)).astype(np.float32)
     else:
         inputs["levels"] = random.integers(0, 256, (*rows, depth), np.uint8)
-        inputs["levels_scale"] = np.array(0.02, np.float32)
-        inputs["levels_zero_point"] = np.array(zero_point, np.uint8)
+        inputs |= levels_of_inputs(zero_point)
     for part in range(parts):
         own = columns + 29 * part
         size = (own, depth) if transposed else (depth, own)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.support.models.native_operators import AS_LEVELS, levels, needs_library, run
+from tests.support.models.native_operators import AS_LEVELS, levels, levels_of_inputs, needs_library, run
 
 pytestmark = needs_library
 
@@ -21,11 +21,7 @@ def operands(rows: int, depth: int, width: int, *, quantized: bool, biased: int)
     random = np.random.default_rng(5)
     inputs: dict[str, Any] = {"x": random.normal(size=(rows, 1, depth)).astype(np.float32)}
     if quantized:
-        inputs = {
-            "levels": random.integers(0, 256, (rows, 1, depth), np.uint8),
-            "levels_scale": np.array(0.02, np.float32),
-            "levels_zero_point": np.array(128, np.uint8),
-        }
+        inputs = {"levels": random.integers(0, 256, (rows, 1, depth), np.uint8), **levels_of_inputs()}
     for part in range(2):
         weights = random.normal(size=(depth, width)).astype(np.float32)
         inputs[f"weights{part}"] = random.integers(-127, 128, (depth, width), np.int8) if quantized else weights

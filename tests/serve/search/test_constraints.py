@@ -21,12 +21,8 @@ def rules(prefix: tuple[int, ...] = (), *, rows: int = 1, **options: Any) -> Con
 
 
 def factors(constraints: Constraints) -> list[tuple[int, int, float]]:
-    return [
-        (row, token, value)
-        for (row, token), value in zip(
-            constraints.factors.places.tolist(), constraints.factors.values.tolist(), strict=True
-        )
-    ]
+    places, values = constraints.factors.places.tolist(), constraints.factors.values.tolist()
+    return [(row, token, value) for (row, token), value in zip(places, values, strict=True)]
 
 
 def forbidden(constraints: Constraints) -> set[tuple[int, int]]:
@@ -58,8 +54,7 @@ def test_an_end_is_forbidden_until_the_minimum_length_of_new_tokens() -> None:
 
 
 @pytest.mark.parametrize(
-    ("prefix", "forced_first", "begin"),
-    [((), None, 1), ((), 5, 2), ((8,), None, 2), ((8, 9), None, 3), ((8, 9), 5, 3)],
+    ("prefix", "forced_first", "begin"), [((), None, 1), ((), 5, 2), ((8,), None, 2), ((8, 9), None, 3), ((8, 9), 5, 3)]
 )
 def test_begin_suppression_applies_to_the_first_free_token(
     prefix: tuple[int, ...], forced_first: int | None, begin: int
@@ -92,14 +87,7 @@ def test_no_ngram_twice(history: tuple[int, ...], size: int, expected: set[int])
 
 @pytest.mark.parametrize(
     ("history", "expected"),
-    [
-        ((0,), {9}),
-        ((0, 4), {9, 5}),
-        ((0, 4, 5), {9}),
-        ((0, 6, 4), {9, 5, 7}),
-        ((6, 4), {9, 5, 7}),
-        ((4,), {9, 5}),
-    ],
+    [((0,), {9}), ((0, 4), {9, 5}), ((0, 4, 5), {9}), ((0, 6, 4), {9, 5, 7}), ((6, 4), {9, 5, 7}), ((4,), {9, 5})],
 )
 def test_bad_words_are_not_completed(history: tuple[int, ...], expected: set[int]) -> None:
     # 1 is EOS: a bad word that is nothing but EOS says nothing, as with generate; at the end of another it does.
@@ -110,13 +98,8 @@ def test_bad_words_are_not_completed(history: tuple[int, ...], expected: set[int
 
 def test_every_token_that_has_occurred_is_penalised_once() -> None:
     made = rules(rows=2, repetition_penalty=1.5)
-    assert factors(at(made, (0, 4, 5, 4), (0, 6, 6, 6))) == [
-        (0, 0, 1.5),
-        (0, 4, 1.5),
-        (0, 5, 1.5),
-        (1, 0, 1.5),
-        (1, 6, 1.5),
-    ]
+    penalised = [(0, 0), (0, 4), (0, 5), (1, 0), (1, 6)]
+    assert factors(at(made, (0, 4, 5, 4), (0, 6, 6, 6))) == [(*place, 1.5) for place in penalised]
 
 
 def test_constraints_from_the_history_are_added_to_the_others() -> None:

@@ -29,11 +29,7 @@ def test_an_exhaustive_beam_finds_the_best_of_all_sequences_with_the_terms(
     vocabulary: int, max_length: int, length_penalty: float
 ) -> None:
     options = make_options(
-        beam_size=64,
-        num_hypotheses=4,
-        length_penalty=length_penalty,
-        early_stopping="never",
-        max_length=max_length,
+        beam_size=64, num_hypotheses=4, length_penalty=length_penalty, early_stopping="never", max_length=max_length
     )
     checked = 0
     for seed in range(12):
@@ -98,10 +94,7 @@ def test_every_term_in_reach_appears(beam_size: int) -> None:
         max_length = needed + int(rng.choice([0, 1, 8]))
         exact += max_length == needed
         options = make_options(
-            beam_size=beam_size,
-            num_hypotheses=1,
-            max_length=max_length,
-            early_stopping=EARLY_STOPPING[rng.integers(3)],
+            beam_size=beam_size, num_hypotheses=1, max_length=max_length, early_stopping=EARLY_STOPPING[rng.integers(3)]
         )
         (best,) = search(step, options, terms)
         assert contains_all(best, terms), (terms, best)

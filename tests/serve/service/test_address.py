@@ -1,6 +1,5 @@
 """Listening on IPv6 and on Unix sockets."""
 
-import asyncio
 import os
 import socket
 import tempfile
@@ -55,60 +54,45 @@ async def _translated(address: str) -> str:
 
 @pytest.mark.skipif(not _has_ipv6(), reason="this machine has no IPv6")
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
-def test_a_server_listens_on_ipv6(host: str) -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel(), host=host) as (server, _):
-            assert server.address == f"[::1]:{server.port}"
-            assert await _translated(server.address)
-            with pytest.raises(ListenError, match=r"cannot listen on \[::1\]:\d+: .*; another program uses it"):
-                await Server([FakeModel()], host=host, port=server.port).start()
-            with MetricsPort(server, host=host, port=0) as metrics:
-                assert metrics.address.startswith("[::1]:")
-
-    asyncio.run(scenario())
+async def test_a_server_listens_on_ipv6(host: str) -> None:
+    async with serving(FakeModel(), host=host) as (server, _):
+        assert server.address == f"[::1]:{server.port}"
+        assert await _translated(server.address)
+        with pytest.raises(ListenError, match=r"cannot listen on \[::1\]:\d+: .*; another program uses it"):
+            await Server([FakeModel()], host=host, port=server.port).start()
+        with MetricsPort(server, host=host, port=0) as metrics:
+            assert metrics.address.startswith("[::1]:")
 
 
-def test_a_server_listens_on_a_unix_socket(folder: Path) -> None:
+async def test_a_server_listens_on_a_unix_socket(folder: Path) -> None:
     host = f"unix:{folder}/jumok.sock"
-
-    async def scenario() -> None:
-        for _ in range(2):  # the second finds no trace of the first
-            async with serving(FakeModel(), host=host) as (server, _):
-                assert server.address == host
-                assert await _translated(host)
-                with pytest.raises(ListenError, match="in use; another program uses it, so choose another --host"):
-                    await Server([FakeModel()], host=host).start()
-                assert await _translated(host)
-
-    asyncio.run(scenario())
+    for _ in range(2):  # the second finds no trace of the first
+        async with serving(FakeModel(), host=host) as (server, _):
+            assert server.address == host
+            assert await _translated(host)
+            with pytest.raises(ListenError, match="in use; another program uses it, so choose another --host"):
+                await Server([FakeModel()], host=host).start()
+            assert await _translated(host)
 
 
-def test_a_socket_that_a_killed_server_left_is_replaced(folder: Path) -> None:
+async def test_a_socket_that_a_killed_server_left_is_replaced(folder: Path) -> None:
     path = folder / "jumok.sock"
     with socket.socket(socket.AF_UNIX) as left:
         left.bind(str(path))
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), host=f"unix:{path}"):
-            assert await _translated(f"unix:{path}")
-
-    asyncio.run(scenario())
+    async with serving(FakeModel(), host=f"unix:{path}"):
+        assert await _translated(f"unix:{path}")
 
 
-def test_a_path_that_cannot_be_a_socket_is_refused(folder: Path) -> None:
+async def test_a_path_that_cannot_be_a_socket_is_refused(folder: Path) -> None:
     file = folder / "file"
     file.write_text("precious", encoding="utf-8")
-
-    async def scenario() -> None:
-        for path, problem in (
-            (file, "the file exists and is no socket; choose another path"),
-            (folder / "none" / "socket", "No such file or directory"),
-            (folder / ("x" * 200), "path too long"),
-        ):
-            with pytest.raises(ListenError, match=f"cannot listen on unix:{path}: .*{problem}"):
-                await Server([FakeModel()], host=f"unix:{path}").start()
-
-    asyncio.run(scenario())
+    for path, problem in (
+        (file, "the file exists and is no socket; choose another path"),
+        (folder / "none" / "socket", "No such file or directory"),
+        (folder / ("x" * 200), "path too long"),
+    ):
+        with pytest.raises(ListenError, match=f"cannot listen on unix:{path}: .*{problem}"):
+            await Server([FakeModel()], host=f"unix:{path}").start()
     assert file.read_text(encoding="utf-8") == "precious"
     assert os.listdir(folder) == ["file"]
 

@@ -12,13 +12,13 @@ import pytest
 
 import jumok
 from jumok_proto.conversion import response_to_proto
-from jumok_proto.v1.translation_pb2 import Glossary
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator, rank_languages
 from jumok_serve.service.handlers import translation_service
-from jumok_serve.service.handlers.translation_service import request_terms
 from jumok_serve.text.terms.glossary_file import GlossaryFile
 from jumok_serve.text.terms.store import LoadedGlossaries
-from tests.support.command import run
+from tests.support.calls import noted_calls
+from tests.support.clients import await_
+from tests.support.command import run, run_here
 from tests.support.models.variants import directed, edited
 from tests.support.servers.in_process_server import check_idle, serving
 
@@ -27,20 +27,19 @@ ENGLISH = "A man and an old woman are sitting in the street."
 TEXTS = [GERMAN, ENGLISH, "***", "Zwei junge Männer mit einem Hund.", "Two young men with a dog."]
 LANGUAGES = ["de", "en", "en", "de", "en"]
 SHORT: dict[str, Any] = {"beam_size": 2, "max_length": 8}
+AUTO: dict[str, Any] = {"source_language": "auto", "target_language": "fr", **SHORT}
+PEOPLE = [GlossaryEntries(tsv="man\tTyp", source_language=one, target_language="fr") for one in ("de", "en")]
 
 
 @pytest.fixture(scope="module")
 def models(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Translator]]:
     folder = tmp_path_factory.mktemp("bundles")
     with ExitStack() as stack:
-        yield [
-            stack.enter_context(
-                Translator(
-                    edited(tiny_bundle, folder / f"{one}-{other}", directed(one, other)), precision="fp32", threads=1
-                )
-            )
-            for one, other in (("de", "en"), ("en", "fr"), ("en", "de"))
-        ]
+        opened = []
+        for one, other in (("de", "en"), ("en", "fr"), ("en", "de")):
+            bundle = edited(tiny_bundle, folder / f"{one}-{other}", directed(one, other))
+            opened.append(stack.enter_context(Translator(bundle, precision="fp32", threads=1)))
+        yield opened
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +52,14 @@ def address(models: list[Translator]) -> Iterator[str]:
 def client(address: str) -> Iterator[jumok.Client]:
     with jumok.Client(address) as connected:
         yield connected
+
+
+@pytest.fixture(autouse=True)
+def idle(models: list[Translator]) -> Iterator[None]:
+    """Each test leaves idle engines."""
+    yield
+    for model in models:
+        check_idle(model)
 
 
 def expected(client: jumok.Client, **options: Any) -> list[jumok.Translation]:
@@ -74,23 +81,20 @@ def compare(found: list[jumok.Translation], wanted: list[jumok.Translation]) -> 
     ]
 
 
-def test_texts_go_to_the_models_of_their_languages(client: jumok.Client, models: list[Translator]) -> None:
+def test_texts_go_to_the_models_of_their_languages(client: jumok.Client) -> None:
     wanted = expected(client)
     assert [one.pivot is not None for one in wanted] == [True, False, False, True, False]
-    auto: dict[str, Any] = {"source_language": "auto", "target_language": "fr", **SHORT}
-    compare(client.translate(TEXTS, **auto), wanted)
-    compare([client.translate(text, **auto) for text in TEXTS], wanted)
-    results = client.translate_iter(TEXTS, **auto)
+    compare(client.translate(TEXTS, **AUTO), wanted)
+    compare([client.translate(text, **AUTO) for text in TEXTS], wanted)
+    results = client.translate_iter(TEXTS, **AUTO)
     compare([result.translation for result in results], wanted)
-    streams = [list(client.translate_stream(text, **auto))[-1].translation for text in TEXTS]
+    streams = [list(client.translate_stream(text, **AUTO))[-1].translation for text in TEXTS]
     compare([one for one in streams if one is not None], wanted)
-    for model in models:
-        check_idle(model)
 
 
 def test_prefixes_stay_with_their_texts(client: jumok.Client) -> None:
     prefixes = [f"{number} " for number in range(len(TEXTS))]
-    found = client.translate(TEXTS, source_language="auto", target_language="fr", target_prefix=prefixes, **SHORT)
+    found = client.translate(TEXTS, target_prefix=prefixes, **AUTO)
     wanted = [
         client.translate(
             text, source_language=language, target_language="fr", target_prefix=prefix, split_sentences=False, **SHORT
@@ -111,7 +115,7 @@ def test_responses_to_texts_of_several_languages_are_made_in_a_thread(
         return response_to_proto(*arguments)
 
     monkeypatch.setattr(translation_service, "response_to_proto", noted)
-    assert len(client.translate(TEXTS, source_language="auto", target_language="fr", **SHORT)) == len(TEXTS)
+    assert len(client.translate(TEXTS, **AUTO)) == len(TEXTS)
     assert [name.partition("_")[0] for name in threads] == ["asyncio"]
 
 
@@ -120,56 +124,36 @@ def test_a_call_reads_its_glossaries_once_for_each_language(
 ) -> None:
     """The stored one too, although none is kept between calls."""
     store = GlossaryStore(tmp_path)
-    pairs = [GlossaryEntries(tsv="man\tTyp", source_language=one, target_language="fr") for one in ("de", "en")]
-    store.create("", "people", pairs)
-    read, parsed = list[int](), list[str]()
-    content = GlossaryFile.content
-
-    def counted_content(file: GlossaryFile, number: int) -> bytes:
-        read.append(number)
-        return content(file, number)
-
-    def counted_terms(glossary: Glossary, *others: Any) -> Any:
-        parsed.append(glossary.entries[0].source)
-        return request_terms(glossary, *others)
-
-    monkeypatch.setattr(GlossaryFile, "content", counted_content)
-    monkeypatch.setattr(translation_service, "request_terms", counted_terms)
+    store.create("", "people", PEOPLE)
+    read = noted_calls(monkeypatch, GlossaryFile, "content")
+    parsed = noted_calls(monkeypatch, translation_service, "request_terms")
     monkeypatch.setattr(LoadedGlossaries, "_keep", lambda self, key, made: self._known.update({key: made}))
-    auto: dict[str, Any] = {"source_language": "auto", "target_language": "fr", "stored_glossary": "people", **SHORT}
+    auto: dict[str, Any] = {**AUTO, "stored_glossary": "people", "glossary": {"old woman": "Frau"}}
     with serving(*models, glossaries=store) as address, jumok.Client(address) as client:
-        found = list(client.translate_iter(TEXTS * 4, glossary={"old woman": "Frau"}, **auto))
+        found = list(client.translate_iter(TEXTS * 4, **auto))
         assert [one.translation.source_language for one in found] == LANGUAGES * 4
-        assert sorted(read) == [0, 1]
-        assert parsed == ["old woman"]
-        read.clear()
-        parsed.clear()
-        client.translate(TEXTS * 4, glossary={"old woman": "Frau"}, **auto)
-        assert sorted(read) == [0, 1]
-        assert parsed == ["old woman"]
+        assert sorted(number for _, number in read) == [0, 1]
+        client.translate(TEXTS * 4, **auto)
+        assert sorted(number for _, number in read) == [0, 0, 1, 1]
+        assert [glossary.entries[0].source for glossary, *_ in parsed] == ["old woman"] * 2
 
 
-def test_corpora_that_wait_for_memory_of_glossaries_hold_none(
+async def test_corpora_that_wait_for_memory_of_glossaries_hold_none(
     models: list[Translator], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """There is memory for one, and each corpus needs two in turn."""
     monkeypatch.setattr("jumok_serve.text.terms.store.MAX_LOADED_BYTES", 2)
     store = GlossaryStore(tmp_path)
-    pairs = [GlossaryEntries(tsv="man\tTyp", source_language=one, target_language="fr") for one in ("de", "en")]
-    store.create("", "people", pairs)
-    auto: dict[str, Any] = {"source_language": "auto", "target_language": "fr", "stored_glossary": "people", **SHORT}
-
-    async def scenario(address: str) -> None:
-        async with jumok.AsyncClient(address) as client:
+    store.create("", "people", PEOPLE)
+    with serving(*models, glossaries=store) as address:
+        async with jumok.AsyncClient(address) as client, asyncio.timeout(100):
 
             async def corpus(texts: list[str]) -> list[str]:
-                return [one.translation.source_language or "" async for one in client.translate_iter(texts, **auto)]
+                results = client.translate_iter(texts, stored_glossary="people", **AUTO)
+                return [one.translation.source_language or "" async for one in results]
 
             found = await asyncio.gather(corpus(TEXTS), corpus(TEXTS[::-1]))
             assert list(found) == [LANGUAGES, LANGUAGES[::-1]]
-
-    with serving(*models, glossaries=store) as address:
-        asyncio.run(asyncio.wait_for(scenario(address), 100))
 
 
 def test_a_named_model_takes_its_own_languages(client: jumok.Client) -> None:
@@ -190,19 +174,14 @@ def test_a_named_model_takes_its_own_languages(client: jumok.Client) -> None:
     ],
 )
 def test_requests_that_are_refused(
-    client: jumok.Client, models: list[Translator], options: dict[str, Any], error: type[Exception], message: str
+    client: jumok.Client, options: dict[str, Any], error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error, match=message):
-        client.translate(TEXTS, source_language="auto", **options)
-    with pytest.raises(error, match=message):
-        list(client.translate_iter(TEXTS, source_language="auto", **options))
-    with pytest.raises(error, match=message):
-        list(client.translate_stream(GERMAN, source_language="auto", **options))
-    for model in models:
-        check_idle(model)
+    for call, given in ((client.translate, TEXTS), (client.translate_iter, TEXTS), (client.translate_stream, GERMAN)):
+        with pytest.raises(error, match=message):
+            list(call(given, source_language="auto", **options))  # type: ignore[arg-type]
 
 
-def test_errors_name_the_text_of_the_request(client: jumok.Client, models: list[Translator]) -> None:
+def test_errors_name_the_text_of_the_request(client: jumok.Client) -> None:
     texts = [*TEXTS, "A man. " * 200]
     with pytest.raises(jumok.InvalidArgumentError, match=r"texts\[5\]") as error:
         client.translate(texts, source_language="auto", target_language="fr", split_sentences=False)
@@ -211,47 +190,33 @@ def test_errors_name_the_text_of_the_request(client: jumok.Client, models: list[
         client.translate(["a", "b"], source_language="auto", target_language="fr", target_prefix=["a"])
     results = list(client.translate_iter(texts, source_language="auto", target_language="fr", split_sentences=False))
     assert [result.error is None for result in results] == [True] * 5 + [False]
-    for model in models:
-        check_idle(model)
 
 
 def test_detection_alone(client: jumok.Client, address: str) -> None:
     one = client.detect_language(GERMAN)
     assert one[0].language == "de"
-    assert (
-        one == [pytest.approx(language) for language in rank_languages(GERMAN, ["en", "de", "fr"])] or one[0][1] > 0.9
-    )
-    assert [found[0].language if found else None for found in client.detect_language(TEXTS)] == [
-        "de",
-        "en",
-        None,
-        "de",
-        "en",
-    ]
+    assert one == [pytest.approx(each) for each in rank_languages(GERMAN, ["en", "de", "fr"])] or one[0][1] > 0.9
+    found = [each[0].language if each else None for each in client.detect_language(TEXTS)]
+    assert found == ["de", "en", None, "de", "en"]
     with pytest.raises(jumok.InvalidArgumentError, match="at most 1024 texts"):
         client.detect_language(["a"] * 1025)
     with pytest.raises(jumok.InvalidArgumentError, match="at most 100000 characters"):
         client.detect_language("a" * 100_001)
-
-    async def scenario() -> None:
-        async with jumok.AsyncClient(address) as connected:
-            assert await connected.detect_language([GERMAN]) == [one]
-
-    asyncio.run(scenario())
+    assert await_("detect_language", address, [GERMAN]) == [one]
 
 
 def test_the_command_line(address: str, client: jumok.Client) -> None:
     at = ("--server", address)
-    detected = run("detect", *at, GERMAN, ENGLISH, "12")
+    detected = run_here("detect", *at, GERMAN, ENGLISH, "12")
     assert [line.split("\t")[0] for line in detected.stdout.decode().splitlines()] == ["de", "en", "und"]
     lines = run("detect", *at, given=f"{ENGLISH}\n\n{GERMAN}\n".encode())
     assert [line.split("\t")[0] for line in lines.stdout.decode().splitlines()] == ["en", "und", "de"]
     options = ("--source-language", "auto", "--target-language", "fr", "--max-length", "8", "--json")
-    done = run("translate", *at, *options, GERMAN, ENGLISH)
+    done = run_here("translate", *at, *options, GERMAN, ENGLISH)
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [answer["source_language"] for answer in answers] == ["de", "en"]
     assert [answer["source_confidence"] > 0.9 for answer in answers] == [True, True]
-    unclear = run("translate", *at, "--model", "tiny-en-fr", *options, GERMAN)
+    unclear = run_here("translate", *at, "--model", "tiny-en-fr", *options, GERMAN)
     assert b"text 1 was taken for en with confidence 0.0" in unclear.stderr
     wrong = run("detect", *at, given=b"a\n\xff\n")
     assert (wrong.returncode, b"line 2: byte 1: 0xff is not UTF-8" in wrong.stderr) == (1, True)

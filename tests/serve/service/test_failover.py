@@ -64,21 +64,18 @@ def restart(start: Serve, process: subprocess.Popen[str], address: str) -> tuple
     return start("--port", address.rpartition(":")[2])
 
 
-def test_servers_that_restart_one_after_the_other_are_not_missed(start: Serve, expected: list[str]) -> None:
-    async def scenario() -> None:
-        servers = [start(), start()]
-        found: list[str] = []
-        async with jumok.AsyncClient(",".join(address for _, address in servers)) as client:
-            async for result in client.translate_iter(each(), window=50, **OPTIONS):
-                assert result.index == len(found)
-                found.append(result.translation.text)
-                if len(found) % 200 == 0 and len(found) < len(TEXTS):
-                    which = len(found) // 200 % 2
-                    servers[which] = await asyncio.to_thread(restart, start, *servers[which])
-        assert found == expected
-
+async def test_servers_that_restart_one_after_the_other_are_not_missed(start: Serve, expected: list[str]) -> None:
     async def each() -> AsyncIterator[str]:
         for text in TEXTS:
             yield text
 
-    asyncio.run(scenario())
+    servers = [start(), start()]
+    found: list[str] = []
+    async with jumok.AsyncClient(",".join(address for _, address in servers)) as client:
+        async for result in client.translate_iter(each(), window=50, **OPTIONS):
+            assert result.index == len(found)
+            found.append(result.translation.text)
+            if len(found) % 200 == 0 and len(found) < len(TEXTS):
+                which = len(found) // 200 % 2
+                servers[which] = await asyncio.to_thread(restart, start, *servers[which])
+    assert found == expected

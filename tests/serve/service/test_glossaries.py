@@ -3,10 +3,8 @@
 import asyncio
 import errno
 import os
-import queue
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +15,13 @@ import jumok
 from jumok_proto.glossaries.stored import StoredGlossary
 from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, ListGlossariesRequest
 from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
-from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
 from jumok_proto.v1.translation_pb2 import Glossary, TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.command import run, serve
-from tests.support.hang import HANG_S
-from tests.support.servers.fake_model import FakeModel, failure
+from tests.support.clients import Call, await_, wait
+from tests.support.command import run_here, serve
+from tests.support.hang import HANG_S, until
+from tests.support.servers.fake_model import FakeModel, failure, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
 from tests.support.servers.losing_proxy import losing_proxy
@@ -41,9 +38,11 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> GlossaryStore:
 
 @pytest.fixture(scope="module")
 def served(tiny_bundle: Path, store: GlossaryStore) -> Iterator[tuple[str, Translator]]:
-    with ExitStack() as stack:
-        translator = stack.enter_context(Translator(tiny_bundle, precision="fp32", threads=1, glossaries=store))
-        yield stack.enter_context(serving(translator, glossaries=store)), translator
+    with (
+        Translator(tiny_bundle, precision="fp32", threads=1, glossaries=store) as translator,
+        serving(translator, glossaries=store) as address,
+    ):
+        yield address, translator
 
 
 def test_a_stored_glossary_equals_its_entries_in_all_calls(served: tuple[str, Translator]) -> None:
@@ -63,38 +62,35 @@ def test_a_stored_glossary_equals_its_entries_in_all_calls(served: tuple[str, Tr
     check_idle(translator)
 
 
-def test_one_change_is_checked_at_a_time_also_if_its_call_has_ended(
+async def test_one_change_is_checked_at_a_time_also_if_its_call_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    begun: queue.SimpleQueue[str] = queue.SimpleQueue()
+    begun: list[str] = []
     go_on = threading.Event()
     create = GlossaryStore.create
 
     def held(self: GlossaryStore, owner: str, name: str, dictionaries: Sequence[GlossaryEntries]) -> StoredGlossary:
-        begun.put(name)
+        begun.append(name)
         assert go_on.wait(HANG_S)
         return create(self, owner, name, dictionaries)
 
     monkeypatch.setattr(GlossaryStore, "create", held)
+    async with serving_fake(FakeModel(), glossaries=GlossaryStore(tmp_path)) as (_, channel):
+        stub = stub_of(channel)
 
-    async def scenario() -> list[str]:
-        async with serving_fake(FakeModel(), glossaries=GlossaryStore(tmp_path)) as (_, channel):
-            stub = GlossaryServiceStub(channel)
+        def make(name: str) -> Any:
+            return stub.CreateGlossary(CreateGlossaryRequest(name=name, dictionaries=[ProtoEntries(tsv="a\tb")]))
 
-            def make(name: str) -> Any:
-                return stub.CreateGlossary(CreateGlossaryRequest(name=name, dictionaries=[ProtoEntries(tsv="a\tb")]))
-
-            first = make("first")
-            assert await asyncio.to_thread(begun.get, timeout=HANG_S) == "first"
-            first.cancel()
-            second = make("second")
-            assert not (await stub.ListGlossaries(ListGlossariesRequest())).glossaries  # reads do not wait
-            assert begun.empty()
-            go_on.set()
-            assert (await second).glossary.name == "second"
-            return [one.name for one in (await stub.ListGlossaries(ListGlossariesRequest())).glossaries]
-
-    assert sorted(asyncio.run(scenario())) == ["first", "second"]
+        first = make("first")
+        await until(lambda: begun == ["first"])
+        first.cancel()
+        second = make("second")
+        assert not (await stub.ListGlossaries(ListGlossariesRequest())).glossaries  # reads do not wait
+        assert begun == ["first"]
+        go_on.set()
+        assert (await second).glossary.name == "second"
+        kept = (await stub.ListGlossaries(ListGlossariesRequest())).glossaries
+        assert sorted(one.name for one in kept) == ["first", "second"]
 
 
 def test_entries_of_a_request_come_before_stored_ones(served: tuple[str, Translator]) -> None:
@@ -110,21 +106,23 @@ def test_entries_of_a_request_come_before_stored_ones(served: tuple[str, Transla
         client.glossaries.delete("both")
 
 
-def test_the_sdk_keeps_glossaries(served: tuple[str, Translator]) -> None:
-    with jumok.Client(served[0]) as client:
-        made = client.glossaries.create("pets", "# ours\ndog\tHund\n", source_language="en", target_language="de")
-        assert client.glossaries.list() == [made] == [client.glossaries.get("pets")]
-        assert client.glossaries.entries(made.id) == {"dog": ("Hund",)}
-        changed = client.glossaries.update("pets", {"#1": "Nr. 1"}, source_language="en", target_language="de")
-        assert (changed.id, changed.created) == (made.id, made.created)
-        assert client.glossaries.entries("pets", source_language="en-GB") == {"#1": ("Nr. 1",)}
-        with pytest.raises(jumok.InvalidArgumentError, match="'pets' is stored already") as used:
-            client.glossaries.create("pets", {"a": "b"})
-        assert used.value.field == "name"
-        assert client.glossaries.delete(made.id) == changed
-        assert client.glossaries.list() == []
-        with pytest.raises(jumok.GlossaryNotFoundError, match="no glossary 'pets' is stored; available: none"):
-            client.glossaries.get("pets")
+@pytest.mark.parametrize("call", [wait, await_])
+def test_the_sdk_keeps_glossaries(served: tuple[str, Translator], call: Call) -> None:
+    languages: dict[str, Any] = {"source_language": "en", "target_language": "de"}
+    address = served[0]
+    made = call("glossaries.create", address, "pets", "# ours\ndog\tHund\n", **languages)
+    assert call("glossaries.list", address) == [made] == [call("glossaries.get", address, "pets")]
+    assert call("glossaries.entries", address, made.id) == {"dog": ("Hund",)}
+    changed = call("glossaries.update", address, "pets", {"#1": "Nr. 1"}, **languages)
+    assert (changed.id, changed.created) == (made.id, made.created)
+    assert call("glossaries.entries", address, "pets", source_language="en-GB") == {"#1": ("Nr. 1",)}
+    with pytest.raises(jumok.InvalidArgumentError, match="'pets' is stored already") as used:
+        call("glossaries.create", address, "pets", {"a": "b"})
+    assert used.value.field == "name"
+    assert call("glossaries.delete", address, made.id) == changed
+    assert call("glossaries.list", address) == []
+    with pytest.raises(jumok.GlossaryNotFoundError, match="no glossary 'pets' is stored; available: none"):
+        call("glossaries.get", address, "pets")
 
 
 @pytest.mark.parametrize("method", ["CreateGlossary", "UpdateGlossary", "DeleteGlossary"])
@@ -139,19 +137,6 @@ def test_a_change_whose_answer_is_lost_is_made_once(served: tuple[str, Translato
         with pytest.raises(jumok.GlossaryNotFoundError):
             client.glossaries.delete("lost")
         assert lost
-
-
-def test_the_asynchronous_sdk_keeps_glossaries(served: tuple[str, Translator]) -> None:
-    async def scenario() -> None:
-        async with jumok.AsyncClient(served[0]) as client:
-            made = await client.glossaries.create("async", {"dog": "Hund"})
-            assert await client.glossaries.entries("async") == {"dog": ("Hund",)}
-            assert (await client.glossaries.update("async", {"cat": "Katze"})).id == made.id
-            assert (await client.glossaries.get("async")).id == made.id
-            assert [one.id for one in await client.glossaries.list()] == [made.id]
-            assert (await client.glossaries.delete("async")).id == made.id
-
-    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize(
@@ -199,7 +184,7 @@ def test_servers_and_translators_without_a_folder(tiny_bundle: Path) -> None:
             translator.translate("a", stored_glossary="b")
 
 
-def test_each_token_has_its_own_glossaries(tmp_path: Path) -> None:
+async def test_each_token_has_its_own_glossaries(tmp_path: Path) -> None:
     secrets = {}
     with (tmp_path / "tokens").open("w") as file:
         for name, scope in (("one", "translate"), ("two", "translate"), ("operator", "admin")):
@@ -209,21 +194,17 @@ def test_each_token_has_its_own_glossaries(tmp_path: Path) -> None:
     store = GlossaryStore(tmp_path / "glossaries")
     store.create("one", "pets", [GlossaryEntries(tsv="a\tb")])
     request = TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets"))
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel(), tokens=TokenFile(tmp_path / "tokens"), glossaries=store) as (_, channel):
-            stub, translation = GlossaryServiceStub(channel), TranslationServiceStub(channel)
-            one = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["one"])
-            assert [glossary.name for glossary in one.glossaries] == ["pets"]
-            two = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["two"])
-            assert list(two.glossaries) == []
-            assert await translation.TranslateText(request, metadata=secrets["one"])
-            refused = await failure(translation.TranslateText(request, metadata=secrets["two"]))
-            assert refused.info.reason == "GLOSSARY_NOT_FOUND"
-            refused = await failure(stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["operator"]))
-            assert refused.info.reason == "NOT_ALLOWED"
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel(), tokens=TokenFile(tmp_path / "tokens"), glossaries=store) as (_, channel):
+        stub, translation = stub_of(channel), stub_of(channel)
+        one = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["one"])
+        assert [glossary.name for glossary in one.glossaries] == ["pets"]
+        two = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["two"])
+        assert list(two.glossaries) == []
+        assert await translation.TranslateText(request, metadata=secrets["one"])
+        refused = await failure(translation.TranslateText(request, metadata=secrets["two"]))
+        assert refused.info.reason == "GLOSSARY_NOT_FOUND"
+        refused = await failure(stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["operator"]))
+        assert refused.info.reason == "NOT_ALLOWED"
 
 
 def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
@@ -232,27 +213,27 @@ def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
     with serve(tiny_bundle, "--precision", "fp32", "--glossaries", tmp_path / "kept") as (_, address):
         at = ("--server", address)
         languages = ("--source-language", "en", "--target-language", "de")
-        made = run("glossary", "create", "pets", terms, *languages, *at)
+        made = run_here("glossary", "create", "pets", terms, *languages, *at)
         assert made.stdout.decode().startswith("pets\t")
         assert made.stdout.decode().endswith("\ten to de: 2\n")
-        assert run("glossary", "list", *at).stdout == made.stdout
-        assert run("glossary", "show", "pets", *at).stdout.decode() == "dog\tHund\ncat\tKatze\tKater\n"
-        again = run("glossary", "create", "pets", "-", *languages, *at, given=b"dog\tDogge\n")
+        assert run_here("glossary", "list", *at).stdout == made.stdout
+        assert run_here("glossary", "show", "pets", *at).stdout.decode() == "dog\tHund\ncat\tKatze\tKater\n"
+        again = run_here("glossary", "create", "pets", "-", *languages, *at, given=b"dog\tDogge\n")
         assert (again.returncode, b"'pets' is stored already" in again.stderr) == (1, True)
-        replaced = run("glossary", "create", "pets", "-", "--replace", *languages, *at, given=b"dog\tDogge\n")
+        replaced = run_here("glossary", "create", "pets", "-", "--replace", *languages, *at, given=b"dog\tDogge\n")
         assert replaced.stdout.split(b"\t")[1] == made.stdout.split(b"\t")[1]
-        answer = run("translate", *at, "--glossary", "pets", "--term", "man=Mann", "--json", "A dog and a man.")
+        answer = run_here("translate", *at, "--glossary", "pets", "--term", "man=Mann", "--json", "A dog and a man.")
         assert answer.returncode == 0, answer.stderr
         assert b'"Dogge"' in answer.stdout
         assert b'"Mann"' in answer.stdout
-        missing = run("translate", *at, "--glossary", "other", "A dog.")
+        missing = run_here("translate", *at, "--glossary", "other", "A dog.")
         assert b"no glossary 'other' is stored; available: pets" in missing.stderr
-        new = run("glossary", "create", "new", "-", "--replace", *at, given=b"dog\tDogge\n")
+        new = run_here("glossary", "create", "new", "-", "--replace", *at, given=b"dog\tDogge\n")
         assert new.stdout.decode().endswith("\tany to any: 1\n")
-        assert run("glossary", "delete", "pets", *at).stdout == b"deleted pets\n"
-        wrong = run("glossary", "create", "wrong", "-", *at, given=b"dog\n")
+        assert run_here("glossary", "delete", "pets", *at).stdout == b"deleted pets\n"
+        wrong = run_here("glossary", "create", "wrong", "-", *at, given=b"dog\n")
         assert (wrong.returncode, b"line 1 needs a source term" in wrong.stderr) == (1, True)
-        empty = run("glossary", "create", "empty", "-", *at, given=b"# none\n\n")
+        empty = run_here("glossary", "create", "empty", "-", *at, given=b"# none\n\n")
         assert (empty.returncode, b"- has no entries" in empty.stderr) == (2, True)
     assert len(list((tmp_path / "kept" / "shared").iterdir())) == 1
 
@@ -262,14 +243,14 @@ def test_names_that_the_command_line_refuses(tiny_bundle: Path) -> None:
         ("--bundle", tiny_bundle, "--glossary", "pets"),
         ("--server", "localhost:1", "--glossary", "a/b.tsv"),
     ):
-        done = run("translate", *options, "A dog.")
+        done = run_here("translate", *options, "A dog.")
         assert done.returncode == 2
         assert b"no such file; servers alone keep glossaries by name" in done.stderr
 
 
 def test_a_folder_that_cannot_be_made(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = run("serve", tiny_bundle, "--port", "0", "--glossaries", tmp_path / "file" / "kept")
+    done = run_here("serve", tiny_bundle, "--port", "0", "--glossaries", tmp_path / "file" / "kept")
     assert done.returncode == 2
     assert b"--glossaries: the folder" in done.stderr
     assert b"choose another" in done.stderr
@@ -286,7 +267,7 @@ def test_a_folder_that_cannot_be_written_is_a_reason_of_its_own(
 
     async def scenario() -> None:
         async with serving_fake(FakeModel(), glossaries=GlossaryStore(tmp_path)) as (_, channel):
-            stub = GlossaryServiceStub(channel)
+            stub = stub_of(channel)
             request = CreateGlossaryRequest(name="pets", dictionaries=[ProtoEntries(tsv="a\tb")])
             with monkeypatch.context() as patched:
                 patched.setattr(os, "fsync", full)
@@ -305,23 +286,17 @@ def test_a_folder_that_cannot_be_written_is_a_reason_of_its_own(
     assert "the folder of glossaries cannot be used" in caplog.text
 
 
-def test_a_folder_that_is_gone_is_named_by_all_calls(tmp_path: Path) -> None:
+async def test_a_folder_that_is_gone_is_named_by_all_calls(tmp_path: Path) -> None:
     folder = tmp_path / "glossaries"
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel(), glossaries=GlossaryStore(folder)) as (_, channel):
-            folder.rmdir()
-            refused = [
-                await failure(GlossaryServiceStub(channel).ListGlossaries(ListGlossariesRequest())),
-                await failure(
-                    TranslationServiceStub(channel).TranslateText(
-                        TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets"))
-                    )
-                ),
-            ]
-            for one in refused:
-                assert one.info.reason == "GLOSSARIES_UNAVAILABLE"
-                assert "No such file or directory" in one.message
-                assert str(tmp_path) not in one.message
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel(), glossaries=GlossaryStore(folder)) as (_, channel):
+        folder.rmdir()
+        refused = [
+            await failure(stub_of(channel).ListGlossaries(ListGlossariesRequest())),
+            await failure(
+                stub_of(channel).TranslateText(TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets")))
+            ),
+        ]
+        for one in refused:
+            assert one.info.reason == "GLOSSARIES_UNAVAILABLE"
+            assert "No such file or directory" in one.message
+            assert str(tmp_path) not in one.message

@@ -1,10 +1,8 @@
 """Outstanding requests of all kinds at once: each answer as alone, and an idle engine at the end."""
 
 import io
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +10,7 @@ import pytest
 import jumok
 from jumok_serve import Translator
 from tests.serve.service.handlers.test_service_translator import check_same
-from tests.support.servers.in_process_server import check_idle, serving
+from tests.support.servers.in_process_server import check_idle
 
 OUTSTANDING = 64
 SHORT: dict[str, Any] = {"beam_size": 2, "max_length": 6}
@@ -23,13 +21,6 @@ MESSAGES = 'msgid "A dog.\\n"\nmsgstr ""\n\nmsgid "%d men"\nmsgid_plural "Men"\n
 SRT = "1\n00:00:01,000 --> 00:00:02,500\nTwo women\nare talking.\n\n2\n00:00:03,000 --> 00:00:04,000\nA dog.\n"
 Answer = str | list[jumok.Translation] | list[float] | list[list[jumok.DetectedLanguage]]
 Ask = Callable[[jumok.Client], Answer]
-
-
-@pytest.fixture(scope="module")
-def served(tiny_bundle: Path) -> Iterator[tuple[str, Translator]]:
-    with ExitStack() as stack:
-        translator = stack.enter_context(Translator(tiny_bundle, precision="fp32", threads=1))
-        yield stack.enter_context(serving(translator)), translator
 
 
 def of_file(content: str, name: str, **options: Any) -> Ask:

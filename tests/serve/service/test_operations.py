@@ -1,28 +1,30 @@
 """A server in operation: configuration file, TLS, tokens, metrics, and commands."""
 
 import json
-import os
 import re
 import signal
 import subprocess
 import urllib.request
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner
 
 import jumok
 from jumok_serve.cli.serve_commands import serve
 from jumok_serve.errors import CredentialsError
-from tests.support.command import JUMOK, run
+from tests.support.command import JUMOK, run_here
 from tests.support.hang import HANG_S
 from tests.support.servers.certificates import Authority
 
 
-def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_a_configured_server_serves_those_it_should(
+    tiny_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     authority = Authority.make(tmp_path / "tls")
     certificate, key = authority.issue("server")
     tokens = tmp_path / "tokens"
-    secret = run("token", "reports", "--file", tokens).stdout.decode().strip()
+    secret = run_here("token", "reports", "--file", tokens).stdout.decode().strip()
     settings = {
         "bundles": [str(tiny_bundle)],
         "host": "localhost",
@@ -47,25 +49,19 @@ def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path:
             assert serving is not None
             address, metrics = serving.groups()
             here = ["--server", address, "--tls-ca", str(authority.root)]
-            assert run("health", *here, "--model", "tiny-en-de").returncode == 0
-            refused = run("translate", *here, "a man")
+            assert run_here("health", *here, "--model", "tiny-en-de").returncode == 0
+            refused = run_here("translate", *here, "a man")
             assert refused.returncode == 1
             assert b"needs a token" in refused.stderr
-            translated = subprocess.run(
-                [*JUMOK, "translate", *here, "a man"],
-                env=os.environ | {"JUMOK_TOKEN": secret},
-                capture_output=True,
-                check=True,
-                timeout=HANG_S,
-            )
+            monkeypatch.setenv("JUMOK_TOKEN", secret)
+            translated = run_here("translate", *here, "a man")
+            assert translated.returncode == 0
             tls = jumok.Tls(root_certificates=authority.root)
             with jumok.Client(address, tls=tls, token=secret, timeout_s=HANG_S) as client:
                 assert f"{client.translate('a man').text}\n" == translated.stdout.decode()
-                try:
+                with pytest.raises(jumok.InvalidArgumentError) as caught:
                     client.translate(["a", "b", "c"])
-                except jumok.InvalidArgumentError as error:
-                    refused_as = error
-            assert refused_as.field == "contents"
+            assert caught.value.field == "contents"
             with urllib.request.urlopen(f"http://{metrics}/metrics", timeout=HANG_S) as answer:
                 scraped = answer.read().decode()
             assert 'jumok_translated_texts_total{model="tiny-en-de"} 2.0' in scraped
@@ -75,19 +71,19 @@ def test_a_configured_server_serves_those_it_should(tiny_bundle: Path, tmp_path:
             process.send_signal(signal.SIGTERM)
             _, logged = process.communicate(timeout=HANG_S)
     assert process.returncode == 0
-    calls = [line for line in map(json.loads, _json_lines(logged)) if line["logger"] == "jumok_serve.calls"]
+    calls = [
+        line
+        for line in map(json.loads, re.findall(r"^\{.*", logged, re.MULTILINE))
+        if line["logger"] == "jumok_serve.calls"
+    ]
     assert [(call["code"], call.get("caller")) for call in calls] == [
         ("UNAUTHENTICATED", None),
         ("OK", "reports"),
         ("OK", "reports"),
         ("INVALID_ARGUMENT", "reports"),
     ]
-    assert calls[-1]["request_id"] == refused_as.request_id
+    assert calls[-1]["request_id"] == caught.value.request_id
     assert secret not in logged
-
-
-def _json_lines(logged: str) -> list[str]:
-    return [line for line in logged.splitlines() if line.startswith("{")]
 
 
 def test_without_opentelemetry_traces_say_what_to_install(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from threading import Event
 from typing import Any
 
 import pytest
@@ -15,13 +14,13 @@ import jumok
 from jumok.commands.models import models as models_command
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.service import Administration
-from jumok_serve.service.rpc.call import Call
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.serve.service.handlers.test_service_translator import check_same
-from tests.support.hang import HANG_S
+from tests.support.hang import HANG_S, wait_until
 from tests.support.models.variants import directed, edited
+from tests.support.servers.fake_model import Ended
 from tests.support.servers.in_process_server import check_idle, serving
 
 TEXTS = ["a man in a blue shirt", "", "two young males", " \t", "a little girl climbing", "a dog"]
@@ -29,15 +28,16 @@ REGISTRY = "jumok_serve.service.models.registry"
 PAIR: dict[str, Any] = {"source_language": "de", "target_language": "fr"}
 
 
-@pytest.fixture
-def bundles(tiny_bundle: Path, tmp_path: Path) -> tuple[Path, Path]:
+@pytest.fixture(scope="module")
+def bundles(tiny_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    folder = tmp_path_factory.mktemp("bundles")
     return (
-        edited(tiny_bundle, tmp_path / "de-en", directed("de", "en")),
-        edited(tiny_bundle, tmp_path / "en-fr", directed("en", "fr")),
+        edited(tiny_bundle, folder / "de-en", directed("de", "en")),
+        edited(tiny_bundle, folder / "en-fr", directed("en", "fr")),
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def models(bundles: tuple[Path, Path]) -> Iterator[tuple[Translator, Translator]]:
     first, second = bundles
     with Translator(first, precision="fp32", threads=1) as one, Translator(second, precision="fp32", threads=1) as two:
@@ -64,7 +64,7 @@ def test_a_server_names_models_that_share_a_pair(
         assert client.translate("a dog", model="tiny-de-en").model == "tiny-de-en"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(models: tuple[Translator, Translator]) -> Iterator[jumok.Client]:
     with serving(*models) as address, jumok.Client(address) as connected:
         yield connected
@@ -188,17 +188,7 @@ def test_without_a_pivot_the_pair_is_refused(models: tuple[Translator, Translato
 
 @pytest.mark.parametrize("held", [0, 1])
 def test_a_cancelled_call_frees_the_rows_of_both_engines(bundles: tuple[Path, Path], held: int) -> None:
-    class Observer:
-        """Notes that the server has ended the call."""
-
-        def __init__(self) -> None:
-            self.over = Event()
-
-        def ended(self, call: Call) -> None:
-            assert call.code == "CANCELLED"
-            self.over.set()
-
-    observer = Observer()
+    observer = Ended()
     with (
         Translator(bundles[0], precision="fp32", threads=1, replicas=1) as first,
         Translator(bundles[1], precision="fp32", threads=1, replicas=1) as second,
@@ -212,7 +202,8 @@ def test_a_cancelled_call_frees_the_rows_of_both_engines(bundles: tuple[Path, Pa
         gate.arrive()  # the engine has rows of the call
         client.close()
         assert isinstance(call.exception(HANG_S), jumok.CallCancelledError)
-        assert observer.over.wait(HANG_S)
+        wait_until(lambda: bool(observer.calls))
+        assert observer.calls[0].code == "CANCELLED"
         gate.open()
         for model in models:
             check_idle(model)

@@ -3,101 +3,54 @@
 import asyncio
 import io
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import grpc
 import pytest
 
 import jumok
+from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.admin_pb2 import LoadModelRequest
-from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
-from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, GlossaryEntries, ListGlossariesRequest
-from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
-from jumok_proto.v1.translation_pb2 import (
-    CorpusItem,
-    CorpusSettings,
-    DetectLanguageRequest,
-    TranslateCorpusRequest,
-)
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
+from tests.support.command import Running, running
 from tests.support.hang import HANG_S
 from tests.support.models.hostile_bundles import edit_graph, loop_forever
 from tests.support.processes import children
-from tests.support.servers.fake_model import FakeModel, hold, serving
+from tests.support.servers.fake_model import FakeModel, hold, received, serving, stub_of
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals")
 
 PROGRAM = """
-import threading
+import importlib, sys, threading
 from jumok.__main__ import main
-import {module} as patched
 
 def stuck(*_, **__):
     print("stuck", flush=True)
     threading.Event().wait()
 
-patched.{name} = stuck
+for path in sys.argv.pop(1).split(","):
+    module, name = path.split(":")
+    setattr(importlib.import_module(module), name, stuck)
 main()
 """
-"""The command, in which one function never returns, as native code on hostile input might."""
+"""The command, in which some functions never return, as native code on hostile input might."""
 SHORT: dict[str, Any] = {"beam_size": 1, "max_length": 6}
 
 
-class Running(NamedTuple):
-    """A server's process, and a channel to it."""
-
-    process: subprocess.Popen[str]
-    address: str
-    channel: grpc.Channel
-    metrics: str
-
-    def wait_for(self, condition: Callable[[], bool]) -> None:
-        """Wait for a condition while the server runs."""
-        end = time.monotonic() + HANG_S
-        while not condition():
-            assert self.process.poll() is None
-            assert time.monotonic() < end
-            time.sleep(0.02)
-
-    def has_open_call(self) -> bool:
-        """True if one call is open."""
-        with urllib.request.urlopen(f"http://{self.metrics}/metrics", timeout=HANG_S) as answer:
-            return "\njumok_open_requests 1.0\n" in answer.read().decode()
-
-
-@contextmanager
-def running(*arguments: str | Path, stuck: str = "") -> Iterator[Running]:
-    """Serve in a process of its own; ``stuck``: path of a function that never returns."""
-    module, _, name = stuck.partition(":")
-    run = ["-c", PROGRAM.format(module=module, name=name)] if stuck else ["-m", "jumok"]
-    ports = ("--port", "0", "--metrics-port", "0")
-    options = ["serve", *ports, "--threads", "1", "--trusted-bundles", *map(str, arguments)]
-    with subprocess.Popen(
-        [sys.executable, *run, *options], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        try:
-            line = process.stdout.readline()
-            addresses = re.findall(r"127\.0\.0\.1:\d+", line)
-            assert addresses, (line, process.communicate())
-            with grpc.insecure_channel(addresses[0]) as channel:
-                yield Running(process, addresses[0], channel, addresses[-1])
-        finally:
-            process.kill()
+def has_open_call(server: Running) -> bool:
+    """True if one call is open."""
+    with urllib.request.urlopen(f"http://{server.addresses[-1]}/metrics", timeout=HANG_S) as answer:
+        return "\njumok_open_requests 1.0\n" in answer.read().decode()
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
@@ -109,42 +62,52 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 
 def read_a_file(channel: grpc.Channel) -> Any:
     request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n")
-    return FileServiceStub(channel).TranslateFile(iter([request]))
+    return stub_of(channel).TranslateFile(iter([request]))
 
 
 def detect(channel: grpc.Channel) -> Any:
-    return TranslationServiceStub(channel).DetectLanguage.future(DetectLanguageRequest(contents=["A dog."]))
+    return stub_of(channel).DetectLanguage.future(pb.DetectLanguageRequest(contents=["A dog."]))
 
 
 def create_a_glossary(channel: grpc.Channel) -> Any:
     entries = GlossaryEntries(tsv="a\tb")
-    return GlossaryServiceStub(channel).CreateGlossary.future(CreateGlossaryRequest(name="a", dictionaries=[entries]))
+    return stub_of(channel).CreateGlossary.future(CreateGlossaryRequest(name="a", dictionaries=[entries]))
 
 
 def list_glossaries(channel: grpc.Channel) -> Any:
-    return GlossaryServiceStub(channel).ListGlossaries.future(ListGlossariesRequest())
+    return stub_of(channel).ListGlossaries.future(ListGlossariesRequest())
 
 
 @pytest.mark.parametrize(
-    ("function", "begin"),
+    "stuck",
     [
-        ("jumok_serve.service.handlers.file_service:needed_memory", read_a_file),
-        ("jumok_serve.service.handlers.file_service:take_pieces", read_a_file),
-        ("jumok_serve.text.detection:_model", detect),
-        ("jumok_serve.text.terms.store:_checked", create_a_glossary),
-        ("jumok_serve.text.terms.store:_read_folder", list_glossaries),
+        {
+            "jumok_serve.service.handlers.file_service:needed_memory": read_a_file,
+            "jumok_serve.text.detection:_model": detect,
+            "jumok_serve.text.terms.store:_checked": create_a_glossary,
+        },
+        {
+            "jumok_serve.service.handlers.file_service:take_pieces": read_a_file,
+            "jumok_serve.text.terms.store:_read_folder": list_glossaries,
+        },
     ],
 )
 def test_threads_without_an_end_do_not_hold_a_server(
-    tiny_bundle: Path, tmp_path: Path, function: str, begin: Callable[[grpc.Channel], Any]
+    tiny_bundle: Path, tmp_path: Path, stuck: dict[str, Callable[[grpc.Channel], Any]]
 ) -> None:
     (tmp_path / "shared").mkdir()
-    with running(tiny_bundle, "--grace", "0.1", "--glossaries", tmp_path, stuck=function) as server:
-        call = begin(server.channel)
+    options, program = ("--grace", "0.1", "--glossaries", tmp_path), ("-c", PROGRAM, ",".join(stuck))
+    with (
+        running(tiny_bundle, *options, program=program) as server,
+        grpc.insecure_channel(server.addresses[0]) as channel,
+    ):
         assert server.process.stdout is not None
-        assert server.process.stdout.readline() == "stuck\n"
+        calls = []
+        for begin in stuck.values():
+            calls.append(begin(channel))
+            assert server.process.stdout.readline() == "stuck\n"
         status, logged = ended(server.process)
-        assert call.exception(HANG_S) is not None
+        assert all(call.exception(HANG_S) is not None for call in calls)
     assert status == 1
     assert "SIGTERM: finishing open calls, for 0.1 s at most" in logged
     assert "Traceback" not in logged
@@ -153,15 +116,15 @@ def test_threads_without_an_end_do_not_hold_a_server(
 def read_nothing_of_a_corpus(channel: grpc.Channel) -> Any:
     """Send items, and read no result of them; the items never end."""
 
-    def requests() -> Iterator[TranslateCorpusRequest]:
-        settings = CorpusSettings()
+    def requests() -> Iterator[pb.TranslateCorpusRequest]:
+        settings = pb.CorpusSettings()
         settings.options.max_length = 2
-        yield TranslateCorpusRequest(settings=settings)
+        yield pb.TranslateCorpusRequest(settings=settings)
         for number in range(1000):
-            yield TranslateCorpusRequest(items=[CorpusItem(id=number, content="A dog.")])
+            yield pb.TranslateCorpusRequest(items=[pb.CorpusItem(id=number, content="A dog.")])
         threading.Event().wait(HANG_S)
 
-    return TranslationServiceStub(channel).TranslateCorpus(requests())
+    return stub_of(channel).TranslateCorpus(requests())
 
 
 def upload_half_a_file(channel: grpc.Channel) -> Any:
@@ -169,7 +132,7 @@ def upload_half_a_file(channel: grpc.Channel) -> Any:
         yield TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n")
         threading.Event().wait(HANG_S)
 
-    return FileServiceStub(channel).TranslateFile(requests())
+    return stub_of(channel).TranslateFile(requests())
 
 
 def code_of(call: Any) -> grpc.StatusCode:
@@ -181,7 +144,7 @@ def code_of(call: Any) -> grpc.StatusCode:
 
 
 def load_an_endless_bundle(channel: grpc.Channel) -> Any:
-    return AdminServiceStub(channel).LoadModel.future(LoadModelRequest(bundle="endless"))
+    return stub_of(channel).LoadModel.future(LoadModelRequest(bundle="endless"))
 
 
 @pytest.mark.parametrize("begin", [read_nothing_of_a_corpus, upload_half_a_file, load_an_endless_bundle])
@@ -192,11 +155,11 @@ def test_calls_without_an_end_are_cut_after_the_grace(
     for graph in endless.rglob("encoder*.onnx"):
         edit_graph(endless, str(graph.relative_to(endless)), loop_forever)
     options = ("--no-trusted-bundles", "--grace", "0.1", "--model-root", tmp_path)
-    with running(tiny_bundle, *options) as server:
-        call = begin(server.channel)
-        server.wait_for(server.has_open_call)
+    with running(tiny_bundle, *options) as server, grpc.insecure_channel(server.addresses[0]) as channel:
+        call = begin(channel)
+        server.wait_until(partial(has_open_call, server))
         if begin is load_an_endless_bundle:
-            server.wait_for(lambda: bool(children(server.process.pid)))
+            server.wait_until(lambda: bool(children(server.process.pid)))
         trials = children(server.process.pid)
         status, logged = ended(server.process)
         assert code_of(call) is grpc.StatusCode.UNAVAILABLE
@@ -208,9 +171,12 @@ def test_calls_without_an_end_are_cut_after_the_grace(
 def test_a_pipe_among_the_glossaries_holds_nothing(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "shared").mkdir()
     os.mkfifo(tmp_path / "shared" / "x.glossary")
-    with running(tiny_bundle, "--glossaries", tmp_path) as server:
-        made = create_a_glossary(server.channel).result(HANG_S)
-        assert [*list_glossaries(server.channel).result(HANG_S).glossaries] == [made.glossary]
+    with (
+        running(tiny_bundle, "--glossaries", tmp_path) as server,
+        grpc.insecure_channel(server.addresses[0]) as channel,
+    ):
+        made = create_a_glossary(channel).result(HANG_S)
+        assert [*list_glossaries(channel).result(HANG_S).glossaries] == [made.glossary]
         status, logged = ended(server.process)
     assert status == 0
     assert "x.glossary is left out: is not a regular file; restore the file, or delete it" in logged
@@ -231,7 +197,10 @@ def test_a_server_without_a_reader_of_its_log(tiny_bundle: Path, stderr: str) ->
 def test_a_file_that_was_begun_is_finished(tiny_bundle: Path) -> None:
     content = "".join(f"A man and {number} dogs.\n" for number in range(1500)).encode()
     stopped: list[int] = []
-    with running(tiny_bundle, "--grace", str(HANG_S)) as server, jumok.Client(server.address, max_attempts=1) as client:
+    with (
+        running(tiny_bundle, "--grace", str(HANG_S)) as server,
+        jumok.Client(server.addresses[0], max_attempts=1) as client,
+    ):
 
         def stop(done: int, count: int) -> None:
             if done < count and not stopped:
@@ -249,30 +218,21 @@ def test_a_file_that_was_begun_is_finished(tiny_bundle: Path) -> None:
     assert server.process.returncode == 0
 
 
-def test_a_file_whose_translation_outlasts_the_grace_is_cut() -> None:
+async def test_a_file_whose_translation_outlasts_the_grace_is_cut() -> None:
     """Its caller may send it again; a file that arrives after the signal is refused in the same way."""
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model) as (server, channel):
-            stub = FileServiceStub(channel)
-            request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\nA man.\n")
-            call: Any = stub.TranslateFile(iter([request]))
-            answers = [await model.submitted.get() for _ in range(2)]
-            answers[0].complete()
-            stopping = asyncio.ensure_future(server.stop(0.1))
-            # A call that overtakes the server's goodbye may end in other ways, which gRPC chooses.
-            await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
-            refused = await failure_of(stub.TranslateFile(iter([request])))
-            assert refused is grpc.StatusCode.UNAVAILABLE
-            await stopping
-            assert await failure_of(call) is grpc.StatusCode.UNAVAILABLE
-            assert answers[1].futures[0].cancelled()
-
-    asyncio.run(scenario())
-
-
-async def failure_of(call: Any) -> grpc.StatusCode:
-    with pytest.raises(grpc.aio.AioRpcError) as failed:
-        [response async for response in call]
-    return failed.value.code()
+    model = FakeModel(on_submit=hold)
+    async with serving(model) as (server, channel):
+        stub = stub_of(channel)
+        request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\nA man.\n")
+        call = stub.TranslateFile(iter([request]))
+        answers = [await model.submitted.get() for _ in range(2)]
+        answers[0].complete()
+        stopping = asyncio.ensure_future(server.stop(0.1))
+        # A call that overtakes the server's goodbye may end in other ways, which gRPC chooses.
+        await channel.wait_for_state_change(grpc.ChannelConnectivity.READY)
+        for cut in (stub.TranslateFile(iter([request])), call):
+            with pytest.raises(grpc.aio.AioRpcError) as failed:
+                await received(cut)
+            assert failed.value.code() is grpc.StatusCode.UNAVAILABLE
+        await stopping
+        assert answers[1].futures[0].cancelled()

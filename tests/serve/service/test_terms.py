@@ -1,9 +1,6 @@
 """Terms over gRPC: all calls, the SDK and the command line as in process."""
 
 import json
-import tracemalloc
-from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,20 +11,14 @@ from jumok_proto.v1 import translation_pb2
 from jumok_serve import Translator
 from jumok_serve.service.handlers.translation_service import MAX_REQUEST_ENTRIES, ReadTerms, RequestTerms, request_terms
 from jumok_serve.text.terms import Glossary
-from tests.support.command import run
-from tests.support.servers.in_process_server import check_idle, serving
+from tests.support.command import run_here
+from tests.support.memory import traced
+from tests.support.servers.in_process_server import check_idle
 
 TEXT = "The old woman and the dog in the park."
 GLOSSARY = {"dog": "Hund", "old woman": ["alte Frau", "Frau"]}
 TERMS: dict[str, Any] = {"glossary": GLOSSARY, "do_not_translate": ["par*"], "placeholders": ["braces"]}
 SHORT: dict[str, Any] = {"beam_size": 3, "max_length": 20}
-
-
-@pytest.fixture(scope="module")
-def served(tiny_bundle: Path) -> Iterator[tuple[str, Translator]]:
-    with ExitStack() as stack:
-        translator = stack.enter_context(Translator(tiny_bundle, precision="fp32", threads=1))
-        yield stack.enter_context(serving(translator)), translator
 
 
 def test_all_calls_equal_the_translator(served: tuple[str, Translator]) -> None:
@@ -118,22 +109,19 @@ def test_terms_of_many_requests_are_read_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_memory_of_terms_of_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    most = 4 * 2**20
+    most = 2**20
     monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_KEPT_BYTES", most)
     kept = ReadTerms()
-    first = kept.get(terms_of(0, 1000))
-    tracemalloc.start()
-    try:
+    first = kept.get(terms_of(0, 250))
+    with traced() as memory:
         for number in range(1, 20):
-            kept.get(terms_of(number, 1000))
-            kept.get(terms_of(1, 1000))
-        taken, _ = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+            kept.get(terms_of(number, 250))
+            kept.get(terms_of(1, 250))
+        taken, _ = memory()
     assert 0.5 * most < taken < 1.1 * most
-    again = kept.get(terms_of(1, 1000))
-    assert again is kept.get(terms_of(1, 1000))
-    assert kept.get(terms_of(0, 1000)) is not first
+    again = kept.get(terms_of(1, 250))
+    assert again is kept.get(terms_of(1, 250))
+    assert kept.get(terms_of(0, 250)) is not first
 
 
 def test_no_terms() -> None:
@@ -157,7 +145,7 @@ def test_the_command_line(served: tuple[str, Translator], tiny_bundle: Path, tmp
     options += ["--beam-size", "3", "--max-length", "20", "--json"]
     expected = translator.translate(TEXT, **TERMS, **SHORT)
     for place in (("--server", address), ("--bundle", tiny_bundle, "--precision", "fp32")):
-        done = run("translate", *place, *options, TEXT)
+        done = run_here("translate", *place, *options, TEXT)
         assert done.returncode == 0, done.stderr
         answer = json.loads(done.stdout)["hypotheses"][0]
         assert answer["text"] == expected.text
@@ -181,6 +169,6 @@ def test_terms_that_the_command_line_refuses(tmp_path: Path, content: str, optio
     glossary = tmp_path / "terms.tsv"
     glossary.write_bytes(content.encode("utf-8", "surrogateescape"))
     more = [] if option is None else ["--term", option]
-    done = run("translate", "--server", "localhost:1", "--glossary", glossary, *more, "a")
+    done = run_here("translate", "--server", "localhost:1", "--glossary", glossary, *more, "a")
     assert done.returncode == 2
     assert message in done.stderr.decode()

@@ -1,6 +1,5 @@
 """Alignment and attention of hypotheses, in process and through server and SDK, against the aligner graph."""
 
-import asyncio
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -99,23 +98,21 @@ def test_one_layer_or_head_of_several(
     assert client.align(text, target, model=committed.name, **arguments) == answer
 
 
-def test_a_server_answers_as_in_process(polyglot: Translator, client: jumok.Client) -> None:
+async def test_a_server_answers_as_in_process(polyglot: Translator, committed: Translator) -> None:
     targets = ["Ein Hund.", None, None, "Ein Mann"]
     arguments: dict[str, Any] = {"kinds": ATTENTION_KINDS, "source_language": "fr-FR", "target_language": "nl"}
     expected = polyglot.align(TEXTS, targets, each_head=True, **arguments)
-    found = client.align(TEXTS, targets, each_head=True, model=polyglot.name, **arguments)
-    for one, other in zip(found, expected, strict=True):
-        check_close(one, other)
-    long = "a man " * 100
-    cut = client.align(long, truncate=True, model=polyglot.name)
-    assert cut.source_truncated
-    check_close(cut, polyglot.align(long, truncate=True))
-
-    async def scenario() -> Alignment:
-        async with jumok.AsyncClient(client._connection.servers.addresses) as other:
-            return await other.align("A dog.", "Ein Hund.", model=polyglot.name)
-
-    check_close(asyncio.run(scenario()), polyglot.align("A dog.", "Ein Hund."))
+    with serving(polyglot, committed) as address, jumok.Client(address) as client:
+        found = client.align(TEXTS, targets, each_head=True, model=polyglot.name, **arguments)
+        for one, other in zip(found, expected, strict=True):
+            check_close(one, other)
+        long = "a man " * 100
+        cut = client.align(long, truncate=True, model=polyglot.name)
+        assert cut.source_truncated
+        check_close(cut, polyglot.align(long, truncate=True))
+        async with jumok.AsyncClient(address) as asynchronous:
+            alone = await asynchronous.align("A dog.", "Ein Hund.", model=polyglot.name)
+        check_close(alone, polyglot.align("A dog.", "Ein Hund."))
 
 
 def check_close(found: Alignment, expected: Alignment) -> None:
@@ -126,12 +123,8 @@ def check_close(found: Alignment, expected: Alignment) -> None:
         one, other = getattr(found, kind), getattr(expected, kind)
         assert (one is None) == (other is None)
         if one is not None:
-            assert (one.rows, one.columns, one.layers, one.heads) == (
-                other.rows,
-                other.columns,
-                other.layers,
-                other.heads,
-            )
+            for name in ("rows", "columns", "layers", "heads"):
+                assert getattr(one, name) == getattr(other, name)
             np.testing.assert_allclose(np.array(one.mean), np.array(other.mean), atol=1e-5)
             np.testing.assert_allclose(np.array(one.by_head or ()), np.array(other.by_head or ()), atol=1e-5)
 

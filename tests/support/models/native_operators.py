@@ -1,5 +1,6 @@
 """A native operator in a session of its own, and what more than one of their tests expects."""
 
+import shutil
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
@@ -15,12 +16,20 @@ from jumok_serve.native import library
 
 needs_library = pytest.mark.skipif(library() is None, reason="no kernels of these sources, or an old processor")
 
+COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
+"""The C++ compiler of this machine, if there is one."""
+
 CONSTANTS = frozenset({
     *("scale", "zero_point", "weight", "bias"),
     *("levels_scale", "levels_zero_point"),
     *(f"{part}{index}" for part in ("weights", "weight_scales", "bias") for index in range(3)),
 })  # fmt: skip
 """Inputs whose values have to be known when a session is made."""
+
+
+def levels_of_inputs(zero_point: int = 128) -> dict[str, Any]:
+    """Scale and zero point of quantized inputs."""
+    return {"levels_scale": np.array(0.02, np.float32), "levels_zero_point": np.array(zero_point, np.uint8)}
 
 
 NOT_CONSTANT = "weights, scales, zero points and biases have to be constant"

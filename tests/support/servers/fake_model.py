@@ -6,15 +6,23 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Itera
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any, cast
 
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
+from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
+from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
+from jumok_proto.v1.file_pb2_grpc import FileServiceStub
+from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
+from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.engine.sentence import Future
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.manifest.languages import Languages
@@ -31,10 +39,13 @@ from jumok_serve.manifest.manifest import (
 from jumok_serve.manifest.parts import REQUIRED_GRAPHS, Provenance
 from jumok_serve.manifest.tokenizers import SentencePieceDescription
 from jumok_serve.service import Server
+from jumok_serve.service.rpc.call import Call
 from jumok_serve.tasks.attention_query import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 
 FILES = ("graph.onnx", "weights.bin", "spm.model")
+ONE = TranslateTextRequest(contents=["a"])
+"""Request to translate one text."""
 HERE = "ipv4:127.0.0.1"
 """Key of a caller without a token on this machine."""
 
@@ -66,7 +77,7 @@ class Answer:
 
     def __init__(self, texts: Sequence[str]) -> None:
         self.texts = texts
-        self.on_collect: Callable[[], None] = lambda: None
+        self.on_collect: Callable[[], object] = lambda: None
         self.on_progress: Callable[[], None] = lambda: None
         self.sure = ""
         self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
@@ -125,7 +136,7 @@ class Answer:
 class FakeScoring:
     """Scoring under the test's control until it is cancelled."""
 
-    def __init__(self, targets: Sequence[str], on_collect: Callable[["FakeScoring"], None]) -> None:
+    def __init__(self, targets: Sequence[str], on_collect: Callable[["FakeScoring"], object]) -> None:
         self.targets = targets
         self.cancelled = threading.Event()
         self._on_collect = on_collect
@@ -154,7 +165,7 @@ class FakeScoring:
 class FakeAligning:
     """Aligning under the test's control until it is cancelled."""
 
-    def __init__(self, texts: Sequence[str], on_collect: Callable[["FakeAligning"], None]) -> None:
+    def __init__(self, texts: Sequence[str], on_collect: Callable[["FakeAligning"], object]) -> None:
         self.texts = texts
         self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
         self.cancelled = threading.Event()
@@ -191,8 +202,8 @@ class FakeModel:
         self.manifest = manifest(name, version)
         self.on_submit = on_submit
         self.submitted: asyncio.Queue[Answer] = asyncio.Queue()
-        self.on_score: Callable[[FakeScoring], None] = lambda _: None
-        self.on_align: Callable[[FakeAligning], None] = lambda _: None
+        self.on_score: Callable[[FakeScoring], object] = lambda _: None
+        self.on_align: Callable[[FakeAligning], object] = lambda _: None
         self.aligned: asyncio.Queue[FakeAligning] = asyncio.Queue()
         self.parameters = TranslationParameters()
         self.target_prefixes: Sequence[str | None] | None = None
@@ -278,6 +289,18 @@ async def serving(*models: FakeModel, **settings: Any) -> AsyncIterator[tuple[Se
             await server.stop(0)
 
 
+class Ended:
+    """Observer that notes calls when they end, and the texts that they have then."""
+
+    def __init__(self) -> None:
+        self.calls: list[Call] = []
+        self.contents: list[Sequence[str] | None] = []
+
+    def ended(self, call: Call) -> None:
+        self.calls.append(call)
+        self.contents.append(call.record.contents)
+
+
 def hold(answer: Answer) -> None:
     """Leave the futures to the test."""
 
@@ -308,6 +331,24 @@ class Failure:
     def field(self) -> str:
         (violation,) = self.bad_request.field_violations
         return str(violation.field)
+
+
+def stub_of(channel: Any) -> Any:
+    """Methods of all services; gRPC's types of streams lack most of their methods."""
+    stubs = (
+        TranslationServiceStub(channel),
+        ModelServiceStub(channel),
+        FileServiceStub(channel),
+        GlossaryServiceStub(channel),
+        AdminServiceStub(channel),
+        HealthStub(channel),
+    )
+    return SimpleNamespace(**{name: method for stub in stubs for name, method in vars(stub).items()})
+
+
+async def received(call: Any) -> list[Any]:
+    """All responses of a stream."""
+    return [response async for response in call]
 
 
 async def failure(call: Awaitable[object]) -> Failure:

@@ -1,91 +1,59 @@
 """Files that are replaced in unusual ways while a server uses them."""
 
-import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 
 import grpc
 import pytest
 
 from jumok_proto.v1.model_pb2 import ListModelsRequest
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth import tokens
 from jumok_serve.service.auth.tokens import MAX_BYTES, ReloadedFiles, TokenFile, make_token
-from tests.serve.service.auth.test_tokens import bearer, file, write  # noqa: F401 - a fixture
-from tests.support.hang import HANG_S
+from tests.serve.service.auth.test_tokens import write
 from tests.support.logs import own_records
-from tests.support.servers.fake_model import FakeModel, failure, serving
+from tests.support.servers.fake_model import FakeModel, failure, serving, stub_of
+from tests.support.servers.tokens import bearer, tokens_of
 
 
-def first_bytes(contents: Sequence[bytes]) -> bytes:
-    return contents[0]
-
-
-def replace_by_pipe(path: Path) -> None:
-    path.unlink()
-    os.mkfifo(path)
-
-
-def replace_by_folder(path: Path) -> None:
-    path.unlink()
-    path.mkdir()
-
-
-def replace_by_device(path: Path) -> None:
-    path.unlink()
-    path.symlink_to("/dev/zero")
-
-
-def replace_by_sparse_file(path: Path) -> None:
-    path.unlink()
+def make_sparse_file(path: Path) -> None:
     with path.open("wb") as stream:
         stream.truncate(2**40)
 
 
 @pytest.mark.parametrize(
-    ("replace", "problem"),
+    ("make", "problem"),
     [
-        (replace_by_pipe, "no regular file"),
-        (replace_by_folder, "no regular file"),
-        (replace_by_device, "no regular file"),
-        (replace_by_sparse_file, f"larger than {MAX_BYTES} bytes"),
-        (Path.unlink, "No such file"),
+        (os.mkfifo, "no regular file"),
+        (Path.mkdir, "no regular file"),
+        (lambda path: path.symlink_to("/dev/zero"), "no regular file"),
+        (make_sparse_file, f"larger than {MAX_BYTES} bytes"),
+        (lambda _: None, "No such file"),
     ],
 )
-def test_a_server_goes_on_with_the_tokens_that_it_has(
-    replace: Callable[[Path], None],
-    problem: str,
-    file: Path,  # noqa: F811
-    caplog: pytest.LogCaptureFixture,
+async def test_a_server_goes_on_with_the_tokens_that_it_has(
+    make: Callable[[Path], object], problem: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    secret, token = make_token("reports", ["translate"])
+    file = tmp_path / "tokens"
+    tokens, secrets = tokens_of(tmp_path, reports="translate")
     other, added = make_token("other", ["translate"])
-    write(file, token.line())
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
-            models = ModelServiceStub(channel)
-
-            async def call(secret: str) -> object:
-                return await asyncio.wait_for(models.ListModels(ListModelsRequest(), metadata=bearer(secret)), HANG_S)
-
-            assert await call(secret)
-            replace(file)
-            for _ in range(3):
-                assert await call(secret)
-            warned = [record for record in caplog.records if problem in record.getMessage()]
-            assert len(warned) == 1
-            if file.is_dir():
-                file.rmdir()
-            write(file, added.line())
-            assert await call(other)
-            refused = await failure(models.ListModels(ListModelsRequest(), metadata=bearer(secret)))
-            assert refused.code is grpc.StatusCode.UNAUTHENTICATED
-
-    asyncio.run(scenario())
+    async with serving(FakeModel(), tokens=tokens) as (_, channel):
+        list_models = stub_of(channel).ListModels
+        assert await list_models(ListModelsRequest(), metadata=bearer(secrets["reports"]))
+        file.unlink()
+        make(file)
+        for _ in range(3):
+            assert await list_models(ListModelsRequest(), metadata=bearer(secrets["reports"]))
+        assert len([record for record in caplog.records if problem in record.getMessage()]) == 1
+        if file.is_dir():
+            file.rmdir()
+        write(file, added.line())
+        assert await list_models(ListModelsRequest(), metadata=bearer(other))
+        refused = await failure(list_models(ListModelsRequest(), metadata=bearer(secrets["reports"])))
+        assert refused.code is grpc.StatusCode.UNAUTHENTICATED
 
 
 def test_a_server_does_not_start_with_a_pipe_for_tokens(tmp_path: Path) -> None:
@@ -98,7 +66,7 @@ def test_an_edit_of_the_same_size_and_time_is_seen(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"one")
     times = path.stat()
-    files = ReloadedFiles([path], first_bytes)
+    files = ReloadedFiles([path], itemgetter(0))
     for content in (b"two", b"six", b"ten"):
         with path.open("r+b") as stream:  # the same inode
             stream.write(content)
@@ -115,7 +83,7 @@ def test_a_second_edit_within_the_clock_of_the_file_system_is_seen(
     monkeypatch.setattr(tokens, "_state", lambda _: frozen)
     now = [frozen.changed + 1]
     monkeypatch.setattr("jumok_serve.service.auth.tokens.time.time_ns", lambda: now[0])
-    files = ReloadedFiles([path], first_bytes)
+    files = ReloadedFiles([path], itemgetter(0))
     path.write_bytes(b"two")  # the frozen times do not show it
     assert files.get() == b"two"
     now[0] += tokens.RACY_NS

@@ -1,6 +1,5 @@
 """Bearer tokens: creation, token file, lookup, and scopes of calls."""
 
-import asyncio
 import logging
 import os
 from hashlib import sha256
@@ -10,24 +9,13 @@ import grpc
 import pytest
 from click.testing import CliRunner
 from grpc_health.v1.health_pb2 import HealthCheckRequest
-from grpc_health.v1.health_pb2_grpc import HealthStub
-from grpc_reflection.v1alpha import reflection_pb2
-from grpc_reflection.v1alpha.reflection_pb2_grpc import ServerReflectionStub
 
 from jumok_proto.v1.model_pb2 import ListModelsRequest
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
-from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.cli.serve_commands import token as token_command
 from jumok_serve.errors import CredentialsError
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.servers.fake_model import FakeModel, failure, serving
-
-REQUEST = TranslateTextRequest(contents=["a"])
-
-
-def bearer(secret: str) -> tuple[tuple[str, str], ...]:
-    return (("authorization", f"Bearer {secret}"),)
+from tests.support.servers.fake_model import ONE, FakeModel, failure, serving, stub_of
+from tests.support.servers.tokens import bearer, tokens_of
 
 
 @pytest.fixture
@@ -45,6 +33,7 @@ def write(file: Path, *lines: str) -> None:
 def test_a_secret_is_kept_as_its_hash_alone(file: Path) -> None:
     secret, token = make_token("reports", ["translate"])
     assert len(secret) >= 43  # 256 bits in base64
+    assert secret != make_token("reports", ["translate"])[0]
     assert token.line() == f"reports translate sha256:{sha256(secret.encode()).hexdigest()}"
     write(file, "# who asks", "", token.line())
     tokens = TokenFile(file)
@@ -53,35 +42,23 @@ def test_a_secret_is_kept_as_its_hash_alone(file: Path) -> None:
         assert tokens.find(other) is None
 
 
-def test_two_secrets_differ() -> None:
-    assert make_token("a", ["admin"])[0] != make_token("a", ["admin"])[0]
-
-
 @pytest.mark.parametrize(
-    ("lines", "words"),
+    ("content", "words"),
     [
-        (["a translate"], "line 1: must be a name, scopes and a hash"),
-        (["# fine", "a translate md5:00"], "line 2: the hash"),
-        (["a translate sha256:" + "0" * 63], "line 1: the hash"),
-        (["a write sha256:" + "0" * 64], "line 1: scopes must be any of admin, translate, got write"),
-        (["ä translate sha256:" + "0" * 64], "line 1: the name 'ä'"),
-        (["a translate sha256:" + "0" * 64] * 2, "two tokens are named 'a'"),
+        ("a translate\n", "line 1: must be a name, scopes and a hash"),
+        ("# fine\na translate md5:00\n", "line 2: the hash"),
+        (f"a translate sha256:{'0' * 63}\n", "line 1: the hash"),
+        (f"a write sha256:{'0' * 64}\n", "line 1: scopes must be any of admin, translate, got write"),
+        (f"ä translate sha256:{'0' * 64}\n", "line 1: the name 'ä'"),
+        (f"a translate sha256:{'0' * 64}\n" * 2, "two tokens are named 'a'"),
+        ("a \udcff", "tokens is no file of tokens: byte 3 is not UTF-8"),
+        (None, "No such file"),
     ],
 )
-def test_a_file_that_cannot_be_used_is_refused(file: Path, lines: list[str], words: str) -> None:
-    write(file, *lines)
+def test_a_file_that_cannot_be_used_is_refused(file: Path, content: str | None, words: str) -> None:
+    if content is not None:
+        file.write_bytes(content.encode("utf-8", "surrogateescape"))
     with pytest.raises(CredentialsError, match=words):
-        TokenFile(file)
-
-
-def test_a_file_of_another_kind_is_refused(file: Path) -> None:
-    file.write_bytes(b"a \xff")
-    with pytest.raises(CredentialsError, match="tokens is no file of tokens: byte 3 is not UTF-8"):
-        TokenFile(file)
-
-
-def test_a_missing_file_is_refused(file: Path) -> None:
-    with pytest.raises(CredentialsError, match="No such file"):
         TokenFile(file)
 
 
@@ -107,49 +84,22 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(
     assert tokens.find(second) == added
 
 
-def test_calls_need_a_token_of_the_right_scope(file: Path) -> None:
-    translating, one = make_token("reports", ["translate"])
-    administering, other = make_token("operator", ["admin"])
-    write(file, one.line(), other.line())
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
-            translation, models = TranslationServiceStub(channel), ModelServiceStub(channel)
-            assert await translation.TranslateText(REQUEST, metadata=bearer(translating))
-            for metadata in (None, (("authorization", "Basic abc"),), bearer(translating[:-1]), bearer("")):
-                refused = await failure(translation.TranslateText(REQUEST, metadata=metadata))
-                assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
-                assert "token" in refused.message
-            refused = await failure(translation.TranslateText(REQUEST, metadata=bearer(administering)))
-            assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
-            assert "'operator'" in refused.message
-            for secret in (translating, administering):
-                assert (await models.ListModels(ListModelsRequest(), metadata=bearer(secret))).models
-            assert (await failure(models.ListModels(ListModelsRequest()))).code is grpc.StatusCode.UNAUTHENTICATED
-            assert await HealthStub(channel).Check(HealthCheckRequest())
-
-    asyncio.run(scenario())
-
-
-def test_streaming_methods_need_one_too(file: Path) -> None:
-    secret, token = make_token("a", ["translate"])
-    write(file, token.line())
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), tokens=TokenFile(file)) as (_, channel):
-            reflection = ServerReflectionStub(channel).ServerReflectionInfo
-            asked = reflection_pb2.ServerReflectionRequest(list_services="")
-            refused = reflection()
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                async for _answer in refused:
-                    pass
-            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
-            call = reflection(metadata=bearer(secret))
-            await call.write(asked)
-            assert (await call.read()).list_services_response.service
-            await call.done_writing()
-
-    asyncio.run(scenario())
+async def test_calls_need_a_token_of_the_right_scope(tmp_path: Path) -> None:
+    tokens, secrets = tokens_of(tmp_path, reports="translate", operator="admin")
+    async with serving(FakeModel(), tokens=tokens) as (_, channel):
+        translation, models = stub_of(channel), stub_of(channel)
+        assert await translation.TranslateText(ONE, metadata=bearer(secrets["reports"]))
+        for metadata in (None, (("authorization", "Basic abc"),), bearer(secrets["reports"][:-1]), bearer("")):
+            refused = await failure(translation.TranslateText(ONE, metadata=metadata))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
+            assert "token" in refused.message
+        refused = await failure(translation.TranslateText(ONE, metadata=bearer(secrets["operator"])))
+        assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
+        assert "'operator'" in refused.message
+        for secret in secrets.values():
+            assert (await models.ListModels(ListModelsRequest(), metadata=bearer(secret))).models
+        assert (await failure(models.ListModels(ListModelsRequest()))).code is grpc.StatusCode.UNAUTHENTICATED
+        assert await stub_of(channel).Check(HealthCheckRequest())
 
 
 def test_the_command_makes_a_token_and_its_line(file: Path) -> None:

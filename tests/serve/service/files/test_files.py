@@ -7,7 +7,6 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,6 @@ import pytest
 import jumok
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
-from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.translation_pb2 import CORPUS_ORDER_INPUT, CorpusSettings
 from jumok_serve import Translator
 from jumok_serve.service.handlers.file_service import MAX_OPEN_FILES, READING_THREADS
@@ -25,9 +23,10 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.files.document import FORMATS, FileDocument
 from jumok_serve.text.files.pieces import FileFormat
 from tests.serve.text.test_long_sentences import LONG
-from tests.support.command import run, serve
+from tests.support.clients import await_, wait
+from tests.support.command import run_here, serve
 from tests.support.hang import HANG_S, until
-from tests.support.servers.fake_model import FakeModel, failure, hold
+from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
 
@@ -37,9 +36,11 @@ SHORT: dict[str, Any] = {"beam_size": 1, "max_length": 6}
 
 @pytest.fixture(scope="module")
 def served(tiny_bundle: Path) -> Iterator[tuple[str, Translator]]:
-    with ExitStack() as stack:
-        translator = stack.enter_context(Translator(tiny_bundle, precision="fp32", threads=1))
-        yield stack.enter_context(serving(translator, limits=ServiceLimits(max_file_bytes=200_000))), translator
+    with (
+        Translator(tiny_bundle, precision="fp32", threads=1) as translator,
+        serving(translator, limits=ServiceLimits(max_file_bytes=200_000)) as address,
+    ):
+        yield address, translator
 
 
 @pytest.fixture
@@ -98,15 +99,8 @@ def test_tags_are_in_the_translation_once(client: jumok.Client, served: tuple[st
 
 def test_the_asynchronous_sdk(served: tuple[str, Translator], tmp_path: Path) -> None:
     (tmp_path / "a.srt").write_text(SRT, encoding="utf-8")
-
-    async def scenario() -> None:
-        async with jumok.AsyncClient(served[0]) as client:
-            result = await client.translate_file(tmp_path / "a.srt", tmp_path / "b.srt", **SHORT)
-            assert result.text_count == 2
-
-    asyncio.run(scenario())
-    with jumok.Client(served[0]) as client:
-        client.translate_file(str(tmp_path / "a.srt"), tmp_path / "c.srt", **SHORT)
+    for call, source, out in ((await_, tmp_path / "a.srt", "b.srt"), (wait, str(tmp_path / "a.srt"), "c.srt")):
+        assert call("translate_file", served[0], source, tmp_path / out, **SHORT).text_count == 2
     assert (tmp_path / "b.srt").read_bytes() == (tmp_path / "c.srt").read_bytes()
 
 
@@ -150,23 +144,19 @@ def test_files_that_are_refused(
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_a_text_of_too_many_characters_stays() -> None:
+async def test_a_text_of_too_many_characters_stays() -> None:
     """Its error has the number of all of them; the file around it is translated."""
     long = "é" * 60
     file = f"A dog.\n{long}\n\n{long}\nA man.\n".encode()
     request = TranslateFileRequest(settings=FileSettings(format="text"), file=file)
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel(), limits=ServiceLimits(max_characters=50)) as (_, channel):
-            responses = await read_all(FileServiceStub(channel).TranslateFile(iter([request])))
-            problems = [problem for response in responses for problem in response.problems]
-            wanted = "content: a text takes at most 50 characters here, got 60: split it"
-            assert [(one.line, one.error.message) for one in problems] == [(2, wanted), (4, wanted)]
-            assert responses[-1].translated_count == 4
-            lines = b"".join(response.file for response in responses).decode().split("\n")
-            assert (lines[1], lines[2], lines[3], lines[5]) == (long, "", long, "")
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel(), limits=ServiceLimits(max_characters=50)) as (_, channel):
+        responses = await received(stub_of(channel).TranslateFile(iter([request])))
+        problems = [problem for response in responses for problem in response.problems]
+        wanted = "content: a text takes at most 50 characters here, got 60: split it"
+        assert [(one.line, one.error.message) for one in problems] == [(2, wanted), (4, wanted)]
+        assert responses[-1].translated_count == 4
+        lines = b"".join(response.file for response in responses).decode().split("\n")
+        assert (lines[1], lines[2], lines[3], lines[5]) == (long, "", long, "")
 
 
 def test_wrong_options_and_paths(client: jumok.Client, tmp_path: Path) -> None:
@@ -176,46 +166,35 @@ def test_wrong_options_and_paths(client: jumok.Client, tmp_path: Path) -> None:
         client.translate_file(tmp_path / "none.txt", tmp_path / "out")
 
 
-def test_messages_that_are_refused() -> None:
+async def test_messages_that_are_refused() -> None:
     settings = TranslateFileRequest(settings=FileSettings(format="text"))
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel()) as (_, channel):
-            stub = FileServiceStub(channel)
-            for requests, field in (
-                ([TranslateFileRequest(file=b"a")], "settings"),
-                ([settings, settings], "settings"),
-                (
-                    [TranslateFileRequest(settings=FileSettings(translation=CorpusSettings(order=CORPUS_ORDER_INPUT)))],
-                    "settings.translation.order",
-                ),
-            ):
-                refused = await failure(read_all(stub.TranslateFile(iter(requests))))
-                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-                assert refused.field == field
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel()) as (_, channel):
+        stub = stub_of(channel)
+        for requests, field in (
+            ([TranslateFileRequest(file=b"a")], "settings"),
+            ([settings, settings], "settings"),
+            (
+                [TranslateFileRequest(settings=FileSettings(translation=CorpusSettings(order=CORPUS_ORDER_INPUT)))],
+                "settings.translation.order",
+            ),
+        ):
+            refused = await failure(received(stub.TranslateFile(iter(requests))))
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.field == field
 
 
-async def read_all(call: Any) -> list[Any]:
-    return [response async for response in call]
+async def test_a_caller_that_leaves_frees_its_rows() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving_fake(model) as (server, channel):
+        requests = [TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\nA man.\n")]
+        call = stub_of(channel).TranslateFile(iter(requests))
+        answers = [await model.submitted.get() for _ in range(2)]
+        call.cancel()
+        await until(lambda: server.open_calls == 0)
+        assert all(future.cancelled() for answer in answers for future in answer.futures)
 
 
-def test_a_caller_that_leaves_frees_its_rows() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving_fake(model) as (server, channel):
-            requests = [TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\nA man.\n")]
-            call = FileServiceStub(channel).TranslateFile(iter(requests))
-            answers = [await model.submitted.get() for _ in range(2)]
-            call.cancel()
-            await until(lambda: server.open_calls == 0)
-            assert all(future.cancelled() for answer in answers for future in answer.futures)
-
-    asyncio.run(scenario())
-
-
-def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """It makes room for another file, and no thread goes on."""
     begun = threading.Semaphore(0)
 
@@ -227,20 +206,16 @@ def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("jumok_serve.text.files.document.FORMATS", formats)
     request = TranslateFileRequest(settings=FileSettings(format="endless"), file=b"A dog.\n")
     other = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n")
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel()) as (server, channel):
-            stub = FileServiceStub(channel)
-            calls = [stub.TranslateFile(iter([request])) for _ in range(MAX_OPEN_FILES)]
-            for _ in range(READING_THREADS):
-                await asyncio.to_thread(begun.acquire, timeout=HANG_S)
-            for call in calls:
-                call.cancel()
-            await until(lambda: server.open_calls == 0)
-            responses = await read_all(stub.TranslateFile(iter([other]), timeout=HANG_S))
-            assert responses[-1].translated_count == 1
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel()) as (server, channel):
+        stub = stub_of(channel)
+        calls = [stub.TranslateFile(iter([request])) for _ in range(MAX_OPEN_FILES)]
+        for _ in range(READING_THREADS):
+            await asyncio.to_thread(begun.acquire, timeout=HANG_S)
+        for call in calls:
+            call.cancel()
+        await until(lambda: server.open_calls == 0)
+        responses = await received(stub.TranslateFile(iter([other]), timeout=HANG_S))
+        assert responses[-1].translated_count == 1
 
 
 def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +236,7 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
     async def scenario() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _, context: logged.append(context["message"]))
         async with serving_fake(FakeModel()) as (server, channel):
-            call = FileServiceStub(channel).TranslateFile(iter([request]))
+            call = stub_of(channel).TranslateFile(iter([request]))
             assert await asyncio.to_thread(begun.wait, HANG_S)
             call.cancel()
             await until(lambda: server.open_calls == 0)
@@ -276,22 +251,22 @@ def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "bad.srt").write_text(SRT.replace("--> 00:00:04,000", "-->"), encoding="utf-8")
     with serve(tiny_bundle, "--precision", "fp32") as (_, address):
         at = ("--server", address, "--max-length", "6")
-        done = run("translate-file", tmp_path / "a.srt", "--out", tmp_path / "b.srt", *at)
+        done = run_here("translate-file", tmp_path / "a.srt", "--out", tmp_path / "b.srt", *at)
         assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
         translated = (tmp_path / "b.srt").read_bytes()
         assert translated.count(b" --> ") == 2
-        piped = run("translate-file", "-", "--out", "-", "--format", "srt", *at, given=SRT.encode())
+        piped = run_here("translate-file", "-", "--out", "-", "--format", "srt", *at, given=SRT.encode())
         assert piped.stdout == translated
-        bad = run("translate-file", tmp_path / "bad.srt", "--out", tmp_path / "c.srt", *at)
+        bad = run_here("translate-file", tmp_path / "bad.srt", "--out", tmp_path / "c.srt", *at)
         assert bad.returncode == 1
         assert b"line 7: the times of a cue must be as 00:00:01,000 --> 00:00:02,500" in bad.stderr
         assert not (tmp_path / "c.srt").exists()
-        nowhere = run("translate-file", tmp_path / "a.srt", "--out", tmp_path / "no" / "a.srt", *at)
+        nowhere = run_here("translate-file", tmp_path / "a.srt", "--out", tmp_path / "no" / "a.srt", *at)
         assert (nowhere.returncode, nowhere.stdout) == (1, b"")
         wanted = f"Error: {tmp_path / 'no'}: the folder does not exist; create it, or choose another\n"
         assert nowhere.stderr.decode() == wanted
         (tmp_path / "long.txt").write_text("A dog.\n" + "a" * 100_001, encoding="utf-8")
-        long = run("translate-file", tmp_path / "long.txt", "--out", tmp_path / "d.txt", *at)
+        long = run_here("translate-file", tmp_path / "long.txt", "--out", tmp_path / "d.txt", *at)
         assert long.returncode == 1
         assert b"long.txt:2: " in long.stderr
         assert (tmp_path / "d.txt").read_bytes().endswith(b"\n" + b"a" * 100_001)
@@ -301,19 +276,19 @@ def test_sentences_that_are_cut_are_counted(served: tuple[str, Translator], tmp_
     source, out = tmp_path / "a.txt", tmp_path / "b.txt"
     source.write_text(f"A dog. {LONG} {LONG}\nA man.\n{LONG}\n", encoding="utf-8")
     command = ("translate-file", source, "--out", out, "--server", served[0], "--max-length", "6")
-    cut = run(*command)
+    cut = run_here(*command)
     assert (cut.returncode, cut.stderr.decode()) == (
         0,
         f"Warning: {source}: sentences too long for the model, cut into parts: 3; --no-cut-long-sentences reports "
         "their texts instead\n",
     )
-    truncated = run(*command, "--truncate")
+    truncated = run_here(*command, "--truncate")
     assert (truncated.returncode, truncated.stderr.decode()) == (
         0,
         f"Warning: {source}: texts too long for the model, with ends left out: 2; without --truncate, sentences are "
         "cut into parts\n",
     )
-    refused = run(*command, "--no-cut-long-sentences")
+    refused = run_here(*command, "--no-cut-long-sentences")
     assert refused.returncode == 1
     assert [line.startswith(f"Error: {source}:{at}: ") for line, at in zip(
         refused.stderr.decode().splitlines(), (1, 3), strict=True

@@ -2,8 +2,6 @@
 
 import asyncio
 import sys
-import tracemalloc
-from functools import partial
 from typing import Any
 
 import grpc
@@ -11,7 +9,6 @@ import pytest
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
-from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_serve.service.handlers import file_service
 from jumok_serve.service.handlers.api import Api, Settings
 from jumok_serve.service.handlers.corpus import Result, Stream
@@ -21,79 +18,60 @@ from jumok_serve.service.rpc import byte_budget
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.text.files.document import FORMATS, needed_memory
 from jumok_serve.text.files.pieces import TAGS
+from tests.support.calls import noted_calls
 from tests.support.hang import HANG_S, until
-from tests.support.servers.fake_model import FakeModel, failure, hold
+from tests.support.memory import traced
+from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 
 MEGABYTE = 2**20
 
 
-async def read_all(call: Any) -> list[Any]:
-    return [response async for response in call]
-
-
-def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A caller's second file waits until its first one is translated; one of too many tags is refused."""
     page = b"<p>A dog.</p>" + b"<br>" * 1000
     most = 2 * needed_memory(page, "", "html")
     monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", most)
     request = TranslateFileRequest(settings=FileSettings(format="html"), file=page)
     dense = TranslateFileRequest(settings=FileSettings(format="html"), file=b"<b>" * (TAGS.most + 1))
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving_fake(model) as (_, channel):
-            stub = FileServiceStub(channel)
-            first = stub.TranslateFile(iter([request]))
-            await model.submitted.get()
-            second = stub.TranslateFile(iter([request]))
-            for _ in range(4):  # the jobs of a caller run in order
-                refused = await failure(read_all(stub.TranslateFile(iter([dense]))))
-                assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
-                assert refused.field == "file"
-            assert model.submitted.empty()
-            first.cancel()
-            answer = await asyncio.wait_for(model.submitted.get(), HANG_S)
-            answer.complete()
-            assert b"".join(response.file for response in await read_all(second)).endswith(page[-4000:])
-
-    asyncio.run(scenario())
+    model = FakeModel(on_submit=hold)
+    async with serving_fake(model) as (_, channel):
+        stub = stub_of(channel)
+        first = stub.TranslateFile(iter([request]))
+        await model.submitted.get()
+        second = stub.TranslateFile(iter([request]))
+        for _ in range(4):  # the jobs of a caller run in order
+            refused = await failure(received(stub.TranslateFile(iter([dense]))))
+            assert refused.code is grpc.StatusCode.INVALID_ARGUMENT
+            assert refused.field == "file"
+        assert model.submitted.empty()
+        first.cancel()
+        answer = await model.submitted.get()
+        answer.complete()
+        assert b"".join(response.file for response in await received(second)).endswith(page[-4000:])
 
 
-def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a caller's files, two of the largest size are in memory before there is memory to read them."""
-    size = 100_000
+    size = 10_000
     monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", 2)  # one file of a caller
-    received = 0
-
-    def counted(data: bytearray, name: str, file_format: str) -> int:
-        nonlocal received
-        received += 1
-        return needed_memory(data, name, file_format)
-
-    def has_received(wanted: int) -> bool:
-        return received >= wanted
-
-    monkeypatch.setattr("jumok_serve.service.handlers.file_service.needed_memory", counted)
+    measured = noted_calls(monkeypatch, file_service, "needed_memory")
     request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n" + b"\n" * (size - 7))
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving_fake(model, limits=ServiceLimits(max_file_bytes=size)) as (server, channel):
-            stub = FileServiceStub(channel)
-            calls = [stub.TranslateFile(iter([request])) for _ in range(6)]
-            for number in range(len(calls)):
-                answer = await asyncio.wait_for(model.submitted.get(), HANG_S)
-                wanted = min(number + 1 + MAX_UPLOADS, len(calls))
-                await until(partial(has_received, wanted))
-                await asyncio.sleep(0.05)  # others could be received now
-                assert received == wanted
-                answer.complete()
-            for call in calls:
-                assert sum(len(response.file) for response in await read_all(call)) >= size - 7
-            await until(lambda: server.open_calls == 0)
-
-    asyncio.run(scenario())
+    model = FakeModel(on_submit=hold)
+    async with serving_fake(model, limits=ServiceLimits(max_file_bytes=size)) as (server, channel):
+        stub = stub_of(channel)
+        calls = [stub.TranslateFile(iter([request])) for _ in range(6)]
+        for number in range(len(calls)):
+            answer = await model.submitted.get()
+            wanted = min(number + 1 + MAX_UPLOADS, len(calls))
+            while len(measured) < wanted:
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.05)  # others could be received now
+            assert len(measured) == wanted
+            answer.complete()
+        for call in calls:
+            assert sum(len(response.file) for response in await received(call)) >= size - 7
+        await until(lambda: server.open_calls == 0)
 
 
 class Requests:
@@ -113,69 +91,58 @@ class Requests:
         return TranslateFileRequest(settings=settings, file=self._file[start : self._sent])
 
 
-def test_files_that_do_not_arrive_make_room() -> None:
+async def test_files_that_do_not_arrive_make_room() -> None:
     limits = ServiceLimits(upload_s=0.1, max_message_bytes=50_000, max_file_bytes=100_001)
     settings = TranslateFileRequest(settings=FileSettings(format="text"))
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel(), limits=limits) as (server, channel):
-            stub: Any = FileServiceStub(channel)
-            budget = server.intake.stream_budget.free
-            uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
-            for upload in uploads:
-                await upload.write(settings)
-            request = TranslateFileRequest(settings=settings.settings, file=b"A dog.\n")
-            responses = await asyncio.wait_for(read_all(stub.TranslateFile(iter([request]))), HANG_S)
-            assert responses[-1].translated_count == 1
-            for upload in uploads:
-                refused = await failure(read_all(upload))
-                assert refused.code is grpc.StatusCode.DEADLINE_EXCEEDED
-                assert "the file did not arrive within 0.3 s" in refused.message
-            await until(lambda: server.open_calls == 0 and server.intake.stream_budget.free == budget)
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel(), limits=limits) as (server, channel):
+        stub = stub_of(channel)
+        budget = server.intake.stream_budget.free
+        uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
+        for upload in uploads:
+            await upload.write(settings)
+        request = TranslateFileRequest(settings=settings.settings, file=b"A dog.\n")
+        responses = await received(stub.TranslateFile(iter([request])))
+        assert responses[-1].translated_count == 1
+        for upload in uploads:
+            refused = await failure(received(upload))
+            assert refused.code is grpc.StatusCode.DEADLINE_EXCEEDED
+            assert "the file did not arrive within 0.3 s" in refused.message
+        await until(lambda: server.open_calls == 0 and server.intake.stream_budget.free == budget)
 
 
-def test_uploads_that_stand_still_make_room_long_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_uploads_that_stand_still_make_room_long_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
     monkeypatch.setattr(file_service, "STREAM_PATIENCE_S", 0.001)
     settings = FileSettings(format="text")
-
-    async def scenario() -> None:
-        async with serving_fake(FakeModel(), limits=ServiceLimits(upload_s=HANG_S)) as (_, channel):
-            stub: Any = FileServiceStub(channel)
-            uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
-            for upload in uploads:
-                await upload.write(TranslateFileRequest(settings=settings, file=b"A dog.\n"))
-            request = TranslateFileRequest(settings=settings, file=b"A dog.\n")
-            responses = await asyncio.wait_for(read_all(stub.TranslateFile(iter([request]))), HANG_S)
-            assert responses[-1].translated_count == 1
-            ends = [asyncio.create_task(failure(read_all(upload))) for upload in uploads]  # they arrive in any order
-            ended, left = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-            for refused in (end.result() for end in ended):
-                assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
-                assert "the file arrived too slowly while others waited" in refused.message
-            for end in left:
-                end.cancel()
-
-    asyncio.run(scenario())
+    async with serving_fake(FakeModel(), limits=ServiceLimits(upload_s=HANG_S)) as (_, channel):
+        stub = stub_of(channel)
+        uploads = [stub.TranslateFile() for _ in range(MAX_UPLOADS)]
+        for upload in uploads:
+            await upload.write(TranslateFileRequest(settings=settings, file=b"A dog.\n"))
+        request = TranslateFileRequest(settings=settings, file=b"A dog.\n")
+        responses = await received(stub.TranslateFile(iter([request])))
+        assert responses[-1].translated_count == 1
+        ends = [asyncio.create_task(failure(received(upload))) for upload in uploads]  # they arrive in any order
+        ended, left = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        for refused in (end.result() for end in ended):
+            assert refused.code is grpc.StatusCode.RESOURCE_EXHAUSTED
+            assert "the file arrived too slowly while others waited" in refused.message
+        for end in left:
+            end.cancel()
 
 
-def test_a_file_that_arrives_byte_by_byte_is_not_waited_for() -> None:
+async def test_a_file_that_arrives_byte_by_byte_is_not_waited_for() -> None:
     class Trickle(Requests):
         async def next(self) -> TranslateFileRequest | None:
             await asyncio.sleep(0.01)
             return await super().next()
 
-    async def scenario() -> None:
-        call: Any = FileService(RefusingApi(), ServiceLimits(upload_s=0.05)).TranslateFile
-        with pytest.raises(DeadlineExceededError, match=r"the file did not arrive within 0\.1 s"):
-            await call(Trickle(b"a" * 8 * MEGABYTE, size=1), counting_call()[0])
-
-    asyncio.run(scenario())
+    call: Any = FileService(RefusingApi(), ServiceLimits(upload_s=0.05)).TranslateFile
+    with pytest.raises(DeadlineExceededError, match=r"the file did not arrive within 0\.1 s"):
+        await call(Trickle(b"a" * 8 * MEGABYTE, size=1), counting_call()[0])
 
 
-def test_messages_are_freed_while_the_next_one_is_waited_for() -> None:
+async def test_messages_are_freed_while_the_next_one_is_waited_for() -> None:
     """A part of a file counts once: neither its message nor the first one stays."""
     held: list[int] = []
 
@@ -189,11 +156,8 @@ def test_messages_are_freed_while_the_next_one_is_waited_for() -> None:
             self.made.append(await super().next())
             return self.made[-1]
 
-    async def scenario() -> None:
-        call: Any = FileService(RefusingApi(), ServiceLimits()).TranslateFile
-        await call(Kept(b"a\n" * MEGABYTE), counting_call()[0])
-
-    asyncio.run(scenario())
+    call: Any = FileService(RefusingApi(), ServiceLimits()).TranslateFile
+    await call(Kept(b"a" * 2 * MEGABYTE), counting_call()[0])
     assert held == [0, 0, 0]
 
 
@@ -226,12 +190,9 @@ def peak_of_calls(limits: ServiceLimits, file: bytes) -> int:
         translate: Any = FileService(RefusingApi(), limits).TranslateFile
         await asyncio.gather(*(translate(Requests(file), call) for call, _ in calls))
 
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         asyncio.run(scenario())
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        _, peak = memory()
     assert [sum(written) for _, written in calls] == 8 * [len(file)]
     return peak
 
@@ -255,12 +216,9 @@ def test_memory_of_a_callers_files(content: str, monkeypatch: pytest.MonkeyPatch
 def test_what_is_between_two_texts_is_one_piece() -> None:
     """A file of line ends has millions of pieces."""
     content = "\n" * MEGABYTE
-    tracemalloc.start()
-    try:
+    with traced() as memory:
         taken = take_pieces(FORMATS["text"].pieces(content))
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
+        _, peak = memory()
     assert taken == ["\n" * CHARACTERS_PER_MESSAGE]
     assert peak < 4 * MEGABYTE
     pieces = iter(["", "a", "", "b", ""])

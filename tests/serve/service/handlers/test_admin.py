@@ -8,27 +8,24 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
-from jumok_proto.errors import EngineFailedError
 from jumok_proto.v1 import admin_pb2, model_pb2, translation_pb2
 from jumok_proto.v1.admin_pb2 import ListBundlesRequest, LoadModelRequest, UnloadModelRequest
-from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.model_pb2 import GetModelRequest, ListModelsRequest
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.errors import BundleError
 from jumok_serve.service import Administration, Server
-from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.models.lifecycle import MAX_LOADS
-from tests.support.hang import HANG_S
-from tests.support.servers.fake_model import FakeModel, fail, failure, hold, manifest, serving
+from tests.serve.service.handlers.test_service_corpus import items, opening
+from tests.support.hang import HANG_S, until
+from tests.support.servers.fake_model import ONE, FakeModel, failure, hold, manifest, serving, stub_of
+from tests.support.servers.tokens import bearer, tokens_of
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 REQUEST = TranslateTextRequest(model="held", contents=["a"])
@@ -71,120 +68,97 @@ async def administered(
         yield root, server, channel
 
 
-def load(channel: grpc.aio.Channel, bundle: str) -> "grpc.aio.UnaryUnaryCall[Any, admin_pb2.LoadModelResponse]":
-    return AdminServiceStub(channel).LoadModel(LoadModelRequest(bundle=bundle))
+def load(channel: grpc.aio.Channel, bundle: str) -> Any:
+    return stub_of(channel).LoadModel(LoadModelRequest(bundle=bundle))
 
 
-def unload(channel: grpc.aio.Channel, name: str) -> "grpc.aio.UnaryUnaryCall[Any, admin_pb2.UnloadModelResponse]":
-    return AdminServiceStub(channel).UnloadModel(UnloadModelRequest(name=name))
+def unload(channel: grpc.aio.Channel, name: str) -> Any:
+    return stub_of(channel).UnloadModel(UnloadModelRequest(name=name))
 
 
-async def wait(event: threading.Event) -> None:
-    assert await asyncio.to_thread(event.wait, 30)
+async def bundles(channel: grpc.aio.Channel) -> Any:
+    return (await stub_of(channel).ListBundles(ListBundlesRequest())).bundles
 
 
 async def states(channel: grpc.aio.Channel) -> list[tuple[str, int]]:
-    listed = await ModelServiceStub(channel).ListModels(ListModelsRequest())
+    listed = await stub_of(channel).ListModels(ListModelsRequest())
     return [(model.version, model.state) for model in listed.models]
 
 
-def test_a_new_version_takes_requests_and_the_old_one_finishes_those_that_it_has(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        old = FakeModel(on_submit=hold)
-        async with administered(tmp_path, old) as (root, server, channel):
-            translate = TranslationServiceStub(channel).TranslateText
-            first = translate(REQUEST)
-            accepted = await old.submitted.get()
-            answer = await load(channel, "held-2")
-            assert (answer.model.version, answer.replaced_version) == ("2", "1")
-            assert answer.model.state == model_pb2.MODEL_STATE_SERVING
-            assert await states(channel) == [
-                ("2", model_pb2.MODEL_STATE_SERVING),
-                ("1", model_pb2.MODEL_STATE_DRAINING),
-            ]
-            (new,) = root.loaded
-            assert (await translate(REQUEST)).translations
-            assert new.submitted.qsize() == 1
-            assert not old.closed.is_set()
-            accepted.complete()
-            assert (await first).translations
-            await wait(old.closed)
-            await server.stop(30)
-            assert [held.model for held in server.models.entries()] == [new]
-            assert not new.closed.is_set()
-
-    asyncio.run(scenario())
+async def test_a_new_version_takes_requests_and_the_old_one_finishes_those_that_it_has(tmp_path: Path) -> None:
+    old = FakeModel(on_submit=hold)
+    async with administered(tmp_path, old) as (root, server, channel):
+        translate = stub_of(channel).TranslateText
+        first = translate(REQUEST)
+        accepted = await old.submitted.get()
+        answer = await load(channel, "held-2")
+        assert (answer.model.version, answer.replaced_version) == ("2", "1")
+        assert answer.model.state == model_pb2.MODEL_STATE_SERVING
+        assert await states(channel) == [("2", model_pb2.MODEL_STATE_SERVING), ("1", model_pb2.MODEL_STATE_DRAINING)]
+        (new,) = root.loaded
+        assert (await translate(REQUEST)).translations
+        assert new.submitted.qsize() == 1
+        assert not old.closed.is_set()
+        accepted.complete()
+        assert (await first).translations
+        await until(old.closed.is_set)
+        await server.stop(30)
+        assert [held.model for held in server.models.entries()] == [new]
+        assert not new.closed.is_set()
 
 
-def test_what_cannot_be_loaded_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        async with administered(tmp_path, FakeModel()) as (root, _, channel):
-
-            def refuse(version: str) -> FakeModel:
-                raise BundleError(root.path / "held-2", ["int8/weights.bin: 10 bytes, the manifest says 20"])
-
-            def run_out(version: str) -> FakeModel:
-                raise OSError(errno.ENOSPC, "No space left on device")
-
-            def crash(version: str) -> FakeModel:
-                raise RuntimeError("a fault of ours")
-
-            root.load_as = refuse
+async def test_what_cannot_be_loaded_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    async with administered(tmp_path, FakeModel()) as (root, _, channel):
+        messages = []
+        for error in (
+            BundleError(root.path / "held-2", ["int8/weights.bin: 10 bytes, the manifest says 20"]),
+            OSError(errno.ENOSPC, "No space left on device"),
+            RuntimeError("a fault of ours"),
+        ):
+            root.load_as = Mock(side_effect=error)
             refused = await failure(load(channel, "held-2"))
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
-            assert refused.message == "bundle held-2: int8/weights.bin: 10 bytes, the manifest says 20"
-            root.load_as = run_out
-            refused = await failure(load(channel, "held-2"))
-            assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
-            assert "No space left on device" in refused.message
-            root.load_as = crash
-            refused = await failure(load(channel, "held-2"))
-            assert (refused.code, refused.info.reason) == (grpc.StatusCode.FAILED_PRECONDITION, "BUNDLE_UNUSABLE")
-            assert "a fault of ours" in caplog.text
-            assert await states(channel) == [("1", model_pb2.MODEL_STATE_SERVING)]
-            assert (await TranslationServiceStub(channel).TranslateText(REQUEST)).translations
-
-    asyncio.run(scenario())
+            messages.append(refused.message)
+        assert messages[0] == "bundle held-2: int8/weights.bin: 10 bytes, the manifest says 20"
+        assert "No space left on device" in messages[1]
+        assert "a fault of ours" in caplog.text
+        assert await states(channel) == [("1", model_pb2.MODEL_STATE_SERVING)]
+        assert (await stub_of(channel).TranslateText(REQUEST)).translations
 
 
-def test_nothing_outside_the_root_is_loaded(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with administered(tmp_path, FakeModel()) as (root, _, channel):
-            (tmp_path / "outside").mkdir()
-            shutil.copy(root.path / "held-2/manifest.json", tmp_path / "outside")
-            (root.path / "linked").symlink_to(tmp_path / "outside")
-            (root.path / "itself").symlink_to(root.path)
-            (root.path / "circle").symlink_to(root.path / "circle")
-            (root.path / "alias").symlink_to(root.path / "held-3")
-            (root.path / ".hidden").mkdir()
-            names = (
-                "",
-                ".",
-                "..",
-                ".hidden",
-                "../outside",
-                "held-2/",
-                "a/b",
-                "a\\b",
-                "a\0b",
-                "a" * 256,
-                "linked",
-                "itself",
-            )
-            for name in (*names, str(tmp_path / "outside")):
-                refused = await failure(load(channel, name))
-                assert (refused.code, refused.info.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"), (
-                    name
-                )
-                assert refused.field == "bundle"
-            for name in ("held-9", "circle"):
-                refused = await failure(load(channel, name))
-                assert (refused.code, refused.info.reason) == (grpc.StatusCode.NOT_FOUND, "BUNDLE_NOT_FOUND")
-                assert "available: alias, held-1, held-2, held-3" in refused.resource.description
-            assert root.loaded == []
-            assert (await load(channel, "alias")).model.version == "3"  # links within are as good as folders
-
-    asyncio.run(scenario())
+async def test_nothing_outside_the_root_is_loaded(tmp_path: Path) -> None:
+    async with administered(tmp_path, FakeModel()) as (root, _, channel):
+        (tmp_path / "outside").mkdir()
+        shutil.copy(root.path / "held-2/manifest.json", tmp_path / "outside")
+        (root.path / "linked").symlink_to(tmp_path / "outside")
+        (root.path / "itself").symlink_to(root.path)
+        (root.path / "circle").symlink_to(root.path / "circle")
+        (root.path / "alias").symlink_to(root.path / "held-3")
+        (root.path / ".hidden").mkdir()
+        names = (
+            "",
+            ".",
+            "..",
+            ".hidden",
+            "../outside",
+            "held-2/",
+            "a/b",
+            "a\\b",
+            "a\0b",
+            "a" * 256,
+            "linked",
+            "itself",
+        )
+        for name in (*names, str(tmp_path / "outside")):
+            refused = await failure(load(channel, name))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.INVALID_ARGUMENT, "INVALID_REQUEST"), name
+            assert refused.field == "bundle"
+        for name in ("held-9", "circle"):
+            refused = await failure(load(channel, name))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.NOT_FOUND, "BUNDLE_NOT_FOUND")
+            assert "available: alias, held-1, held-2, held-3" in refused.resource.description
+        assert root.loaded == []
+        assert (await load(channel, "alias")).model.version == "3"  # links within are as good as folders
 
 
 def test_entries_of_the_root_that_cannot_be_read_hide_no_other(
@@ -198,7 +172,7 @@ def test_entries_of_the_root_that_cannot_be_read_hide_no_other(
             os.mkfifo(root.path / "pipe" / "manifest.json")
             (root.path / "held-1" / "manifest.json").unlink()
             (root.path / "held-1" / "manifest.json").symlink_to("a" * 300)
-            listed = (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            listed = await bundles(channel)
             assert [(bundle.bundle, bundle.problem) for bundle in listed] == [
                 ("far", "cannot be read: File name too long"),
                 ("held-1", "cannot be read: File name too long"),
@@ -212,9 +186,9 @@ def test_entries_of_the_root_that_cannot_be_read_hide_no_other(
                 refused = await failure(load(channel, name))
                 assert refused.info.reason == "INVALID_REQUEST", name
             shutil.rmtree(root.path)
-            assert not (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            assert not await bundles(channel)
             root.path.symlink_to(root.path)
-            assert not (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
+            assert not await bundles(channel)
             assert (await failure(load(channel, "held-2"))).info.reason == "BUNDLE_NOT_FOUND"
 
     asyncio.run(scenario())
@@ -222,239 +196,181 @@ def test_entries_of_the_root_that_cannot_be_read_hide_no_other(
     assert "Traceback" not in caplog.text
 
 
-def test_a_model_that_is_unloaded_finishes_what_it_has_and_is_gone(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        held = FakeModel(on_submit=hold)
-        async with administered(tmp_path, held) as (_, server, channel):
-            translate = TranslationServiceStub(channel).TranslateText
-            running = translate(REQUEST)
-            accepted = await held.submitted.get()
-            unloaded = (await unload(channel, "held")).model
-            assert (unloaded.version, unloaded.state) == ("1", model_pb2.MODEL_STATE_DRAINING)
-            for request in (REQUEST, TranslateTextRequest(contents=["a"])):
-                refused = await failure(translate(request))
-                assert (refused.code, refused.info.reason) == (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND")
-            assert (await failure(unload(channel, "held"))).code is grpc.StatusCode.NOT_FOUND
-            accepted.complete()
-            assert (await running).translations
-            await wait(held.closed)
-            await server.stop(30)
-            assert server.models.entries() == []
-            assert server.models.counters() == {}
-            assert server.models.loads() == {}
-
-    asyncio.run(scenario())
+async def test_a_model_that_is_unloaded_finishes_what_it_has_and_is_gone(tmp_path: Path) -> None:
+    held = FakeModel(on_submit=hold)
+    async with administered(tmp_path, held) as (_, server, channel):
+        translate = stub_of(channel).TranslateText
+        running = translate(REQUEST)
+        accepted = await held.submitted.get()
+        unloaded = (await unload(channel, "held")).model
+        assert (unloaded.version, unloaded.state) == ("1", model_pb2.MODEL_STATE_DRAINING)
+        for request in (REQUEST, ONE):
+            refused = await failure(translate(request))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.NOT_FOUND, "MODEL_NOT_FOUND")
+        assert (await failure(unload(channel, "held"))).code is grpc.StatusCode.NOT_FOUND
+        accepted.complete()
+        assert (await running).translations
+        await until(held.closed.is_set)
+        await server.stop(30)
+        assert server.models.entries() == []
+        assert server.models.counters() == {}
+        assert server.models.loads() == {}
 
 
-def test_a_corpus_goes_on_with_the_new_version(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        old = FakeModel(on_submit=hold)
-        async with administered(tmp_path, old) as (root, _, channel):
-            call = cast(
-                "Any", TranslationServiceStub(channel)
-            ).TranslateCorpus()  # its types lack a call that is written to
-            settings = translation_pb2.CorpusSettings(model="held")
-            first = translation_pb2.CorpusItem(id=1, content="a")
-            await call.write(translation_pb2.TranslateCorpusRequest(settings=settings, items=[first]))
-            accepted = await old.submitted.get()
-            await load(channel, "held-2")
-            second = translation_pb2.CorpusItem(id=2, content="b")
-            await call.write(translation_pb2.TranslateCorpusRequest(items=[second]))
-            (new,) = root.loaded
-            await new.submitted.get()
-            await wait(old.closed)  # its engine is drained by this, and what it has is answered
-            accepted.complete()
-            await call.done_writing()
-            assert [result.id async for response in call for result in response.results] == [1, 2]
-
-    asyncio.run(scenario())
+async def test_a_corpus_goes_on_with_the_new_version(tmp_path: Path) -> None:
+    old = FakeModel(on_submit=hold)
+    async with administered(tmp_path, old) as (root, _, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening("a", model="held"))
+        accepted = await old.submitted.get()
+        await load(channel, "held-2")
+        await call.write(translation_pb2.TranslateCorpusRequest(items=items("b", first=1)))
+        (new,) = root.loaded
+        await new.submitted.get()
+        await until(old.closed.is_set)  # its engine is drained by this, and what it has is answered
+        accepted.complete()
+        await call.done_writing()
+        assert [result.id async for response in call for result in response.results] == [0, 1]
 
 
-def test_a_load_goes_on_when_its_caller_leaves_and_the_next_waits_for_it(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with administered(tmp_path) as (root, _, channel):
-            began, may_end = threading.Event(), threading.Event()
+async def test_a_load_goes_on_when_its_caller_leaves_and_the_next_waits_for_it(tmp_path: Path) -> None:
+    async with administered(tmp_path) as (root, _, channel):
+        began, may_end = threading.Event(), threading.Event()
 
-            def hold_load() -> None:
-                began.set()
-                assert may_end.wait(HANG_S)
+        def hold_load() -> None:
+            began.set()
+            assert may_end.wait(HANG_S)
 
-            root.before_load = hold_load
-            leaving = load(channel, "held-1")
-            await wait(began)
-            listed = await AdminServiceStub(channel).ListBundles(ListBundlesRequest())
-            assert [bundle.state for bundle in listed.bundles] == [
-                admin_pb2.BUNDLE_STATE_LOADING,
-                admin_pb2.BUNDLE_STATE_AVAILABLE,
-                admin_pb2.BUNDLE_STATE_AVAILABLE,
-            ]
-            leaving.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await leaving
-            began.clear()
-            next_load = load(channel, "held-2")
-            # As a rule this is taken after it: the load would have begun by now, if it did not wait.
-            assert not (await ModelServiceStub(channel).ListModels(ListModelsRequest())).models
-            assert not began.is_set()
-            may_end.set()
-            assert (await next_load).replaced_version == "1"
-
-    asyncio.run(scenario())
+        root.before_load = hold_load
+        leaving = load(channel, "held-1")
+        await until(began.is_set)
+        states = [admin_pb2.BundleState.Name(bundle.state) for bundle in await bundles(channel)]
+        assert states == ["BUNDLE_STATE_LOADING", "BUNDLE_STATE_AVAILABLE", "BUNDLE_STATE_AVAILABLE"]
+        leaving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leaving
+        began.clear()
+        next_load = load(channel, "held-2")
+        # As a rule this is taken after it: the load would have begun by now, if it did not wait.
+        assert not (await stub_of(channel).ListModels(ListModelsRequest())).models
+        assert not began.is_set()
+        may_end.set()
+        assert (await next_load).replaced_version == "1"
 
 
-def test_bundles_are_listed_with_what_is_known_of_them(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with administered(tmp_path, FakeModel(version="2")) as (root, _, channel):
-            root.add("broken", "{}")
-            (root.path / "no-bundle").mkdir()
-            root.add(".partial", "{}")
-            listed = (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
-            assert [(bundle.bundle, bundle.model, bundle.version, bundle.state) for bundle in listed] == [
-                ("broken", "", "", admin_pb2.BUNDLE_STATE_UNUSABLE),
-                ("held-1", "held", "1", admin_pb2.BUNDLE_STATE_AVAILABLE),
-                ("held-2", "held", "2", admin_pb2.BUNDLE_STATE_LOADED),
-                ("held-3", "held", "3", admin_pb2.BUNDLE_STATE_AVAILABLE),
-            ]
-            assert "no format_version" in listed[0].problem
-
-    asyncio.run(scenario())
+async def test_bundles_are_listed_with_what_is_known_of_them(tmp_path: Path) -> None:
+    async with administered(tmp_path, FakeModel(version="2")) as (root, _, channel):
+        root.add("broken", "{}")
+        (root.path / "no-bundle").mkdir()
+        root.add(".partial", "{}")
+        listed = await bundles(channel)
+        assert [(bundle.bundle, bundle.model, bundle.version, bundle.state) for bundle in listed] == [
+            ("broken", "", "", admin_pb2.BUNDLE_STATE_UNUSABLE),
+            ("held-1", "held", "1", admin_pb2.BUNDLE_STATE_AVAILABLE),
+            ("held-2", "held", "2", admin_pb2.BUNDLE_STATE_LOADED),
+            ("held-3", "held", "3", admin_pb2.BUNDLE_STATE_AVAILABLE),
+        ]
+        assert "no format_version" in listed[0].problem
 
 
-def test_health_follows_models(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        held = FakeModel()
-        async with administered(tmp_path, held) as (root, _, channel):
-            health = HealthStub(channel)
+async def test_health_follows_models(tmp_path: Path) -> None:
+    held = FakeModel()
+    async with administered(tmp_path, held) as (root, _, channel):
+        health = stub_of(channel)
 
-            def watch(service: str) -> Callable[[], Any]:
-                answers = aiter(health.Watch(HealthCheckRequest(service=service)))
+        def watch(service: str) -> Callable[[], Any]:
+            answers = aiter(health.Watch(HealthCheckRequest(service=service)))
 
-                async def status() -> int:
-                    return int((await anext(answers)).status)
+            async def status() -> int:
+                return int((await anext(answers)).status)
 
-                return status
+            return status
 
-            model, service = watch("models/held"), watch("jumok.v1.TranslationService")
-            assert (await model(), await service()) == (SERVING, SERVING)
-            await asyncio.to_thread(held.become_ready, False)  # as an engine does
-            assert (await model(), await service()) == (NOT_SERVING, NOT_SERVING)
-            described = await ModelServiceStub(channel).GetModel(GetModelRequest(name="held"))
-            assert described.model.state == model_pb2.MODEL_STATE_RECOVERING
-            await asyncio.to_thread(held.become_ready, True)
-            assert (await model(), await service()) == (SERVING, SERVING)
-            await unload(channel, "held")
-            assert (await model(), await service()) == (HealthCheckResponse.SERVICE_UNKNOWN, NOT_SERVING)
-            await load(channel, "held-2")
-            assert (await model(), await service()) == (SERVING, SERVING)
-            await asyncio.to_thread(root.loaded[0].become_ready, False)
-            assert (await model(), await service()) == (NOT_SERVING, NOT_SERVING)
-            assert (await health.Check(HealthCheckRequest())).status == SERVING  # the server itself lives
-
-    asyncio.run(scenario())
+        model, service = watch("models/held"), watch("jumok.v1.TranslationService")
+        assert (await model(), await service()) == (SERVING, SERVING)
+        await asyncio.to_thread(held.become_ready, False)  # as an engine does
+        assert (await model(), await service()) == (NOT_SERVING, NOT_SERVING)
+        described = await stub_of(channel).GetModel(GetModelRequest(name="held"))
+        assert described.model.state == model_pb2.MODEL_STATE_RECOVERING
+        await asyncio.to_thread(held.become_ready, True)
+        assert (await model(), await service()) == (SERVING, SERVING)
+        await unload(channel, "held")
+        assert (await model(), await service()) == (HealthCheckResponse.SERVICE_UNKNOWN, NOT_SERVING)
+        await load(channel, "held-2")
+        assert (await model(), await service()) == (SERVING, SERVING)
+        await asyncio.to_thread(root.loaded[0].become_ready, False)
+        assert (await model(), await service()) == (NOT_SERVING, NOT_SERVING)
+        assert (await health.Check(HealthCheckRequest())).status == SERVING  # the server itself lives
 
 
-def test_an_engine_that_failed_is_worth_another_try() -> None:
-    async def scenario() -> None:
-        broken = FakeModel(on_submit=fail(EngineFailedError("the engine failed", retry_after_s=0.5)))
-        async with serving(broken) as (_, channel):
-            refused = await failure(TranslationServiceStub(channel).TranslateText(REQUEST))
-            assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAVAILABLE, "ENGINE_FAILED")
-            assert refused.retry.retry_delay.ToMilliseconds() == 500
-
-    asyncio.run(scenario())
-
-
-def test_counts_go_on_with_a_new_version_and_end_with_the_name(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        old = FakeModel()
-        old.counted.finished = 3
-        async with administered(tmp_path, old) as (root, server, channel):
-            await load(channel, "held-2")
-            root.loaded[0].counted.finished = 4
-            assert server.models.counters()["held"].finished == 7
-            await server.stop(30)
-            assert len(server.models.entries()) == 1
-            assert server.models.counters()["held"].finished == 7
-
-    asyncio.run(scenario())
+async def test_counts_go_on_with_a_new_version_and_end_with_the_name(tmp_path: Path) -> None:
+    old = FakeModel()
+    old.counted.finished = 3
+    async with administered(tmp_path, old) as (root, server, channel):
+        await load(channel, "held-2")
+        root.loaded[0].counted.finished = 4
+        assert server.models.counters()["held"].finished == 7
+        await server.stop(30)
+        assert len(server.models.entries()) == 1
+        assert server.models.counters()["held"].finished == 7
 
 
-def test_there_is_no_such_service_unless_it_is_configured() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (_, channel):
-            with pytest.raises(grpc.aio.AioRpcError) as refused:
-                await load(channel, "held-1")
-            assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-    asyncio.run(scenario())
+async def test_there_is_no_such_service_unless_it_is_configured() -> None:
+    async with serving(FakeModel()) as (_, channel):
+        with pytest.raises(grpc.aio.AioRpcError) as refused:
+            await load(channel, "held-1")
+        assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_it_can_have_a_port_of_its_own(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with administered(tmp_path, FakeModel(), port=0) as (_, server, channel):
-            assert server.admin_address not in {None, server.address}
-            async with grpc.aio.insecure_channel(str(server.admin_address)) as other:
-                assert (await load(other, "held-2")).replaced_version == "1"
-                assert (await TranslationServiceStub(channel).TranslateText(REQUEST)).translations
-                for refused_there in (load(channel, "held-2"), TranslationServiceStub(other).TranslateText(REQUEST)):
-                    with pytest.raises(grpc.aio.AioRpcError) as refused:
-                        await refused_there
-                    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-    asyncio.run(scenario())
+async def test_it_can_have_a_port_of_its_own(tmp_path: Path) -> None:
+    async with administered(tmp_path, FakeModel(), port=0) as (_, server, channel):
+        assert server.admin_address not in {None, server.address}
+        async with grpc.aio.insecure_channel(str(server.admin_address)) as other:
+            assert (await load(other, "held-2")).replaced_version == "1"
+            assert (await stub_of(channel).TranslateText(REQUEST)).translations
+            for refused_there in (load(channel, "held-2"), stub_of(other).TranslateText(REQUEST)):
+                with pytest.raises(grpc.aio.AioRpcError) as refused:
+                    await refused_there
+                assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
-def test_it_needs_the_scope_admin(tmp_path: Path) -> None:
-    translating, one = make_token("a", ["translate"])
-    administering, other = make_token("b", ["admin"])
-    (tmp_path / "tokens").write_text(f"{one.line()}\n{other.line()}\n", encoding="utf-8")
-
-    async def scenario() -> None:
-        async with administered(tmp_path, FakeModel(), tokens=TokenFile(tmp_path / "tokens")) as (_, _, channel):
-            stub = AdminServiceStub(channel)
-            calls: tuple[tuple[Any, Any], ...] = (
-                (stub.ListBundles, ListBundlesRequest()),
-                (stub.LoadModel, LoadModelRequest(bundle="held-2")),
-                (stub.UnloadModel, UnloadModelRequest(name="held")),
-            )
-            for call, request in calls:
-                refused = await failure(call(request, metadata=(("authorization", f"Bearer {translating}"),)))
-                assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
-                assert (await failure(call(request))).code is grpc.StatusCode.UNAUTHENTICATED
-                assert await call(request, metadata=(("authorization", f"Bearer {administering}"),))
-
-    asyncio.run(scenario())
+async def test_it_needs_the_scope_admin(tmp_path: Path) -> None:
+    tokens, secrets = tokens_of(tmp_path, a="translate", b="admin")
+    async with administered(tmp_path, FakeModel(), tokens=tokens) as (_, _, channel):
+        stub = stub_of(channel)
+        calls: tuple[tuple[Any, Any], ...] = (
+            (stub.ListBundles, ListBundlesRequest()),
+            (stub.LoadModel, LoadModelRequest(bundle="held-2")),
+            (stub.UnloadModel, UnloadModelRequest(name="held")),
+        )
+        for call, request in calls:
+            refused = await failure(call(request, metadata=bearer(secrets["a"])))
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
+            assert (await failure(call(request))).code is grpc.StatusCode.UNAUTHENTICATED
+            assert await call(request, metadata=bearer(secrets["b"]))
 
 
-def test_a_bundle_that_is_tried_for_long_holds_up_no_other(tmp_path: Path) -> None:
+async def test_a_bundle_that_is_tried_for_long_holds_up_no_other(tmp_path: Path) -> None:
     """Three of them leave room for a fourth; of those that wait, none is opened once the server stops."""
+    root = Root(tmp_path / "root")
+    tried, may_end = threading.Semaphore(0), threading.Event()
 
-    async def scenario() -> None:
-        root = Root(tmp_path / "root")
-        tried, may_end = threading.Semaphore(0), threading.Event()
+    def check(folder: Path) -> None:
+        if folder.name == "held-1":
+            tried.release()
+            assert may_end.wait(HANG_S)
 
-        def check(folder: Path) -> None:
-            if folder.name == "held-1":
-                tried.release()
-                assert may_end.wait(HANG_S)
-
-        administration = Administration(root=root.path, load=root.load, check=check, cancel_load=may_end.set)
-        async with serving(FakeModel(), administration=administration) as (server, channel):
-            held = [load(channel, "held-1") for _ in range(MAX_LOADS - 1)]
-            for _ in held:
-                assert await asyncio.to_thread(tried.acquire, timeout=HANG_S)
-            assert (await load(channel, "held-2")).replaced_version == "1"
-            assert (await load(channel, "held-3")).replaced_version == "2"
-            listed = await AdminServiceStub(channel).ListBundles(ListBundlesRequest())
-            assert [bundle.state for bundle in listed.bundles] == [
-                admin_pb2.BUNDLE_STATE_LOADING,
-                admin_pb2.BUNDLE_STATE_AVAILABLE,
-                admin_pb2.BUNDLE_STATE_LOADED,
-            ]
-            stopping = asyncio.ensure_future(server.stop(HANG_S))
-            for one in held:
-                assert (await failure(one)).code is grpc.StatusCode.UNAVAILABLE
-            await stopping
-            assert len(root.loaded) == 2
-
-    asyncio.run(scenario())
+    administration = Administration(root=root.path, load=root.load, check=check, cancel_load=may_end.set)
+    async with serving(FakeModel(), administration=administration) as (server, channel):
+        held = [load(channel, "held-1") for _ in range(MAX_LOADS - 1)]
+        for _ in held:
+            assert await asyncio.to_thread(tried.acquire, timeout=HANG_S)
+        assert (await load(channel, "held-2")).replaced_version == "1"
+        assert (await load(channel, "held-3")).replaced_version == "2"
+        states = [admin_pb2.BundleState.Name(bundle.state) for bundle in await bundles(channel)]
+        assert states == ["BUNDLE_STATE_LOADING", "BUNDLE_STATE_AVAILABLE", "BUNDLE_STATE_LOADED"]
+        stopping = asyncio.ensure_future(server.stop(HANG_S))
+        for one in held:
+            assert (await failure(one)).code is grpc.StatusCode.UNAVAILABLE
+        await stopping
+        assert len(root.loaded) == 2

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,15 @@ import pytest
 
 import jumok
 from jumok_proto.v1 import model_pb2, translation_pb2
-from jumok_proto.v1.model_pb2_grpc import ModelServiceStub
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
-from tests.support.hang import HANG_S, bounded, until
-from tests.support.models.variants import edited, without
+from tests.support.clients import await_
+from tests.support.hang import HANG_S, until
+from tests.support.models.variants import edited, multilingual
+from tests.support.servers.fake_model import stub_of
 from tests.support.servers.in_process_server import IDLE, check_idle, serving
 
 TEXTS = ["a man in a blue shirt", "", "two young males", " \t\u3000", "a little girl climbing", "女孩 😀 ﷽ नमस्ते"]
@@ -84,12 +83,7 @@ def test_the_server_answers_as_the_translator_does(
     check_same(client.translate(TEXTS, **options), expected)
     prefix = {"target_prefix": options["target_prefix"][0]} if "target_prefix" in options else {}
     check_same([client.translate(TEXTS[0], **options | prefix)], expected[:1])
-
-    async def scenario() -> list[jumok.Translation]:
-        async with jumok.AsyncClient(address, timeout_s=HANG_S) as async_client:
-            return await async_client.translate(TEXTS, **options)
-
-    check_same(asyncio.run(bounded(scenario())), expected)
+    check_same(await_("translate", address, TEXTS, timeout_s=HANG_S, **options), expected)
     check_idle(translator)
 
 
@@ -112,12 +106,8 @@ def test_scores_arrive_as_they_were_computed(
 ) -> None:
     options: dict[str, Any] = {"length_penalty": 0.5, "source_language": "en", "target_language": "DE"}
     expected = translator.score(*sentences, **options)
-
-    async def scenario() -> list[jumok.Score]:
-        async with jumok.AsyncClient(address, timeout_s=HANG_S) as async_client:
-            return await async_client.score(*sentences, **options)
-
-    for scores in (client.score(*sentences, **options), asyncio.run(bounded(scenario()))):
+    asynchronous = await_("score", address, *sentences, timeout_s=HANG_S, **options)
+    for scores in (client.score(*sentences, **options), asynchronous):
         for score, wanted in zip(scores, expected, strict=True):
             assert (score.tokens, score.token_ids) == (wanted.tokens, wanted.token_ids)
             assert score.token_scores == pytest.approx(wanted.token_scores, abs=1e-4)
@@ -125,60 +115,6 @@ def test_scores_arrive_as_they_were_computed(
             assert (score.source_token_count, score.model) == (wanted.source_token_count, wanted.model)
     alone = client.score(sentences[0][0], sentences[1][0], **options)
     assert alone.score == pytest.approx(expected[0].score, abs=1e-4)
-
-
-SCORE_REFUSALS: Sequence[tuple[list[str], list[str], dict[str, Any], str]] = [
-    ([], [], {}, "contents"),
-    (["a", "b"], ["c", "eine " * 60], {}, "targets[1]"),
-    (["a", "b"], ["c", "d\0"], {}, "targets[1]"),
-    (["a", ""], ["c", "d"], {}, "targets[1]"),
-    (["a", "dog " * 60], ["c", "d"], {}, "contents[1]"),
-    (["a"], ["c"], {"length_penalty": float("inf")}, "length_penalty"),
-]
-
-
-@pytest.mark.parametrize(("texts", "targets", "options", "field"), SCORE_REFUSALS)
-def test_what_cannot_be_scored_is_refused_alike_in_process_and_by_the_server(
-    translator: Translator,
-    client: jumok.Client,
-    texts: list[str],
-    targets: list[str],
-    options: dict[str, Any],
-    field: str,
-) -> None:
-    with pytest.raises(jumok.InvalidArgumentError) as local:
-        translator.score(texts, targets, **options)
-    with pytest.raises(jumok.InvalidArgumentError) as remote:
-        client.score(texts, targets, **options)
-    assert (local.value.field, remote.value.field) == (field, field)
-
-
-@pytest.mark.parametrize(
-    ("asked", "field"),
-    [({"source_language": "xx"}, "source_language_code"), ({"target_language": "en"}, "target_language_code")],
-)
-def test_an_unknown_language_is_not_found(client: jumok.Client, asked: dict[str, Any], field: str) -> None:
-    with pytest.raises(jumok.NotFoundError, match=r"has no .* language .*; it has") as caught:
-        client.translate("a", **asked)
-    assert (caught.value.reason, caught.value.field) == ("LANGUAGE_NOT_FOUND", field)
-    with pytest.raises(jumok.NotFoundError):
-        client.score("a", "b", **asked)
-
-
-def test_what_the_bundle_has_no_graph_for_is_a_failed_precondition(tiny_bundle: Path, tmp_path: Path) -> None:
-    bundle = edited(tiny_bundle, tmp_path / "plain", without("sampler", "scorer", "aligner"))
-    with Translator(bundle, threads=1) as plain, serving(plain) as address, jumok.Client(address) as client:
-        for reason, call in (
-            ("ATTENTION_UNAVAILABLE", lambda: client.translate("a", attention=True)),
-            ("SAMPLING_UNAVAILABLE", lambda: client.translate("a", top_k=3)),
-            ("SCORING_UNAVAILABLE", lambda: client.score("a", "b")),
-        ):
-            with pytest.raises(
-                jumok.FailedPreconditionError, match=r"was exported without a|has no attention to show"
-            ) as caught:
-                call()
-            assert caught.value.reason == reason
-        assert client.translate("a", max_length=2).hypotheses
 
 
 def test_an_answer_says_where_its_time_went(client: jumok.Client) -> None:
@@ -189,16 +125,9 @@ def test_an_answer_says_where_its_time_went(client: jumok.Client) -> None:
     assert 0 <= timings.queue_s < timings.total_s
 
 
-def test_a_text_without_content_has_an_empty_translation(client: jumok.Client) -> None:
-    texts = ["", "  ", "\n\t", "\u3000"]
-    assert [answer.text for answer in client.translate(texts)] == texts
-    for answer in client.translate(texts, split_sentences=False):
-        assert (answer.text, answer.score, answer.source_token_count, answer.output_token_count) == ("", 0.0, 0, 0)
-
-
 LONG = "a man in a blue shirt " * 100
 
-REFUSALS: Sequence[tuple[list[str], dict[str, Any], str]] = [
+REFUSALS: Sequence[tuple[list[Any], dict[str, Any], str]] = [
     ([], {}, "contents"),
     (["a", LONG], {"split_sentences": False}, "contents[1]"),
     (["a", "b", "\0"], {}, "contents[2]"),
@@ -232,20 +161,36 @@ REFUSALS: Sequence[tuple[list[str], dict[str, Any], str]] = [
     (["a", "b"], {"target_prefix": ["Ein"]}, "target_prefixes"),
     (["a", "b"], {"target_prefix": [None, "Ein " * 60]}, "target_prefixes[1]"),
 ]
+SCORE_REFUSALS: Sequence[tuple[list[str], list[str], dict[str, Any], str]] = [
+    ([], [], {}, "contents"),
+    (["a", "b"], ["c", "eine " * 60], {}, "targets[1]"),
+    (["a", "b"], ["c", "d\0"], {}, "targets[1]"),
+    (["a", ""], ["c", "d"], {}, "targets[1]"),
+    (["a", "dog " * 60], ["c", "d"], {}, "contents[1]"),
+    (["a"], ["c"], {"length_penalty": float("inf")}, "length_penalty"),
+]
 
 
-@pytest.mark.parametrize(("texts", "options", "field"), REFUSALS)
+@pytest.mark.parametrize(
+    ("method", "arguments", "options", "field"),
+    [("translate", [texts], options, field) for texts, options, field in REFUSALS]
+    + [("score", [texts, targets], options, field) for texts, targets, options, field in SCORE_REFUSALS],
+)
 def test_bad_input_is_refused_alike_in_process_and_by_the_server(
-    translator: Translator, client: jumok.Client, texts: list[str], options: dict[str, Any], field: str
+    translator: Translator,
+    client: jumok.Client,
+    method: str,
+    arguments: list[list[str]],
+    options: dict[str, Any],
+    field: str,
 ) -> None:
-    with pytest.raises(jumok.InvalidArgumentError) as local:
-        translator.translate(texts, **options)
-    with pytest.raises(jumok.InvalidArgumentError) as remote:
-        client.translate(texts, **options)
-    assert (local.value.field, remote.value.field) == (field, field)
-    assert remote.value.reason == "INVALID_REQUEST"
+    for called in (translator, client):
+        with pytest.raises(jumok.InvalidArgumentError) as refused:
+            getattr(called, method)(*arguments, **options)
+        assert refused.value.field == field
+    assert refused.value.reason == "INVALID_REQUEST"
     if field.startswith("contents"):
-        assert str(remote.value).startswith(field.replace("contents", "texts"))
+        assert str(refused.value).startswith(field.replace("contents", "texts"))
     assert client.translate("a man").text == translator.translate("a man").text
 
 
@@ -259,17 +204,6 @@ def test_a_long_text_is_truncated_where_that_is_asked_for(translator: Translator
 def test_texts_of_any_script_have_a_translation(client: jumok.Client) -> None:
     texts = ["😀👨\u200d👩\u200d👧", "漢字", "العربية", "\u202e\ufeff\u0301", "\U0010ffff", "\x01\x7f"]
     assert len(client.translate(texts, max_length=4)) == len(texts)
-
-
-def test_an_unknown_model_is_not_found(translator: Translator, client: jumok.Client) -> None:
-    for call in (lambda: client.translate("a", model="other"), lambda: client.get_model("other")):
-        with pytest.raises(jumok.NotFoundError, match=f"'other' is not loaded; available: {translator.name}") as caught:
-            call()
-        assert caught.value.reason == "MODEL_NOT_FOUND"
-        resource = caught.value.details.resource
-        assert resource is not None
-        assert (resource.type, resource.name) == ("jumok.v1.Model", "other")
-    assert client.translate("a", model=translator.name).model == translator.name
 
 
 def test_the_model_describes_itself(translator: Translator, client: jumok.Client) -> None:
@@ -303,27 +237,20 @@ def test_a_deadline_ends_the_work_on_the_server_too(translator: Translator, clie
     check_idle(translator)
 
 
-def test_a_cancelled_task_ends_the_work_on_the_server_too(translator: Translator, address: str) -> None:
-    async def scenario() -> None:
-        async with jumok.AsyncClient(address, timeout_s=HANG_S) as client:
-            call = asyncio.ensure_future(client.translate(["a man in a blue shirt"] * 500, **slow(translator)))
-            await until(lambda: translator.load() != IDLE)
-            call.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await call
-            await client.translate("a man", max_length=4)
-            check_idle(translator)
-
-    asyncio.run(bounded(scenario()))
+async def test_a_cancelled_task_ends_the_work_on_the_server_too(translator: Translator, address: str) -> None:
+    async with jumok.AsyncClient(address, timeout_s=HANG_S) as client:
+        call = asyncio.ensure_future(client.translate(["a man in a blue shirt"] * 500, **slow(translator)))
+        await until(lambda: translator.load() != IDLE)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await client.translate("a man", max_length=4)
+        check_idle(translator)
 
 
 def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
     with (
-        Translator(
-            tiny_bundle,
-            threads=1,
-            limits=EngineLimits(max_batch_tokens=1, max_queue_requests=2),
-        ) as translator,
+        Translator(tiny_bundle, threads=1, limits=EngineLimits(max_batch_tokens=1, max_queue_requests=2)) as translator,
         serving(translator) as address,
         jumok.Client(address) as client,
     ):
@@ -347,34 +274,44 @@ def test_a_full_queue_says_when_to_come_back(tiny_bundle: Path) -> None:
         assert not refused.value.retryable
 
 
-def test_a_closed_model_is_unavailable_and_says_when_to_come_back(tiny_bundle: Path) -> None:
-    with Translator(tiny_bundle, threads=1) as translator, serving(translator) as address:
-        translator.close()
-        with jumok.Client(address) as client, pytest.raises(jumok.UnavailableError) as caught:
-            client.translate("a")
-        assert caught.value.reason == "UNAVAILABLE"
-        assert caught.value.retry_after_s is not None
-
-
-def test_concurrent_clients_get_their_own_answers_in_order(translator: Translator, address: str) -> None:
-    texts = [[f"a man in a blue shirt {'is ' * (number % 5)}{client}" for number in range(8)] for client in range(12)]
-    expected = [translator.translate(own, beam_size=2, max_length=6) for own in texts]
-
-    def work(own: list[str]) -> list[jumok.Translation]:
-        with jumok.Client(address, timeout_s=HANG_S) as client:
-            return client.translate(own, beam_size=2, max_length=6)
-
-    with ThreadPoolExecutor(len(texts)) as pool:
-        answers = list(pool.map(work, texts))
-    for answer, wanted in zip(answers, expected, strict=True):
-        check_same(answer, wanted)
-    check_idle(translator)
-
-
 def test_the_options_of_a_models_description_may_be_sent_back(address: str, translator: Translator) -> None:
     name = translator.manifest.name
     with grpc.insecure_channel(address) as channel:
-        model = ModelServiceStub(channel).GetModel(model_pb2.GetModelRequest(name=name), timeout=HANG_S).model
+        model = stub_of(channel).GetModel(model_pb2.GetModelRequest(name=name), timeout=HANG_S).model
         request = translation_pb2.TranslateTextRequest(contents=TEXTS[:1], options=model.default_options)
-        answer = TranslationServiceStub(channel).TranslateText(request, timeout=HANG_S)
+        answer = stub_of(channel).TranslateText(request, timeout=HANG_S)
     assert answer.translations[0].hypotheses[0].text == translator.translate(TEXTS[0]).text
+
+
+def test_a_model_of_several_languages_describes_them(tiny_bundle: Path, tmp_path: Path) -> None:
+    bundle = edited(tiny_bundle, tmp_path / "multilingual", multilingual)
+    with Translator(bundle, threads=1) as translator, serving(translator) as address, jumok.Client(address) as client:
+        (model,) = client.list_models()
+        assert (model.source_languages, model.target_languages) == (("en", "fr-FR"), ("de", "nl", "pt-BR"))
+        assert [(pair.source, pair.target) for pair in model.language_pairs] == [
+            ("en", "de"),
+            ("en", "nl"),
+            ("fr-FR", "nl"),
+            ("fr-FR", "pt-BR"),
+        ]
+        assert model.default_pair == jumok.LanguagePair(source="en", target="de")
+        answer = client.translate("a man", source_language="fr_fr", target_language="NL", max_length=3)
+        assert (answer.source_language, answer.target_language) == ("fr-FR", "nl")
+        check_same(
+            [answer], [translator.translate("a man", source_language="fr-FR", target_language="nl", max_length=3)]
+        )
+
+
+def test_where_no_language_is_the_default_one_must_be_named(tiny_bundle: Path, tmp_path: Path) -> None:
+    def undecided(manifest: dict[str, Any]) -> None:
+        multilingual(manifest)
+        manifest["languages"]["default"] = None
+        manifest["languages"]["pairs"] = []
+
+    bundle = edited(tiny_bundle, tmp_path / "undecided", undecided)
+    with Translator(bundle, threads=1) as translator, serving(translator) as address, jumok.Client(address) as client:
+        (model,) = client.list_models()
+        assert (model.default_pair, model.language_pairs) == (None, ())
+        with pytest.raises(jumok.InvalidArgumentError, match="several source languages and no default") as caught:
+            client.translate("a", target_language="de")
+        assert caught.value.field == "source_language_code"

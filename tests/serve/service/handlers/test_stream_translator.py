@@ -14,27 +14,34 @@ import jumok
 from jumok_proto.conversion import timings_from_proto, translation_from_proto
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.engine.replica import MAX_SPARES
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
 from tests.serve.engine.test_invariance import sentences
 from tests.serve.service.handlers.test_service_translator import check_same
+from tests.support.servers.fake_model import stub_of
 from tests.support.servers.in_process_server import check_idle, serving
 
-TEXTS = ["a man in a blue shirt", "", "two young males", "女孩 😀 ﷽ नमस्ते", *sentences()[:40]]
+TEXTS = ["a man in a blue shirt", "", "two young males", "女孩 😀 ﷽ नमस्ते", *sentences()[:20]]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def translator(tiny_bundle: Path) -> Iterator[Translator]:
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as opened:
         yield opened
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def address(translator: Translator) -> Iterator[str]:
     with serving(translator) as served:
         yield served
+
+
+@pytest.fixture
+def fresh(tiny_bundle: Path) -> Iterator[tuple[Translator, str]]:
+    """A model for a gate, and the address of its server."""
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as opened, serving(opened) as address:
+        yield opened, address
 
 
 def streamed(stub: Any, text: str, **asked: Any) -> list[pb.StreamTranslateTextResponse]:
@@ -56,7 +63,7 @@ def test_a_stream_ends_with_the_translation_and_begins_it(
     expected = translator.translate(TEXTS, truncate=True, **options)
     early = 0
     with grpc.insecure_channel(address) as channel:
-        stub = TranslationServiceStub(channel)
+        stub = stub_of(channel)
         for text, wanted in zip(TEXTS, expected, strict=True):
             messages = streamed(stub, text, options=Options(**options))
             assert all(len(after.stable_text) > len(before.stable_text) for before, after in pairwise(messages[:-1]))
@@ -85,13 +92,14 @@ def test_a_stream_shows_no_text_that_attention_changes(
     text = "A dog runs. The cat sleeps."
     wanted = translator.translate(text, split_sentences=split, **options)
     with grpc.insecure_channel(address) as channel:
-        messages = streamed(TranslationServiceStub(channel), text, split_sentences=split, options=Options(**options))
+        messages = streamed(stub_of(channel), text, split_sentences=split, options=Options(**options))
     assert messages[-1].stable_text == wanted.text
     assert all(messages[-1].stable_text.startswith(message.stable_text) for message in messages)
 
 
-def test_greedy_tokens_come_one_by_one(translator: Translator, address: str) -> None:
+def test_greedy_tokens_come_one_by_one(fresh: tuple[Translator, str]) -> None:
     """Steps one at a time, each after its text was read; tokens of the target prefix come first."""
+    translator, address = fresh
     tokenizer = translator.tokenizer
     options: dict[str, Any] = {"beam_size": 1, "min_length": 9, "max_length": 9}
     (best,) = translator.translate(TEXTS[0], target_prefix="Ein Mann", **options).hypotheses
@@ -101,7 +109,7 @@ def test_greedy_tokens_come_one_by_one(translator: Translator, address: str) -> 
         translator.translate(TEXTS[0], beam_size=beam_size)
     gate = Gate(translator)
     with grpc.insecure_channel(address) as channel:
-        stub: Any = TranslationServiceStub(channel)
+        stub = stub_of(channel)
         call = stub.StreamTranslateText(
             pb.StreamTranslateTextRequest(content=TEXTS[0], target_prefix="Ein Mann", options=Options(**options))
         )
@@ -140,18 +148,12 @@ def corpus(stub: Any, texts: list[str], **settings: Any) -> Iterator[pb.CorpusRe
 @pytest.mark.parametrize("order", [pb.CORPUS_ORDER_INPUT, pb.CORPUS_ORDER_COMPLETION])
 def test_a_corpus_is_translated_as_its_texts_are(translator: Translator, address: str, order: Any) -> None:
     good = sentences()
-    texts = [*good, "bad \0 text"] * 20
+    texts = [*good, "bad \0 text"] * 8
     alone = translator.translate(good, truncate=True, beam_size=1, max_length=8)
     expected = dict(zip(good, alone, strict=True))
     with grpc.insecure_channel(address) as channel:
         found = list(
-            corpus(
-                TranslationServiceStub(channel),
-                texts,
-                options=Options(beam_size=1, max_length=8),
-                order=order,
-                window=64,
-            )
+            corpus(stub_of(channel), texts, options=Options(beam_size=1, max_length=8), order=order, window=64)
         )
     ids = [result.id for result in found]
     assert sorted(ids) == list(range(len(texts)))
@@ -167,7 +169,8 @@ def test_a_corpus_is_translated_as_its_texts_are(translator: Translator, address
     check_idle(translator)
 
 
-def test_a_client_that_is_killed_frees_rows_and_queue(translator: Translator, address: str) -> None:
+def test_a_client_that_is_killed_frees_rows_and_queue(fresh: tuple[Translator, str]) -> None:
+    translator, address = fresh
     program = f"""
 import jumok_proto.v1.translation_pb2 as pb, grpc
 from jumok_proto.v1.decoding_pb2 import DecodingOptions

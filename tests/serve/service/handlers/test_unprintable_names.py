@@ -4,6 +4,7 @@ import asyncio
 import logging
 import os
 from pathlib import Path
+from unittest.mock import Mock
 
 import grpc
 import pytest
@@ -11,36 +12,28 @@ import pytest
 from jumok_proto.error_conversion import status_to_proto
 from jumok_proto.errors import Details, Resource
 from jumok_proto.v1 import admin_pb2
-from jumok_proto.v1.admin_pb2 import ListBundlesRequest
-from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.errors import BundleError
-from tests.serve.service.handlers.test_admin import administered, load
+from tests.serve.service.handlers.test_admin import administered, bundles, load
 from tests.support.servers.fake_model import FakeModel, failure, manifest
 
 NAMES = list(map(os.fsdecode, [b"b\xff", b"c\ndata", b"d\x1b[2J", "e\u2028".encode()]))
 ESCAPED = [name.encode("unicode_escape").decode() for name in NAMES]
 
 
-def test_bundles_are_listed_and_not_found_whatever_their_names(tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with administered(tmp_path, FakeModel(version="2")) as (root, _, channel):
-            for name in NAMES:
-                root.add(name, manifest("held", "7").model_dump_json())
-            listed = {
-                bundle.bundle: bundle
-                for bundle in (await AdminServiceStub(channel).ListBundles(ListBundlesRequest())).bundles
-            }
-            for name in ESCAPED:
-                assert listed[name].state == admin_pb2.BUNDLE_STATE_UNUSABLE
-                assert "rename it" in listed[name].problem
-            assert listed["held-2"].state == admin_pb2.BUNDLE_STATE_LOADED
-            for name in ("nowhere", ESCAPED[0]):
-                refused = await failure(load(channel, name))
-                assert refused.code is not grpc.StatusCode.INTERNAL
-                assert all(one.isprintable() for one in refused.message)
-
-    asyncio.run(scenario())
+async def test_bundles_are_listed_and_not_found_whatever_their_names(tmp_path: Path) -> None:
+    async with administered(tmp_path, FakeModel(version="2")) as (root, _, channel):
+        for name in NAMES:
+            root.add(name, manifest("held", "7").model_dump_json())
+        listed = {bundle.bundle: bundle for bundle in await bundles(channel)}
+        for name in ESCAPED:
+            assert listed[name].state == admin_pb2.BUNDLE_STATE_UNUSABLE
+            assert "rename it" in listed[name].problem
+        assert listed["held-2"].state == admin_pb2.BUNDLE_STATE_LOADED
+        for name in ("nowhere", ESCAPED[0]):
+            refused = await failure(load(channel, name))
+            assert refused.code is not grpc.StatusCode.INTERNAL
+            assert all(one.isprintable() for one in refused.message)
 
 
 def test_a_bundle_is_refused_for_files_of_any_name(
@@ -58,12 +51,9 @@ def test_a_bundle_is_refused_for_files_of_any_name(
         assert any(problem.startswith(f"{name}: not listed") for problem in refused.value.problems)
     str(refused.value).encode()
 
-    def refuse(folder: Path) -> FakeModel:
-        raise BundleError(folder, [f"{name}: not listed" for name in NAMES])
-
     async def scenario() -> None:
         async with administered(tmp_path, FakeModel(version="2")) as (root, _, channel):
-            root.load_as = lambda _: refuse(root.path)
+            root.load_as = Mock(side_effect=BundleError(root.path, [f"{name}: not listed" for name in NAMES]))
             failed = await failure(load(channel, "held-1"))
             assert failed.code is grpc.StatusCode.FAILED_PRECONDITION
             for name in ESCAPED:

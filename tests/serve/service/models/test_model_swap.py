@@ -1,10 +1,8 @@
 """Replacing versions of a real model under load, without failed calls and without leaks."""
 
-import asyncio
 import json
 import shutil
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +17,7 @@ from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.process_memory import give_back_memory
 from jumok_serve.service import Administration
 from jumok_serve.translator import Translator
-from tests.support.hang import HANG_S
+from tests.support.hang import HANG_S, wait_until
 from tests.support.servers.in_process_server import serving
 
 NAME = "tiny-en-de"
@@ -109,10 +107,7 @@ def test_requests_see_no_error_while_models_are_replaced(address: str, loader: L
 
 def served_by(version: str, seen: list[jumok.Translation]) -> None:
     """Wait for translations by a version."""
-    limit = time.monotonic() + HANG_S
-    while not seen or seen[-1].model_version != version:
-        assert time.monotonic() < limit
-        time.sleep(0.01)
+    wait_until(lambda: bool(seen) and seen[-1].model_version == version)
 
 
 def test_what_is_replaced_or_unloaded_leaves_memory(root: Path, loader: Loader) -> None:
@@ -156,14 +151,9 @@ def test_cycles_of_loading_do_not_grow_the_process() -> None:
         translator.close()
         del translator
         give_back_memory()
-        resident.append(_resident_bytes())
+        resident.append(4096.0 * int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]))
     # Loaded, the model has some 50 MB; pages that are not whole come and go by a tenth of that.
     assert min(resident[3:]) - min(resident[1:3]) < 16e6, resident
-
-
-def _resident_bytes() -> float:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096.0
 
 
 def test_the_commands_load_list_and_unload(address: str, root: Path) -> None:
@@ -192,18 +182,15 @@ def test_the_commands_load_list_and_unload(address: str, root: Path) -> None:
     assert (code, "start it with --model-root" in refused) == (1, True)
 
 
-def test_the_asynchronous_client_does_the_same(address: str) -> None:
-    async def scenario() -> None:
-        async with jumok.AsyncAdminClient(address) as admin:
-            loaded = await admin.load_model("one")
-            assert (loaded.model.version, loaded.model.state) == ("1", jumok.ModelState.SERVING)
-            listed = {bundle.bundle: bundle.state for bundle in await admin.list_bundles()}
-            assert (listed["one"], listed["two"]) == (jumok.BundleState.LOADED, jumok.BundleState.AVAILABLE)
-            with pytest.raises(jumok.NotFoundError) as refused:
-                await admin.load_model("three")
-            assert refused.value.reason == "BUNDLE_NOT_FOUND"
-            with pytest.raises(jumok.InvalidArgumentError):
-                await admin.load_model("../one")
-            assert (await admin.unload_model(NAME)).state is jumok.ModelState.DRAINING
-
-    asyncio.run(scenario())
+async def test_the_asynchronous_client_does_the_same(address: str) -> None:
+    async with jumok.AsyncAdminClient(address) as admin:
+        loaded = await admin.load_model("one")
+        assert (loaded.model.version, loaded.model.state) == ("1", jumok.ModelState.SERVING)
+        listed = {bundle.bundle: bundle.state for bundle in await admin.list_bundles()}
+        assert (listed["one"], listed["two"]) == (jumok.BundleState.LOADED, jumok.BundleState.AVAILABLE)
+        with pytest.raises(jumok.NotFoundError) as refused:
+            await admin.load_model("three")
+        assert refused.value.reason == "BUNDLE_NOT_FOUND"
+        with pytest.raises(jumok.InvalidArgumentError):
+            await admin.load_model("../one")
+        assert (await admin.unload_model(NAME)).state is jumok.ModelState.DRAINING

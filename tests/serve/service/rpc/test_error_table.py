@@ -1,8 +1,7 @@
 """Every documented error, provoked at a server of real models, with its details."""
 
-import asyncio
 from base64 import b64encode
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,37 +12,21 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import ErrorInfo
 
-from jumok_proto.errors import (
-    DeadlineExceededError,
-    EngineFailedError,
-    InvalidArgumentError,
-    ModelNotFoundError,
-    OverloadedError,
-    RateLimitedError,
-    UnavailableError,
-)
+from jumok_proto import errors
+from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.admin_pb2 import LoadModelRequest
-from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
-from jumok_proto.v1.translation_pb2 import (
-    CorpusItem,
-    CorpusSettings,
-    Glossary,
-    ScoreTextRequest,
-    TranslateCorpusRequest,
-    TranslateTextRequest,
-)
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.service import Administration, Server
-from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service import Administration
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.statuses import EXPECTED, to_ending, to_status
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.support.models.variants import edited, without
-from tests.support.servers.fake_model import Failure, FakeModel, fail, failure
+from tests.support.servers.fake_model import FakeModel, fail, failure, stub_of
+from tests.support.servers.fake_model import serving as serving_fake
+from tests.support.servers.tokens import bearer, tokens_of
 
-ONE = TranslateTextRequest(contents=["a man"], options=DecodingOptions(beam_size=1, max_length=2))
+ONE = pb.TranslateTextRequest(contents=["a man"], options=DecodingOptions(beam_size=1, max_length=2))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +38,7 @@ class Provoked:
         ask: makes a call that fails, through a channel.
         model: that is served; None: a small one without scorer, sampler and aligner.
         settings: of the server.
-        tokens: scopes of the token that calls come with; None: the server wants none.
+        scope: of the token that calls come with; empty: they come without; None: the server wants none.
         field: that is blamed; empty: none is.
         resource: that was not found.
         retry: whether it says when to come back.
@@ -63,30 +46,30 @@ class Provoked:
     """
 
     code: grpc.StatusCode
-    ask: Callable[[grpc.aio.Channel], Awaitable[object]]
+    ask: Callable[..., Awaitable[object]]
     model: Callable[[], Any] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    tokens: Sequence[str] | None = None
+    scope: str | None = None
     field: str = ""
     resource: str = ""
     retry: bool = False
     glossaries: bool = False
 
 
-def translate(request: TranslateTextRequest = ONE) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
-    return lambda channel: TranslationServiceStub(channel).TranslateText(request)
+def translate(request: pb.TranslateTextRequest = ONE) -> Callable[..., Awaitable[object]]:
+    return lambda channel, **options: stub_of(channel).TranslateText(request, **options)
 
 
-def load(bundle: str) -> Callable[[grpc.aio.Channel], Awaitable[object]]:
-    return lambda channel: AdminServiceStub(channel).LoadModel(LoadModelRequest(bundle=bundle))
+def load(bundle: str) -> Callable[..., Awaitable[object]]:
+    return lambda channel: stub_of(channel).LoadModel(LoadModelRequest(bundle=bundle))
 
 
 async def one_too_many(channel: grpc.aio.Channel) -> object:
     """A corpus during another."""
-    stub: Any = TranslationServiceStub(channel)
+    stub = stub_of(channel)
     corpus = stub.TranslateCorpus()
-    await corpus.write(TranslateCorpusRequest(settings=CorpusSettings(options=ONE.options)))
-    await corpus.write(TranslateCorpusRequest(items=[CorpusItem(content="a man")]))
+    await corpus.write(pb.TranslateCorpusRequest(settings=pb.CorpusSettings(options=ONE.options)))
+    await corpus.write(pb.TranslateCorpusRequest(items=[pb.CorpusItem(content="a man")]))
     assert await corpus.read()
     try:
         return await stub.TranslateCorpus().read()
@@ -95,53 +78,50 @@ async def one_too_many(channel: grpc.aio.Channel) -> object:
 
 
 async def twice(channel: grpc.aio.Channel) -> object:
-    assert await TranslationServiceStub(channel).TranslateText(ONE)
-    return await TranslationServiceStub(channel).TranslateText(ONE)
+    assert await stub_of(channel).TranslateText(ONE)
+    return await stub_of(channel).TranslateText(ONE)
 
 
 CODES = grpc.StatusCode
 ERRORS = {
     "INVALID_REQUEST": Provoked(
         code=CODES.INVALID_ARGUMENT,
-        ask=translate(TranslateTextRequest(contents=["a", "b", "c" * 10_000])),
+        ask=translate(pb.TranslateTextRequest(contents=["a", "b", "c" * 10_000])),
         field="contents[2]",
     ),
     "MODEL_NOT_FOUND": Provoked(
-        code=CODES.NOT_FOUND, ask=translate(TranslateTextRequest(model="nothing")), resource="nothing"
+        code=CODES.NOT_FOUND, ask=translate(pb.TranslateTextRequest(model="nothing")), resource="nothing"
     ),
     "BUNDLE_NOT_FOUND": Provoked(code=CODES.NOT_FOUND, ask=load("nothing"), resource="nothing"),
     "LANGUAGE_NOT_FOUND": Provoked(
         code=CODES.NOT_FOUND,
-        ask=translate(TranslateTextRequest(contents=["a"], source_language_code="xx")),
+        ask=translate(pb.TranslateTextRequest(contents=["a"], source_language_code="xx")),
         field="source_language_code",
     ),
     "GLOSSARY_NOT_FOUND": Provoked(
         code=CODES.NOT_FOUND,
-        ask=translate(TranslateTextRequest(contents=["a"], glossary=Glossary(stored="nothing"))),
+        ask=translate(pb.TranslateTextRequest(contents=["a"], glossary=pb.Glossary(stored="nothing"))),
         glossaries=True,
         resource="nothing",
     ),
     "GLOSSARIES_UNAVAILABLE": Provoked(
         code=CODES.FAILED_PRECONDITION,
-        ask=translate(TranslateTextRequest(contents=["a"], glossary=Glossary(stored="nothing"))),
+        ask=translate(pb.TranslateTextRequest(contents=["a"], glossary=pb.Glossary(stored="nothing"))),
     ),
     "BUNDLE_UNUSABLE": Provoked(code=CODES.FAILED_PRECONDITION, ask=load("empty")),
     "ATTENTION_UNAVAILABLE": Provoked(
-        code=CODES.FAILED_PRECONDITION, ask=translate(TranslateTextRequest(contents=["a"], attention=True))
+        code=CODES.FAILED_PRECONDITION, ask=translate(pb.TranslateTextRequest(contents=["a"], attention=True))
     ),
     "SCORING_UNAVAILABLE": Provoked(
         code=CODES.FAILED_PRECONDITION,
-        ask=lambda channel: TranslationServiceStub(channel).ScoreText(ScoreTextRequest(contents=["a"], targets=["b"])),
+        ask=lambda channel: stub_of(channel).ScoreText(pb.ScoreTextRequest(contents=["a"], targets=["b"])),
     ),
     "SAMPLING_UNAVAILABLE": Provoked(
         code=CODES.FAILED_PRECONDITION,
-        ask=translate(TranslateTextRequest(contents=["a"], options=DecodingOptions(top_k=3))),
+        ask=translate(pb.TranslateTextRequest(contents=["a"], options=DecodingOptions(top_k=3))),
     ),
     "OVERLOADED": Provoked(
-        code=CODES.RESOURCE_EXHAUSTED,
-        ask=one_too_many,
-        settings={"limits": ServiceLimits(max_corpora=1)},
-        retry=True,
+        code=CODES.RESOURCE_EXHAUSTED, ask=one_too_many, settings={"limits": ServiceLimits(max_corpora=1)}, retry=True
     ),
     "RATE_LIMITED": Provoked(
         code=CODES.RESOURCE_EXHAUSTED,
@@ -153,17 +133,17 @@ ERRORS = {
     "DEADLINE_EXCEEDED": Provoked(
         code=CODES.DEADLINE_EXCEEDED,
         ask=translate(),
-        model=lambda: FakeModel(on_submit=fail(DeadlineExceededError("the deadline passed"))),
+        model=lambda: FakeModel(on_submit=fail(errors.DeadlineExceededError("the deadline passed"))),
     ),
     "ENGINE_FAILED": Provoked(
         code=CODES.UNAVAILABLE,
         ask=translate(),
-        model=lambda: FakeModel(on_submit=fail(EngineFailedError("the engine failed", retry_after_s=1.0))),
+        model=lambda: FakeModel(on_submit=fail(errors.EngineFailedError("the engine failed", retry_after_s=1.0))),
         retry=True,
     ),
     "UNAVAILABLE": Provoked(code=CODES.UNAVAILABLE, ask=translate(), retry=True),  # the test has closed the model
-    "UNAUTHENTICATED": Provoked(code=CODES.UNAUTHENTICATED, ask=translate(), tokens=()),
-    "NOT_ALLOWED": Provoked(code=CODES.PERMISSION_DENIED, ask=translate(), tokens=("admin",)),
+    "UNAUTHENTICATED": Provoked(code=CODES.UNAUTHENTICATED, ask=translate(), scope=""),
+    "NOT_ALLOWED": Provoked(code=CODES.PERMISSION_DENIED, ask=translate(), scope="admin"),
     "INTERNAL": Provoked(
         code=CODES.INTERNAL, ask=translate(), model=lambda: FakeModel(on_submit=fail(RuntimeError("secret")))
     ),
@@ -173,12 +153,12 @@ ERRORS = {
 @pytest.mark.parametrize(
     "error",
     [
-        OverloadedError("the queue is full", retry_after_s=1.5),
-        RateLimitedError("é" * 600, retry_after_s=1e-9),
-        UnavailableError("stopping", retry_after_s=1.0),
-        EngineFailedError("", retry_after_s=0.1),
-        InvalidArgumentError("no", field="contents[1]"),
-        ModelNotFoundError.of("a", ["b"]),
+        errors.OverloadedError("the queue is full", retry_after_s=1.5),
+        errors.RateLimitedError("é" * 600, retry_after_s=1e-9),
+        errors.UnavailableError("stopping", retry_after_s=1.0),
+        errors.EngineFailedError("", retry_after_s=0.1),
+        errors.InvalidArgumentError("no", field="contents[1]"),
+        errors.ModelNotFoundError.of("a", ["b"]),
         RuntimeError("secret"),
     ],
 )
@@ -213,55 +193,34 @@ def plain(root: Path) -> Any:
 
 
 @asynccontextmanager
-async def serving(provoked: Provoked, model: Any, root: Path, tokens: Path) -> AsyncIterator[grpc.aio.Channel]:
-    """Server of the model, and a channel that sends the token."""
-    settings, interceptors = dict(provoked.settings), list[Any]()
-    if provoked.tokens is not None:
-        secret, token = make_token("caller", provoked.tokens or ("translate",))
-        tokens.write_text(f"{token.line()}\n", encoding="utf-8")
-        settings["tokens"] = TokenFile(tokens)
-        if provoked.tokens:
-            interceptors.append(Bearer(secret))
+async def serving(provoked: Provoked, model: Any, root: Path, folder: Path) -> AsyncIterator[Awaitable[object]]:
+    """Serve the model; yields a call that fails."""
+    settings, options = dict(provoked.settings), dict[str, Any]()
+    if provoked.scope is not None:
+        settings["tokens"], secrets = tokens_of(folder, caller=provoked.scope or "translate")
+        options = {"metadata": bearer(secrets["caller"])} if provoked.scope else {}
     if provoked.glossaries:
-        settings["glossaries"] = GlossaryStore(tokens.with_name("glossaries"))
+        settings["glossaries"] = GlossaryStore(folder / "glossaries")
     administration = Administration(root=root, load=Translator)
-    server = Server([model], port=0, administration=administration, **settings)
-    await server.start()
-    async with grpc.aio.insecure_channel(server.address, interceptors=interceptors) as channel:
-        yield channel
-    await server.stop(0)
-
-
-class Bearer(grpc.aio.UnaryUnaryClientInterceptor):  # type: ignore[type-arg]  # has arguments for type checkers alone
-    """Adds a token to calls; gRPC itself does so over TLS only."""
-
-    def __init__(self, secret: str) -> None:
-        self._secret = secret
-
-    async def intercept_unary_unary(self, continuation: Any, client_call_details: Any, request: Any) -> Any:
-        metadata = grpc.aio.Metadata(("authorization", f"Bearer {self._secret}"))
-        return await continuation(client_call_details._replace(metadata=metadata), request)
+    async with serving_fake(model, administration=administration, **settings) as (_, channel):
+        yield provoked.ask(channel, **options)
 
 
 @pytest.mark.parametrize("reason", ERRORS)
-def test_an_error_says_all_that_it_should(reason: str, plain: Translator, root: Path, tmp_path: Path) -> None:
+async def test_an_error_says_all_that_it_should(reason: str, plain: Translator, root: Path, tmp_path: Path) -> None:
     provoked = ERRORS[reason]
 
-    async def scenario() -> Failure:
-        model: Any = plain if provoked.model is None else provoked.model()
-        if reason == "UNAVAILABLE":
-            model = Translator(root / "plain", threads=1)
-            model.close()
-        async with serving(provoked, model, root, tmp_path / "tokens") as channel:
-            return await failure(provoked.ask(channel))
-
-    found = asyncio.run(scenario())
+    model: Any = plain if provoked.model is None else provoked.model()
+    if reason == "UNAVAILABLE":
+        model = Translator(root / "plain", threads=1)
+        model.close()
+    async with serving(provoked, model, root, tmp_path) as call:
+        found = await failure(call)
     assert found.code is provoked.code
     assert (found.info.reason, found.info.domain) == (reason, "jumok")
     assert found.info.metadata["request_id"] == found.request.request_id == found.trailing["x-request-id"]
-    assert [violation.field for violation in found.bad_request.field_violations] == [provoked.field] * bool(
-        provoked.field
-    )
+    fields = [violation.field for violation in found.bad_request.field_violations]
+    assert fields == ([provoked.field] if provoked.field else [])
     assert found.resource.resource_name == provoked.resource
     assert bool(found.resource.description) == bool(provoked.resource)
     assert (found.retry.retry_delay.ToNanoseconds() > 0) == provoked.retry
@@ -272,7 +231,7 @@ def test_an_error_says_all_that_it_should(reason: str, plain: Translator, root: 
 @pytest.mark.parametrize("character", ["a", "%", "é", "한", "😀"])
 def test_a_status_fits_into_headers(character: str) -> None:
     """Peers refuse headers of more than 8 KiB, and would see another status."""
-    error = ModelNotFoundError.of(character * 2000, [character * 100] * 20)
+    error = errors.ModelNotFoundError.of(character * 2000, [character * 100] * 20)
     ending = to_ending(error, "x" * 128)
     assert len(quote(ending.message)) + len(b64encode(ending.status)) < 7000
     assert f"model '{character * 100}" in ending.message

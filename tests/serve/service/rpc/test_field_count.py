@@ -8,14 +8,8 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions, TokenIds
-from jumok_proto.v1.translation_pb2 import (
-    CorpusItem,
-    CorpusSettings,
-    ScoreTextRequest,
-    TranslateCorpusRequest,
-    TranslateTextRequest,
-)
 from jumok_serve.service.rpc.request_reader import check_fields, fields_of
 
 UNKNOWN = b"\xf8\x7f\x01" + b"\xfa\x7f\x02ab" + b"\xfd\x7f1234" + b"\xf9\x7f12345678" + b"\xfb\x7f\xfc\x7f"
@@ -51,12 +45,12 @@ def messages() -> list[Message]:
         beam_size=3, length_penalty=0.5, suppress_tokens=TokenIds(ids=[draw.randrange(1, 128) for _ in range(90)])
     )
     return [
-        TranslateTextRequest(contents=[text() for _ in range(40)], target_prefixes=["", "a"], options=options),
-        TranslateTextRequest(contents=[""] * 30, model="m" * 300),
-        ScoreTextRequest(contents=[text() for _ in range(9)], targets=[text()], length_penalty=1.0),
-        TranslateCorpusRequest(
-            settings=CorpusSettings(options=options, window=9),
-            items=[CorpusItem(id=number, content=text()) for number in range(20)],
+        pb.TranslateTextRequest(contents=[text() for _ in range(40)], target_prefixes=["", "a"], options=options),
+        pb.TranslateTextRequest(contents=[""] * 30, model="m" * 300),
+        pb.ScoreTextRequest(contents=[text() for _ in range(9)], targets=[text()], length_penalty=1.0),
+        pb.TranslateCorpusRequest(
+            settings=pb.CorpusSettings(options=options, window=9),
+            items=[pb.CorpusItem(id=number, content=text()) for number in range(20)],
         ),
     ]
 
@@ -72,7 +66,7 @@ def test_as_many_fields_are_counted_as_the_message_has(message: Message) -> None
 
 
 def test_unknown_fields_are_counted() -> None:
-    message = TranslateTextRequest(contents=["a" * 100])
+    message = pb.TranslateTextRequest(contents=["a" * 100])
     check_fields(message.SerializeToString() + 3 * UNKNOWN, fields_of(descriptor(message)), 1 + 18)
     with pytest.raises(InvalidArgumentError, match="more than 18 fields"):
         check_fields(message.SerializeToString() + 3 * UNKNOWN, fields_of(descriptor(message)), 18)
@@ -104,4 +98,4 @@ def test_bytes_that_are_no_message_are_refused_and_nothing_else_happens(message:
 def test_the_count_ends_at_the_limit() -> None:
     """Of bytes after the limit nothing is looked at: these are no message."""
     with pytest.raises(InvalidArgumentError, match="more than 5 fields"):
-        check_fields(b"\x0a\x00" * 6 + b"\xff" * 100, fields_of(descriptor(TranslateTextRequest())), 5)
+        check_fields(b"\x0a\x00" * 6 + b"\xff" * 100, fields_of(descriptor(pb.TranslateTextRequest())), 5)

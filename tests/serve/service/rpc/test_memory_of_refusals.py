@@ -5,6 +5,7 @@ import gc
 import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -12,29 +13,20 @@ from typing import Any
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 import jumok_serve
 from jumok_proto.errors import InvalidArgumentError, JumokError, OverloadedError
+from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.alignment_pb2 import AlignTextRequest
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
-from jumok_proto.v1.translation_pb2 import (
-    CorpusItem,
-    CorpusSettings,
-    ScoreTextRequest,
-    StreamTranslateTextRequest,
-    TranslateCorpusRequest,
-    TranslateTextRequest,
-)
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import Server
-from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.translator import Translator
 from tests.serve.service.models.test_pivot_calls import model as pivot_model
-from tests.support.hang import bounded, until
-from tests.support.servers.fake_model import Answer, FakeModel, fail, hold, serving
+from tests.support.hang import until
+from tests.support.servers.fake_model import ONE, Answer, FakeModel, fail, hold, received, serving, stub_of
+from tests.support.servers.tokens import WRONG, Metadata, tokens_of
 
 TIMES = 4
 """Calls of each kind, after as many that fill caches."""
@@ -75,15 +67,21 @@ def undisturbed() -> Iterator[None]:
     logging.disable(logging.NOTSET)
 
 
-async def stays(server: Server, channel: grpc.aio.Channel, ask: Ask) -> Counter[str]:
+async def stays(server: Server, channel: grpc.aio.Channel, ask: Ask, *models: FakeModel) -> Counter[str]:
     """Call over and over, and count what stays for longer than the ends of the calls take."""
-    for _ in range(TIMES):  # gRPC keeps its last calls
-        await ask(channel)
+
+    async def ask_often() -> None:
+        for _ in range(TIMES):
+            await ask(channel)
+            for model in models:
+                while not model.submitted.empty():
+                    model.submitted.get_nowait()
+
+    await ask_often()  # gRPC keeps its last calls
     await until(lambda: server.open_calls == 0)
     gc.collect()
     before = of_calls()
-    for _ in range(TIMES):
-        await ask(channel)
+    await ask_often()
     for _ in range(LOOKS):
         left = of_calls() - before
         if not left:
@@ -98,25 +96,17 @@ async def refused(call: Awaitable[object]) -> None:
 
 
 def unary(method: str, request: Any, **options: Any) -> Ask:
-    return lambda channel: refused(getattr(TranslationServiceStub(channel), method)(request, **options))
+    return lambda channel: refused(getattr(stub_of(channel), method)(request, **options))
 
 
 def streamed(method: str, request: Any) -> Ask:
-    async def read(call: Any) -> None:
-        async for _ in call:
-            pass
-
-    return lambda channel: refused(read(getattr(TranslationServiceStub(channel), method)(request)))
+    return lambda channel: refused(received(getattr(stub_of(channel), method)(request)))
 
 
-def corpus(*messages: TranslateCorpusRequest) -> Ask:
+def corpus(*messages: pb.TranslateCorpusRequest) -> Ask:
     async def ask(channel: grpc.aio.Channel) -> None:
-        call = TranslationServiceStub(channel).TranslateCorpus(iter(messages))
-        try:
-            async for _ in call:
-                pass
-        except grpc.aio.AioRpcError:
-            pass
+        with suppress(grpc.aio.AioRpcError):
+            await received(stub_of(channel).TranslateCorpus(iter(messages)))
 
     return ask
 
@@ -131,29 +121,27 @@ def raw(method: str, kind: str = "unary_unary") -> Ask:
     return ask
 
 
-async def unknown_health(channel: grpc.aio.Channel) -> None:
-    await refused(HealthStub(channel).Check(HealthCheckRequest(service="other")))
-
-
 SMALL = DecodingOptions(beam_size=1, max_length=2)
-SETTINGS = TranslateCorpusRequest(settings=CorpusSettings(options=SMALL))
+SETTINGS = pb.TranslateCorpusRequest(settings=pb.CorpusSettings(options=SMALL))
 REFUSED: dict[str, Ask] = {
-    "too many texts": unary("TranslateText", TranslateTextRequest(contents=["a"] * 1025)),
-    "a long text, tokenized in a thread": unary("TranslateText", TranslateTextRequest(contents=[LONG])),
-    "an unknown model": unary("TranslateText", TranslateTextRequest(model="other", contents=["a"])),
-    "an unknown language": unary("TranslateText", TranslateTextRequest(contents=["a"], target_language_code="xx")),
+    "too many texts": unary("TranslateText", pb.TranslateTextRequest(contents=["a"] * 1025)),
+    "a long text, tokenized in a thread": unary("TranslateText", pb.TranslateTextRequest(contents=[LONG])),
+    "an unknown model": unary("TranslateText", pb.TranslateTextRequest(model="other", contents=["a"])),
+    "an unknown language": unary("TranslateText", pb.TranslateTextRequest(contents=["a"], target_language_code="xx")),
     "bytes": raw("/jumok.v1.TranslationService/TranslateText"),
     "bytes of a stream": raw("/jumok.v1.TranslationService/StreamTranslateText", "unary_stream"),
     "an unknown method": raw("/jumok.v1.TranslationService/Sing"),
-    "an option": streamed("StreamTranslateText", StreamTranslateTextRequest(options=DecodingOptions(beam_size=1000))),
-    "targets": unary("ScoreText", ScoreTextRequest(contents=["a"], targets=[LONG])),
-    "too few targets": unary("ScoreText", ScoreTextRequest(contents=["a"])),
+    "an option": streamed(
+        "StreamTranslateText", pb.StreamTranslateTextRequest(options=DecodingOptions(beam_size=1000))
+    ),
+    "targets": unary("ScoreText", pb.ScoreTextRequest(contents=["a"], targets=[LONG])),
+    "too few targets": unary("ScoreText", pb.ScoreTextRequest(contents=["a"])),
     "a head": unary("AlignText", AlignTextRequest(contents=["a"], layer=99)),
-    "a corpus without settings": corpus(TranslateCorpusRequest()),
+    "a corpus without settings": corpus(pb.TranslateCorpusRequest()),
     "settings twice": corpus(SETTINGS, SETTINGS),
-    "items that fail alone": corpus(SETTINGS, TranslateCorpusRequest(items=[CorpusItem(content=LONG)] * 3)),
+    "items that fail alone": corpus(SETTINGS, pb.TranslateCorpusRequest(items=[pb.CorpusItem(content=LONG)] * 3)),
     "a corpus of bytes": raw("/jumok.v1.TranslationService/TranslateCorpus", "unary_stream"),
-    "an unknown service's health": unknown_health,
+    "an unknown service's health": unary("Check", HealthCheckRequest(service="other")),
 }
 
 
@@ -165,16 +153,13 @@ def translator(tiny_bundle: Path) -> Iterator[Translator]:
 
 @pytest.mark.usefixtures("undisturbed")
 @pytest.mark.parametrize("kind", REFUSED)
-def test_a_refused_request_leaves_nothing(kind: str, translator: Translator) -> None:
-    async def scenario() -> None:
-        model: Any = translator
-        async with serving(model) as (server, channel):
-            assert await stays(server, channel, REFUSED[kind]) == {}
-
-    asyncio.run(bounded(scenario()))
+async def test_a_refused_request_leaves_nothing(kind: str, translator: Translator) -> None:
+    model: Any = translator
+    async with serving(model) as (server, channel):
+        assert await stays(server, channel, REFUSED[kind]) == {}
 
 
-ONE = unary("TranslateText", TranslateTextRequest(contents=["a"]))
+ASK = unary("TranslateText", ONE)
 
 
 def late(answer: Answer) -> None:
@@ -186,26 +171,12 @@ def late(answer: Answer) -> None:
 
 @pytest.mark.usefixtures("undisturbed")
 @pytest.mark.parametrize("on_submit", [fail(OverloadedError("full", retry_after_s=1)), fail(RuntimeError("x")), late])
-@pytest.mark.parametrize(
-    "ask",
-    [
-        ONE,
-        streamed("StreamTranslateText", StreamTranslateTextRequest(content="a")),
-    ],
-)
-def test_a_failed_request_leaves_nothing(ask: Ask, on_submit: Callable[[Answer], None]) -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=on_submit)
+@pytest.mark.parametrize("ask", [ASK, streamed("StreamTranslateText", pb.StreamTranslateTextRequest(content="a"))])
+async def test_a_failed_request_leaves_nothing(ask: Ask, on_submit: Callable[[Answer], None]) -> None:
+    model = FakeModel(on_submit=on_submit)
 
-        async def failed(channel: grpc.aio.Channel) -> None:
-            await ask(channel)
-            while not model.submitted.empty():
-                model.submitted.get_nowait()
-
-        async with serving(model) as (server, channel):
-            assert await stays(server, channel, failed) == {}
-
-    asyncio.run(bounded(scenario()))
+    async with serving(model) as (server, channel):
+        assert await stays(server, channel, ask, model) == {}
 
 
 def unreadable(answer: Answer) -> None:
@@ -215,76 +186,56 @@ def unreadable(answer: Answer) -> None:
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_texts_that_fail_at_the_second_model_leave_nothing() -> None:
-    async def scenario() -> None:
-        first, second = pivot_model("de", "en"), pivot_model("en", "fr", unreadable)
-        request = TranslateTextRequest(
-            contents=["c", "d", "a", "b"], source_language_code="de", target_language_code="fr"
-        )
-        ask = unary("TranslateText", request)
+async def test_texts_that_fail_at_the_second_model_leave_nothing() -> None:
+    first, second = pivot_model("de", "en"), pivot_model("en", "fr", unreadable)
+    request = pb.TranslateTextRequest(
+        contents=["c", "d", "a", "b"], source_language_code="de", target_language_code="fr"
+    )
+    ask = unary("TranslateText", request)
 
-        async def failed(channel: grpc.aio.Channel) -> None:
-            await ask(channel)
-            for model in (first, second):
-                while not model.submitted.empty():
-                    model.submitted.get_nowait()
-
-        async with serving(first, second) as (server, channel):
-            assert await stays(server, channel, failed) == {}
-
-    asyncio.run(bounded(scenario()))
+    async with serving(first, second) as (server, channel):
+        assert await stays(server, channel, ask, first, second) == {}
 
 
 @pytest.mark.usefixtures("undisturbed")
-@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)])
-def test_a_stranger_leaves_nothing(metadata: tuple[tuple[str, str], ...], tmp_path: Path) -> None:
-    async def scenario() -> None:
-        tokens = tmp_path / "tokens"
-        tokens.write_text(f"{make_token('caller', ('translate',))[1].line()}\n", encoding="utf-8")
-        async with serving(FakeModel(), tokens=TokenFile(tokens)) as (server, channel):
-            ask = unary("TranslateText", TranslateTextRequest(contents=["a"]), metadata=metadata)
-            assert await stays(server, channel, ask) == {}
-
-    asyncio.run(bounded(scenario()))
+@pytest.mark.parametrize("metadata", [(), WRONG])
+async def test_a_stranger_leaves_nothing(metadata: Metadata, tmp_path: Path) -> None:
+    async with serving(FakeModel(), tokens=tokens_of(tmp_path, caller="translate")[0]) as (server, channel):
+        ask = unary("TranslateText", ONE, metadata=metadata)
+        assert await stays(server, channel, ask) == {}
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_calls_that_limits_refuse_leave_nothing() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model, limits=ServiceLimits(requests_per_second=1e-6)) as (server, channel):
-            first = TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a"]))
-            (await model.submitted.get()).complete()
-            await first
-            assert await stays(server, channel, ONE) == {}
-            model.full = True
-            assert await stays(server, channel, ONE) == {}
-
-    asyncio.run(bounded(scenario()))
+async def test_calls_that_limits_refuse_leave_nothing() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving(model, limits=ServiceLimits(requests_per_second=1e-6)) as (server, channel):
+        first = stub_of(channel).TranslateText(ONE)
+        (await model.submitted.get()).complete()
+        await first
+        assert await stays(server, channel, ASK) == {}
+        model.full = True
+        assert await stays(server, channel, ASK) == {}
 
 
 @pytest.mark.usefixtures("undisturbed")
-def test_a_cancelled_call_leaves_nothing() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
+async def test_a_cancelled_call_leaves_nothing() -> None:
+    model = FakeModel(on_submit=hold)
 
-        async def cancelled(channel: grpc.aio.Channel) -> None:
-            stub: Any = TranslationServiceStub(channel)
-            calls = [
-                stub.TranslateText(TranslateTextRequest(contents=["a"])),
-                stub.StreamTranslateText(StreamTranslateTextRequest(content="a")),
-                stub.TranslateCorpus(),
-            ]
-            await calls[2].write(SETTINGS)
-            await calls[2].write(TranslateCorpusRequest(items=[CorpusItem(content="a")]))
-            for _ in calls:
-                await model.submitted.get()
-            for call in calls:
-                call.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await (call if call is calls[0] else call.read())
+    async def cancelled(channel: grpc.aio.Channel) -> None:
+        stub = stub_of(channel)
+        calls = [
+            stub.TranslateText(ONE),
+            stub.StreamTranslateText(pb.StreamTranslateTextRequest(content="a")),
+            stub.TranslateCorpus(),
+        ]
+        await calls[2].write(SETTINGS)
+        await calls[2].write(pb.TranslateCorpusRequest(items=[pb.CorpusItem(content="a")]))
+        for _ in calls:
+            await model.submitted.get()
+        for call in calls:
+            call.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await (call if call is calls[0] else call.read())
 
-        async with serving(model) as (server, channel):
-            assert await stays(server, channel, cancelled) == {}
-
-    asyncio.run(bounded(scenario()))
+    async with serving(model) as (server, channel):
+        assert await stays(server, channel, cancelled) == {}

@@ -2,25 +2,20 @@
 
 import asyncio
 import codecs
-import logging
 from collections.abc import Iterable
 from contextlib import nullcontext
 
 import pytest
 
 from jumok_proto.errors import InternalError
-from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service.rpc.call import REQUEST_ID
 from jumok_serve.service.server import Server, run_server
 from jumok_serve.service.telemetry.logs import CallLog, logging_to_stderr
 from tests.faults.tools.flood import message
 from tests.faults.tools.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, PREFACE, SETTINGS, frame, headers
-from tests.support.hang import HANG_S
 from tests.support.logs import own_records
-from tests.support.servers.fake_model import FakeModel, serving
+from tests.support.servers.fake_model import ONE, FakeModel, serving, stub_of
 
-REQUEST = TranslateTextRequest(contents=["a"])
 SERVICE = b"/jumok.v1.TranslationService/"
 OK, UNIMPLEMENTED = b"0", b"12"
 
@@ -34,7 +29,7 @@ async def status_of(port: int, fields: Iterable[tuple[bytes, bytes]]) -> bytes:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     try:
         writer.write(PREFACE + frame(SETTINGS, 0, 0, b"") + frame(HEADERS, END_HEADERS, 1, block))
-        writer.write(frame(DATA, END_STREAM, 1, message(REQUEST.SerializeToString())))
+        writer.write(frame(DATA, END_STREAM, 1, message(ONE.SerializeToString())))
         while True:
             head = await reader.readexactly(9)
             payload = await reader.readexactly(int.from_bytes(head[:3]))
@@ -53,25 +48,22 @@ def test_a_method_of_any_name_is_answered(path: bytes, caplog: pytest.LogCapture
     async def scenario() -> None:
         async with serving(FakeModel()) as (server, channel):
             for _ in range(3):
-                assert await asyncio.wait_for(status_of(server.port, [(b":path", path)]), HANG_S) == UNIMPLEMENTED
-            assert await TranslationServiceStub(channel).TranslateText(REQUEST)
+                assert await status_of(server.port, [(b":path", path)]) == UNIMPLEMENTED
+            assert await stub_of(channel).TranslateText(ONE)
 
     asyncio.run(scenario())
     assert not own_records(caplog)
 
 
-def test_other_code_fails_at_such_bytes_as_before() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (server, _):
-            await asyncio.wait_for(status_of(server.port, [(b":path", b"/\xff")]), HANG_S)
-            with pytest.raises(UnicodeDecodeError, match="0xff"):
-                b"\xff".decode()
-            with pytest.raises(UnicodeDecodeError, match="0xff"):
-                await asyncio.to_thread(b"\xff".decode)
-            with pytest.raises(UnicodeEncodeError):
-                "\ud800".encode()
-
-    asyncio.run(scenario())
+async def test_other_code_fails_at_such_bytes_as_before() -> None:
+    async with serving(FakeModel()) as (server, _):
+        await status_of(server.port, [(b":path", b"/\xff")])
+        with pytest.raises(UnicodeDecodeError, match="0xff"):
+            b"\xff".decode()
+        with pytest.raises(UnicodeDecodeError, match="0xff"):
+            await asyncio.to_thread(b"\xff".decode)
+        with pytest.raises(UnicodeEncodeError):
+            "\ud800".encode()
 
 
 def test_a_server_that_no_longer_accepts_ends_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,21 +80,15 @@ def test_a_server_that_no_longer_accepts_ends_its_process(monkeypatch: pytest.Mo
     assert calls[0].done()
 
 
+@pytest.mark.usefixtures("root_logger")
 @pytest.mark.parametrize("name", [REQUEST_ID, "authorization", "user-agent", "traceparent", "x-any"])
 def test_metadata_of_any_bytes_is_no_error(name: str, capfd: pytest.CaptureFixture[str]) -> None:
-    root = logging.getLogger()
-    before, level = root.handlers[:], root.level
-
     async def scenario() -> None:
         async with serving(FakeModel(), observers=[CallLog(texts=False)]) as (server, _):
             fields = [(b":path", SERVICE + b"TranslateText"), (name.encode(), b"\xff\xfe")]
-            assert await asyncio.wait_for(status_of(server.port, fields), HANG_S) == OK
+            assert await status_of(server.port, fields) == OK
 
-    try:
-        with logging_to_stderr(log_format="text", level="info"):
-            asyncio.run(scenario())
-    finally:
-        root.handlers = before
-        root.setLevel(level)
+    with logging_to_stderr(log_format="text", level="info"):
+        asyncio.run(scenario())
     (line,) = capfd.readouterr().err.splitlines()
     assert " INFO jumok_serve.calls: " in line

@@ -13,23 +13,20 @@ import grpc
 import pytest
 from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
-from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc import byte_budget
 from jumok_serve.service.rpc.request_reader import MAX_NAME_BYTES
 from tests.faults.tools.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, headers
 from tests.serve.service.test_connections import Connection
-from tests.support.hang import HANG_S, bounded, until
+from tests.support.hang import HANG_S, until
 from tests.support.logs import own_records
-from tests.support.servers.fake_model import FakeModel, failure, hold, serving
+from tests.support.servers.fake_model import ONE, FakeModel, failure, hold, serving, stub_of
+from tests.support.servers.tokens import WRONG, Metadata, tokens_of
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 METHODS = ("TranslateText", "StreamTranslateText", "TranslateCorpus", "ScoreText", "AlignText")
-ONE = TranslateTextRequest(contents=["a"])
 EMPTY_TEXTS = b"\x12\x00" * 400_000
 
 
@@ -40,151 +37,120 @@ def begun(channel: grpc.aio.Channel, method: str = TRANSLATE, **options: Any) ->
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("metadata", [(), (("authorization", "Bearer wrong"),)])
-def test_a_stranger_is_refused_before_it_sends_a_message(
-    method: str, metadata: tuple[tuple[str, str], ...], tmp_path: Path
-) -> None:
-    async def scenario() -> None:
-        tokens = tmp_path / "tokens"
-        tokens.write_text(f"{make_token('caller', ('translate',))[1].line()}\n", encoding="utf-8")
-        async with serving(FakeModel(), tokens=TokenFile(tokens)) as (_, channel):
-            refused = await failure(begun(channel, f"/jumok.v1.TranslationService/{method}", metadata=metadata))
-            assert refused.code is grpc.StatusCode.UNAUTHENTICATED
-
-    asyncio.run(scenario())
+@pytest.mark.parametrize("metadata", [(), WRONG])
+async def test_a_stranger_is_refused_before_it_sends_a_message(method: str, metadata: Metadata, tmp_path: Path) -> None:
+    async with serving(FakeModel(), tokens=tokens_of(tmp_path, caller="translate")[0]) as (_, channel):
+        refused = await failure(begun(channel, f"/jumok.v1.TranslationService/{method}", metadata=metadata))
+        assert refused.code is grpc.StatusCode.UNAUTHENTICATED
 
 
-def test_a_request_that_does_not_arrive_is_not_waited_for() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel(), limits=ServiceLimits(upload_s=0.05)) as (server, channel):
-            refused = await failure(begun(channel))
-            assert (refused.code, refused.info.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
-            assert "0.05 s" in refused.message
-            await until(lambda: server.open_calls == 0)
-
-    asyncio.run(scenario())
+async def test_a_request_that_does_not_arrive_is_not_waited_for() -> None:
+    async with serving(FakeModel(), limits=ServiceLimits(upload_s=0.05)) as (server, channel):
+        refused = await failure(begun(channel))
+        assert (refused.code, refused.info.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
+        assert "0.05 s" in refused.message
+        await until(lambda: server.open_calls == 0)
 
 
-def test_a_call_without_a_request_is_refused() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (_, channel):
-            call = begun(channel)
-            await call.done_writing()
-            assert (await failure(call)).field == "request"
-
-    asyncio.run(scenario())
+async def test_a_call_without_a_request_is_refused() -> None:
+    async with serving(FakeModel()) as (_, channel):
+        call = begun(channel)
+        await call.done_writing()
+        assert (await failure(call)).field == "request"
 
 
-def test_a_silent_corpus_is_ended_once_nothing_of_it_is_left_to_do() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model, limits=ServiceLimits(silence_s=1.0)) as (_, channel):
-            stub: Any = TranslationServiceStub(channel)
-            call = stub.TranslateCorpus()
-            await call.write(TranslateCorpusRequest(settings=CorpusSettings(), items=[CorpusItem(id=1, content="a")]))
-            answer = await model.submitted.get()
-            await asyncio.sleep(1.5)  # longer than the silence that is allowed
-            assert not call.done()
-            answer.complete()
-            assert [result.id for result in (await call.read()).results] == [1]
-            refused = await failure(call.read())
-            assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
-
-    asyncio.run(scenario())
+async def test_a_silent_corpus_is_ended_once_nothing_of_it_is_left_to_do() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving(model, limits=ServiceLimits(silence_s=0.4)) as (_, channel):
+        stub = stub_of(channel)
+        call = stub.TranslateCorpus()
+        await call.write(TranslateCorpusRequest(settings=CorpusSettings(), items=[CorpusItem(id=1, content="a")]))
+        answer = await model.submitted.get()
+        await asyncio.sleep(0.6)  # longer than the silence that is allowed
+        assert not call.done()
+        answer.complete()
+        assert [result.id for result in (await call.read()).results] == [1]
+        refused = await failure(call.read())
+        assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAVAILABLE, "UNAVAILABLE")
 
 
-def test_uploads_of_a_caller_use_up_its_share_of_bytes_and_no_more() -> None:
+async def test_uploads_of_a_caller_use_up_its_share_of_bytes_and_no_more() -> None:
     """Of eight thousand bytes a caller has half: four requests whose size is not known yet."""
-
-    async def scenario() -> None:
-        limits = ServiceLimits(max_message_bytes=1000, max_open_bytes=8000)
-        async with serving(FakeModel(), limits=limits) as (server, channel):
-            budget = server.intake.budget
-            uploads = [begun(channel) for _ in range(4)]
-            await until(lambda: budget.free == 4000)
-            waiting = asyncio.ensure_future(TranslationServiceStub(channel).TranslateText(ONE))
-            await until(lambda: server.open_calls == 5)
-            assert await HealthStub(channel).Check(HealthCheckRequest())
-            assert not waiting.done()
-            assert budget.free == 4000
-            uploads.pop().cancel()
-            assert (await waiting).translations
-            for call in uploads:
-                call.cancel()
-            await until(lambda: budget.free == 8000)
-
-    asyncio.run(scenario())
+    limits = ServiceLimits(max_message_bytes=1000, max_open_bytes=8000)
+    async with serving(FakeModel(), limits=limits) as (server, channel):
+        budget = server.intake.budget
+        uploads = [begun(channel) for _ in range(4)]
+        await until(lambda: budget.free == 4000)
+        waiting = asyncio.ensure_future(stub_of(channel).TranslateText(ONE))
+        await until(lambda: server.open_calls == 5)
+        assert await stub_of(channel).Check(HealthCheckRequest())
+        assert not waiting.done()
+        assert budget.free == 4000
+        uploads.pop().cancel()
+        assert (await waiting).translations
+        for call in uploads:
+            call.cancel()
+        await until(lambda: budget.free == 8000)
 
 
-def test_a_stream_holds_no_bytes_after_its_end() -> None:
+async def test_a_stream_holds_no_bytes_after_its_end() -> None:
     """Its texts may take long, and must not delay other streams."""
-
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model) as (server, channel):
-            free = server.intake.stream_budget.free
-            item = TranslateCorpusRequest(settings=CorpusSettings(), items=[CorpusItem(id=1, content="a")])
-            call: Any = TranslationServiceStub(channel).TranslateCorpus(iter([item]))
-            answer = await model.submitted.get()
-            await until(lambda: server.intake.stream_budget.free == free)
-            assert not call.done()
-            answer.complete()
-            assert len([response async for response in call]) >= 1
-
-    asyncio.run(scenario())
+    model = FakeModel(on_submit=hold)
+    async with serving(model) as (server, channel):
+        free = server.intake.stream_budget.free
+        item = TranslateCorpusRequest(settings=CorpusSettings(), items=[CorpusItem(id=1, content="a")])
+        call = stub_of(channel).TranslateCorpus(iter([item]))
+        answer = await model.submitted.get()
+        await until(lambda: server.intake.stream_budget.free == free)
+        assert not call.done()
+        answer.complete()
+        assert len([response async for response in call]) >= 1
 
 
-def test_every_end_of_a_call_gives_its_bytes_back() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with serving(model, limits=ServiceLimits(max_message_bytes=2**20)) as (server, channel):
-            budgets = server.intake.budget, server.intake.stream_budget, server._health_intake.budget
-            before = [budget.free for budget in budgets]
-            raw: Any = channel
-            translate = TranslationServiceStub(channel).TranslateText
-            held = translate(ONE)
-            answer = await model.submitted.get()
-            assert budgets[0].free == before[0] - ONE.ByteSize()
-            stub: Any = TranslationServiceStub(channel)
-            corpus = stub.TranslateCorpus()
-            await corpus.write(TranslateCorpusRequest(settings=CorpusSettings()))
-            await until(lambda: budgets[1].free == before[1] - 2**20)
-            for sent, compression in (
-                (b"\xff", None),
-                (b"\x0a\xff", None),
-                (EMPTY_TEXTS, None),
-                (EMPTY_TEXTS, grpc.Compression.Gzip),
-                (EMPTY_TEXTS * 2, None),
-                (EMPTY_TEXTS * 2, grpc.Compression.Gzip),
-            ):
-                with pytest.raises(grpc.aio.AioRpcError):
-                    await raw.unary_unary(TRANSLATE)(sent, compression=compression)
-            held.cancel()
-            corpus.cancel()
-            answer.complete()
-            await until(lambda: server.open_calls == 0)
-            assert [budget.free for budget in budgets] == before
-
-    asyncio.run(scenario())
+async def test_every_end_of_a_call_gives_its_bytes_back() -> None:
+    model = FakeModel(on_submit=hold)
+    async with serving(model, limits=ServiceLimits(max_message_bytes=2**20)) as (server, channel):
+        budgets = server.intake.budget, server.intake.stream_budget, server._health_intake.budget
+        before = [budget.free for budget in budgets]
+        raw: Any = channel
+        translate = stub_of(channel).TranslateText
+        held = translate(ONE)
+        answer = await model.submitted.get()
+        assert budgets[0].free == before[0] - ONE.ByteSize()
+        stub = stub_of(channel)
+        corpus = stub.TranslateCorpus()
+        await corpus.write(TranslateCorpusRequest(settings=CorpusSettings()))
+        await until(lambda: budgets[1].free == before[1] - 2**20)
+        for sent, compression in (
+            (b"\xff", None),
+            (b"\x0a\xff", None),
+            (EMPTY_TEXTS, None),
+            (EMPTY_TEXTS, grpc.Compression.Gzip),
+            (EMPTY_TEXTS * 2, None),
+            (EMPTY_TEXTS * 2, grpc.Compression.Gzip),
+        ):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await raw.unary_unary(TRANSLATE)(sent, compression=compression)
+        held.cancel()
+        corpus.cancel()
+        answer.complete()
+        await until(lambda: server.open_calls == 0)
+        assert [budget.free for budget in budgets] == before
 
 
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize(
     "sent", [EMPTY_TEXTS, b"\xf8\x7f\x01" * 300_000, b"\xfa\x7f\x00" * 300_000, b"\xfb\x7f\xfc\x7f" * 200_000]
 )
-def test_a_message_of_many_fields_is_refused_before_objects_are_made(method: str, sent: bytes) -> None:
+async def test_a_message_of_many_fields_is_refused_before_objects_are_made(method: str, sent: bytes) -> None:
     """Compressed it takes a few kilobytes."""
     assert len(gzip.compress(sent)) < 5000
-
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (_, channel):
-            raw: Any = channel
-            call = raw.unary_unary(f"/jumok.v1.TranslationService/{method}")
-            refused = await failure(call(sent, compression=grpc.Compression.Gzip))
-            assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, "request")
-            assert "fields" in refused.message
-
-    asyncio.run(scenario())
+    async with serving(FakeModel()) as (_, channel):
+        raw: Any = channel
+        call = raw.unary_unary(f"/jumok.v1.TranslationService/{method}")
+        refused = await failure(call(sent, compression=grpc.Compression.Gzip))
+        assert (refused.code, refused.field) == (grpc.StatusCode.INVALID_ARGUMENT, "request")
+        assert "fields" in refused.message
 
 
 @pytest.mark.parametrize("compression", [None, grpc.Compression.Gzip, grpc.Compression.Deflate])
@@ -193,7 +159,7 @@ def test_a_message_that_is_too_large_is_refused_inflated_or_not(
 ) -> None:
     async def scenario() -> None:
         async with serving(FakeModel(), limits=ServiceLimits(max_message_bytes=2000)) as (server, channel):
-            translate = TranslationServiceStub(channel).TranslateText
+            translate = stub_of(channel).TranslateText
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await translate(TranslateTextRequest(contents=["a" * 2000]), compression=compression)
             assert caught.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
@@ -204,21 +170,16 @@ def test_a_message_that_is_too_large_is_refused_inflated_or_not(
     assert not own_records(caplog)
 
 
-def test_the_largest_documented_requests_are_admitted() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (_, channel):
-            stub = TranslationServiceStub(channel)
-            for texts in (["word " * 200] * 1024, ["é" * 100_000] * 4):
-                answer = await stub.TranslateText(
-                    TranslateTextRequest(contents=texts, target_prefixes=["a"] * len(texts))
-                )
-                assert len(answer.translations) == len(texts)
-            items = [CorpusItem(id=number, content="word " * 200, target_prefix="a") for number in range(1024)]
-            sent = TranslateCorpusRequest(settings=CorpusSettings(window=1024), items=items)
-            results = [one.id async for response in stub.TranslateCorpus(iter([sent])) for one in response.results]
-            assert results == list(range(1024))
-
-    asyncio.run(scenario())
+async def test_the_largest_documented_requests_are_admitted() -> None:
+    async with serving(FakeModel()) as (_, channel):
+        stub = stub_of(channel)
+        for texts in (["word " * 200] * 1024, ["é" * 100_000] * 4):
+            answer = await stub.TranslateText(TranslateTextRequest(contents=texts, target_prefixes=["a"] * len(texts)))
+            assert len(answer.translations) == len(texts)
+        items = [CorpusItem(id=number, content="word " * 200, target_prefix="a") for number in range(1024)]
+        sent = TranslateCorpusRequest(settings=CorpusSettings(window=1024), items=items)
+        results = [one.id async for response in stub.TranslateCorpus(iter([sent])) for one in response.results]
+        assert results == list(range(1024))
 
 
 HEALTH = "/grpc.health.v1.Health"
@@ -226,23 +187,20 @@ REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 
 
 @pytest.mark.parametrize("method", [f"{HEALTH}/Check", f"{HEALTH}/Watch", REFLECTION])
-def test_names_that_are_too_long_are_unknown_and_hold_no_room(method: str) -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (server, channel):
-            budgets = server.intake.stream_budget, server._health_intake.budget
-            before = [budget.free for budget in budgets]
-            raw: Any = channel
-            for size in (MAX_NAME_BYTES, 2**22 - 100):
-                name = b"\x0a" + len_prefix(size) + b"a" * size
-                call = raw.stream_stream(method)(iter([name]))
-                refused = await failure(call.read())
-                assert (refused.code, refused.field) == (grpc.StatusCode.NOT_FOUND, "request")
-                assert "more than 4096 bytes, got" in refused.message
-                assert len(refused.message) < 100
-            await until(lambda: server.open_calls == 0)
-            assert [budget.free for budget in budgets] == before
-
-    asyncio.run(scenario())
+async def test_names_that_are_too_long_are_unknown_and_hold_no_room(method: str) -> None:
+    async with serving(FakeModel()) as (server, channel):
+        budgets = server.intake.stream_budget, server._health_intake.budget
+        before = [budget.free for budget in budgets]
+        raw: Any = channel
+        for size in (MAX_NAME_BYTES, 2**22 - 100):
+            name = b"\x0a" + len_prefix(size) + b"a" * size
+            call = raw.stream_stream(method)(iter([name]))
+            refused = await failure(call.read())
+            assert (refused.code, refused.field) == (grpc.StatusCode.NOT_FOUND, "request")
+            assert "more than 4096 bytes, got" in refused.message
+            assert len(refused.message) < 100
+        await until(lambda: server.open_calls == 0)
+        assert [budget.free for budget in budgets] == before
 
 
 def len_prefix(size: int) -> bytes:
@@ -250,30 +208,26 @@ def len_prefix(size: int) -> bytes:
     return b"" if not size else bytes([size & 127 | (128 if size > 127 else 0)]) + len_prefix(size >> 7)
 
 
-def test_calls_that_stay_open_hold_nothing_of_their_requests() -> None:
+async def test_calls_that_stay_open_hold_nothing_of_their_requests() -> None:
     """Each has the largest name; together they have more than the bytes of health checks."""
-
-    async def scenario() -> None:
-        limits = ServiceLimits(max_message_bytes=MAX_NAME_BYTES)
-        async with serving(FakeModel(), limits=limits) as (server, channel):
-            budget = server._health_intake.budget
-            free, name = budget.free, "a" * (MAX_NAME_BYTES - 3)
-            watches = [HealthStub(channel).Watch(HealthCheckRequest(service=name)) for _ in range(20)]
-            for watch in watches:
-                assert (await watch.read()).status == HealthCheckResponse.SERVICE_UNKNOWN
-            assert budget.free == free
-            assert (await HealthStub(channel).Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING
-            reflections: list[Any] = []
-            raw: Any = channel
-            for _ in range(20):
-                reflections.append(raw.stream_stream(REFLECTION)())
-                await reflections[-1].write(b"\x22" + len_prefix(len(name)) + name.encode())
-                assert await reflections[-1].read()
-                await reflections[-1].done_writing()
-                assert await reflections[-1].read() is EOF
-            assert server.open_calls == 20
-
-    asyncio.run(scenario())
+    limits = ServiceLimits(max_message_bytes=MAX_NAME_BYTES)
+    async with serving(FakeModel(), limits=limits) as (server, channel):
+        budget = server._health_intake.budget
+        free, name = budget.free, "a" * (MAX_NAME_BYTES - 3)
+        watches = [stub_of(channel).Watch(HealthCheckRequest(service=name)) for _ in range(20)]
+        for watch in watches:
+            assert (await watch.read()).status == HealthCheckResponse.SERVICE_UNKNOWN
+        assert budget.free == free
+        assert (await stub_of(channel).Check(HealthCheckRequest())).status == HealthCheckResponse.SERVING
+        reflections: list[Any] = []
+        raw: Any = channel
+        for _ in range(20):
+            reflections.append(raw.stream_stream(REFLECTION)())
+            await reflections[-1].write(b"\x22" + len_prefix(len(name)) + name.encode())
+            assert await reflections[-1].read()
+            await reflections[-1].done_writing()
+            assert await reflections[-1].read() is EOF
+        assert server.open_calls == 20
 
 
 SMALL = ServiceLimits(max_message_bytes=10_000, max_open_bytes=40_000)
@@ -296,52 +250,42 @@ async def upload(connection: Connection, pieces: int, pause_s: float) -> bool:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the bytes of a connection")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_parallel_uploads_of_a_caller_end_none_of_each_other(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_parallel_uploads_of_a_caller_end_none_of_each_other(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes several times as long as requests wait before slow ones are given up for them."""
     monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.2)
     monkeypatch.setattr(byte_budget, "MIN_RATE", 256)
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), host=host, limits=SMALL) as (server, _), AsyncExitStack() as opened:
-            connections = [await opened.enter_async_context(Connection.to(server.address)) for _ in range(6)]
-            assert all(await asyncio.gather(*(upload(each, 50, 0.02) for each in connections)))
-
-    asyncio.run(bounded(scenario()))
+    async with serving(FakeModel(), host=host, limits=SMALL) as (server, _), AsyncExitStack() as opened:
+        connections = [await opened.enter_async_context(Connection.to(server.address)) for _ in range(6)]
+        assert all(await asyncio.gather(*(upload(each, 50, 0.02) for each in connections)))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the bytes of a connection")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
-def test_slow_uploads_make_room_for_others_of_their_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_slow_uploads_make_room_for_others_of_their_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.05)
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), host=host, limits=SMALL) as (server, channel), AsyncExitStack() as opened:
-            slow = []
-            for _ in range(4):
-                connection = await opened.enter_async_context(Connection.to(server.address))
-                slow.append(asyncio.ensure_future(upload(connection, 8000, HANG_S)))
-            await until(lambda: server.open_calls == 4)
-            for _ in range(2):
-                assert await TranslationServiceStub(channel).TranslateText(ONE)
-            await until(lambda: server.open_calls < 4)
-            for each in slow:
-                each.cancel()
-
-    asyncio.run(bounded(scenario()))
+    async with serving(FakeModel(), host=host, limits=SMALL) as (server, channel), AsyncExitStack() as opened:
+        slow = []
+        for _ in range(4):
+            connection = await opened.enter_async_context(Connection.to(server.address))
+            slow.append(asyncio.ensure_future(upload(connection, 8000, HANG_S)))
+        await until(lambda: server.open_calls == 4)
+        for _ in range(2):
+            assert await stub_of(channel).TranslateText(ONE)
+        await until(lambda: server.open_calls < 4)
+        for each in slow:
+            each.cancel()
 
 
-def test_an_upload_is_ended_in_time_if_its_bytes_are_not_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+async def test_an_upload_is_ended_in_time_if_its_bytes_are_not_shown(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     """As those over a Unix socket."""
     monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
-
-    async def scenario() -> None:
-        limits = replace(SMALL, upload_s=0.5)
-        async with serving(FakeModel(), host=f"unix:{tmp_path / 'socket'}", limits=limits) as (server, channel):
-            slow = [begun(channel) for _ in range(2)]
-            await until(lambda: server.open_calls == 2)
-            assert await TranslationServiceStub(channel).TranslateText(ONE)
-            for call in slow:
-                refused = await failure(call)
-                assert (refused.code, refused.info.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")
-
-    asyncio.run(scenario())
+    limits = replace(SMALL, upload_s=0.5)
+    async with serving(FakeModel(), host=f"unix:{tmp_path / 'socket'}", limits=limits) as (server, channel):
+        slow = [begun(channel) for _ in range(2)]
+        await until(lambda: server.open_calls == 2)
+        assert await stub_of(channel).TranslateText(ONE)
+        for call in slow:
+            refused = await failure(call)
+            assert (refused.code, refused.info.reason) == (grpc.StatusCode.DEADLINE_EXCEEDED, "DEADLINE_EXCEEDED")

@@ -8,34 +8,26 @@ from typing import Any, NoReturn
 import grpc
 import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.errors import OverloadedError
+from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
-from jumok_proto.v1.translation_pb2 import (
-    CorpusItem,
-    CorpusSettings,
-    StreamTranslateTextRequest,
-    TranslateCorpusRequest,
-    TranslateTextRequest,
-)
-from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.service import Server
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.byte_budget import COPIES, UnreadResponse, UnreadResponses
-from jumok_serve.service.rpc.call import CALL, Call, CallObserver
+from jumok_serve.service.rpc.call import CALL
 from jumok_serve.service.rpc.interceptor import Floods, Interceptor
 from jumok_serve.service.services import TRANSLATION_SERVICE
 from tests.faults.tools.flood import Flood, message
-from tests.support.hang import HANG_S, bounded, until
-from tests.support.servers.fake_model import HERE, Answer, FakeModel, fail, failure, serving
+from tests.support.hang import HANG_S, until
+from tests.support.servers.fake_model import HERE, ONE, Answer, Ended, FakeModel, failure, serving, stub_of
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 STREAM = "/jumok.v1.TranslationService/StreamTranslateText"
 CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
 LIMITS = ServiceLimits(max_message_bytes=100_000, max_open_bytes=2_000_000, max_watches=8, max_calls=64)
 """A caller may leave a million bytes unread; those of a response count three times."""
-ANSWER = message(TranslateTextRequest(contents=["a" * 50_000]).SerializeToString())
+ANSWER = message(pb.TranslateTextRequest(contents=["a" * 50_000]).SerializeToString())
 
 
 def bounds(*, checks: bool = False, close: Callable[[str], None] = lambda _: None) -> UnreadResponses:
@@ -100,126 +92,95 @@ def test_checks_close_the_connection_of_the_caller_that_holds_most() -> None:
 
 
 @pytest.mark.parametrize("method", [TRANSLATE, STREAM])
-def test_unread_answers_are_refused_and_end_with_their_connection(method: str) -> None:
-    streamed = message(StreamTranslateTextRequest(content="a" * 50_000).SerializeToString())
+async def test_unread_answers_are_refused_and_end_with_their_connection(method: str) -> None:
+    streamed = message(pb.StreamTranslateTextRequest(content="a" * 50_000).SerializeToString())
     data = {TRANSLATE: ANSWER, STREAM: streamed}[method]
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), limits=LIMITS) as (server, _):
-            free = server.unread.budget.free
-            flood = await Flood.connect(server.address, reads=False)
-            for _ in range(8):
-                flood.call(method, data)
-            refused = server.counts.ended_with
-            await until(lambda: 0 < flood.ended["call"] == refused[method, "RESOURCE_EXHAUSTED"])
-            await until(lambda: flood.ended["call"] + len(server.unread.held) == 8)
-            assert COPIES * 50_000 < free - server.unread.budget.free <= 1_000_000
-            flood.close()
-            await until(lambda: server.unread.budget.free == free)
-
-    asyncio.run(bounded(scenario()))
+    async with serving(FakeModel(), limits=LIMITS) as (server, _):
+        free = server.unread.budget.free
+        flood = await Flood.connect(server.address, reads=False)
+        for _ in range(8):
+            flood.call(method, data)
+        refused = server.counts.ended_with
+        await until(lambda: 0 < flood.ended["call"] == refused[method, "RESOURCE_EXHAUSTED"])
+        await until(lambda: flood.ended["call"] + len(server.unread.held) == 8)
+        assert COPIES * 50_000 < free - server.unread.budget.free <= 1_000_000
+        flood.close()
+        await until(lambda: server.unread.budget.free == free)
 
 
-def test_a_caller_is_told_the_reason_and_answered_later() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel(), limits=LIMITS) as (server, channel):
-            flood = await Flood.connect(server.address, reads=False)
-            for _ in range(8):
-                flood.call(TRANSLATE, ANSWER)
-            await until(lambda: flood.ended["call"] + len(server.unread.held) == 8)
-            stub = TranslationServiceStub(channel)
-            refused = await failure(stub.TranslateText(TranslateTextRequest(contents=["a" * 50_000])))
-            assert (refused.info.reason, refused.code) == ("OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED)
-            assert "not read yet" in refused.message
-            assert refused.retry.retry_delay.ToMilliseconds() > 0
-            flood.close()
-            await until(lambda: not server.unread.held)
-            await stub.TranslateText(TranslateTextRequest(contents=["a" * 50_000]))
-
-    asyncio.run(bounded(scenario()))
+async def test_a_caller_is_told_the_reason_and_answered_later() -> None:
+    async with serving(FakeModel(), limits=LIMITS) as (server, channel):
+        flood = await Flood.connect(server.address, reads=False)
+        for _ in range(8):
+            flood.call(TRANSLATE, ANSWER)
+        await until(lambda: flood.ended["call"] + len(server.unread.held) == 8)
+        stub = stub_of(channel)
+        refused = await failure(stub.TranslateText(pb.TranslateTextRequest(contents=["a" * 50_000])))
+        assert (refused.info.reason, refused.code) == ("OVERLOADED", grpc.StatusCode.RESOURCE_EXHAUSTED)
+        assert "not read yet" in refused.message
+        assert refused.retry.retry_delay.ToMilliseconds() > 0
+        flood.close()
+        await until(lambda: not server.unread.held)
+        await stub.TranslateText(pb.TranslateTextRequest(contents=["a" * 50_000]))
 
 
 @pytest.mark.parametrize("kind", ["one response", "stream", "corpus"])
-def test_the_connection_of_a_client_that_does_not_read_is_closed(kind: str) -> None:
+async def test_the_connection_of_a_client_that_does_not_read_is_closed(kind: str) -> None:
     """After ``upload_s``; a corpus, which is read at its client's pace, after ``silence_s``."""
     limits = ServiceLimits(upload_s=HANG_S, silence_s=0.1) if kind == "corpus" else ServiceLimits(upload_s=0.1)
-    settings = CorpusSettings(options=DecodingOptions(beam_size=1, max_length=2))
-    first = message(TranslateCorpusRequest(settings=settings).SerializeToString())
-    item = message(TranslateCorpusRequest(items=[CorpusItem(id=1, content="a")]).SerializeToString())
+    settings = pb.CorpusSettings(options=DecodingOptions(beam_size=1, max_length=2))
+    first = message(pb.TranslateCorpusRequest(settings=settings).SerializeToString())
+    item = message(pb.TranslateCorpusRequest(items=[pb.CorpusItem(id=1, content="a")]).SerializeToString())
     path, data = {
-        "one response": (TRANSLATE, message(TranslateTextRequest(contents=["a"]).SerializeToString())),
-        "stream": (STREAM, message(StreamTranslateTextRequest(content="a").SerializeToString())),
+        "one response": (TRANSLATE, message(ONE.SerializeToString())),
+        "stream": (STREAM, message(pb.StreamTranslateTextRequest(content="a").SerializeToString())),
         "corpus": (CORPUS, first + item),
     }[kind]
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), limits=limits) as (server, channel):
-            flood = await Flood.connect(server.address, reads=False)
-            flood.call(path, data, end=kind != "corpus")
-            await until(lambda: flood.ended["connection"] == 1)
-            await until(lambda: server.open_calls == 0 and not server.unread.held)
-            assert await TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a"]))
-
-    asyncio.run(bounded(scenario()))
+    async with serving(FakeModel(), limits=limits) as (server, channel):
+        flood = await Flood.connect(server.address, reads=False)
+        flood.call(path, data, end=kind != "corpus")
+        await until(lambda: flood.ended["connection"] == 1)
+        await until(lambda: server.open_calls == 0 and not server.unread.held)
+        assert await stub_of(channel).TranslateText(ONE)
 
 
-def test_health_is_answered_beside_checks_that_are_not_read() -> None:
+async def test_health_is_answered_beside_checks_that_are_not_read() -> None:
     """The connection of the oldest is closed as soon as there is no room."""
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), limits=LIMITS) as (server, channel):
-            floods = [await Flood.connect(server.address, reads=False) for _ in range(3)]
-            for flood in floods:
-                for _ in range(4):
-                    flood.call("/grpc.health.v1.Health/Check", message(b""))
-            await until(lambda: sum(flood.ended["connection"] for flood in floods) > 0)
-            status = None
-            while status != HealthCheckResponse.SERVING:
-                with suppress(grpc.aio.AioRpcError):  # until the connection is closed
-                    status = (await HealthStub(channel).Check(HealthCheckRequest())).status
-
-    asyncio.run(bounded(scenario()))
+    async with serving(FakeModel(), limits=LIMITS) as (server, channel):
+        floods = [await Flood.connect(server.address, reads=False) for _ in range(3)]
+        for flood in floods:
+            for _ in range(4):
+                flood.call("/grpc.health.v1.Health/Check", message(b""))
+        await until(lambda: sum(flood.ended["connection"] for flood in floods) > 0)
+        status = None
+        while status != HealthCheckResponse.SERVING:
+            with suppress(grpc.aio.AioRpcError):  # until the connection is closed
+                status = (await stub_of(channel).Check(HealthCheckRequest())).status
 
 
-def test_a_call_that_is_refused_has_no_effect() -> None:
-    async def scenario() -> None:
-        model = FakeModel()
-        async with serving(model, limits=LIMITS) as (server, channel):
-            held = unread(server.unread, HERE, 10**9)
-            stub = TranslationServiceStub(channel)
-            refused = await failure(stub.TranslateText(TranslateTextRequest(contents=["a"])))
-            assert refused.info.reason == "OVERLOADED"
-            assert model.submitted.empty()
-            held.close()
-            await stub.TranslateText(TranslateTextRequest(contents=["a"]))
-
-    asyncio.run(bounded(scenario()))
+async def test_a_call_that_is_refused_has_no_effect() -> None:
+    model = FakeModel()
+    async with serving(model, limits=LIMITS) as (server, channel):
+        held = unread(server.unread, HERE, 10**9)
+        stub = stub_of(channel)
+        refused = await failure(stub.TranslateText(ONE))
+        assert refused.info.reason == "OVERLOADED"
+        assert model.submitted.empty()
+        held.close()
+        await stub.TranslateText(ONE)
 
 
-class Seen(CallObserver):
-    def __init__(self) -> None:
-        self.calls: list[tuple[Call, bool]] = []
-
-    def ended(self, call: Call) -> None:
-        self.calls.append((call, call.record.contents is not None))
-
-
-def test_no_text_stays_with_its_call() -> None:
+async def test_no_text_stays_with_its_call() -> None:
     """A call is kept until its status is sent: observers see its texts, and nothing later does."""
-    seen = Seen()
-
-    async def scenario() -> None:
-        async with serving(FakeModel(), observers=[seen]) as (_, channel):
-            stub = TranslationServiceStub(channel)
-            await stub.TranslateText(TranslateTextRequest(contents=["a"]))
-            await failure(stub.TranslateText(TranslateTextRequest(contents=["a"] * 1025)))
-
-    asyncio.run(bounded(scenario()))
-    assert [has_texts for _, has_texts in seen.calls] == [True, True]
-    assert all(call.record.contents is None for call, _ in seen.calls)
+    observer = Ended()
+    async with serving(FakeModel(), observers=[observer]) as (_, channel):
+        await stub_of(channel).TranslateText(ONE)
+        await failure(stub_of(channel).TranslateText(pb.TranslateTextRequest(contents=["a"] * 1025)))
+    assert [contents is not None for contents in observer.contents] == [True, True]
+    assert all(call.record.contents is None for call in observer.calls)
 
 
-def test_a_request_is_dropped_before_its_status_is_sent() -> None:
+async def test_a_request_is_dropped_before_its_status_is_sent() -> None:
     class Context:
         """Part of gRPC's context; the peer takes no status."""
 
@@ -235,7 +196,7 @@ def test_a_request_is_dropped_before_its_status_is_sent() -> None:
         def time_remaining(self) -> None: ...
 
         async def read(self) -> bytes:
-            return TranslateTextRequest(contents=["a"] * 1025).SerializeToString()
+            return pb.TranslateTextRequest(contents=["a"] * 1025).SerializeToString()
 
         async def abort(self, code: grpc.StatusCode, *_: object) -> NoReturn:
             assert code is grpc.StatusCode.INVALID_ARGUMENT
@@ -243,50 +204,30 @@ def test_a_request_is_dropped_before_its_status_is_sent() -> None:
             self.aborted += 1
             raise grpc.aio.AbortError
 
-    async def scenario() -> None:
-        server = Server([FakeModel()])
-        (services, *_) = server.handlers({TRANSLATION_SERVICE: server.services[TRANSLATION_SERVICE]})
+    server = Server([FakeModel()])
+    (services, *_) = server.handlers({TRANSLATION_SERVICE: server.services[TRANSLATION_SERVICE]})
 
-        async def found(details: Any) -> Any:
-            return services.service(details)
+    async def found(details: Any) -> Any:
+        return services.service(details)
 
-        class Details:
-            method, invocation_metadata = TRANSLATE, ()
+    class Details:
+        method, invocation_metadata = TRANSLATE, ()
 
-        interceptor = Interceptor(server.gate, Floods(), server.unread, server.unread_checks)
-        handler = await interceptor.intercept_service(found, Details())  # type: ignore[arg-type]
-        context = Context()
-        assert await handler.stream_unary(None, context) is None
-        assert context.aborted == 1
-
-    asyncio.run(scenario())
+    interceptor = Interceptor(server.gate, Floods(), server.unread, server.unread_checks)
+    handler = await interceptor.intercept_service(found, Details())  # type: ignore[arg-type]
+    context = Context()
+    assert await handler.stream_unary(None, context) is None
+    assert context.aborted == 1
 
 
-def test_work_that_is_cancelled_from_within_is_a_fault(caplog: pytest.LogCaptureFixture) -> None:
+async def test_work_that_is_cancelled_from_within_is_a_fault(caplog: pytest.LogCaptureFixture) -> None:
     """The caller has not left, and must not wait for ever."""
 
     def cancelled(answer: Answer) -> None:
         raise asyncio.CancelledError
 
-    async def scenario() -> None:
-        async with serving(FakeModel(on_submit=cancelled)) as (_, channel):
-            stub = TranslationServiceStub(channel)
-            failed = await failure(stub.TranslateText(TranslateTextRequest(contents=["a"])))
-            assert failed.code is grpc.StatusCode.INTERNAL
-            assert "was cancelled from within" in caplog.text
-
-    asyncio.run(bounded(scenario()))
-
-
-def test_an_error_stays_as_it_was() -> None:
-    """The order of status and observers changes nothing that callers see."""
-
-    async def scenario() -> None:
-        async with serving(FakeModel(on_submit=fail(OverloadedError("full", retry_after_s=2.0)))) as (server, channel):
-            failed = await failure(TranslationServiceStub(channel).TranslateText(TranslateTextRequest(contents=["a"])))
-            assert (failed.message, failed.info.reason) == ("full", "OVERLOADED")
-            assert failed.trailing["x-request-id"] == failed.request.request_id
-            assert server.counts.ended_with[TRANSLATE, "RESOURCE_EXHAUSTED"] == 1
-            assert set(server.counts.refused_s) == {"OVERLOADED"}
-
-    asyncio.run(bounded(scenario()))
+    async with serving(FakeModel(on_submit=cancelled)) as (_, channel):
+        stub = stub_of(channel)
+        failed = await failure(stub.TranslateText(ONE))
+        assert failed.code is grpc.StatusCode.INTERNAL
+        assert "was cancelled from within" in caplog.text

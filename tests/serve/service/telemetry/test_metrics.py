@@ -31,7 +31,7 @@ from jumok_serve.service.telemetry.metrics import MetricsPort, make_registry
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
-from tests.support.hang import HANG_S
+from tests.support.hang import HANG_S, until
 from tests.support.search_cases import make_options
 from tests.support.servers.fake_model import FakeModel, fail, hold, serving
 
@@ -71,122 +71,103 @@ def timings(answer: jumok.Translation) -> jumok.Timings:
 
 
 @asynccontextmanager
-async def measured(*models: FakeModel) -> AsyncIterator[tuple[MetricsPort, jumok.AsyncClient]]:
+async def measured(*models: FakeModel) -> AsyncIterator[tuple[MetricsPort, jumok.AsyncClient, grpc.aio.Channel]]:
     async with (
-        serving(*models) as (server, _),
+        serving(*models) as (server, channel),
         jumok.AsyncClient(server.address, timeout_s=HANG_S, max_attempts=1) as client,
     ):
         with MetricsPort(server, host="127.0.0.1", port=0) as port:
-            yield port, client
+            yield port, client, channel
 
 
-def test_what_was_decoded_is_counted_as_it_happened(tiny_bundle: Path) -> None:
+async def test_what_was_decoded_is_counted_as_it_happened(tiny_bundle: Path) -> None:
     """Greedy texts, one at a time, take a step of one row for every token."""
     texts = ["a man", "two dogs run in the park", "a girl reads a book"]
-
-    async def scenario() -> None:
-        with Translator(tiny_bundle, threads=1) as translator:
-            server = Server([translator], port=0)
-            await server.start()
-            async with jumok.AsyncClient(server.address, timeout_s=HANG_S) as client:
-                with MetricsPort(server, host="127.0.0.1", port=0) as port:
-                    answers = [await client.translate(text, beam_size=1) for text in texts]
-                    await asyncio.to_thread(wait_until_idle, translator)
-                    scraped = await scrape(port)
-            await server.stop(0)
-        model = {"model": "tiny-en-de"}
-        tokens = sum(answer.output_token_count for answer in answers)
-        sources = [answer.source_token_count for answer in answers]
-        assert value(scraped, "jumok_input_tokens_total", **model) == sum(sources)
-        assert value(scraped, "jumok_output_tokens_total", **model) == tokens
-        assert value(scraped, "jumok_translated_texts_total", **model) == 3
-        assert value(scraped, "jumok_failed_texts_total", **model) == 0
-        for name in ("queue_wait", "time_to_first_token", "time_per_output_token"):
-            assert value(scraped, f"jumok_{name}_seconds_count", **model) == 3
-        assert value(scraped, "jumok_step_rows_count", **model) == tokens
-        assert value(scraped, "jumok_step_rows_sum", **model) == tokens
-        assert value(scraped, "jumok_step_rows_bucket", le="1.0", **model) == tokens
-        padding = sum(
-            answer.output_token_count * (1 - source / (-(-source // 8) * 8))
-            for answer, source in zip(answers, sources, strict=True)
-        )
-        assert value(scraped, "jumok_step_padding_ratio_sum", **model) == pytest.approx(padding)
-        per_token = sum(timings(answer).decode_s / answer.output_token_count for answer in answers)
-        assert value(scraped, "jumok_time_per_output_token_seconds_sum", **model) == pytest.approx(per_token, rel=1e-3)
-        waited = sum(timings(answer).queue_s for answer in answers)
-        assert value(scraped, "jumok_queue_wait_seconds_sum", **model) == pytest.approx(waited, abs=1e-6)
-        assert value(scraped, "jumok_requests_total", method=TRANSLATE, code="OK") == 3
-        assert value(scraped, "jumok_rows", **model) == 0
-        assert value(scraped, "jumok_model_serving", **model) == 1
-        assert value(scraped, "jumok_model_info", version="1", precision="int8", device="cpu", **model) == 1
-        total = sum(timings(answer).total_s for answer in answers)
-        assert value(scraped, "jumok_request_duration_seconds_sum", method=TRANSLATE) >= total
-
-    asyncio.run(scenario())
+    with Translator(tiny_bundle, threads=1) as translator:
+        server = Server([translator], port=0)
+        await server.start()
+        async with jumok.AsyncClient(server.address, timeout_s=HANG_S) as client:
+            with MetricsPort(server, host="127.0.0.1", port=0) as port:
+                answers = [await client.translate(text, beam_size=1) for text in texts]
+                await asyncio.to_thread(wait_until_idle, translator)
+                scraped = await scrape(port)
+        await server.stop(0)
+    model = {"model": "tiny-en-de"}
+    tokens = sum(answer.output_token_count for answer in answers)
+    sources = [answer.source_token_count for answer in answers]
+    assert value(scraped, "jumok_input_tokens_total", **model) == sum(sources)
+    assert value(scraped, "jumok_output_tokens_total", **model) == tokens
+    assert value(scraped, "jumok_translated_texts_total", **model) == 3
+    assert value(scraped, "jumok_failed_texts_total", **model) == 0
+    for name in ("queue_wait", "time_to_first_token", "time_per_output_token"):
+        assert value(scraped, f"jumok_{name}_seconds_count", **model) == 3
+    assert value(scraped, "jumok_step_rows_count", **model) == tokens
+    assert value(scraped, "jumok_step_rows_sum", **model) == tokens
+    assert value(scraped, "jumok_step_rows_bucket", le="1.0", **model) == tokens
+    padding = sum(
+        answer.output_token_count * (1 - source / (-(-source // 8) * 8))
+        for answer, source in zip(answers, sources, strict=True)
+    )
+    assert value(scraped, "jumok_step_padding_ratio_sum", **model) == pytest.approx(padding)
+    per_token = sum(timings(answer).decode_s / answer.output_token_count for answer in answers)
+    assert value(scraped, "jumok_time_per_output_token_seconds_sum", **model) == pytest.approx(per_token, rel=1e-3)
+    waited = sum(timings(answer).queue_s for answer in answers)
+    assert value(scraped, "jumok_queue_wait_seconds_sum", **model) == pytest.approx(waited, abs=1e-6)
+    assert value(scraped, "jumok_requests_total", method=TRANSLATE, code="OK") == 3
+    assert value(scraped, "jumok_rows", **model) == 0
+    assert value(scraped, "jumok_model_serving", **model) == 1
+    assert value(scraped, "jumok_model_info", version="1", precision="int8", device="cpu", **model) == 1
+    total = sum(timings(answer).total_s for answer in answers)
+    assert value(scraped, "jumok_request_duration_seconds_sum", method=TRANSLATE) >= total
 
 
-def test_calls_are_counted_by_how_they_end() -> None:
-    async def scenario() -> None:
-        model = FakeModel()
-        async with measured(model) as (port, client):
+async def test_calls_are_counted_by_how_they_end() -> None:
+    model = FakeModel()
+    async with measured(model) as (port, client, _):
+        await client.translate("a")
+        model.on_submit = fail(OverloadedError("full", retry_after_s=1.0))
+        with pytest.raises(jumok.ResourceExhaustedError):
             await client.translate("a")
-            model.on_submit = fail(OverloadedError("full", retry_after_s=1.0))
-            with pytest.raises(jumok.ResourceExhaustedError):
-                await client.translate("a")
-            with pytest.raises(jumok.InvalidArgumentError):
-                await client.translate("a", beam_size=0)
-            with pytest.raises(jumok.NotFoundError):
-                await client.get_model("other")
-            await client.list_models()  # is answered after the end of all calls before it was seen
-            scraped = await scrape(port)
-            assert {
-                labels: number for (name, labels), number in scraped.items() if name == "jumok_rejections_total"
-            } == {
-                frozenset({("reason", reason)}): 1.0 for reason in ("OVERLOADED", "INVALID_REQUEST", "MODEL_NOT_FOUND")
-            }
-            for reason in ("OVERLOADED", "INVALID_REQUEST", "MODEL_NOT_FOUND"):
-                assert value(scraped, "jumok_rejection_duration_seconds_count", reason=reason) == 1
-                assert value(scraped, "jumok_rejection_duration_seconds_bucket", reason=reason, le="+Inf") == 1
-                assert 0 < value(scraped, "jumok_rejection_duration_seconds_sum", reason=reason) < 60
-            for code in ("OK", "RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"):
-                assert value(scraped, "jumok_requests_total", method=TRANSLATE, code=code) == 1
-            assert value(scraped, "jumok_request_duration_seconds_count", method=TRANSLATE) == 3
-
-    asyncio.run(scenario())
+        with pytest.raises(jumok.InvalidArgumentError):
+            await client.translate("a", beam_size=0)
+        with pytest.raises(jumok.NotFoundError):
+            await client.get_model("other")
+        await client.list_models()  # is answered after the end of all calls before it was seen
+        scraped = await scrape(port)
+        assert {labels: number for (name, labels), number in scraped.items() if name == "jumok_rejections_total"} == {
+            frozenset({("reason", reason)}): 1.0 for reason in ("OVERLOADED", "INVALID_REQUEST", "MODEL_NOT_FOUND")
+        }
+        for reason in ("OVERLOADED", "INVALID_REQUEST", "MODEL_NOT_FOUND"):
+            assert value(scraped, "jumok_rejection_duration_seconds_count", reason=reason) == 1
+            assert value(scraped, "jumok_rejection_duration_seconds_bucket", reason=reason, le="+Inf") == 1
+            assert 0 < value(scraped, "jumok_rejection_duration_seconds_sum", reason=reason) < 60
+        for code in ("OK", "RESOURCE_EXHAUSTED", "INVALID_ARGUMENT"):
+            assert value(scraped, "jumok_requests_total", method=TRANSLATE, code=code) == 1
+        assert value(scraped, "jumok_request_duration_seconds_count", method=TRANSLATE) == 3
 
 
-def test_a_call_that_is_given_up_is_counted_and_one_that_runs_is_open() -> None:
-    async def scenario() -> None:
-        model = FakeModel(on_submit=hold)
-        async with measured(model) as (port, client):
-            call = asyncio.create_task(client.translate("a"))
-            answer = await model.submitted.get()
-            assert value(await scrape(port), "jumok_open_requests") == 1
-            cancelled = asyncio.Event()
-            loop = asyncio.get_running_loop()
-            answer.futures[0].add_done_callback(lambda _: loop.call_soon_threadsafe(cancelled.set))
-            call.cancel()
-            await asyncio.wait_for(cancelled.wait(), HANG_S)
-            await client.list_models()  # is answered after the call's end was seen
-            scraped = await scrape(port)
-            assert value(scraped, "jumok_requests_total", method=TRANSLATE, code="CANCELLED") == 1
-            assert value(scraped, "jumok_open_requests") == 0
-            assert not any(name == "jumok_rejections_total" for name, _ in scraped)
-
-    asyncio.run(scenario())
+async def test_a_call_that_is_given_up_is_counted_and_one_that_runs_is_open() -> None:
+    model = FakeModel(on_submit=hold)
+    async with measured(model) as (port, client, _):
+        call = asyncio.create_task(client.translate("a"))
+        answer = await model.submitted.get()
+        assert value(await scrape(port), "jumok_open_requests") == 1
+        call.cancel()
+        await until(answer.futures[0].cancelled)
+        await client.list_models()  # is answered after the call's end was seen
+        scraped = await scrape(port)
+        assert value(scraped, "jumok_requests_total", method=TRANSLATE, code="CANCELLED") == 1
+        assert value(scraped, "jumok_open_requests") == 0
+        assert not any(name == "jumok_rejections_total" for name, _ in scraped)
 
 
-def test_labels_say_nothing_of_callers_or_contents() -> None:
-    async def scenario() -> None:
-        async with measured(FakeModel()) as (port, client):
-            await client.translate("confidential")
-            async with grpc.aio.insecure_channel(client._connection.servers.addresses[0]) as channel:
-                unknown = channel.unary_unary("/jumok.v1.TranslationService/confidential", bytes, bytes)
-                with pytest.raises(grpc.aio.AioRpcError):
-                    await unknown(b"", metadata=(("x-request-id", "confidential"),))
-            assert "confidential" not in str(await scrape(port))
-
-    asyncio.run(scenario())
+async def test_labels_say_nothing_of_callers_or_contents() -> None:
+    async with measured(FakeModel()) as (port, client, channel):
+        await client.translate("confidential")
+        unknown = channel.unary_unary("/jumok.v1.TranslationService/confidential", bytes, bytes)
+        with pytest.raises(grpc.aio.AioRpcError):
+            await unknown(b"", metadata=(("x-request-id", "confidential"),))
+        assert "confidential" not in str(await scrape(port))
 
 
 def test_texts_given_up_in_the_queue_are_counted_by_cause() -> None:
@@ -226,13 +207,10 @@ def test_histograms_count_values_up_to_their_bounds() -> None:
     assert (histogram.counts, histogram.total) == ([2, 2, 2], 16.5)
 
 
-def test_a_port_in_use_is_refused() -> None:
-    async def scenario() -> None:
-        async with serving(FakeModel()) as (server, _):
-            with pytest.raises(ListenError, match="metrics"):
-                MetricsPort(server, host="127.0.0.1", port=server.port)
-
-    asyncio.run(scenario())
+async def test_a_port_in_use_is_refused() -> None:
+    async with serving(FakeModel()) as (server, _):
+        with pytest.raises(ListenError, match="metrics"):
+            MetricsPort(server, host="127.0.0.1", port=server.port)
 
 
 def queries(panels: list[dict[str, Any]]) -> Iterator[str]:
@@ -260,8 +238,8 @@ def metrics_of(query: str) -> set[str]:
     return found
 
 
-def test_alerts_ask_only_for_what_there_is() -> None:
-    known = asyncio.run(metric_names())
+async def test_alerts_ask_only_for_what_there_is() -> None:
+    known = await metric_names()
     (group,) = yaml.safe_load(ALERTS.read_text(encoding="utf-8"))["groups"]
     assert len({rule["alert"] for rule in group["rules"]}) == len(group["rules"]) >= 5
     for rule in group["rules"]:
@@ -273,15 +251,15 @@ def test_alerts_ask_only_for_what_there_is() -> None:
             assert all(label in each.replace(" ", "").split(",") for each in kept)
 
 
-def test_the_autoscaler_asks_for_the_queues_of_servers() -> None:
+async def test_the_autoscaler_asks_for_the_queues_of_servers() -> None:
     (_, trigger) = yaml.safe_load(SCALED_OBJECT.read_text(encoding="utf-8"))["spec"]["triggers"]
     asked = metrics_of(trigger["metadata"]["query"])
     assert asked == {"jumok_queue_requests"}
-    assert asked <= asyncio.run(metric_names())
+    assert asked <= await metric_names()
 
 
-def test_the_dashboard_asks_only_for_what_there_is() -> None:
-    known = asyncio.run(metric_names())
+async def test_the_dashboard_asks_only_for_what_there_is() -> None:
+    known = await metric_names()
     dashboard = json.loads(DASHBOARD.read_text(encoding="utf-8"))
     asked = {name for query in queries(dashboard["panels"]) for name in metrics_of(query)}
     for variable in dashboard["templating"]["list"]:
