@@ -13,11 +13,12 @@ import pytest
 
 import jumok
 from jumok_proto.glossaries.stored import StoredGlossary
-from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, ListGlossariesRequest
+from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, GetGlossaryEntriesRequest, ListGlossariesRequest
 from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
 from jumok_proto.v1.translation_pb2 import Glossary, TranslateTextRequest
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator
 from jumok_serve.service.auth.tokens import TokenFile, make_token
+from jumok_serve.service.handlers.glossary_service import MAX_READING
 from tests.support.clients import Call, await_, wait
 from tests.support.command import run_here, serve
 from tests.support.hang import HANG_S, until
@@ -91,6 +92,29 @@ async def test_one_change_is_checked_at_a_time_also_if_its_call_has_ended(
         assert (await second).glossary.name == "second"
         kept = (await stub.ListGlossaries(ListGlossariesRequest())).glossaries
         assert sorted(one.name for one in kept) == ["first", "second"]
+
+
+async def test_entries_that_were_read_do_not_pile_up_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[str] = []
+    go_on = threading.Event()
+    entries = GlossaryStore.entries
+
+    def held(self: GlossaryStore, owner: str, name: str, source: str, target: str) -> GlossaryEntries:
+        begun.append(name)
+        assert go_on.wait(HANG_S)
+        return entries(self, owner, name, source, target)
+
+    monkeypatch.setattr(GlossaryStore, "entries", held)
+    store = GlossaryStore(tmp_path)
+    store.create("", "pets", [GlossaryEntries(tsv="a\tb\n")])
+    async with serving_fake(FakeModel(), glossaries=store) as (_, channel):
+        stub = stub_of(channel)
+        calls = [stub.GetGlossaryEntries(GetGlossaryEntriesRequest(glossary="pets")) for _ in range(3 * MAX_READING)]
+        await until(lambda: len(begun) == MAX_READING)
+        assert [one.name for one in (await stub.ListGlossaries(ListGlossariesRequest())).glossaries] == ["pets"]
+        assert len(begun) == MAX_READING
+        go_on.set()
+        assert {(await call).entries.tsv for call in calls} == {"a\tb\n"}
 
 
 def test_entries_of_a_request_come_before_stored_ones(served: tuple[str, Translator]) -> None:
