@@ -41,6 +41,7 @@ async def test_texts_with_too_many_tags_are_refused(mark: str) -> None:
 async def test_where_no_queue_has_room_calls_are_refused_unread_and_counted() -> None:
     """Refused before the request is read: its bytes are invalid."""
     models, observer, no_message = [FakeModel("one"), FakeModel("two")], Ended(), b"\xff\xff\xff"
+    names: list[str] = []
     async with serving(*models, observers=[observer]) as (server, channel):
         raw: Any = channel  # without serializers, which its types want
         translate = raw.unary_unary("/jumok.v1.TranslationService/TranslateText")
@@ -52,6 +53,9 @@ async def test_where_no_queue_has_room_calls_are_refused_unread_and_counted() ->
             refused = await failure(call)
             assert (refused.code, refused.info.reason) == (grpc.StatusCode.RESOURCE_EXHAUSTED, "OVERLOADED")
             assert refused.retry.retry_delay.ToNanoseconds() > 0
+            names.append(refused.request.request_id)
+            assert refused.info.metadata["request_id"] == refused.trailing["x-request-id"] == names[-1]
+        assert names[0] == "mine"
         assert await stub_of(channel).ListModels(ListModelsRequest())
         score = pb.ScoreTextRequest(model="one", contents=["a"], targets=["b"])
         assert await stub_of(channel).ScoreText(score)

@@ -4,6 +4,7 @@ import json
 import os
 import resource
 import select
+import signal
 import socket
 import sys
 import time
@@ -84,6 +85,9 @@ def test_ports_wait_for_files_and_serve_again(tiny_bundle: Path, log: IO[str]) -
         for asked in (f"http://{http}/health", f"http://{metrics}/metrics", request):
             with urllib.request.urlopen(asked, timeout=HANG_S) as response:
                 assert response.status == 200
+        server.process.send_signal(signal.SIGTERM)
+        server.process.communicate(timeout=HANG_S)
+        assert server.process.returncode == 0
 
 
 def test_an_address_that_takes_all_files_is_bounded(tiny_bundle: Path, log: IO[str]) -> None:

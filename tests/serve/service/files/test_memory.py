@@ -53,7 +53,7 @@ async def test_files_wait_for_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 async def test_files_wait_unread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a caller's files, two of the largest size are in memory before there is memory to read them."""
-    size = 10_000
+    size = 40_000  # more than a call may send before it is read
     monkeypatch.setattr("jumok_serve.service.handlers.file_service.MAX_FILES_MEMORY", 2)  # one file of a caller
     measured = noted_calls(monkeypatch, file_service, "needed_memory")
     request = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n" + b"\n" * (size - 7))

@@ -61,12 +61,12 @@ async def test_a_call_without_a_request_is_refused() -> None:
 
 async def test_a_silent_corpus_is_ended_once_nothing_of_it_is_left_to_do() -> None:
     model = FakeModel(on_submit=hold)
-    async with serving(model, limits=ServiceLimits(silence_s=0.4)) as (_, channel):
+    async with serving(model, limits=ServiceLimits(silence_s=1.0)) as (_, channel):
         stub = stub_of(channel)
         call = stub.TranslateCorpus()
         await call.write(TranslateCorpusRequest(settings=CorpusSettings(), items=[CorpusItem(id=1, content="a")]))
         answer = await model.submitted.get()
-        await asyncio.sleep(0.6)  # longer than the silence that is allowed
+        await asyncio.sleep(1.5)  # longer than the silence that is allowed
         assert not call.done()
         answer.complete()
         assert [result.id for result in (await call.read()).results] == [1]
