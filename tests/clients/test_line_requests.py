@@ -20,7 +20,7 @@ from jumok.commands._line_requests import (
 )
 from jumok.commands._output import as_json, n_best, one_line
 from jumok.commands._runners import Outcome
-from jumok_proto.errors import JumokError
+from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.parameters import parameter_name
 from jumok_proto.results import Translation
 from tests.support.corpus_jobs import in_capitals, translation
@@ -101,6 +101,25 @@ def test_a_line_is_answered_before_the_next_arrives() -> None:
         typed.write(b"seven")
         typed.close()
         assert list(answers) == ["SEVEN"]
+
+
+def test_lines_after_the_first_error_are_not_asked_for_if_it_ends_the_input() -> None:
+    asked: list[str] = []
+
+    def translate(texts: list[str]) -> list[Translation]:
+        if "bad" in texts:
+            raise InvalidArgumentError("it is bad", field=f"contents[{texts.index('bad')}]")
+        asked.extend(texts)
+        return in_capitals(texts)
+
+    texts = lines("one", "two", "bad", "three")
+    assert list(outputs(answer_lines(texts, translate, retry_s=1, until_error=True)))[:2] == ["ONE", "TWO"]
+    assert asked == ["one", "two"]
+    unread = [*lines("four"), Line("", "text 2", 9, "longer than 8 bytes"), *lines("five")]
+    assert next(outputs(answer_lines(unread, translate, retry_s=1, until_error=True))) == "FOUR"
+    assert asked == ["one", "two", "four"]
+    assert list(outputs(answer_lines(unread, translate, retry_s=1)))[1:] == ["text 2: longer than 8 bytes", "FIVE"]
+    assert "" not in asked
 
 
 def test_a_slow_writer_stops_the_reader() -> None:

@@ -14,7 +14,7 @@ from jumok_proto.errors import JumokError
 from jumok_serve.service.rpc.call import REQUEST_ID, Call, Write, closed, full_name, request_id_from, written
 from jumok_serve.service.rpc.interceptor import trailing_metadata
 from jumok_serve.service.rpc.request_reader import RequestFormat, RequestReader
-from jumok_serve.service.rpc.statuses import Ending, to_ending
+from jumok_serve.service.rpc.statuses import Ending, drop_frames, to_ending
 from jumok_serve.service.services import (
     FILE_SERVICE,
     GLOSSARY_SERVICE,
@@ -109,6 +109,7 @@ class Calls:
                     return response
                 call.code, ending = response.code.name, response
         except JumokError as error:
+            drop_frames(error)  # those of here
             ending = to_ending(error, call.request_id)
         context.set_code(ending.code)
         context.set_details(ending.message)

@@ -268,7 +268,7 @@ def submit_texts(
     direction, options = check_parameters(model, parameters)
     annotated = _annotated(model.inputs, engine, direction, parameters, texts=texts, documents=documents)
     counts = [text.num_sources for text in annotated]
-    if sum(counts) > MAX_SENTENCES:
+    if parameters.in_parts and sum(counts) > MAX_SENTENCES:
         raise too_many_sentences()
     prefixes = None
     if target_prefixes is not None:  # only first sentences have one
@@ -379,6 +379,8 @@ def blamed_texts(index_of: Callable[[int], int]) -> Iterator[None]:
         if blamed is None:
             raise
         field = f"{blamed[1]}[{index_of(int(blamed[2]))}]"
+        if field == error.field:
+            raise
         raise InvalidArgumentError(str(error).replace(error.field, field), field=field) from error
 
 

@@ -94,6 +94,21 @@ def test_a_fault_is_logged_and_hidden(fault: type[BaseException], caplog: pytest
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("error", [jumok.UnavailableError("gone"), RuntimeError("a fault")])
+def test_a_failed_call_leaves_no_frames_that_hold_its_request(error: Exception) -> None:
+    def fail_later(answer: Answer) -> None:
+        for future in answer.futures:
+            asyncio.get_running_loop().call_soon(future.set_exception, error)
+
+    async def scenario() -> None:
+        async with client_of(FakeModel(on_submit=fail_later)) as client:
+            with pytest.raises((jumok.UnavailableError, jumok.InternalError)):
+                await client.translate("a man")
+
+    asyncio.run(scenario())
+    assert error.__traceback__ is None
+
+
 def test_the_trailing_metadata_are_those_of_a_server() -> None:
     async def scenario() -> None:
         async with behind_proxy(Services([FakeModel()])) as address, grpc.aio.insecure_channel(address) as channel:

@@ -107,10 +107,14 @@ async def test_entries_that_were_read_do_not_pile_up_in_memory(tmp_path: Path, m
     monkeypatch.setattr(GlossaryStore, "entries", held)
     store = GlossaryStore(tmp_path)
     store.create("", "pets", [GlossaryEntries(tsv="a\tb\n")])
-    async with serving_fake(FakeModel(), glossaries=store) as (_, channel):
+    async with serving_fake(FakeModel(), glossaries=store) as (server, channel):
         stub = stub_of(channel)
         calls = [stub.GetGlossaryEntries(GetGlossaryEntriesRequest(glossary="pets")) for _ in range(3 * MAX_READING)]
         await until(lambda: len(begun) == MAX_READING)
+        assert [one.name for one in (await stub.ListGlossaries(ListGlossariesRequest())).glossaries] == ["pets"]
+        assert len(begun) == MAX_READING
+        calls.pop(0).cancel()  # its thread goes on
+        await until(lambda: server.open_calls == len(calls))
         assert [one.name for one in (await stub.ListGlossaries(ListGlossariesRequest())).glossaries] == ["pets"]
         assert len(begun) == MAX_READING
         go_on.set()

@@ -98,6 +98,8 @@ def test_a_text_without_content_is_translated_without_the_model(
 def test_texts_without_content_keep_their_place(translator: Translator) -> None:
     mixed = translator.translate(["", TEXTS[0], "  ", TEXTS[1]])
     assert [mixed[0].text, mixed[2].text] == ["", "  "]
+    many = [" "] * (MAX_SENTENCES + 1)  # the bound is one of texts that are split
+    assert len(translator.translate(many, split_sentences=False)) == len(many)
     assert mixed[1::2] == translator.translate(TEXTS[:2])
 
 

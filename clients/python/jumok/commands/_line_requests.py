@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from queue import SimpleQueue
 from typing import BinaryIO, Self, TypeAlias, TypeVar
@@ -58,6 +59,11 @@ class InputError(JumokError):
     """A line of input that cannot be used."""
 
     @classmethod
+    def unread(cls, line: Line) -> Self:
+        """Make the error of a line that has a problem."""
+        return cls(f"{line.name}: {line.problem}")
+
+    @classmethod
     def of(cls, line: Line, error: JumokError) -> Self:
         """Make the error of a line, which names the line instead of the parameter."""
         problem = str(error).removeprefix(f"{error.field}: ").removeprefix(f"{parameter_name(error.field)}: ")
@@ -73,7 +79,7 @@ _Batch: TypeAlias = tuple[list[tuple[Line, Answer | InputError]], Exception | No
 def outcome_of(line: Line, answer: Answer | JumokError) -> Answer | InputError:
     """Return the answer to a line, or the error that names it."""
     if line.problem:
-        return InputError(f"{line.name}: {line.problem}")
+        return InputError.unread(line)
     return InputError.of(line, answer) if isinstance(answer, JumokError) else answer
 
 
@@ -142,12 +148,15 @@ def _decoded(data: bytes, name: str, size: int, *, carriage_return: bool = False
 
 
 def answer_lines(
-    lines: Iterable[Line], request: Request[Answer], *, retry_s: float
+    lines: Iterable[Line], request: Request[Answer], *, retry_s: float, until_error: bool = False
 ) -> Generator[tuple[Line, Answer | InputError], None, None]:
     """Yield each line with its answer or error, in order and as soon as possible.
 
     Lines are read in another thread. An exception of ``lines``, or of a request as a whole, is raised after the
     outcomes of earlier lines. A request that an overloaded server refuses is retried, for ``retry_s`` seconds.
+
+    Args:
+        until_error: True if the first error of a line ends the input: lines after it are not asked for.
     """
     queue = _LineQueue()
     order: SimpleQueue[Future[_Batch[Answer]] | None] = SimpleQueue()
@@ -172,7 +181,7 @@ def answer_lines(
                 order.put(future if taken else None)
             if not taken:
                 return
-            future.set_result(_answer_batch(taken, request, retry_s))
+            future.set_result(_answer_batch(taken, request, retry_s, until_error=until_error))
 
     for target in (read, *[work] * REQUESTS_IN_FLIGHT):
         # Daemons, because a thread that waits for a line or an answer must not keep the program from ending.
@@ -191,11 +200,15 @@ def answer_lines(
         unwritten.release(MAX_UNWRITTEN_REQUESTS)
 
 
-def _answer_batch(lines: list[Line], request: Request[Answer], retry_s: float) -> _Batch[Answer]:
+def _answer_batch(lines: list[Line], request: Request[Answer], retry_s: float, *, until_error: bool) -> _Batch[Answer]:
     outcomes: list[tuple[Line, Answer | InputError]] = []
+    asked = list(takewhile(lambda line: not line.problem, lines)) if until_error else lines
+    answers = _answers([line.text for line in asked if not line.problem], request, retry_s)
     try:
-        for line, answer in zip(lines, _answers([line.text for line in lines], request, retry_s), strict=True):
-            outcomes.append((line, outcome_of(line, answer)))
+        for line in lines:
+            outcomes.append((line, InputError.unread(line) if line.problem else outcome_of(line, next(answers))))
+            if until_error and isinstance(outcomes[-1][1], InputError):
+                break
     except Exception as error:
         return outcomes, error
     return outcomes, None

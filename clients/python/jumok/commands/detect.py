@@ -38,7 +38,7 @@ def detect(
         open_output(output) as out,
         progress(descriptor, "detecting", out) as advance,
     ):
-        for line, languages in answer_lines(lines, client.detect_language, retry_s=timeout_s):
+        for line, languages in answer_lines(lines, client.detect_language, retry_s=timeout_s, until_error=True):
             if isinstance(languages, InputError):
                 raise languages
             language, confidence = languages[0] if languages else (UNKNOWN, 0.0)

@@ -71,7 +71,7 @@ def score(
             return
         descriptor, lines = open_lines(source)
         with progress(descriptor, "scoring", out) as advance:
-            for line, answer in answer_lines(_pairs(lines), score_pairs, retry_s=timeout_s):
+            for line, answer in answer_lines(_pairs(lines), score_pairs, retry_s=timeout_s, until_error=True):
                 if isinstance(answer, InputError):
                     raise answer
                 source_text, target = line.text.split("\t")

@@ -80,9 +80,23 @@ class GlossaryService:
         """Return the entries of a glossary."""
         check_request(request)
         languages = (request.source_language_code, request.target_language_code)
-        async with self._reading:
-            entries = await self._in_thread(lambda store, owner: store.entries(owner, request.glossary, *languages))
-            return GetGlossaryEntriesResponse(entries=entries_to_proto(entries))
+        await self._reading.acquire()
+        reading = asyncio.ensure_future(
+            self._in_thread(lambda store, owner: store.entries(owner, request.glossary, *languages))
+        )
+        try:
+            return GetGlossaryEntriesResponse(entries=entries_to_proto(await asyncio.shield(reading)))
+        finally:  # the thread of a cancelled call goes on
+            if reading.done():
+                self._reading.release()
+            else:
+                reading.add_done_callback(self._read)
+
+    def _read(self, reading: "asyncio.Future[GlossaryEntries]") -> None:
+        """Let the next call read, after one whose caller has left."""
+        self._reading.release()
+        if not reading.cancelled():
+            reading.exception()  # looked at, so that it is not logged
 
     async def UpdateGlossary(self, request: UpdateGlossaryRequest, call: Call) -> UpdateGlossaryResponse:  # noqa: N802
         """Replace entries of a glossary, or its name."""
