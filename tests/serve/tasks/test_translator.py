@@ -22,6 +22,7 @@ from jumok_serve import (
 )
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.text.sentence_splitting import MAX_SENTENCES
 from tests.support.models.stepping import logits_of
 from tests.support.models.variants import edited, without
 from tests.support.reference_search import reference_search
