@@ -148,7 +148,8 @@ def service() -> CancelsFirst:
 @pytest.mark.parametrize("call", [wait, await_])
 def test_calls_that_a_server_did_not_read_are_no_attempts(call: Call, service: CancelsFirst, address: str) -> None:
     assert call("translate", address, "a") == capitals("a")
-    assert len(call("translate_iter", address, ["a", "b"])) == 2
+    attempts = 1 if call is wait else 2  # grpc.aio may lose the status of a call that ends while it sends a request
+    assert len(call("translate_iter", address, ["a", "b"], max_attempts=attempts)) == 2
     assert [update.text for update in call("translate_stream", address, "a")] == ["A"]
     assert service.calls == {"translate": 2, "translate_iter": 2, "translate_stream": 2}
 
