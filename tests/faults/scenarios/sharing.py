@@ -71,7 +71,9 @@ def freezing_requests() -> dict[str, TranslateTextRequest]:
             truncate=True,
             do_not_translate=DoNotTranslate(patterns=patterns),
         ),
-        "terms of 8 words each": TranslateTextRequest(contents=[TERMS_OF], glossary=Glossary(entries=entries)),
+        "terms of 8 words each": TranslateTextRequest(
+            truncate=True, contents=[TERMS_OF], glossary=Glossary(entries=entries)
+        ),
     }
 
 
