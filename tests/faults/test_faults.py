@@ -22,6 +22,7 @@ from jumok_serve.translator import Translator
 from tests.faults import __main__ as faults
 from tests.faults.scenarios.availability import SERVERS, Load, rolling_update
 from tests.faults.scenarios.fuzzing import call_at_random, likely_values
+from tests.faults.scenarios.http_attack import attack_http
 from tests.faults.scenarios.http_fuzzing import Answered
 from tests.faults.scenarios.network import broken_connections, send
 from tests.faults.scenarios.overload import Floor
@@ -124,6 +125,20 @@ def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pyt
     for name in ("the costliest request", "8 corpora", "64 requests to score"):
         assert float(found[f"beside {name}, 99 % within, ms"]) > 0
     assert not found["a corpus beside an interactive caller, in parts of its share"].endswith("to 0.00)")
+
+
+def test_strangers_and_callers_attack_over_http(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, small in (
+        ("ONE_BY_ONE", 1),
+        ("TOGETHER", 2),
+        ("UNFINISHED", 20),
+        ("OPENED_TOGETHER", 10),
+        ("HELD_S", 0.1),
+    ):
+        monkeypatch.setattr(f"tests.faults.scenarios.http_attack.{name}", small)
+    findings = findings_of(attack_http, bundle=tiny_bundle, attack_rest_s=0.1)
+    assert [check for check in findings.checks if not check.passed] == []
+    assert sum(check.what == "answers to large requests" for check in findings.checks) == 2
 
 
 def test_a_rolling_update_loses_nothing(tiny_bundle: Path) -> None:
