@@ -24,6 +24,12 @@ steps: its p99 was 119 ms beside plain text and 84 ms beside XML with 3,500 attr
 others had 7 % less (two cores, 15 ms alone, November 2026)."""
 
 
+HEAVY_S = 1.0
+"""Seconds for which a caller that had much unfinished work still counts as heavy.
+
+Its next request may follow at once, and would slow a sentence of another caller that shares a batch meanwhile."""
+
+
 class Work(Protocol):
     """A sentence, as far as its caller's share goes."""
 
@@ -58,6 +64,7 @@ class Callers:
         self._rate = None if work_per_second is None else RateLimiter(work_per_second, work_burst)
         self._unfinished: dict[str, int] = {}
         self._heavy: set[str] = set()
+        self._lately_heavy: dict[str, float] = {}  # when they had less unfinished work, the latest last
         self._last_seen: dict[str, float] = {}  # the latest last
         self._ended: deque[tuple[str, int, int]] = deque()  # caller, estimated work and used work
 
@@ -78,7 +85,7 @@ class Callers:
     def arrived(self, sentences: Sequence[Work], now: float) -> None:
         """Add the work of sentences until their futures are done."""
         for sentence in sentences:
-            self._add(sentence.caller, sentence.work)
+            self._add(sentence.caller, sentence.work, now)
             sentence.future.add_done_callback(_Report(self._ended, sentence))
         for caller in {sentence.caller for sentence in sentences}:
             self._last_seen.pop(caller, None)
@@ -89,18 +96,23 @@ class Callers:
                 break
             del self._last_seen[oldest]
 
-    def settle(self) -> None:
+    def settle(self, now: float) -> None:
         """Subtract the work of sentences that have ended, and correct the rates by what they used."""
         while self._ended:
             caller, work, used = self._ended.popleft()
-            self._add(caller, -work)
+            self._add(caller, -work, now)
             if self._rate is not None:
                 self._rate.give_back(caller, work - used)
+        while self._lately_heavy:
+            oldest = next(iter(self._lately_heavy))
+            if now - self._lately_heavy[oldest] <= HEAVY_S:
+                break
+            del self._lately_heavy[oldest]
 
     @property
     def any_heavy(self) -> bool:
-        """True if a caller has much unfinished work."""
-        return bool(self._heavy)
+        """True if a caller has much unfinished work, or had a short time ago."""
+        return bool(self._heavy or self._lately_heavy)
 
     def several(self, now: float) -> bool:
         """True if more than one caller is present."""
@@ -109,12 +121,12 @@ class Callers:
         return len({*self._unfinished, *islice(self._recent(now), 2)}) > 1
 
     def contended(self, now: float) -> bool:
-        """True if a caller has much unfinished work, and one with little is present."""
-        if not self._heavy:
+        """True if a caller is heavy, and one that is not is present."""
+        if not self.any_heavy:
             return False
-        if len(self._unfinished) > len(self._heavy):
+        if len(self._unfinished) > len(self._heavy) + sum(one in self._unfinished for one in self._lately_heavy):
             return True
-        return any(caller not in self._heavy for caller in self._recent(now))
+        return any(self.is_light(caller) for caller in self._recent(now))
 
     def _recent(self, now: float) -> Iterator[str]:
         """Yield the callers of sentences that arrived a short time ago, the latest first."""
@@ -124,10 +136,10 @@ class Callers:
             yield caller
 
     def is_light(self, caller: str) -> bool:
-        """True if a caller has little unfinished work, and another one much."""
-        return bool(self._heavy) and caller not in self._heavy
+        """True if a caller is not heavy, and another one is."""
+        return self.any_heavy and caller not in self._heavy and caller not in self._lately_heavy
 
-    def _add(self, caller: str, work: int) -> None:
+    def _add(self, caller: str, work: int, now: float) -> None:
         left = self._unfinished.get(caller, 0) + work
         if left > 0:
             self._unfinished[caller] = left
@@ -135,8 +147,10 @@ class Callers:
             self._unfinished.pop(caller, None)
         if left > LIGHT_WORK:
             self._heavy.add(caller)
-        else:
-            self._heavy.discard(caller)
+            self._lately_heavy.pop(caller, None)
+        elif caller in self._heavy:
+            self._heavy.remove(caller)
+            self._lately_heavy[caller] = now
 
 
 class _Report:

@@ -133,7 +133,7 @@ class SchedulingPolicy:
 
     def charge(self, caller: str, work: int, now: float) -> None:
         """Count work against a caller's rate; raises as `Callers.charge`."""
-        self._callers.settle()
+        self._callers.settle(now)
         self._callers.charge(caller, work, now)
 
     def check_room(self, more: Totals, caller: str, now: float) -> None:
@@ -232,7 +232,7 @@ class SchedulingPolicy:
 
     def _settle(self, now: float) -> None:
         """Take note of sentences that have ended, and if callers contend."""
-        self._callers.settle()
+        self._callers.settle(now)
         self._contended = self._callers.contended(now)
 
     def _keeps_others_waiting(self, now: float) -> bool:

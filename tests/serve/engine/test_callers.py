@@ -5,7 +5,7 @@ import pytest
 from jumok_proto.errors import RateLimitedError
 from jumok_serve.engine.sentence import Decoded, Sentence
 from jumok_serve.search import SearchPlan
-from jumok_serve.share import LIGHT_WORK, PRESENCE_S, Callers
+from jumok_serve.share import HEAVY_S, LIGHT_WORK, PRESENCE_S, Callers
 from tests.support.search_cases import make_options
 
 NOW = 1000.0
@@ -31,8 +31,14 @@ def test_a_caller_is_light_only_beside_a_heavy_one() -> None:
     assert not callers.is_light("many")
     many[0].future.set_result(Decoded((), 0.0, 0.0, 0.0))
     assert callers.is_light("few")  # until the end is settled
-    callers.settle()
+    callers.settle(NOW + 1)
+    assert callers.is_light("few")  # the other one may send more at once
+    assert callers.contended(NOW + 1)
+    callers.settle(NOW + 1 + HEAVY_S)
+    assert callers.is_light("few")
+    callers.settle(NOW + 1 + HEAVY_S + 1e-3)
     assert not callers.is_light("few")
+    assert not callers.any_heavy
 
 
 @pytest.mark.parametrize(("beam_size", "most"), [(4, 5), (5, 4), (16, 1)])
@@ -59,8 +65,14 @@ def test_every_end_of_a_sentence_is_settled() -> None:
         one.future.cancel()  # ends it no second time
     callers.arrived([sentence("few")], NOW)
     assert callers.is_light("few")
-    callers.settle()
+    callers.settle(NOW + 1)
+    assert callers.is_light("few")  # the other one may send more at once
+    assert callers.contended(NOW + 1)
+    callers.settle(NOW + 1 + HEAVY_S)
+    assert callers.is_light("few")
+    callers.settle(NOW + 1 + HEAVY_S + 1e-3)
     assert not callers.is_light("few")
+    assert not callers.any_heavy
 
 
 def test_callers_are_present_for_a_while_after_their_last_sentence() -> None:
@@ -73,7 +85,7 @@ def test_callers_are_present_for_a_while_after_their_last_sentence() -> None:
     assert callers.several(NOW + 1)
     assert not callers.contended(NOW + 1)
     one.future.cancel()
-    callers.settle()
+    callers.settle(NOW)
     assert callers.several(NOW + PRESENCE_S)
     assert not callers.several(NOW + PRESENCE_S + 1e-3)
     callers.arrived([sentence("one")], NOW + 100)  # the other still has work
@@ -89,7 +101,7 @@ def test_a_caller_with_old_work_is_present() -> None:
     for second in range(int(2 * PRESENCE_S)):
         callers.arrived([one := sentence("light")], NOW + second)
         one.future.cancel()
-        callers.settle()
+        callers.settle(NOW)
         assert callers.several(NOW + second + 0.5)
         assert callers.contended(NOW + second + 0.5)
 
@@ -104,9 +116,26 @@ def test_callers_with_much_work_contend_only_beside_one_with_little() -> None:
     callers.arrived([sentence("one"), sentence("other")], NOW + 2)  # later than the light one
     assert callers.contended(NOW + 10_000)
     light.future.cancel()
-    callers.settle()
+    callers.settle(NOW)
     assert callers.contended(NOW + 1 + PRESENCE_S)
     assert not callers.contended(NOW + 1 + PRESENCE_S + 1e-3)
+
+
+def test_a_heavy_caller_that_comes_back_is_heavy_at_once_and_never_twice() -> None:
+    callers = Callers()
+    for second in range(3):
+        callers.arrived(many := heavy_work("many"), NOW + second / 2)
+        callers.arrived([few := sentence("few")], NOW + second / 2)
+        assert callers.contended(NOW + second / 2)
+        for one in (few, *many):
+            one.future.cancel()
+        callers.settle(NOW + second / 2)
+        assert callers.contended(NOW + second / 2)  # the light one was there a moment ago
+        callers.arrived([small := sentence("many")], NOW + second / 2)
+        assert not callers.is_light("many")
+        small.future.cancel()
+    callers.settle(NOW + 10)
+    assert not callers.any_heavy
 
 
 def test_callers_that_are_gone_are_forgotten() -> None:
@@ -115,7 +144,7 @@ def test_callers_that_are_gone_are_forgotten() -> None:
         one = sentence(str(number))
         callers.arrived([one], NOW + number)
         one.future.cancel()
-    callers.settle()
+    callers.settle(NOW)
     assert len(callers._last_seen) <= PRESENCE_S + 1
     assert callers._unfinished == {}
 
@@ -139,12 +168,12 @@ def test_a_rate_counts_estimated_work_and_gives_back_what_was_not_used() -> None
     assert refused.value.retry_after_s == pytest.approx(1.0)
     callers.charge("b", work, NOW)
     ended(first, steps)
-    callers.settle()
+    callers.settle(NOW)
     with pytest.raises(RateLimitedError) as refused:
         callers.charge("a", work, NOW)
     assert refused.value.retry_after_s == pytest.approx(4 * steps / work)
     second.future.cancel()  # before its first step: all is given back
-    callers.settle()
+    callers.settle(NOW)
     callers.charge("a", work, NOW)
     with pytest.raises(RateLimitedError) as refused:
         callers.charge("a", work, NOW)
