@@ -27,7 +27,8 @@ others had 7 % less (two cores, 15 ms alone, November 2026)."""
 HEAVY_S = 1.0
 """Seconds for which a caller that had much unfinished work still counts as heavy.
 
-Its next request may follow at once, and would slow a sentence of another caller that shares a batch meanwhile."""
+Its next request may follow at once, and would slow a sentence of another caller that shares a batch meanwhile: p99
+beside XML with 3,500 attributes a text fell from 165 to 101 ms (two cores, 31 ms alone, November 2026)."""
 
 
 class Work(Protocol):
