@@ -16,7 +16,7 @@ KERNELS := $(wildcard $(foreach depth,*/* */*/*,serve/jumok_serve/kernels/$(dept
 
 COMMA := ,
 
-PYTEST_OPTIONS := --numprocesses auto --maxprocesses 4 --dist loadgroup
+PYTEST_OPTIONS := --numprocesses auto --dist loadgroup
 PYTEST := $(VENV)/bin/pytest $(PYTEST_OPTIONS)
 
 .DEFAULT_GOAL := help

@@ -32,6 +32,12 @@ def pytest_sessionstart() -> None:
         return
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """Return the processes of a run: one more than cores, as many tests wait for others, and at most four."""
+    return min((os.cpu_count() or 1) + 1, 4)
+
+
 SLOW = (
     "tests/benchmarks",
     "tests/faults",

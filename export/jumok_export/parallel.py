@@ -1,16 +1,14 @@
 """Computations at the same time: in threads, or in a forked process beside this one."""
 
-import ctypes
 import logging
 import os
 import pickle
-import signal
 import sys
 import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import CancelledError, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
@@ -19,12 +17,14 @@ from typing import Any, NoReturn, TypeVar
 
 import torch
 
+from jumok_serve.forks import end_with_parent
+
 WORKERS = 2
 """Threads of `concurrently`: PyTorch and ONNX Runtime seldom keep two cores busy with one small step."""
+_WAKE_S = 1.0
+"""Longest time, in seconds, after which a wait notices Ctrl-C."""
 _LEAST_S, _TIMES = 60.0, 10
 """A forked process may take this many seconds, and this many times longer than the process that waits for it."""
-_PR_SET_PDEATHSIG = 1
-"""Option of prctl(2): the signal that a process gets when the thread that forked it ends."""
 _allowed = False
 
 _Item = TypeVar("_Item")
@@ -81,7 +81,7 @@ def both(one: Callable[[], _Item], other: Callable[[], _Result]) -> tuple[_Item,
     with ThreadPoolExecutor(1, initializer=setattr, initargs=(_worker, "cancelled", cancelled)) as pool:
         pending = pool.submit(other)
         try:
-            return one(), pending.result()
+            return one(), _result(pending)
         except BaseException:
             cancelled.set()  # before the pool waits for its thread
             raise
@@ -99,10 +99,18 @@ def _in_workers(
 
     with ThreadPoolExecutor(WORKERS, initializer=setattr, initargs=(_worker, "cancelled", cancelled)) as pool:
         try:
-            return list(pool.map(begin, items))
+            return [_result(pending) for pending in [pool.submit(begin, item) for item in items]]
         except BaseException:
             cancel()  # before the pool waits for its threads
+            pool.shutdown(wait=False, cancel_futures=True)
             raise
+
+
+def _result(pending: Future[_Result]) -> _Result:
+    """Wait for a result; again and again, as a signal that comes just before a wait does not end it."""
+    while not wait([pending], _WAKE_S).done:
+        pass
+    return pending.result()
 
 
 def raise_if_cancelled() -> None:
@@ -177,8 +185,7 @@ def _send(compute: Callable[[], Any], sender: Connection, receiver: Connection, 
     """Compute in the forked process, send the value, and end without what other code does at exit."""
     try:
         receiver.close()  # with a copy of it here, a send would wait for ever after the other process has ended
-        if sys.platform == "linux":
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        end_with_parent()
         if os.getppid() == parent:
             torch.set_num_threads(1)
             try:

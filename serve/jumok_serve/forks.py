@@ -2,10 +2,14 @@
 
 import ctypes
 import os
+import signal
+import sys
 import weakref
 
 from jumok_proto.errors import FailedPreconditionError
 
+_PR_SET_PDEATHSIG = 1
+"""Option of prctl(2): the signal that a process gets when the thread that started it ends."""
 _made_in: list[int] = []
 """Id of the process that made the first translator."""
 
@@ -50,6 +54,12 @@ def _leave_threads_behind() -> None:
     libc = ctypes.CDLL(None)
     if holders and hasattr(libc, "on_exit"):  # other libraries than glibc lack it
         libc.on_exit(libc._exit, None)  # called with the exit status
+
+
+def end_with_parent() -> None:
+    """Kill this process when the thread that started it ends; on Linux, elsewhere it does nothing."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 os.register_at_fork(after_in_child=_leave_threads_behind)

@@ -1,21 +1,18 @@
 """The part that runs in the child: open a bundle, decode, score and align with it."""
 
-import ctypes
 import json
 import os
 import resource
-import signal
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from jumok_proto.errors import AttentionUnavailableError, ScoringUnavailableError
+from jumok_serve.forks import end_with_parent
 
 MAX_PROBLEMS = 100
 MAX_CHARACTERS = 2000
 """Characters of a problem."""
-_PR_SET_PDEATHSIG = 1
-"""Option of prctl(2): the signal that a process gets when its parent ends."""
 
 
 def limit_process(*, memory_bytes: int, cpu_s: int) -> None:
@@ -23,8 +20,7 @@ def limit_process(*, memory_bytes: int, cpu_s: int) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
     resource.setrlimit(resource.RLIMIT_DATA, (memory_bytes, memory_bytes))
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    end_with_parent()
     with suppress(OSError):  # if memory of a container runs out, this process must die and not the server
         Path("/proc/self/oom_score_adj").write_text("1000", encoding="ascii")
 
