@@ -69,22 +69,24 @@ def main() -> None:
         text.write_text(TEXT, encoding="utf-8")
         command = (sys.executable, "-c", WATCHED, str(ROOT), str(output), str(BUNDLE))
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-            assert server.stdout is not None
-            line = server.stdout.readline()
-            over_http = re.search(r"HTTP on (\S+?),?\s", line)
-            address = re.search(r"on (127\.0\.0\.1:\d+)", line)
-            assert over_http is not None, line
-            assert address is not None, line
-            form = b"q=" + TEXT.replace(" ", "+").encode() + b"&source=en&target=de"
-            with Client(address[1]) as client:
-                for name, ask in (
-                    ("TranslateText", lambda: client.translate(TEXT)),
-                    ("LibreTranslate", lambda: urlopen(Request(f"http://{over_http[1]}/translate", form)).read()),
-                    ("TranslateFile", lambda: client.translate_file(text, Path(folder) / "a.de.txt")),
-                ):
-                    files = passed_files(server, output, ask)
-                    print(f"{name}: {len(files)} files", *files, sep="\n  ")
-            server.terminate()
+            try:
+                assert server.stdout is not None
+                line = server.stdout.readline()
+                over_http = re.search(r"HTTP on (\S+?),?\s", line)
+                address = re.search(r"on (127\.0\.0\.1:\d+)", line)
+                assert over_http is not None, line
+                assert address is not None, line
+                form = b"q=" + TEXT.replace(" ", "+").encode() + b"&source=en&target=de"
+                with Client(address[1]) as client:
+                    for name, ask in (
+                        ("TranslateText", lambda: client.translate(TEXT)),
+                        ("LibreTranslate", lambda: urlopen(Request(f"http://{over_http[1]}/translate", form)).read()),
+                        ("TranslateFile", lambda: client.translate_file(text, Path(folder) / "a.de.txt")),
+                    ):
+                        files = passed_files(server, output, ask)
+                        print(f"{name}: {len(files)} files", *files, sep="\n  ")
+            finally:  # also when its output is read no more
+                server.terminate()
 
 
 if __name__ == "__main__":
