@@ -33,8 +33,8 @@ demo: $(VENV)/installed-serve  ## serve three models and translate texts through
 test: $(VENV)/installed-dev  ## run the tests, but for slow ones; ARGS are pytest's
 	$(PYTEST) -m "not slow" $(ARGS)
 
-test-fast: $(VENV)/installed-dev  ## run the tests that neither train, export nor start processes
-	$(PYTEST) -m unit $(ARGS)
+test-fast: $(VENV)/installed-dev  ## run the short tests that neither train, export nor start processes
+	$(PYTEST) -m "unit and not long" $(ARGS)
 
 # Neither PyTorch nor tools that generate code are there. Old packages meet newer ones of others, and may be warned. The
 # SDK allows older packages than a server: they come first on its path.

@@ -43,7 +43,7 @@ SOFTWARE = Texts(
 )
 TEXTS = {"software-en-de": SOFTWARE, "software-en-ko": SOFTWARE}
 """Texts by model; all other models translate captions."""
-START_S = 60.0
+START_S = 300.0
 CALL_S = 60.0
 STOP_S = 60.0
 

@@ -11,10 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from jumok_serve import native
 from tests.support.data import DATA, MODELS, Sentences, read_sentences
 from tests.support.hang import bounded
+
+# How long an example takes says how busy the machine is.
+settings.register_profile("busy", deadline=None)
+settings.load_profile("busy")
 
 # What a shell runs in the background ignores Ctrl-C, and so would the commands that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -43,27 +48,58 @@ SLOW = (
     "tests/faults",
     "tests/parity",
     "tests/clients/test_watch.py",
+    "tests/export/bundles/test_ensemble.py",
+    "tests/export/bundles/test_refused_models.py::test_verification_says_what_usually_helps",
+    "tests/export/bundles/test_trained_anew.py",
     "tests/export/cli/test_named_models.py",
+    "tests/export/decoding/test_recurrent_models.py",
     "tests/export/importers/argos",
     "tests/export/importers/ctranslate2",
+    "tests/export/importers/huggingface/test_import.py",
+    "tests/export/importers/huggingface/test_import_resources.py::test_a_checkpoint_in_fp16",
     "tests/export/importers/marian/test_engines.py",
     "tests/export/importers/marian/test_import.py",
+    "tests/export/importers/marian/test_listed.py",
+    "tests/export/native/test_graphs.py::test_add_native",
+    "tests/export/quantization/test_calibration.py::test_a_bundle_says",
+    "tests/export/quantization/test_calibration.py::test_broken",
+    "tests/export/shortlists/test_shortlist.py::test_a_decoder_that_gathers",
+    "tests/export/shortlists/test_shortlist.py::test_broken",
+    "tests/export/shortlists/test_shortlist.py::test_tokens_that_end",
+    "tests/export/test_parallel.py::test_a_graph_that_is_traced",
+    "tests/export/training/test_training.py",
     "tests/export/verification/test_noise.py",
+    "tests/export/verification/test_refusal.py",
+    "tests/export/verification/test_threads.py",
+    "tests/project/test_committed_model.py::test_it_is_as_good",
     "tests/project/test_documents.py",
     "tests/project/test_packaging.py",
+    "tests/project/test_site.py",
     "tests/serve/http/test_gateway.py",
+    "tests/serve/kernels/test_instruction_sets.py",
+    "tests/serve/tokenizers/test_moses_bpe.py::test_words_are",
 )
-"""Beginnings of the paths of slow tests."""
+"""Beginnings of the ids of tests that take more than ten seconds, alone or together with others of their file."""
 EXPORTING = (
     "tests/export/bundles",
-    "tests/export/decoding/test_recurrent_models.py",
+    "tests/export/graphs/test_exporter.py",
     "tests/export/graphs/test_graphs.py",
+    "tests/export/graphs/test_method_outputs.py",
     "tests/export/importers/huggingface/test_import",
     "tests/export/quantization/test_calibration.py",
-    "tests/export/verification",
+    "tests/export/training/test_guided_alignment.py",
     "tests/project/test_committed_model.py",
 )
-"""Beginnings of the paths of tests that export models, or translate a whole test set."""
+"""Beginnings of the ids of tests that train or export models, or translate a whole test set."""
+LONG = (
+    "tests/export/importers/huggingface/test_attention_claims.py",
+    "tests/export/importers/huggingface/test_checkpoints.py",
+    "tests/export/importers/huggingface/test_languages.py",
+    "tests/export/importers/huggingface/test_models.py",
+    "tests/export/importers/huggingface/test_tokenizers.py",
+    "tests/export/importers/huggingface/test_wrong_types.py",
+)
+"""Beginnings of the ids of unit tests that take more than a second."""
 LONGEST_FIRST = (
     "test_documents.py",
     "test_noise.py",
@@ -74,16 +110,18 @@ LONGEST_FIRST = (
 """Files with single tests of a quarter of a minute and more."""
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark slow and unit tests, and start with the longest ones, so that no process waits for another at the end.
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark slow, unit and long tests, and start with the longest ones, so that no process waits for another at the end.
 
     Groups of tests that one process runs (`xdist_group`) come before them, largest first.
     """
     for item in items:
-        if item.path.relative_to(config.rootpath).as_posix().startswith(SLOW):
+        if item.nodeid.startswith(SLOW):
             item.add_marker("slow")
         elif is_unit(item):
             item.add_marker("unit")
+        if item.nodeid.startswith(LONG):
+            item.add_marker("long")
     order = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
 
@@ -91,10 +129,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def is_unit(item: pytest.Item) -> bool:
     """True if a test trains no model, exports none and starts no process."""
     assert isinstance(item, pytest.Function)
-    starts_processes = {"subprocess", "jumok", "serving"} & vars(item.module).keys()
-    exports = "made_once" in item.fixturenames or item.path.relative_to(item.config.rootpath).as_posix().startswith(
-        EXPORTING
-    )
+    starts_processes = {"subprocess", "jumok", "serving"} & vars(item.module).keys() or "browser" in item.fixturenames
+    exports = "made_once" in item.fixturenames or item.nodeid.startswith(EXPORTING)
     return not starts_processes and not exports and not item.get_closest_marker("slow")
 
 

@@ -15,6 +15,7 @@ from jumok.commands._line_requests import (
     MAX_UNWRITTEN_REQUESTS,
     InputError,
     Line,
+    _LineQueue,
     answer_lines,
     read_lines,
 )
@@ -103,7 +104,15 @@ def test_a_line_is_answered_before_the_next_arrives() -> None:
         assert list(answers) == ["SEVEN"]
 
 
-def test_lines_after_the_first_error_are_not_asked_for_if_it_ends_the_input() -> None:
+def test_lines_after_the_first_error_are_not_asked_for_if_it_ends_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    take = _LineQueue.take
+
+    def take_all(queue: _LineQueue) -> list[Line]:
+        with queue._changed:
+            queue._changed.wait_for(lambda: queue._ended)
+        return take(queue)
+
+    monkeypatch.setattr(_LineQueue, "take", take_all)  # one request, however fast lines are read
     asked: list[str] = []
 
     def translate(texts: list[str]) -> list[Translation]:

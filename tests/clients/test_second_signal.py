@@ -8,7 +8,9 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -48,8 +50,7 @@ def test_a_second_signal_ends_a_stuck_process(signals: tuple[signal.Signals, ...
         assert process.stdout.readline() == "ready\n"
         for number in signals:
             process.send_signal(number)
-            assert process.stdout.readline()
-            assert process.stdout.readline()
+            _wait_until(partial(_has_received, process, number))
         _, error = process.communicate(timeout=HANG_S)
     assert process.returncode == 1
     assert error == "Error: still closing 0.1 s after the second signal; the process ends now\n"
@@ -71,6 +72,7 @@ def test_signals_of_a_forked_child_do_not_count() -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(signal.SIGINT)
+        _wait_until(partial(_has_received, process, signal.SIGINT))
         for _ in range(30):  # more than `closing_s` of them
             assert process.stdout.readline() == "tick\n"
         process.send_signal(signal.SIGINT)
@@ -110,10 +112,15 @@ def test_an_endless_graph_is_left_at_the_second_ctrl_c(tiny_bundle: Path, tmp_pa
         _wait_until(lambda: _cpu_s(process.pid) > before + 1)
         for _ in range(2):
             process.send_signal(signal.SIGINT)
-            _wait_until(lambda: process.poll() is not None or not _is_pending(process.pid, signal.SIGINT))
+            _wait_until(partial(_has_received, process, signal.SIGINT))
         _, error = process.communicate(timeout=HANG_S)
     # Python may see both as one interrupt; then it waits on, and is ended.
     assert (process.returncode, error) == (130, b"") or (process.returncode == 1 and b"the process ends now" in error)
+
+
+def _has_received(process: subprocess.Popen[Any], number: signal.Signals) -> bool:
+    """True if a signal has reached a process, or the process has ended; two that wait at once become one."""
+    return process.poll() is not None or not _is_pending(process.pid, number)
 
 
 def _cpu_s(process: int) -> float:

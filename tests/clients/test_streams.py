@@ -165,10 +165,14 @@ def test_a_server_that_is_not_there_goes_away_or_is_silent_ends_the_corpus(
 ) -> None:
     with pytest.raises(jumok.UnavailableError, match=r"cannot reach a server at 127\.0\.0\.1:1"):
         translate("127.0.0.1:1", ["a"])
-    server.fail(jumok.UnavailableError("gone"), after=3)
-    server.fail(jumok.UnavailableError("gone"), times=1000)
-    with pytest.raises(jumok.UnavailableError, match="gone"):
-        translate(server.address, TEXTS, timeout_s=2.0)
+    for timeout_s in (2.0, 20.0, HANG_S):  # longer only where the machine was too slow for a second call
+        server.fail(jumok.UnavailableError("gone"), after=3)
+        server.fail(jumok.UnavailableError("gone"), times=1000)
+        with pytest.raises((jumok.UnavailableError, jumok.DeadlineExceededError)) as ended:
+            translate(server.address, TEXTS, timeout_s=timeout_s)
+        if isinstance(ended.value, jumok.UnavailableError):
+            break
+    assert "gone" in str(ended.value)
     with FakeServer(delay_s=60.0) as silent, pytest.raises(jumok.DeadlineExceededError, match="no text was answered"):
         translate(silent.address, TEXTS, timeout_s=0.1)
 

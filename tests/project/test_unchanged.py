@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.hang import HANG_S
 from tests.unchanged.__main__ import Differences
 
 ROOT = Path(__file__).parents[2]
-MINUTES_S = 300
 
 
 def run(*arguments: str) -> str:
     command = (sys.executable, "-m", *arguments)
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=MINUTES_S).stdout
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True, timeout=HANG_S).stdout
 
 
 @pytest.mark.slow

@@ -18,6 +18,9 @@ from jumok_proto.errors import CallCancelledError, FailedPreconditionError
 Link = TypeVar("Link")
 Item = TypeVar("Item")
 
+WAKE_S = 1.0
+"""Longest wait of a thread that Ctrl-C must end: a signal that comes just before a wait does not end it."""
+
 AsyncFailure = Exception
 Failure = BaseException
 """What background work passes on to its caller; a task itself ends by its cancellation."""

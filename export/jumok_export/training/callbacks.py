@@ -115,12 +115,14 @@ class Record(Checkpoint):
             row |= {name: metrics[name] for name in ("validation_loss", self._score)}
             line += f", validation loss {row['validation_loss']:.3f}, {SCORES[self._score]} {row[self._score]:.2f}"
         earlier = [other for other in read_metrics(self._run) if int(other["epoch"]) < row["epoch"]]
-        with (self._run / METRICS).open("w", newline="", encoding="utf-8") as file:
+        part = self._run / f"{METRICS}.part"
+        with part.open("w", newline="", encoding="utf-8") as file:
             losses = ("train_loss", *guided, "validation_loss")
             columns = ("epoch", "step", "learning_rate", *losses, self._score, "seconds")
             writer = csv.DictWriter(file, columns, extrasaction="ignore")
             writer.writeheader()
             writer.writerows([*earlier, row])
+        part.replace(self._run / METRICS)  # whole, also if Ctrl-C comes meanwhile
         Tqdm.write(f"{line}; {row['seconds']:.0f} s", file=sys.stderr)
 
     def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

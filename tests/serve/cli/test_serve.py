@@ -109,7 +109,10 @@ def translating(bundle: Path, address: str, texts: int, beam_size: int) -> Itera
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_sigterm_lets_calls_finish(tiny_bundle: Path, number: signal.Signals) -> None:
-    with serve(tiny_bundle) as (process, address), translating(tiny_bundle, address, 200, beam_size=8) as call:
+    with (
+        serve(tiny_bundle, "--grace", "3600") as (process, address),
+        translating(tiny_bundle, address, 200, beam_size=8) as call,
+    ):
         process.send_signal(number)
         assert len(call.result(HANG_S).translations) == 200
         process.communicate(timeout=HANG_S)

@@ -2,7 +2,9 @@
 
 import json
 import random
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,8 @@ import pytest
 from jumok import Client
 from tests.serve.cli.conftest import Places
 from tests.serve.text.test_long_sentences import LONG
-from tests.support.command import JUMOK, run
+from tests.support.command import run
+from tests.support.hang import HANG_S
 
 OPTIONS = ("--beam-size", "2", "--max-length", "5", "--block-rows", "32")
 SEED = 11
@@ -29,19 +32,27 @@ def expected(server: str, texts: list[str]) -> list[str]:
         return [result.translation.text for result in client.translate_iter(texts, beam_size=2, max_length=5)]
 
 
+KILLED = """
+import os, signal, sys
+from jumok.commands.corpus.job import Job
+left, add_block = int(sys.argv.pop(1)), Job.add_block
+def add(*arguments):
+    global left
+    if not left:
+        os.kill(os.getpid(), signal.SIGKILL)
+    left -= 1
+    add_block(*arguments)
+Job.add_block = add
+from jumok.__main__ import main
+main()
+"""
+
+
 def killed(blocks: int, *arguments: str | Path) -> None:
-    """Run a command and kill it after a number of finished blocks."""
-    with subprocess.Popen([*JUMOK, *map(str, arguments)], stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        try:
-            seen = 0
-            while seen < blocks:
-                line = process.stderr.readline()
-                assert line, process.wait()
-                seen += "rows/s" in line
-        finally:
-            process.kill()
-            process.stderr.close()
+    """Run a command that is killed after a number of finished blocks."""
+    command = [sys.executable, "-c", KILLED, str(blocks), *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=HANG_S)
+    assert done.returncode == -signal.SIGKILL, done.stderr
 
 
 @pytest.mark.parametrize("target", ["bundle", "server"])

@@ -17,6 +17,7 @@ from jumok_serve.errors import BundleError
 from jumok_serve.native import library
 from jumok_serve.sandbox import checker
 from jumok_serve.sandbox.checker import LEAST_MEMORY_BYTES, BundleChecker, Verdicts
+from tests.support.hang import HANG_S
 from tests.support.models.hostile_bundles import edit_graph, edit_manifest, loop_forever
 
 
@@ -67,7 +68,8 @@ def test_without_a_writable_cache_bundles_are_tried_each_time(bundle: Path, tmp_
         BundleChecker(verdicts=Verdicts(tmp_path / "file/verdicts")).check(bundle)
 
 
-def test_an_endless_loop_is_stopped(bundle: Path, tmp_path: Path) -> None:
+def test_an_endless_loop_is_stopped(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checker, "WAIT_FACTOR", HANG_S)  # of processor time, on a busy machine too
     encoder = encoder_of(bundle)
     edit_graph(bundle, encoder, loop_forever)
     assert "computed for more than 3 s" in problems_of(bundle, tmp_path, precision="fp32", cpu_s=3)

@@ -38,7 +38,10 @@ def install(folder: Path) -> Path:
         raise NotInstallableError("node and npm are not installed")
     quiet = ("--no-audit", "--no-fund", "--no-package-lock", "--loglevel=error")
     command = ["npm", "install", "--prefix", str(folder), *quiet, PACKAGE]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_S)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=INSTALL_S)
+    except subprocess.TimeoutExpired as error:
+        raise NotInstallableError(f"npm has not installed {PACKAGE} within {INSTALL_S} s") from error
     if done.returncode != 0:
         raise NotInstallableError(f"npm cannot install {PACKAGE} here: {done.stderr.strip()[-300:]}")
     shutil.copytree(folder / "node_modules/@browsermt/bergamot-translator/worker", worker)

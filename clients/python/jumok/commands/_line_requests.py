@@ -6,15 +6,17 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, wait
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import BinaryIO, Self, TypeAlias, TypeVar
 
 import click
 
+from jumok._concurrency import WAKE_S
 from jumok_proto.errors import JumokError
 from jumok_proto.parameters import parameter_name
 
@@ -30,6 +32,7 @@ SIZE_FIELDS = ("contents", "attention")
 """Fields that a server blames if a request is too large as a whole."""
 
 Answer = TypeVar("Answer")
+_Value = TypeVar("_Value")
 Request = Callable[[list[str]], Sequence[Answer]]
 """Sends texts in one request; gives one answer for each."""
 
@@ -187,7 +190,9 @@ def answer_lines(
         # Daemons, because a thread that waits for a line or an answer must not keep the program from ending.
         threading.Thread(target=target, name=f"answer-lines-{target.__name__}", daemon=True).start()
     try:
-        while (future := order.get()) is not None:
+        while (future := _next(order)) is not None:
+            while not wait([future], WAKE_S).done:
+                pass
             outcomes, error = future.result()
             yield from outcomes
             if error is not None:
@@ -198,6 +203,13 @@ def answer_lines(
     finally:
         queue.finish(discard=True)
         unwritten.release(MAX_UNWRITTEN_REQUESTS)
+
+
+def _next(order: "SimpleQueue[_Value]") -> _Value:
+    """Wait for a value, a moment at a time."""
+    while True:
+        with suppress(Empty):
+            return order.get(timeout=WAKE_S)
 
 
 def _answer_batch(lines: list[Line], request: Request[Answer], retry_s: float, *, until_error: bool) -> _Batch[Answer]:
