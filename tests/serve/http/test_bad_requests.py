@@ -26,7 +26,7 @@ from tests.support.hang import HANG_S
 from tests.support.servers.certificates import Authority
 from tests.support.servers.http_server import Served, call, serving_http
 
-LIMITS = ServiceLimits(max_message_bytes=64 * 1024, upload_s=0.5)
+LIMITS = ServiceLimits(max_message_bytes=64 * 1024)
 MAX_CONNECTIONS = 8
 GOOD = json.dumps({"q": "a dog", "source": "en", "target": "de"}).encode()
 HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -35,7 +35,7 @@ HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: applicatio
 
 @pytest.fixture(scope="module")
 def bounded(translator: Translator) -> Iterator[Served]:
-    """A server with little patience."""
+    """A server that takes little."""
     with serving_http(translator, limits=LIMITS) as served:
         yield served
 
@@ -177,21 +177,22 @@ def test_chunks_that_never_end_are_cut(bounded: Served) -> None:
             send_until_cut(connection, b"400\r\n" + b"a" * 1024 + b"\r\n")
 
 
-def test_a_body_that_stays_away_is_not_waited_for(bounded: Served) -> None:
-    received = converse(bounded, HEAD + b"Content-Length: 100\r\n\r\n{")
+def test_a_body_that_stays_away_is_not_waited_for(translator: Translator) -> None:
+    with serving_http(translator, limits=replace(LIMITS, upload_s=0.5)) as served:
+        received = converse(served, HEAD + b"Content-Length: 100\r\n\r\n{")
     assert statuses(received) == [504]
     assert b"did not arrive within 0.5 s" in received
 
 
 def test_a_head_that_stays_away_is_not_waited_for(bounded: Served, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(port, "HEAD_S", 0.2)
-    assert converse(bounded, b"") == b""
-    assert converse(bounded, b"GET /health HTTP/1.1\r\nHost:") == b""
-    with bounded.connect() as connection:  # and so for the second request of a connection
+    with bounded.connect() as connection:  # of the second request of a connection
         connection.sendall(HEALTH)
         read_until(connection, b'"ok"}')
+        monkeypatch.setattr(port, "HEAD_S", 0.2)
         connection.sendall(b"GET /hea")
         assert read_all(connection) == b""
+    assert converse(bounded, b"") == b""
+    assert converse(bounded, b"GET /health HTTP/1.1\r\nHost:") == b""
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from jumok_serve.translator import Translator
 from tests.serve.engine.test_invariance import sentences
 from tests.support.command import serve
 from tests.support.hang import HANG_S
+from tests.support.ports import free_port
 
 REPEATED = 3
 TEXTS = sentences() * REPEATED
@@ -69,7 +70,7 @@ async def test_servers_that_restart_one_after_the_other_are_not_missed(start: Se
         for text in TEXTS:
             yield text
 
-    servers = [start(), start()]
+    servers = [start("--port", str(free_port())) for _ in range(2)]
     found: list[str] = []
     async with jumok.AsyncClient(",".join(address for _, address in servers)) as client:
         async for result in client.translate_iter(each(), window=50, **OPTIONS):

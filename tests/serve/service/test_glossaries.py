@@ -20,8 +20,9 @@ from jumok_serve import GlossaryEntries, GlossaryStore, Translator
 from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.handlers.glossary_service import MAX_READING
 from tests.support.clients import Call, await_, wait
-from tests.support.command import run_here, serve
+from tests.support.command import run, run_here, serve
 from tests.support.hang import HANG_S, until
+from tests.support.logs import own_records
 from tests.support.servers.fake_model import FakeModel, failure, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
@@ -278,7 +279,7 @@ def test_names_that_the_command_line_refuses(tiny_bundle: Path) -> None:
 
 def test_a_folder_that_cannot_be_made(tiny_bundle: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = run_here("serve", tiny_bundle, "--port", "0", "--glossaries", tmp_path / "file" / "kept")
+    done = run("serve", tiny_bundle, "--port", "0", "--glossaries", tmp_path / "file" / "kept")
     assert done.returncode == 2
     assert b"--glossaries: the folder" in done.stderr
     assert b"choose another" in done.stderr
@@ -310,7 +311,7 @@ def test_a_folder_that_cannot_be_written_is_a_reason_of_its_own(
             assert [*(await stub.ListGlossaries(ListGlossariesRequest())).glossaries] == [made]
 
     asyncio.run(scenario())
-    assert "Traceback" not in caplog.text
+    assert not [record for record in own_records(caplog) if record.exc_info]
     assert "the folder of glossaries cannot be used" in caplog.text
 
 

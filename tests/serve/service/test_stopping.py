@@ -44,6 +44,13 @@ for path in sys.argv.pop(1).split(","):
 main()
 """
 """The command, in which some functions never return, as native code on hostile input might."""
+PATIENT = """
+import jumok_serve.service.stop_signals as stop_signals
+from jumok.__main__ import main
+stop_signals.CLOSING_S = 1500.0
+main()
+"""
+"""The command, which may take any time to close."""
 SHORT: dict[str, Any] = {"beam_size": 1, "max_length": 6}
 
 
@@ -155,7 +162,10 @@ def test_calls_without_an_end_are_cut_after_the_grace(
     for graph in endless.rglob("encoder*.onnx"):
         edit_graph(endless, str(graph.relative_to(endless)), loop_forever)
     options = ("--no-trusted-bundles", "--grace", "0.1", "--model-root", tmp_path)
-    with running(tiny_bundle, *options) as server, grpc.insecure_channel(server.addresses[0]) as channel:
+    with (
+        running(tiny_bundle, *options, program=("-c", PATIENT)) as server,
+        grpc.insecure_channel(server.addresses[0]) as channel,
+    ):
         call = begin(channel)
         server.wait_until(partial(has_open_call, server))
         if begin is load_an_endless_bundle:

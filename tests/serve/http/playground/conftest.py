@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, ConsoleMessage, Page, Request, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Page, Request, expect, sync_playwright
 
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
@@ -13,6 +13,7 @@ from tests.support.servers.http_server import Served, serving_http
 
 MODEL = Path(__file__).parents[4] / "models/multi30k-en-de-transformer"
 Opened = Callable[..., Page]
+expect.set_options(HANG_S * 1000)
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +22,7 @@ def browser() -> Iterator[Browser]:
     if program is None:
         pytest.skip("Chromium is not installed: apt-get install chromium")
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=program)
+        browser = playwright.chromium.launch(executable_path=program, timeout=HANG_S * 1000)
         yield browser
         browser.close()
 

@@ -243,7 +243,7 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
         gc.collect()
 
     asyncio.run(scenario())
-    assert logged == []
+    assert [one for one in logged if "PollerCompletionQueue._handle_events" not in one] == []  # of other tests
 
 
 def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:

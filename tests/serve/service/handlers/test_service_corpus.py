@@ -23,6 +23,7 @@ from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.interceptor import write_response
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled
 from tests.support.hang import HANG_S, until
+from tests.support.logs import own_records
 from tests.support.servers.fake_model import Answer, Ended, FakeModel, failure, hold, received, serving, stub_of
 
 
@@ -305,7 +306,7 @@ def test_a_caller_that_leaves_a_corpus_is_no_fault(closes: bool, read: int, capl
     for number in range(1, 6):
         asyncio.run(once(number))
     assert [call.code for call in observer.calls] == ["CANCELLED"] * 5
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert [record for record in own_records(caplog) if record.levelno >= logging.ERROR] == []
 
 
 def test_a_caller_that_leaves_while_a_result_is_made_is_no_fault(caplog: pytest.LogCaptureFixture) -> None:
@@ -332,7 +333,7 @@ def test_a_caller_that_leaves_while_a_result_is_made_is_no_fault(caplog: pytest.
             await asyncio.get_running_loop().shutdown_default_executor()  # waits for the thread
 
     asyncio.run(scenario())
-    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    assert [record for record in own_records(caplog) if record.levelno >= logging.ERROR] == []
 
 
 @pytest.mark.parametrize(

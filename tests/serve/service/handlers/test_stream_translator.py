@@ -19,7 +19,8 @@ from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
 from tests.serve.engine.test_invariance import sentences
 from tests.serve.service.handlers.test_service_translator import check_same
-from tests.support.servers.fake_model import stub_of
+from tests.support.hang import wait_until
+from tests.support.servers.fake_model import Ended, stub_of
 from tests.support.servers.in_process_server import check_idle, serving
 
 TEXTS = ["a man in a blue shirt", "", "two young males", "女孩 😀 ﷽ नमस्ते", *sentences()[:20]]
@@ -169,28 +170,33 @@ def test_a_corpus_is_translated_as_its_texts_are(translator: Translator, address
     check_idle(translator)
 
 
-def test_a_client_that_is_killed_frees_rows_and_queue(fresh: tuple[Translator, str]) -> None:
-    translator, address = fresh
-    program = f"""
-import jumok_proto.v1.translation_pb2 as pb, grpc
+def test_a_client_that_is_killed_frees_rows_and_queue(tiny_bundle: Path) -> None:
+    program = """
+import jumok_proto.v1.translation_pb2 as pb, grpc, sys
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 items = [pb.CorpusItem(id=number, content="a man in a blue shirt") for number in range(600)]
-stub = TranslationServiceStub(grpc.insecure_channel({address!r}))
+stub = TranslationServiceStub(grpc.insecure_channel(sys.argv[1]))
 options = DecodingOptions(beam_size=2, min_length=40, max_length=40)
 first = pb.TranslateCorpusRequest(settings=pb.CorpusSettings(window=600, options=options), items=items)
 stream = stub.StreamTranslateText(pb.StreamTranslateTextRequest(content="two young males"))
 call = stub.TranslateCorpus(iter([first, pb.TranslateCorpusRequest(items=items)]))
 next(call)
 """
-    gate = Gate(translator)
-    with subprocess.Popen([sys.executable, "-c", program]) as client:
-        gate.arrive()
-        with jumok.Client(address) as other:  # what came before is read when this is answered
-            while translator.load().queued_requests + translator.load().running_sentences < 601:
-                assert client.poll() is None
-                other.list_models()
-        client.kill()
-    gate.open()
-    wait_until_idle(translator)
-    assert sum(gate.rows) < 600 * 2 * 40 / 4
+    observer = Ended()
+    with (
+        Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator,
+        serving(translator, observers=[observer]) as address,
+    ):
+        gate = Gate(translator)
+        with subprocess.Popen([sys.executable, "-c", program, address]) as client:
+            gate.arrive()
+            with jumok.Client(address) as other:  # what came before is read when this is answered
+                while translator.load().queued_requests + translator.load().running_sentences < 601:
+                    assert client.poll() is None
+                    other.list_models()
+            client.kill()
+        wait_until(lambda: sum(call.code == "CANCELLED" for call in observer.calls) == 2)
+        gate.open()
+        wait_until_idle(translator)
+        assert sum(gate.rows) < 600 * 2 * 40 / 4

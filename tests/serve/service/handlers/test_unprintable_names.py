@@ -15,6 +15,7 @@ from jumok_proto.v1 import admin_pb2
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.errors import BundleError
 from tests.serve.service.handlers.test_admin import administered, bundles, load
+from tests.support.logs import own_records
 from tests.support.servers.fake_model import FakeModel, failure, manifest
 
 NAMES = list(map(os.fsdecode, [b"b\xff", b"c\ndata", b"d\x1b[2J", "e\u2028".encode()]))
@@ -61,7 +62,7 @@ def test_a_bundle_is_refused_for_files_of_any_name(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(scenario())
-    assert all(record.name == "jumok_serve.service.models.lifecycle" for record in caplog.records)
+    assert all(record.name == "jumok_serve.service.models.lifecycle" for record in own_records(caplog))
 
 
 def test_a_status_is_utf_8_whatever_an_error_says() -> None:
