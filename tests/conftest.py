@@ -91,15 +91,8 @@ EXPORTING = (
     "tests/project/test_committed_model.py",
 )
 """Beginnings of the ids of tests that train or export models, or translate a whole test set."""
-LONG = (
-    "tests/export/importers/huggingface/test_attention_claims.py",
-    "tests/export/importers/huggingface/test_checkpoints.py",
-    "tests/export/importers/huggingface/test_languages.py",
-    "tests/export/importers/huggingface/test_models.py",
-    "tests/export/importers/huggingface/test_tokenizers.py",
-    "tests/export/importers/huggingface/test_wrong_types.py",
-)
-"""Beginnings of the ids of unit tests that take more than a second."""
+LONG = frozenset((Path(__file__).parent / "long.txt").read_text(encoding="utf-8").split())
+"""Unit tests of which one takes more than a second, or all their cases together more than three."""
 LONGEST_FIRST = (
     "test_documents.py",
     "test_noise.py",
@@ -120,7 +113,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         elif is_unit(item):
             item.add_marker("unit")
-        if item.nodeid.startswith(LONG):
+        if item.nodeid.partition("[")[0] in LONG:
             item.add_marker("long")
     order = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
