@@ -242,7 +242,7 @@ def best_instruction_set() -> str:
     sets = native.function("jumok_instruction_sets", (ctypes.c_void_p,))
     first = ctypes.POINTER(InstructionSet)()
     count = sets(ctypes.byref(first))
-    return next(each.name.decode() for each in first[:count] if each.usable)
+    return str(next(each.name for each in first[:count] if each.usable), "ascii")
 
 
 @pytest.mark.skipif("JUMOK_TEST_KERNELS" in os.environ, reason="this is the run for older processors")
