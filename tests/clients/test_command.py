@@ -1,5 +1,6 @@
 """The jumok command: sub-commands, missing extras, one line and an exit code per failure."""
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from importlib.metadata import entry_points
 import pytest
 
 import jumok
+from tests.support.command import run_here
 
 
 def command(*arguments: str, absent: Sequence[str] = (), setup: str = "") -> subprocess.CompletedProcess[str]:
@@ -68,16 +70,37 @@ def test_a_missing_package_names_its_extra(arguments: list[str], absent: list[st
     check_one_line(command(*arguments, absent=absent), said)
 
 
-@pytest.mark.parametrize("name", sorted(entry_points(group="jumok.commands").names))
-def test_every_command_has_its_help_without_extras(name: str) -> None:
-    whole, done = command(name, "--help"), command(name, "--help", absent=[*SERVER, *EXPORTS, "matplotlib"])
-    assert (done.returncode, done.stderr) == (0, "")
-    if done.stdout == whole.stdout:
+NAMES = sorted(entry_points(group="jumok.commands").names)
+HELP_OF_ALL = f"""
+import json, sys
+for name in {[*SERVER, *EXPORTS, "matplotlib"]}:
+    sys.modules[name] = None
+from tests.support.command import run_here
+found = {{name: run_here(name, "--help") for name in {NAMES}}}
+print(json.dumps({{name: (one.returncode, one.stdout.decode(), one.stderr.decode()) for name, one in found.items()}}))
+"""
+
+
+@pytest.fixture(scope="module")
+def help_without_extras() -> dict[str, tuple[int, str, str]]:
+    """Exit code, output and errors of the help of each command where no extra is installed."""
+    done = subprocess.run([sys.executable, "-c", HELP_OF_ALL], capture_output=True, text=True, check=True)
+    return {name: tuple(each) for name, each in json.loads(done.stdout).items()}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_command_has_its_help_without_extras(
+    name: str, help_without_extras: dict[str, tuple[int, str, str]]
+) -> None:
+    whole = run_here(name, "--help").stdout.decode()
+    code, shown, errors = help_without_extras[name]
+    assert (code, errors) == (0, "")
+    if shown == whole:
         return
-    description, _, reason = " ".join(done.stdout.split()).partition(" Its options are not listed, because it needs ")
+    description, _, reason = " ".join(shown.split()).partition(" Its options are not listed, because it needs ")
     described = description.partition(" ... ")[2]
     assert described
-    assert described in " ".join(whole.stdout.split())
+    assert described in " ".join(whole.split())
     assert reason.startswith("numpy, which is not installed; install it with: pip install 'jumok[serve]'")
     assert entry_points(group="jumok.commands")[name].module.startswith("jumok_serve.")
 
@@ -90,7 +113,7 @@ def test_the_help_lists_commands_of_missing_packages() -> None:
 
 def test_lists_of_commands_cut_no_description_off() -> None:
     for group in ([], ["admin"], ["glossary"]):
-        assert "..." not in command(*group, "--help").stdout.partition("Commands:")[2]
+        assert b"..." not in run_here(*group, "--help").stdout.partition(b"Commands:")[2]
 
 
 def test_a_broken_installation_differs_from_a_missing_one() -> None:
@@ -183,10 +206,10 @@ def test_a_command_imports_no_other_package() -> None:
     ],
 )
 def test_usage_errors_are_explained(arguments: list[str], message: str) -> None:
-    done = command(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("Usage: jumok")
-    assert message in done.stderr
+    done = run_here(*arguments)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr.startswith(b"Usage: jumok")
+    assert message in done.stderr.decode()
 
 
 def test_an_unreachable_server_is_one_line() -> None:

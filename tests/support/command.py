@@ -1,9 +1,12 @@
-"""Run the jumok command, or a server, in another process."""
+"""Run the jumok command, or a server, in another process or in this one."""
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -26,9 +29,27 @@ def run(*arguments: str | Path, given: bytes = b"") -> subprocess.CompletedProce
 
 def run_here(*arguments: str | Path, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run a command as `run` does, but in this process: no interpreter starts."""
-    with CliRunner().isolation(input=given) as (out, err, _):
+    with CliRunner().isolation(input=given) as (out, err, _), on_standard_input(given):
         code = run_command([*map(str, arguments)])
         return subprocess.CompletedProcess(arguments, code, out.getvalue(), err.getvalue())
+
+
+@contextmanager
+def on_standard_input(given: bytes) -> Iterator[None]:
+    """Give bytes to commands that read the file 0 itself, in a thread that may outlast the command."""
+    before = os.dup(0)
+    with tempfile.TemporaryFile() as file:
+        file.write(given)
+        file.seek(0)
+        os.dup2(file.fileno(), 0)
+        try:
+            yield
+        finally:
+            for thread in threading.enumerate():
+                if thread.name == "answer-lines-read":
+                    thread.join(HANG_S)
+            os.dup2(before, 0)
+            os.close(before)
 
 
 @contextmanager

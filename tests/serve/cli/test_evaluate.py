@@ -8,11 +8,11 @@ import pytest
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-from jumok.commands._main import run as run_here
 from jumok_serve.evaluation import parallel_text
 from jumok_serve.evaluation.parallel_text import bleu_tokenizer
 from jumok_serve.translator import Translator
-from tests.support.command import run
+from tests.support.command import run as run_process
+from tests.support.command import run_here as run
 from tests.support.models.variants import directed, edited
 
 SOURCES = [
@@ -30,12 +30,12 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
-@pytest.fixture
-def reference(tmp_path: Path, tiny_bundle: Path) -> Path:
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory, tiny_bundle: Path) -> Path:
     """Write greedy translations, the first fifty replaced, so that scores lie between 0 and 100."""
     with Translator(tiny_bundle, threads=1) as translator:
         texts = [answer.text for answer in translator.translate(SOURCES, beam_size=1, truncate=True)]
-    path = tmp_path / "reference.de.gz"
+    path = tmp_path_factory.mktemp("reference") / "reference.de.gz"
     with gzip.open(path, "wt", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in ["ein Mann in einem blauen Hemd"] * 50 + texts[50:])
     return path
@@ -44,7 +44,7 @@ def reference(tmp_path: Path, tiny_bundle: Path) -> Path:
 def test_the_scores_are_those_of_sacrebleu(tiny_bundle: Path, source: Path, reference: Path, tmp_path: Path) -> None:
     output = tmp_path / "output.de"
     arguments = (tiny_bundle, "--source", source, "--reference", reference, "--beam-size", "1", "--threads", "1")
-    done = run("evaluate", *arguments, "--output", output, "--json")
+    done = run_process("evaluate", *arguments, "--output", output, "--json")
     assert (done.returncode, done.stderr) == (0, b"")
     scores = json.loads(done.stdout)
     translations = output.read_text(encoding="utf-8").removesuffix("\n").split("\n")
@@ -185,11 +185,12 @@ def test_without_a_tokenizer_chrf_counts_alone(
 
 
 def test_tokenizer_without_its_package_is_refused(
-    tiny_bundle: Path, source: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    tiny_bundle: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parallel_text, "find_spec", lambda _: None)
-    arguments = ["--source", str(source), "--reference", str(source), "--bleu-tokenizer", "ko-mecab"]
-    assert run_here(["evaluate", str(tiny_bundle), *arguments]) == 2
+    arguments = ("--source", source, "--reference", source, "--bleu-tokenizer", "ko-mecab")
+    done = run("evaluate", tiny_bundle, *arguments)
+    assert done.returncode == 2
     assert (
-        "needs mecab_ko, which is not installed; install it with: pip install 'sacrebleu[ko]'" in capfd.readouterr().err
+        "needs mecab_ko, which is not installed; install it with: pip install 'sacrebleu[ko]'" in done.stderr.decode()
     )

@@ -6,13 +6,14 @@ import pytest
 
 from jumok_serve.translator import Translator
 from tests.serve.cli.conftest import Places
-from tests.support.command import run
+from tests.support.command import run as run_process
+from tests.support.command import run_here as run
 
 LONG = "a man in a blue shirt " * 100
 
 
 def test_a_pair_of_arguments_has_a_score(server: str, translator: Translator) -> None:
-    done = run("score", "--server", server, "--length-penalty", "0.5", "A\tdog.", "Ein Hund.")
+    done = run_process("score", "--server", server, "--length-penalty", "0.5", "A\tdog.", "Ein Hund.")
     assert (done.returncode, done.stderr) == (0, b"")
     wanted = translator.score("A\tdog.", "Ein Hund.", length_penalty=0.5)
     assert float(done.stdout) == pytest.approx(wanted.score, abs=1e-4)

@@ -26,7 +26,7 @@ from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.runtime.process_memory import ARENAS
-from tests.support.command import run, serve
+from tests.support.command import run, run_here, serve
 from tests.support.hang import HANG_S
 from tests.support.models.variants import directed, edited
 
@@ -210,8 +210,7 @@ def test_a_damaged_bundle_is_refused(tiny_bundle: Path, tmp_path: Path) -> None:
     data = bytearray(weights.read_bytes())
     data[len(data) // 2] ^= 1
     weights.write_bytes(data)
-    for command in (["serve"], ["inspect"], ["translate", "a", "--bundle"]):
-        done = run(*command, damaged)
+    for done in (run("serve", damaged), run_here("inspect", damaged), run_here("translate", "a", "--bundle", damaged)):
         assert (done.returncode, done.stdout) == (1, b"")
         assert "weights.bin" in refusal(done.stderr)
 
@@ -234,7 +233,7 @@ def test_wrong_settings_are_explained(tiny_bundle: Path) -> None:
         "--max-batch-tokens": "0",
         "--grace": "-1",
     }
-    done = run("serve", tiny_bundle, *(part for flag in wrong.items() for part in flag))
+    done = run_here("serve", tiny_bundle, *(part for flag in wrong.items() for part in flag))
     assert done.returncode == 2
     assert all(f"(flag {flag})" in done.stderr.decode() for flag in wrong)
 
@@ -244,13 +243,13 @@ def test_inspect_shows_the_bundle(tiny_bundle: Path) -> None:
     shown = run("inspect", tiny_bundle)
     assert (shown.returncode, shown.stderr) == (0, b"")
     assert manifest.name in shown.stdout.decode()
-    whole = run("inspect", tiny_bundle, "--all")
+    whole = run_here("inspect", tiny_bundle, "--all")
     assert whole.returncode == 0
     for title in ("Verification", "Made", "Files"):
         assert f"\n{title}\n" in whole.stdout.decode()
         assert f"\n{title}\n" not in shown.stdout.decode()
     assert len(shown.stdout.splitlines()) < 30
-    machine = run("inspect", tiny_bundle, "--json")
+    machine = run_here("inspect", tiny_bundle, "--json")
     assert machine.returncode == 0
     assert json.loads(machine.stdout)["limits"] == manifest.limits.model_dump()
 

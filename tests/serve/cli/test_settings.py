@@ -15,7 +15,7 @@ from jumok_serve.cli.settings import MAX_FILE_BYTES, NAMES, Effective, flag, rea
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.errors import ConfigurationError
 from jumok_serve.service.limits import ServiceLimits
-from tests.support.command import run
+from tests.support.command import run_here
 
 
 @pytest.fixture
@@ -221,7 +221,7 @@ def test_printed_configuration_reads_back(tmp_path: Path, file: Path) -> None:
 
 def test_command_prints_the_effective_configuration(bundle: Path, file: Path) -> None:
     file.write_text("max_texts = 7\n", encoding="utf-8")
-    done = run("serve", bundle, "--config", file, "--print-config", "--port", "0")
+    done = run_here("serve", bundle, "--config", file, "--print-config", "--port", "0")
     assert (done.returncode, done.stderr) == (0, b"")
     written = tomllib.loads(done.stdout.decode())
     assert (written["max_texts"], written["port"], written["bundles"]) == (7, 0, [str(bundle)])

@@ -16,7 +16,9 @@ from jumok.commands._line_requests import MAX_LINE_BYTES
 from jumok.commands.translate import _SENTENCES
 from jumok_serve.translator import Translator
 from tests.serve.cli.conftest import Places
-from tests.support.command import JUMOK, run
+from tests.support.command import JUMOK
+from tests.support.command import run as run_process
+from tests.support.command import run_here as run
 from tests.support.hang import HANG_S
 
 SHORT = ("--beam-size", "2", "--max-length", "5")
@@ -35,7 +37,7 @@ def lines(output: bytes) -> list[str]:
 
 def test_arguments_are_translated_a_line_each(server: str, translator: Translator) -> None:
     texts = ["a man in a blue shirt", "", "two young\nmales"]
-    done = run("translate", "--server", server, *SHORT, *texts)
+    done = run_process("translate", "--server", server, *SHORT, *texts)
     assert (done.returncode, done.stderr) == (0, b"")
     assert lines(done.stdout) == expected(translator, *texts)
 
@@ -50,7 +52,7 @@ def test_lines_of_standard_input_are_translated_in_order(server: str, translator
 
 
 def test_a_bundle_is_translated_with_as_a_server_is(tiny_bundle: Path, translator: Translator) -> None:
-    done = run("translate", "--bundle", tiny_bundle, *SHORT, given=b"a man\n\ntwo young males\n")
+    done = run_process("translate", "--bundle", tiny_bundle, *SHORT, given=b"a man\n\ntwo young males\n")
     assert (done.returncode, done.stderr) == (0, b"")
     assert lines(done.stdout) == expected(translator, "a man", "", "two young males")
 

@@ -12,7 +12,7 @@ import pytest
 from jumok import Client
 from tests.serve.cli.conftest import Places
 from tests.serve.text.test_long_sentences import LONG
-from tests.support.command import run
+from tests.support.command import run, run_here
 from tests.support.hang import HANG_S
 
 OPTIONS = ("--beam-size", "2", "--max-length", "5", "--block-rows", "32")
@@ -82,7 +82,7 @@ def test_texts_that_the_model_refuses_are_reported(places: Places, tmp_path: Pat
     written = []
     for name, where in places.items():
         out = tmp_path / f"{name}.txt"
-        done = run("translate-corpus", source, "--out", out, *where, "--no-split-sentences", *OPTIONS)
+        done = run_here("translate-corpus", source, "--out", out, *where, "--no-split-sentences", *OPTIONS)
         assert done.returncode == 0, done.stderr
         long, empty = map(json.loads, (tmp_path / f"{name}.txt.errors.jsonl").read_text().splitlines())
         assert (long["row"], empty) == (2, {"file": str(source), "row": 3, "reason": "has no content"})
@@ -98,13 +98,13 @@ def test_other_options_do_not_go_on_with_a_job(tiny_bundle: Path, tmp_path: Path
     source.write_text("a man\n" * 100)
     command = ("translate-corpus", source, "--out", out, "--bundle", tiny_bundle, *OPTIONS)
     killed(1, *command)
-    other = run(*command, "--beam-size", "1", "--precision", "fp32")
+    other = run_here(*command, "--beam-size", "1", "--precision", "fp32")
     assert other.returncode == 1
     message = "was begun with beam_size 2, not 1, precision None, not 'fp32'; give the settings of its beginning"
     assert message in other.stderr.decode()
-    assert run(*command).returncode == 0
+    assert run_here(*command).returncode == 0
     assert len(out.read_text().splitlines()) == 100
-    again = run(*command)
+    again = run_here(*command)
     assert again.returncode == 1
     assert again.stderr.decode() == f"Error: {out} exists already: remove it, or choose another --out\n"
 
@@ -117,6 +117,6 @@ def test_rows_that_are_cut_are_counted(tiny_bundle: Path, tmp_path: Path) -> Non
         ("--cut-long-sentences", "sentences too long for the model, cut into parts: 3; --no-cut-long-sentences"),
         ("--truncate", "texts too long for the model, with ends left out: 2; without --truncate, sentences are cut"),
     ):
-        done = run(*command, option, "--out", tmp_path / option)
+        done = run_here(*command, option, "--out", tmp_path / option)
         assert done.returncode == 0
         assert f"Warning: {tmp_path / option}: {warning} " in done.stderr.decode()

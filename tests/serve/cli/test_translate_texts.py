@@ -6,7 +6,8 @@ import pytest
 
 from jumok_serve.translator import Translator
 from tests.serve.cli.conftest import Places
-from tests.support.command import run, serve
+from tests.support.command import run_here as run
+from tests.support.command import serve
 
 SHORT = ("--beam-size", "2", "--max-length", "5")
 

@@ -13,7 +13,7 @@ from jumok_serve.text.translation import PendingTexts
 Job = tuple[int, int]
 """Number of a text, and beam size."""
 
-SENTENCES = 100
+SENTENCES = 67
 BEAM_SIZES = (1, 2, 5)
 WORDS = """
     a the two old young man woman dog girl boy runs reads plays sits in on with near red blue street park ball book

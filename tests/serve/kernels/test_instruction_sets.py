@@ -18,6 +18,7 @@ from jumok_serve import native
 from tests.support.hang import HANG_S
 from tests.support.models.native_operators import COMPILER, needs_library
 
+pytestmark = pytest.mark.xdist_group("driver")  # so that one process alone compiles it
 ROOT = Path(__file__).parents[3]
 KERNELS = ROOT / "serve/jumok_serve/kernels"
 DRIVER = Path(__file__).with_name("kernels_driver.cc")

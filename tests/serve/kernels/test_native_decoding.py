@@ -45,7 +45,7 @@ def test_int8_keys_and_values_cost_less_than_int8_weights_and_activations(tiny_b
     So logits of the same prefixes are compared, on average. Hypotheses have the scores that their logits give.
     """
     bundle = Bundle.open(tiny_bundle)
-    sources = random_sources(bundle.tokenizer.vocab_size, count=12)
+    sources = random_sources(bundle.tokenizer.vocab_size, count=6)
     exact, plain, native = (
         Graphs(bundle, precision, device=CPU, threads=1, native=preferred)
         for precision, preferred in (("fp32", False), ("int8", False), ("int8", True))

@@ -13,6 +13,7 @@ import pytest
 from jumok_serve.manifest.tokenizers import MosesBPEDescription
 from jumok_serve.tokenizers.moses_bpe import MosesBPETokenizer
 from jumok_serve.tokenizers.tokenizer import load_tokenizer
+from tests.support.files import THOROUGH
 from tests.support.growth import assert_linear
 
 PIECES = [
@@ -138,7 +139,7 @@ def random_codes(random: Random) -> list[tuple[str, str]]:
 
 def test_words_are_cut_as_subword_nmt_does() -> None:
     random = Random(6)
-    for _ in range(400):
+    for _ in range(400 if THOROUGH else 150):
         codes = random_codes(random)
         lines = "".join(f"{left} {right}\n" for left, right in codes)
         word = "".join(random.choices("abc", k=random.randrange(1, 40)))
@@ -157,7 +158,7 @@ def test_words_are_those_of_moses(language: str) -> None:
         *("DOT", "MULTI", "DOTMULTI", "DOTDOTMULTI", "xDOTMULTI", "'tis", '."', '.."', '"', "<"),
         *("\uac00", "\u3042\u2ca30", "\U0002a6d6"),
     ]
-    for _ in range(300):
+    for _ in range(300 if THOROUGH or language == "en" else 100):
         text = "".join(random.choice((part, f"{part} ")) for part in random.choices(parts, k=12)).strip()
         words = " ".join(moses.tokenize(normalizer.normalize(text))).split(" ")
         pieces = " ".join(tokenizer.pieces(text)).replace("@@ ", "").split(" ")
