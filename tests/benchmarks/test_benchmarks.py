@@ -129,7 +129,7 @@ def test_http_is_compared_with_grpc(tmp_path: Path) -> None:
 @pytest.mark.skipif(on_gpu(), reason="there is a GPU, and the check takes minutes with one")
 def test_the_check_of_a_gpu_takes_the_same_path_without_one(half_bundle: Path, tmp_path: Path) -> None:
     corpus = ("--source", DATA / "train.en", "--reference", DATA / "train.de")
-    _, found = run("gpu", "--bundle", half_bundle, *corpus, "--budget", HANG_S, out=tmp_path)
+    _, found = run("gpu", "--bundle", half_bundle, *corpus, "--budget", str(HANG_S), out=tmp_path)
     assert found["about"]["provider"] == "CPUExecutionProvider"
     verdicts = {line["name"]: line["verdict"] for line in found["lines"]}
     for name in (

@@ -103,6 +103,6 @@ def test_credentials_that_cannot_be_used_are_refused_in_one_line(tmp_path: Path)
         (["--tokens", nonsense, "--tokens-without-tls"], "line 1: must be a name, scopes and a hash"),
         (["--tls-certificate", nonsense, "--tls-key", nonsense], "cannot be used"),
     ):
-        refused = run("serve", tmp_path, *arguments)  # which is no bundle either
+        refused = run("serve", tmp_path, *map(str, arguments))  # which is no bundle either
         (line,) = refused.stderr.decode().splitlines()
         assert (refused.returncode, words in line) == (1, True), line
