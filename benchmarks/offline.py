@@ -101,7 +101,7 @@ class Record:
 def run_random(plan: Plan, folder: Path, record: Record) -> None:
     """Run all cells with random weights and translations of fixed length."""
     sizes, length = (TINY, QUICK) if plan.tiny else (MarianSizes(), TARGET_LENGTH)
-    made = models.random_models(sizes, folder, source_length=SOURCE_LENGTH, listed=plan.listed)
+    made = models.random_models(sizes, folder, plan.precisions, source_length=SOURCE_LENGTH, listed=plan.listed)
     texts = sentences(sizes, max(batch for batch, _ in plan.cells), tokens=SOURCE_LENGTH, seed=0)
     tokens = list(map(source_tokens, texts))
     tasks = _tasks(RANDOM, texts, tokens, length, plan)
@@ -167,7 +167,7 @@ def _rested(name: str, cell: Cell, task: Task, process: Process, plan: Plan) -> 
 
 def run_trained(plan: Plan, folder: Path, record: Record) -> None:
     """Run the test set of Multi30k with the repository's model."""
-    made = models.trained_models(folder, listed=plan.listed)
+    made = models.trained_models(folder, plan.precisions, listed=plan.listed)
     tokenizer = Bundle.open(made.bundle).tokenizer
     texts, references = (corpus(f"test_2016_flickr.{language}") for language in ("en", "de"))
     _, _, _, end, *_ = vocabulary = tokenizer.tokens(range(tokenizer.vocab_size))

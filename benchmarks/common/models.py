@@ -40,7 +40,7 @@ class Models:
     """Paths of the forms of one model.
 
     Attributes:
-        bundle: bundle with both precisions.
+        bundle: bundle with the precisions that are measured.
         ctranslate2: folder by precision.
         checkpoint: checkpoint in Hugging Face's layout, or None.
         listed: True to use shortlists.
@@ -56,24 +56,33 @@ class Models:
     texts: Sequence[str] = ()
 
 
-def random_models(sizes: MarianSizes, folder: Path, *, source_length: int, listed: bool = False) -> Models:
+def random_models(
+    sizes: MarianSizes, folder: Path, precisions: Sequence[str], *, source_length: int, listed: bool = False
+) -> Models:
     """Import and convert a checkpoint with random weights; files in the folder are reused."""
     with quiet():
         checkpoint = _made(folder / "checkpoint", partial(make_checkpoint, sizes))
 
     def export(out: Path) -> None:
         texts = sentences(sizes, CALIBRATION_TEXTS, tokens=source_length, seed=1)
-        shortlist = ShortlistPlan(lexicon=MadeUpLexicon()) if listed else None
-        import_checkpoint(checkpoint, out, name="bundle", calibration=texts, shortlist=shortlist, progress=progress)
+        import_checkpoint(
+            checkpoint,
+            out,
+            precisions=precisions,
+            name="bundle",
+            calibration=texts if "int8" in precisions else None,
+            shortlist=ShortlistPlan(lexicon=MadeUpLexicon()) if listed else None,
+            progress=progress,
+        )
 
     def convert(compute_type: str, vocabulary_map: Path | None, out: Path) -> None:
         vmap = vocabulary_map and str(vocabulary_map)
         TransformersConverter(str(checkpoint)).convert(str(out), quantization=compute_type, vmap=vmap)
 
-    return replace(_made_models(folder, export, convert, listed=listed), checkpoint=checkpoint)
+    return replace(_made_models(folder, precisions, export, convert, listed=listed), checkpoint=checkpoint)
 
 
-def trained_models(folder: Path, *, listed: bool = False) -> Models:
+def trained_models(folder: Path, precisions: Sequence[str], *, listed: bool = False) -> Models:
     """Export and convert the repository's model; files in the folder are reused."""
     original = Bundle.open(TRANSFORMER)
     manifest, tokenizer = original.manifest, original.tokenizer
@@ -88,12 +97,13 @@ def trained_models(folder: Path, *, listed: bool = False) -> Models:
             model,
             tokenizer,
             out,
+            precisions=precisions,
             name=manifest.name,
             languages=manifest.languages,
             special_tokens=manifest.special_tokens,
             limits=manifest.limits,
             generation=manifest.generation,
-            calibration=corpus("val.en")[:CALIBRATION_TEXTS],
+            calibration=corpus("val.en")[:CALIBRATION_TEXTS] if "int8" in precisions else None,
             shortlist=shortlist,
             progress=progress,
         )
@@ -107,12 +117,13 @@ def trained_models(folder: Path, *, listed: bool = False) -> Models:
         spec.optimize(compute_type)
         spec.save(str(out))
 
-    made = _made_models(folder, export, convert, listed=listed)
+    made = _made_models(folder, precisions, export, convert, listed=listed)
     return replace(made, sentencepiece=TRANSFORMER / "tokenizer.model")
 
 
 def _made_models(
     folder: Path,
+    precisions: Sequence[str],
     export: Callable[[Path], None],
     convert: Callable[[str, Path | None, Path], None],
     *,
@@ -120,12 +131,14 @@ def _made_models(
 ) -> Models:
     """Make what is missing of a model's bundle, its shortlist, and CTranslate2's models."""
     with quiet():
-        bundle, lists = _made(folder / "bundle", export), None
+        bundle, lists = _made(folder / "-".join(("bundle", *precisions)), export), None
         if listed:
             lists = _made(folder / "vmap.txt", partial(save_vocabulary_map, Bundle.open(bundle)))
         converted = {
-            precision: _made(folder / f"ctranslate2-{compute_type}", partial(convert, compute_type, lists))
-            for precision, compute_type in COMPUTE_TYPES.items()
+            precision: _made(
+                folder / f"ctranslate2-{COMPUTE_TYPES[precision]}", partial(convert, COMPUTE_TYPES[precision], lists)
+            )
+            for precision in precisions
         }
     return Models(bundle=bundle, ctranslate2=converted, listed=listed)
 
@@ -207,7 +220,7 @@ def served_random(sizes: MarianSizes, folder: Path) -> Models:
 
     with quiet():
         _made(folder / "checkpoint", make)
-    made = random_models(sizes, folder, source_length=MEAN_WORDS)
+    made = random_models(sizes, folder, ["int8"], source_length=MEAN_WORDS)
     return replace(made, texts=made_up(sizes, SENTENCES, seed=1))
 
 

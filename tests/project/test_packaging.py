@@ -21,6 +21,7 @@ from pathlib import Path
 
 import pytest
 
+from jumok_serve import native
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
 
@@ -91,24 +92,33 @@ class Environment:
 
 
 @pytest.fixture(scope="session")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the source distribution, and the wheel that was built from it as an installer would."""
-    out = tmp_path_factory.mktemp("dist")
-    build(ROOT, out)
-    return out
-
-
-@pytest.fixture(scope="session")
-def wheel(built: Path) -> Path:
-    (only,) = built.glob("*.whl")
-    return only
-
-
-@pytest.fixture(scope="session")
-def sources(built: Path) -> Path:
+def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The source distribution."""
-    (only,) = built.glob("*.tar.gz")
+    out = tmp_path_factory.mktemp("sdist")
+    build(ROOT, out, "--sdist")
+    (only,) = out.iterdir()
     return only
+
+
+@pytest.fixture(scope="session")
+def wheel(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that was built from the source distribution, with this checkout's library if there is one."""
+    root = unpack(sources, tmp_path_factory.mktemp("unpacked"))
+    assert not (root / KERNELS / native.LIBRARY.name).exists()
+    if native.LIBRARY.exists():  # compiling the same sources again would take minutes
+        shutil.copy(native.LIBRARY, root / KERNELS)
+    out = tmp_path_factory.mktemp("wheel")
+    build(root, out, "--wheel", "--no-isolation")
+    (only,) = out.iterdir()
+    return only
+
+
+@pytest.fixture(scope="session")
+def wheelhouse(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with all packages that the extra ``serve`` needs, and those that a build needs."""
+    folder = tmp_path_factory.mktemp("packages") / "wheelhouse"
+    check_wheel(sources, "--wheelhouse", folder, "--fill")
+    return folder
 
 
 def build(source: Path, out: Path, *options: str, **variables: str) -> None:
@@ -120,6 +130,21 @@ def build(source: Path, out: Path, *options: str, **variables: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def unpack(sources: Path, folder: Path) -> Path:
+    """Unpack the source distribution; return its root."""
+    subprocess.run(["tar", "-xf", sources, "-C", folder], check=True)
+    (root,) = folder.iterdir()
+    return root
+
+
+def check_wheel(*arguments: str | Path) -> str:
+    """Run the check of a distribution; return what it printed."""
+    command = [sys.executable, ROOT / "deploy/check_wheel.py", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def install(folder: Path, *what: str) -> Environment:
     venv.create(folder, with_pip=False)
     pip = [sys.executable, "-m", "pip", "--python", str(folder), "install", "--quiet", *what]
@@ -129,13 +154,13 @@ def install(folder: Path, *what: str) -> Environment:
 
 
 @pytest.fixture(scope="session")
-def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return install(tmp_path_factory.mktemp("bare"), str(wheel))
+def bare(wheel: Path, wheelhouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return install(tmp_path_factory.mktemp("bare"), "--no-index", f"--find-links={wheelhouse}", str(wheel))
 
 
 @pytest.fixture(scope="session")
-def with_serve(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
-    return install(tmp_path_factory.mktemp("serve"), f"{wheel}[serve]")
+def with_serve(wheel: Path, wheelhouse: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return install(tmp_path_factory.mktemp("serve"), "--no-index", f"--find-links={wheelhouse}", f"{wheel}[serve]")
 
 
 @pytest.fixture(scope="session")
@@ -157,7 +182,7 @@ def test_the_wheel_holds_the_four_rooms_and_nothing_else(wheel: Path) -> None:
     assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
 
 
-def native(wheel: Path) -> list[str]:
+def kernels(wheel: Path) -> list[str]:
     """List the kernel files of a wheel."""
     with zipfile.ZipFile(wheel) as archive:
         return [name for name in archive.namelist() if "/kernels/" in name]
@@ -165,25 +190,21 @@ def native(wheel: Path) -> list[str]:
 
 @pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler")
 def test_with_a_compiler_the_wheel_holds_native_kernels_for_its_platform(wheel: Path) -> None:
-    assert native(wheel) == [LIBRARY]
+    assert kernels(wheel) == [LIBRARY]
     assert wheel.name.endswith(f"-py3-none-linux_{os.uname().machine}.whl")
 
 
 def test_without_the_wheel_is_for_every_platform(sources: Path, tmp_path: Path) -> None:
-    subprocess.run(["tar", "-xf", sources, "-C", tmp_path], check=True)
-    (root,) = tmp_path.iterdir()
-    build(root, tmp_path, "--wheel", "--no-isolation", JUMOK_NATIVE="off")
+    build(unpack(sources, tmp_path), tmp_path, "--wheel", "--no-isolation", JUMOK_NATIVE="off")
     (pure,) = tmp_path.glob("*.whl")
-    assert native(pure) == []
+    assert kernels(pure) == []
     assert pure.name.endswith("-py3-none-any.whl")
 
 
 @pytest.mark.slow
-def test_the_source_distribution_serves_without_a_compiler(sources: Path) -> None:
-    command = [sys.executable, str(ROOT / "deploy/check_wheel.py"), str(sources)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=HANG_S, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "served without native kernels, and the log says so" in done.stdout
+def test_the_source_distribution_serves_without_a_compiler(sources: Path, wheelhouse: Path) -> None:
+    printed = check_wheel(sources, "--wheelhouse", wheelhouse)
+    assert "served without native kernels, and the log says so" in printed
 
 
 def test_the_source_distribution_holds_the_kernels_sources(sources: Path) -> None:
