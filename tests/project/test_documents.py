@@ -7,7 +7,7 @@ Differences from a reader's terminal:
 
 - a block that begins with ``jumok serve`` runs in the background until the document's end; one server of the session
   stands for those that serve the committed model with no other option;
-- a block of README.md that a page repeats runs with that page only;
+- a block that a page repeats runs with that page only (`REPEATED`);
 - ports 50051 and 8080 are free ports;
 - the Hugging Face Hub is a server on this machine, which has a tiny checkpoint under a published one's name;
 - ``make`` is a dry run: ``.ci/run`` runs the targets that newcomers run first;
@@ -49,6 +49,8 @@ RUN_ELSEWHERE = {
 """Documents whose examples have a test of their own, which also checks the results."""
 README = ROOT / "README.md"
 PAGES = sorted(ROOT.glob("docs/**/*.md"))
+REPEATED = {README: PAGES, ROOT / "docs/models.md": [ROOT / "docs/import.md"]}
+"""Pages that repeat blocks of a document; no later block of the document may need what these leave behind."""
 DOCUMENTS = [*(ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")), *PAGES]
 SERVE = f"jumok serve {MODEL} --port 50051\n"
 SHELL = """
@@ -216,13 +218,16 @@ def reader(checkpoints: Path, hub: Hub, tmp_path: Path) -> Reader:
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
-def test_commands_and_examples_run(document: Path, reader: Reader, request: pytest.FixtureRequest) -> None:
+def test_commands_and_examples_run(document: Path, request: pytest.FixtureRequest) -> None:
     elsewhere = RUN_ELSEWHERE.get(str(document.relative_to(ROOT)))
     if elsewhere is not None:
         assert document.name in (ROOT / elsewhere).read_text(encoding="utf-8")
         return
-    repeated = {block for page in PAGES for block in blocks(page)} if document == README else set()
+    repeated = {block for page in REPEATED.get(document, ()) for block in blocks(page)}
     found = [block for block in blocks(document) if block.text == SERVE or block not in repeated]
+    if not any(block.kind in {"sh", "python"} for block in found):
+        return
+    reader: Reader = request.getfixturevalue("reader")
     if Block("sh", SERVE) in found:
         reader = replace(reader, port=request.getfixturevalue("server_port"))
     programs = [block.text for block in found if block.kind == "python"]
