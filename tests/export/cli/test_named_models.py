@@ -59,7 +59,7 @@ def test_the_first_start_imports_and_later_ones_do_not(hub: Hub, cache: Path, mo
     assert f"wrote {cache}/bundles/org/tiny: tiny 1, fp32 " in said
     hub.requests.clear()
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    shown = command.run("inspect", "--all", cache / "bundles/org/tiny").stdout.decode()
+    shown = command.run_here("inspect", "--all", cache / "bundles/org/tiny").stdout.decode()
     assert f"checkpoint    tiny, commit {hub.commit('org/tiny')[:12]}, saved by transformers " in shown
     again, said = translated()
     assert again == expected
@@ -115,22 +115,22 @@ def test_a_server_that_is_stopped_ends_its_import() -> None:
 def test_the_cache_is_listed_and_cleaned(tiny_bundle: Path) -> None:
     for name in (HubName("org/tiny"), HubName("org/tiny", "v1")):
         shutil.copytree(tiny_bundle, name.bundle)
-    listed = command.run("cache", "list").stdout.decode().splitlines()
+    listed = command.run_here("cache", "list").stdout.decode().splitlines()
     assert [line.split("\t")[0] for line in listed] == ["org/tiny", "org/tiny@v1"]
     assert listed[0].endswith(f"\t{HubName('org/tiny').bundle}")
-    done = command.run("cache", "remove", "org/tiny", "org/other")
+    done = command.run_here("cache", "remove", "org/tiny", "org/other")
     assert done.returncode == 2
     assert b"'org/other' is not in the cache; 'jumok cache list' has its models" in done.stderr
-    assert command.run("cache", "remove", "org/tiny").returncode == 0
+    assert command.run_here("cache", "remove", "org/tiny").returncode == 0
     assert list(cached_models()) == [HubName("org/tiny", "v1")]
-    assert command.run("cache", "remove", "org/tiny@v1").returncode == 0
-    empty = command.run("cache", "list")
+    assert command.run_here("cache", "remove", "org/tiny@v1").returncode == 0
+    empty = command.run_here("cache", "list")
     assert (empty.returncode, empty.stdout, empty.stderr) == (0, b"", b"no model was imported by name yet\n")
 
 
 def test_an_unknown_source_is_refused(tmp_path: Path) -> None:
-    done = command.run("import", "missing", "--out", tmp_path / "bundle")
+    done = command.run_here("import", "missing", "--out", tmp_path / "bundle")
     assert done.returncode == 2
     assert b"'missing' does not exist; a name of the Hugging Face Hub is ORG/NAME, such as Helsinki-NLP/" in done.stderr
-    done = command.run("import", tmp_path)
+    done = command.run_here("import", tmp_path)
     assert b"Missing option '--out': give the folder of the new bundle" in done.stderr

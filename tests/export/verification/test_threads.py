@@ -7,16 +7,27 @@ from typing import Any
 import pytest
 import torch
 
+from jumok_export.graphs.graph import Graph
 from jumok_export.parallel import threads_each
 from jumok_export.verification.agreement import TOGETHER
 from jumok_serve.runtime.sessions import open_session
-from tests.support.models.random_models import random_model, written
+from tests.support.models.random_models import RandomModel, random_model, written
 
 ALL = 4
 
 
+@pytest.fixture(scope="module")
+def traced() -> tuple[RandomModel, dict[str, Graph]]:
+    """A model and its graphs; read-only."""
+    case = random_model("transformer-pre", 1.0)
+    return case, case.graphs()
+
+
 @pytest.mark.parametrize("texts", [TOGETHER, TOGETHER + 1])
-def test_sessions_have_all_threads_if_alone(texts: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sessions_have_all_threads_if_alone(
+    texts: int, traced: tuple[RandomModel, dict[str, Graph]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case, graphs = traced
     opened: dict[str, list[int]] = defaultdict(list)
 
     def recorded(graph: Path | bytes, device: Any, options: Any, **more: bool) -> Any:
@@ -25,12 +36,11 @@ def test_sessions_have_all_threads_if_alone(texts: int, tmp_path: Path, monkeypa
         return open_session(graph, device, options, **more)
 
     monkeypatch.setattr("jumok_serve.runtime.sessions.open_session", recorded)
-    case = random_model("transformer-pre", 1.0)
     before = torch.get_num_threads()
     torch.set_num_threads(ALL)
     try:
         each = threads_each()
-        written(case, tmp_path, ["int8"], texts=texts)
+        written(case, tmp_path, ["int8"], graphs=graphs, texts=texts)
     finally:
         torch.set_num_threads(before)
     assert 1 <= each < ALL
