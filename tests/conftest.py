@@ -94,6 +94,7 @@ EXPORTING = (
 LONG = frozenset((Path(__file__).parent / "long.txt").read_text(encoding="utf-8").split())
 """Unit tests of which one takes more than a second, or all their cases together more than three."""
 LONGEST_FIRST = (
+    "test_parity.py",
     "test_documents.py",
     "test_noise.py",
     "test_studies.py",

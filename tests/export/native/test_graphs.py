@@ -4,6 +4,7 @@ import json
 import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ Make = Callable[[str, str], dict[str, Graph]]
 def make(tiny_graphs: dict[str, Graph], imported_graphs: Callable[[str], dict[str, Graph]]) -> Make:
     """The graphs of a kind of model in a form; read-only."""
 
+    @cache
     def make_in_form(name: str, form: str) -> dict[str, Graph]:
         graphs = dict(tiny_graphs if name == "tiny" else imported_graphs(name))
         for each in ("encoder", "decoder") if form != "fp32" else ():

@@ -4,6 +4,7 @@ import io
 import json
 import warnings
 from collections.abc import Callable, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,12 @@ def lines(*languages: str) -> list[str]:
 
 
 def pieces(sentences: Sequence[str], size: int, **options: Any) -> bytes:
-    """Train a SentencePiece model; returns its content."""
+    """Train a SentencePiece model, or take that of the same call before; returns its content."""
+    return _pieces(tuple(sentences), size, tuple(sorted(options.items())))
+
+
+@cache
+def _pieces(sentences: tuple[str, ...], size: int, options: tuple[tuple[str, Any], ...]) -> bytes:
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(sentences),
@@ -43,7 +49,7 @@ def pieces(sentences: Sequence[str], size: int, **options: Any) -> bytes:
         hard_vocab_limit=False,
         minloglevel=2,
         num_threads=1,
-        **options,
+        **dict(options),
     )
     return model.getvalue()
 

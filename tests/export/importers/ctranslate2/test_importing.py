@@ -87,10 +87,11 @@ def import_fp32(folder: Path, out: Path, *also: str) -> Bundle:
     return import_folder(folder, out, precisions=("fp32", *also), source_language="en", target_language="de")
 
 
-@pytest.fixture
-def translator(folder_of: FolderOf, tmp_path: Path) -> Iterator[Translator]:
-    import_fp32(folder_of(None), tmp_path / "bundle")
-    with Translator(tmp_path / "bundle", precision="fp32", threads=1) as opened:
+@pytest.fixture(scope="module")
+def translator(folder_of: FolderOf, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Translator]:
+    bundle = tmp_path_factory.mktemp("translator") / "bundle"
+    import_fp32(folder_of(None), bundle)
+    with Translator(bundle, precision="fp32", threads=1) as opened:
         yield opened
 
 
