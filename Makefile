@@ -41,7 +41,7 @@ test-fast: $(VENV)/installed-dev  ## run the short tests that neither train, exp
 LOWEST_PYTEST := $(LOWEST_VENV)/bin/pytest $(PYTEST_OPTIONS) -m unit -W default::DeprecationWarning
 SDK_TESTS := tests/clients tests/proto --ignore tests/clients/test_unasync.py --ignore tests/proto/test_stubs.py
 .PHONY: test-lowest
-test-lowest: $(LOWEST_VENV)/lowest  ## run fast tests of SDK and server with the lowest versions of their packages; ARGS are pytest's
+test-lowest: $(LOWEST_VENV)/lowest  ## run unit tests of SDK and server with the lowest versions of their packages; ARGS are pytest's
 	$(LOWEST_PYTEST) tests/serve $(SDK_TESTS) $(ARGS)
 	PYTHONPATH=$(LOWEST_VENV)/sdk $(LOWEST_PYTEST) $(SDK_TESTS) $(ARGS)
 

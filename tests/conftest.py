@@ -5,8 +5,10 @@ import fcntl
 import hashlib
 import inspect
 import os
+import re
 import shutil
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +19,7 @@ from jumok_serve import native
 from tests.support.data import DATA, MODELS, Sentences, read_sentences
 from tests.support.hang import bounded
 
-# How long an example takes says how busy the machine is.
+# The time that an example takes depends on the machine's load.
 settings.register_profile("busy", deadline=None)
 settings.load_profile("busy")
 
@@ -39,8 +41,9 @@ def pytest_sessionstart() -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return the processes of a run: one more than cores, as many tests wait for others, and at most four."""
-    return min((os.cpu_count() or 1) + 1, 4)
+    """Return the processes of a run: one more than cores, because many tests only wait, and at most four."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return int(os.environ.get("PYTEST_XDIST_AUTO_NUM_WORKERS") or min(cores + 1, 4))
 
 
 SLOW = (
@@ -114,7 +117,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slow")
         elif is_unit(item):
             item.add_marker("unit")
-        if item.nodeid.partition("[")[0] in LONG:
+        if re.split(r"[\[@]", item.nodeid)[0] in LONG:  # without parameters and group
             item.add_marker("long")
     order = {name: place for place, name in enumerate(LONGEST_FIRST)}
     items.sort(key=lambda item: order.get(item.path.name, len(order)))
@@ -123,7 +126,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def is_unit(item: pytest.Item) -> bool:
     """True if a test trains no model, exports none and starts no process."""
     assert isinstance(item, pytest.Function)
-    starts_processes = {"subprocess", "jumok", "serving"} & vars(item.module).keys() or "browser" in item.fixturenames
+    starts_processes = {"subprocess", "jumok", "serving", "run_process", "serve"} & vars(item.module).keys() or {
+        "browser",
+        "places",
+    } & {*item.fixturenames}
     exports = "made_once" in item.fixturenames or item.nodeid.startswith(EXPORTING)
     return not starts_processes and not exports and not item.get_closest_marker("slow")
 

@@ -131,7 +131,7 @@ def _made_models(
 ) -> Models:
     """Make what is missing of a model's bundle, its shortlist, and CTranslate2's models."""
     with quiet():
-        bundle, lists = _made(folder / "-".join(("bundle", *precisions)), export), None
+        bundle, lists = _made(folder / "-".join(("bundle", *sorted(precisions))), export), None
         if listed:
             lists = _made(folder / "vmap.txt", partial(save_vocabulary_map, Bundle.open(bundle)))
         converted = {

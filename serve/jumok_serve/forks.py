@@ -57,7 +57,7 @@ def _leave_threads_behind() -> None:
 
 
 def end_with_parent() -> None:
-    """Kill this process when the thread that started it ends; on Linux, elsewhere it does nothing."""
+    """Let Linux kill this process when the thread that started it ends; elsewhere it lives on."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 

@@ -10,6 +10,7 @@ import pytest
 
 import jumok
 from tests.support.command import run_here
+from tests.support.hang import HANG_S
 
 
 def command(*arguments: str, absent: Sequence[str] = (), setup: str = "") -> subprocess.CompletedProcess[str]:
@@ -84,7 +85,9 @@ print(json.dumps({{name: (one.returncode, one.stdout.decode(), one.stderr.decode
 @pytest.fixture(scope="module")
 def help_without_extras() -> dict[str, tuple[int, str, str]]:
     """Exit code, output and errors of the help of each command where no extra is installed."""
-    done = subprocess.run([sys.executable, "-c", HELP_OF_ALL], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", HELP_OF_ALL]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=HANG_S)
+    assert done.returncode == 0, done.stderr
     return {name: tuple(each) for name, each in json.loads(done.stdout).items()}
 
 

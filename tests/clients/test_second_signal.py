@@ -18,6 +18,7 @@ from tests.support.command import JUMOK
 from tests.support.hang import HANG_S
 from tests.support.models.hostile_bundles import edit_graph, loop_forever
 
+linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 PROGRAM = """
 import os, signal, sys, time
 from jumok._second_signal import STOP_SIGNALS, end_at_second_signal
@@ -42,6 +43,7 @@ def program(*, closing_s: float = 0.1, stuck: bool = True, more: bool = False, f
     return [sys.executable, "-c", PROGRAM.format(closing_s=closing_s, stuck=stuck, more=more, forking=forking)]
 
 
+@linux
 @pytest.mark.parametrize("signals", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGTERM)])
 def test_a_second_signal_ends_a_stuck_process(signals: tuple[signal.Signals, ...]) -> None:
     """Its handlers do nothing, and its main thread never ends."""
@@ -66,6 +68,7 @@ def test_a_process_that_ends_is_left_alone() -> None:
     assert (done.stdout, done.stderr) == (b"ready\n", b"")
 
 
+@linux
 def test_signals_of_a_forked_child_do_not_count() -> None:
     """Ctrl-C reaches all processes of a terminal: the parent's first one is not its second."""
     with subprocess.Popen(program(forking=True), stdout=subprocess.PIPE, text=True) as process:
@@ -93,7 +96,7 @@ def test_the_reader_of_messages_may_be_stuck_too() -> None:
     os.close(writer)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@linux
 def test_an_endless_graph_is_left_at_the_second_ctrl_c(tiny_bundle: Path, tmp_path: Path) -> None:
     """The first interrupts the command, which then waits for the step that never ends; the second ends the wait."""
     bundle = shutil.copytree(tiny_bundle, tmp_path / "endless")

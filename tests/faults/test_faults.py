@@ -136,9 +136,9 @@ def test_strangers_and_callers_attack_over_http(tiny_bundle: Path, monkeypatch: 
         ("HELD_S", 0.1),
     ):
         monkeypatch.setattr(f"tests.faults.scenarios.http_attack.{name}", small)
-    findings = findings_of(attack_http, bundle=tiny_bundle, attack_rest_s=0.1)
-    # How much memory is free so soon afterwards depends on the machine.
-    assert [check for check in findings.checks if not check.passed and "later, MiB" not in check.what] == []
+    # The server gives memory back every two seconds.
+    findings = findings_of(attack_http, bundle=tiny_bundle, attack_rest_s=5)
+    assert [check for check in findings.checks if not check.passed] == []
     assert sum(check.what == "answers to large requests" for check in findings.checks) == 2
 
 

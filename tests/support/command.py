@@ -42,12 +42,14 @@ def on_standard_input(given: bytes) -> Iterator[None]:
         file.write(given)
         file.seek(0)
         os.dup2(file.fileno(), 0)
+        others = {*threading.enumerate()}
         try:
             yield
-        finally:
-            for thread in threading.enumerate():
+            for thread in {*threading.enumerate()} - others:
                 if thread.name == "answer-lines-read":
                     thread.join(HANG_S)
+                    assert not thread.is_alive()
+        finally:
             os.dup2(before, 0)
             os.close(before)
 

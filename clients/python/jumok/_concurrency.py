@@ -19,7 +19,7 @@ Link = TypeVar("Link")
 Item = TypeVar("Item")
 
 WAKE_S = 1.0
-"""Longest wait of a thread that Ctrl-C must end: a signal that comes just before a wait does not end it."""
+"""Longest wait of a thread: Ctrl-C that comes just before a wait does not end it."""
 
 AsyncFailure = Exception
 Failure = BaseException
@@ -67,7 +67,12 @@ class AsyncCondition:
                     await self.wait()
 
 
-Condition = threading.Condition
+class Condition(threading.Condition):
+    """A condition whose waits end after `WAKE_S` at the latest: those who wait look again at what they wait for."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait for a notification, or for a time."""
+        return super().wait(WAKE_S if timeout is None else min(timeout, WAKE_S))
 
 
 class AsyncEnd:

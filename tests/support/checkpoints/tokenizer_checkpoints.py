@@ -35,7 +35,7 @@ def lines(*languages: str) -> list[str]:
 
 
 def pieces(sentences: Sequence[str], size: int, **options: Any) -> bytes:
-    """Train a SentencePiece model, or take that of the same call before; returns its content."""
+    """Return the content of a SentencePiece model, which the first call with these arguments trains."""
     return _pieces(tuple(sentences), size, tuple(sorted(options.items())))
 
 

@@ -9,7 +9,6 @@ from collections import deque
 from dataclasses import dataclass
 from typing import Unpack
 
-from jumok._concurrency import WAKE_S
 from jumok._errors import way_to
 from jumok._requests import TranslateParameters, corpus_settings
 from jumok._responses import TextResult, read_corpus_result
@@ -194,11 +193,6 @@ class Corpus:
     def remaining_s(self, now: float) -> float | None:
         """Give the seconds until ``check_time`` fails; None if all texts are answered."""
         return max(self._waiting_since + self._timeout_s - now, 0.0) if self._has_unanswered else None
-
-    def wait_s(self, now: float) -> float:
-        """Give the seconds of the next wait for a result."""
-        left_s = self.remaining_s(now)
-        return WAKE_S if left_s is None else min(left_s, WAKE_S)
 
     def check_time(self, now: float) -> None:
         """End the corpus if no answer came for ``timeout_s``."""

@@ -69,7 +69,7 @@ class CorpusRun:
         corpus = self._corpus
         with self._changed:
             while not corpus.has_result:
-                self._changed.wait(corpus.wait_s(time.monotonic()))
+                self._changed.wait(corpus.remaining_s(time.monotonic()))
                 corpus.check_time(time.monotonic())
             self._changed.notify_all()  # the window has room, or the run is over
             return corpus.take_result()

@@ -26,6 +26,7 @@ from tests.serve.text.test_long_sentences import LONG
 from tests.support.clients import await_, wait
 from tests.support.command import run_here, serve
 from tests.support.hang import HANG_S, until
+from tests.support.logs import OF_ANOTHER_LOOP
 from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
@@ -243,7 +244,7 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
         gc.collect()
 
     asyncio.run(scenario())
-    assert [one for one in logged if "PollerCompletionQueue._handle_events" not in one] == []  # of other tests
+    assert [one for one in logged if OF_ANOTHER_LOOP not in one] == []
 
 
 def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
