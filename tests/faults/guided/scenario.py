@@ -24,6 +24,9 @@ GROWTH_MIB = 128
 """Most growth of a process, with libFuzzer's corpus and its features."""
 LONGEST, LONGEST_FILE = 2**16, 2**12
 """Bytes of an input; longer files have no other parts, and take longer."""
+SMALL_PARENT = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
+"""Runs a command. libFuzzer bounds the peak memory of its process. On Linux the peak of a program begins with that of
+the process that started it, which may be a large one."""
 ROOT = Path(__file__).parents[3]
 
 
@@ -98,6 +101,9 @@ async def fuzz_reader(
 async def _run(reader: str, bundle: Path, folder: Path, *arguments: str | Path) -> str:
     """Run libFuzzer on a folder or an input; returns what it writes."""
     process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        SMALL_PARENT,
         sys.executable,
         "-m",
         "tests.faults.guided.target",

@@ -1,6 +1,5 @@
 """A reader under libFuzzer: ``python -m tests.faults.guided.target MODULE:READER BUNDLE CORPUS [OPTIONS]``."""
 
-import os
 import random
 import sys
 from importlib import import_module
@@ -12,23 +11,9 @@ from jumok_serve.forks import end_with_parent
 from tests.faults.guided.reader import Reader
 
 
-def run_in_child() -> None:
-    """Go on in a child, and end with its status.
-
-    libFuzzer bounds the peak memory of its process, and on Linux that of a program begins with the peak of the process
-    that started it.
-    """
-    parent = os.getpid()
-    if child := os.fork():
-        os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) & 0xFF)
-    end_with_parent()
-    if os.getppid() != parent:
-        os._exit(1)
-
-
 def main() -> None:
     """Fuzz a reader from its seeds, in the folder of the corpus, or read one input; ends the process."""
-    run_in_child()
+    end_with_parent()
     name, bundle, corpus, *options = sys.argv[1:]
     module, _, kind = name.partition(":")
     with atheris.instrument_imports(include=["jumok_serve", "jumok_proto"]):
