@@ -48,11 +48,10 @@ def pytest_xdist_auto_num_workers() -> int:
 
 SLOW = (
     "tests/benchmarks",
-    "tests/faults",
-    "tests/parity",
     "tests/clients/test_watch.py",
     "tests/export/bundles/test_ensemble.py",
     "tests/export/bundles/test_refused_models.py::test_verification_says_what_usually_helps",
+    "tests/export/bundles/test_scales.py",
     "tests/export/bundles/test_trained_anew.py",
     "tests/export/cli/test_named_models.py",
     "tests/export/decoding/test_recurrent_models.py",
@@ -63,6 +62,7 @@ SLOW = (
     "tests/export/importers/marian/test_engines.py",
     "tests/export/importers/marian/test_import.py",
     "tests/export/importers/marian/test_listed.py",
+    "tests/export/importers/test_hub.py",
     "tests/export/native/test_graphs.py::test_add_native",
     "tests/export/quantization/test_calibration.py::test_a_bundle_says",
     "tests/export/quantization/test_calibration.py::test_broken",
@@ -70,16 +70,41 @@ SLOW = (
     "tests/export/shortlists/test_shortlist.py::test_broken",
     "tests/export/shortlists/test_shortlist.py::test_tokens_that_end",
     "tests/export/test_parallel.py::test_a_graph_that_is_traced",
+    "tests/export/training/test_guided_alignment.py::test_a_resumed",
     "tests/export/training/test_training.py",
     "tests/export/verification/test_noise.py",
     "tests/export/verification/test_refusal.py",
     "tests/export/verification/test_threads.py",
+    "tests/faults",
+    "tests/parity",
     "tests/project/test_committed_model.py::test_it_is_as_good",
     "tests/project/test_documents.py",
     "tests/project/test_packaging.py",
     "tests/project/test_site.py",
+    "tests/project/test_wheels.py",
+    "tests/serve/bundle/test_foreign_files.py::test_lists_that_are_larger",
+    "tests/serve/http/playground/test_accessibility.py",
     "tests/serve/http/test_gateway.py",
+    "tests/serve/http/test_strangers.py::test_a_request_is_freed",
+    "tests/serve/kernels/test_arena.py",
     "tests/serve/kernels/test_instruction_sets.py",
+    "tests/serve/kernels/test_malformed_inputs.py::test_wrong_sizes",
+    "tests/serve/runtime/test_process_memory.py::test_free_memory",
+    "tests/serve/service/models/test_model_swap.py",
+    "tests/serve/service/rpc/test_memory_of_refusals.py",
+    "tests/serve/service/test_connections.py::test_a_call_with_too_much_metadata",
+    "tests/serve/service/test_connections.py::test_a_connection_whose_calls_are_all_cancelled",
+    "tests/serve/service/test_failover.py",
+    "tests/serve/service/test_foreign_client.py",
+    "tests/serve/service/test_many_callers.py::test_every_client",
+    "tests/serve/service/test_open_files.py",
+    "tests/serve/service/test_stopping.py",
+    "tests/serve/tasks/test_waiting_memory.py",
+    "tests/serve/text/files/test_memory.py",
+    "tests/serve/text/files/test_mutated_files.py",
+    "tests/serve/text/markup/test_transfer.py::test_work_for_one_sentence",
+    "tests/serve/text/test_sentence_boundaries.py::test_work_grows",
+    "tests/serve/tokenizers/test_moses_bpe.py::test_time_grows",
     "tests/serve/tokenizers/test_moses_bpe.py::test_words_are",
 )
 """Beginnings of the ids of tests that take more than ten seconds, alone or together with others of their file."""
@@ -95,7 +120,7 @@ EXPORTING = (
 )
 """Beginnings of the ids of tests that train or export models, or translate a whole test set."""
 LONG = frozenset((Path(__file__).parent / "long.txt").read_text(encoding="utf-8").split())
-"""Unit tests of which one takes more than a second, or all their cases together more than three."""
+"""Tests that take more than a second in a case, or more than three in all, and are not slow."""
 LONGEST_FIRST = (
     "test_parity.py",
     "test_documents.py",
