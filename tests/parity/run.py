@@ -30,7 +30,7 @@ Progress = Callable[[str], None]
 SEED = 1
 """Of the sentences to translate; those to train on have another."""
 LONGEST = 64
-"""Limit in tokens of quick comparisons: T5 would be verified with 4,096, which takes longer than all the rest."""
+"""Limit of an import in tokens; no case is longer. T5 would be verified with 4,096, which takes very long."""
 
 
 @dataclass(frozen=True, kw_only=True)
