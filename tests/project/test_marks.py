@@ -1,4 +1,4 @@
-"""The lists of tests that are slow, long, or export models name tests that there are."""
+"""The lists of slow, long and exporting tests name tests that exist."""
 
 from pathlib import Path
 
