@@ -2,23 +2,20 @@
 
 import random
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import atheris  # type: ignore[import-not-found,import-untyped,unused-ignore]  # for some platforms only
 
 from jumok_serve.forks import end_with_parent
-from tests.faults.guided.reader import Reader
+from tests.faults.guided.reader import load
 
 
 def main() -> None:
     """Fuzz a reader from its seeds, in the folder of the corpus, or read one input; ends the process."""
     end_with_parent()
     name, bundle, corpus, *options = sys.argv[1:]
-    module, _, kind = name.partition(":")
     with atheris.instrument_imports(include=["jumok_serve", "jumok_proto"]):
-        make = getattr(import_module(module), kind)
-    reader: Reader = make(Path(bundle))
+        reader = load(name, Path(bundle))
     if Path(corpus).is_dir():
         for number, seed in enumerate(reader.seeds()):
             (Path(corpus) / f"seed-{number}").write_bytes(seed)
