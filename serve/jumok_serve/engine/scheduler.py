@@ -165,11 +165,13 @@ class SchedulingPolicy:
         """Record the sentences that a replica decodes, and has encoded ahead."""
         self._occupied[replica], self._ahead[replica] = occupied, ahead
 
-    def next_work(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence], now: float) -> Work:
+    def next_work(
+        self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence], now: float, light: bool = False
+    ) -> Work:
         """Take what a replica does next; see `Scheduler.next_work`."""
         self.occupy(replica, occupied, ahead)
-        ready = self.take_fitting(replica, now) if ahead else []
-        waits = len(ready) < len(ahead)
+        ready = self.take_fitting(replica, now) if ahead and not light else []
+        waits = light or len(ready) < len(ahead)
         taken = self.take_light(replica, now) if waits else self.take(replica, now)
         alone = self.runs_alone(replica)
         return Work(ready, taken, self.take_ahead(replica, taken, now) if taken and not waits else [], alone)
@@ -478,7 +480,9 @@ class Scheduler:
         with self._lock:
             return self._policy.load()
 
-    def next_work(self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence] = ()) -> Work | None:
+    def next_work(
+        self, replica: int, occupied: Occupancy, ahead: Sequence[Sentence] = (), *, light: bool = False
+    ) -> Work | None:
         """Return what a replica does next; blocks while it decodes nothing and there is nothing to do.
 
         A few sentences take almost as long to encode as several, and with beams only a few fit at once: therefore some
@@ -489,6 +493,7 @@ class Scheduler:
             replica: number of the replica, from 0.
             occupied: sentences that it decodes; those that join are added.
             ahead: sentences that it has encoded ahead, in the order of arrival.
+            light: True to take light sentences only: it steps those that it has.
 
         Returns:
             Sentences in the order of arrival, maybe none if the replica decodes others. None: the scheduler is closed,
@@ -499,7 +504,7 @@ class Scheduler:
         """
         with self._lock:
             decoding = occupied.busy
-            work = self._policy.next_work(replica, occupied, ahead, time.monotonic())
+            work = self._policy.next_work(replica, occupied, ahead, time.monotonic(), light)
             self._wake_replicas()
             while not (work.joins or decoding or self._is_over(ahead)):
                 self._wait()

@@ -182,6 +182,9 @@ def test_a_light_sentence_joins_beside_a_full_batch() -> None:
     assert take(policy, decoding) == [light]
     assert light.lane == (4, True)
     assert policy.load().rows == 44
+    policy.admit([next_one := sentence("light")], NOW)
+    work = policy.next_work(0, occupied([*decoding[3:], light]), (), NOW, light=True)
+    assert [*work.taken, *work.ahead] == [next_one]  # in the turn of light ones the others wait
     assert take(policy, [*decoding[3:], light]) == sentences[10:13]  # and takes no capacity from the others
 
 

@@ -163,8 +163,8 @@ class Api:
             plan = await self._plan(chosen, settings, deadline)
             check_num_texts(self._limits, len(texts))
             check_lengths(self._limits, contents=texts, target_prefixes=prefixes)
-            if plan.parameters.markup is not None:
-                check_tags(self._limits, texts)
+            if plan.parameters.markup is not None and size_of(texts) > MAX_TAGS:
+                await self._work.run(partial(check_tags, texts), False)
             check_hypotheses(self._limits, len(texts), plan.beam_size, plan.num_hypotheses)
             attends = plan.parameters.attends
             with self._work.attention_slot(attends):
@@ -508,7 +508,7 @@ def check_lengths(limits: ServiceLimits, **texts: Sequence[str]) -> None:
                 )
 
 
-def check_tags(limits: ServiceLimits, texts: Sequence[str]) -> None:
+def check_tags(texts: Sequence[str]) -> None:
     """Raise InvalidArgumentError for too many tags and entities of texts with markup."""
     count = sum(text.count("<") + text.count("&") for text in texts)
     if count > MAX_TAGS:

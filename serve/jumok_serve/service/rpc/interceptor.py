@@ -19,7 +19,6 @@ from urllib.parse import unquote
 import grpc
 from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
 from google.protobuf.message import Message
-from google.protobuf.message_factory import GetMessageClass
 
 from jumok_proto.errors import InternalError, JumokError, OverloadedError
 from jumok_serve.service.connections import FILES, INTERVAL_S, MAX_METADATA, OpenFiles, close_connections
@@ -56,14 +55,15 @@ async def write_response(
         CallerLeftError: gRPC cancels a call then, but a response that is being written fails first.
         OverloadedError: other counted responses that the caller has not read leave no room.
     """
+    written = message.SerializeToString()
     unread = None if call.unread is None else UnreadResponse(call.unread, call.account, call.peer)
     try:
         if unread is not None and counted:
-            unread.hold(message.ByteSize())
+            unread.hold(len(written))
             unread.close_if_late()
         elif unread is not None:
             unread.be_patient()
-        await context.write(message)
+        await context.write(written)
     except (grpc.aio.InternalError, grpc.aio.UsageError) as error:
         # `UsageError` of a call that has ended; a misuse of ours would come before its end.
         if isinstance(error, grpc.aio.UsageError) and not context.done():
@@ -103,7 +103,7 @@ def guarded_handlers(
         method.name: HANDLER_TYPES[method.server_streaming](
             _with_error_boundary(_as_writer(getattr(servicer, method.name)), method, intake),
             request_deserializer=None,
-            response_serializer=GetMessageClass(method.output_type).SerializeToString,
+            response_serializer=None,
         )
         for method in service.methods
     }
@@ -302,11 +302,11 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         make = HANDLER_TYPES[handler.response_streaming]
         inner: Any = handler.stream_unary or handler.stream_stream  # it has one of them
 
-        async def respond(request: Any, context: Context) -> Message | None:
+        async def respond(request: Any, context: Context) -> bytes | None:
             call = self._new_call(method, context)
             with self._gate.opened(call):
                 try:
-                    ended: Message | Ending | None = self._admit(call, context)
+                    ended: bytes | Ending | None = self._admit(call, context)
                     if ended is None and handler.response_streaming:
                         ended = await inner(request, context)
                     elif ended is None:
@@ -324,11 +324,11 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
                 else:
                     call.code = _CODE_NAMES[_number(context)]
             if not isinstance(ended, Ending):
-                return cast("Message | None", ended)
+                return ended
             await _abort(context, ended, call.request_id)
             return None
 
-        return cast("Handler", make(respond, handler.request_deserializer, handler.response_serializer))
+        return cast("Handler", make(respond))
 
     def _new_call(self, method: str, context: Context) -> Call:
         metadata = dict(cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ()))
@@ -350,19 +350,21 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         return None
 
     @staticmethod
-    async def _respond(call: Call, answering: Coroutine[Any, Any, Message | Ending]) -> Message | Ending:
+    async def _respond(call: Call, answering: Coroutine[Any, Any, Message | Ending]) -> bytes | Ending:
         """Answer a call, and count the response until it is read; without room before, the call has no effect."""
-        if call.unread is None:
-            return await answering
+        assert call.unread is not None  # the interceptor made the call
         unread = UnreadResponse(call.unread, call.account, call.peer)
         try:
             unread.hold()
             # gRPC sends the response in this task. A callback of the context would keep it, in a cycle.
             cast("asyncio.Task[Any]", asyncio.current_task()).add_done_callback(lambda _: unread.close())
             ended = await answering
-            if not isinstance(ended, Ending):
-                unread.hold(ended.ByteSize())
-                unread.close_if_late()
+            if isinstance(ended, Ending):
+                return ended
+            written = ended.SerializeToString()  # once; the size of a message costs as much
+            unread.hold(len(written))
+            unread.close_if_late()
+            return written
         except OverloadedError as error:
             drop_frames(error)
             return to_ending(error, call.request_id)
