@@ -1,12 +1,15 @@
 """Long work in threads: pauses for a moment, and rests if it had to wait for others."""
 
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
 
 from jumok_proto.errors import DeadlineExceededError
 from jumok_serve import interrupts
-from jumok_serve.interrupts import MAX_REST_S, PART_S, REST, TURN_S, WAITED, check, interruptible
+from jumok_serve.interrupts import MAX_REST_S, PART_S, REST, SHORT_TEXTS, TURN_S, WAITED, check, interruptible
+from tests.support.hang import HANG_S
 
 
 class Clock:
@@ -71,3 +74,43 @@ def test_work_of_no_thread_never_rests(clock: Clock) -> None:
     assert clock.rests == []
     with pytest.raises(DeadlineExceededError, match="the deadline passed while work was done"):
         check(1.5, "work was done")
+
+
+def long_work(ended: threading.Event) -> threading.Thread:
+    def work() -> None:
+        with interruptible(lambda: False):
+            began = time.thread_time()
+            while time.thread_time() < began + 2 * PART_S:
+                pass
+            check(None, "work was done")
+        ended.set()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def test_long_work_pauses_while_short_texts_are_decoded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interrupts, "MAX_REST_S", HANG_S)
+    monkeypatch.setattr(interrupts, "REST", 0.0)
+    ended = threading.Event()
+    SHORT_TEXTS.begin()
+    SHORT_TEXTS.begin()
+    try:
+        thread = long_work(ended)
+        SHORT_TEXTS.end()
+        assert not ended.wait(0.1)
+    finally:
+        SHORT_TEXTS.end()
+    thread.join(HANG_S)
+    assert ended.is_set()
+
+
+def test_short_texts_without_end_do_not_stop_long_work() -> None:
+    ended = threading.Event()
+    SHORT_TEXTS.begin()
+    try:
+        long_work(ended).join(HANG_S)
+        assert ended.is_set()
+    finally:
+        SHORT_TEXTS.end()

@@ -13,6 +13,7 @@ from jumok_serve.engine.request_queue import Occupancy
 from jumok_serve.engine.scheduler import ENGINE_FAILED, Scheduler
 from jumok_serve.engine.sentence import Decoded, Lane, Sentence
 from jumok_serve.engine.statistics import EngineCounters, Stage
+from jumok_serve.interrupts import SHORT_TEXTS
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.share import RETRY_AFTER_S
 
@@ -85,6 +86,7 @@ class Replica:
         self.batches: dict[Lane, Batch] = {}
         self._unchanged = False  # the next step has the sentences that the scheduler last heard of
         self._light_s = 0.0  # of light steps since the last other step
+        self._has_light = False  # as long work was told
         self._spares: dict[int, Batch] = {}  # emptied, by beam size: their buffers and bound steps serve the next
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -112,7 +114,16 @@ class Replica:
             self._remove_abandoned()
             if not (self._unchanged and self._scheduler.is_quiet) and not self._take():
                 return
+            self._note_light()
             self._step_all()
+            self._note_light()
+
+    def _note_light(self) -> None:
+        """Let long work know if short texts are decoded."""
+        light = any(batch.light and batch.size for batch in self.batches.values())
+        if light is not self._has_light:
+            self._has_light = light
+            (SHORT_TEXTS.begin if light else SHORT_TEXTS.end)()
 
     def _take(self) -> bool:
         """Let sentences join as the scheduler decides; False if it is closed and nothing is left."""
@@ -286,6 +297,7 @@ class Replica:
         lost = list(dict.fromkeys([*self._joining, *self._ahead, *running]))
         self.batches, self._joining, self._ahead, self._new, self._spares = {}, [], [], {}, {}
         self._unchanged = False
+        self._note_light()
         self.counters.failed += len(lost)
         for sentence in lost:
             sentence.fail(error)
