@@ -56,11 +56,12 @@ class ShortTexts:
             if not self._threads:
                 self._changed.notify_all()
 
-    def wait(self, timeout_s: float) -> None:
-        """Wait until there is none, or some time has passed."""
-        if self._threads:  # without the lock: long work asks often
-            with self._changed:
-                self._changed.wait_for(lambda: not self._threads, timeout_s)
+    def wait(self, timeout_s: float) -> bool:
+        """Wait until there is none, or some time has passed; True if there is none."""
+        if not self._threads:  # without the lock: long work asks often
+            return True
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._threads, timeout_s)
 
 
 SHORT_TEXTS: Final = ShortTexts()

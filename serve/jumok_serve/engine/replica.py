@@ -86,7 +86,7 @@ class Replica:
         self.batches: dict[Lane, Batch] = {}
         self._unchanged = False  # the next step has the sentences that the scheduler last heard of
         self._light_s = 0.0  # of light steps since the last other step
-        self._has_light = False  # as long work was told
+        self._has_light = False  # as long work knows
         self._spares: dict[int, Batch] = {}  # emptied, by beam size: their buffers and bound steps serve the next
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -112,14 +112,14 @@ class Replica:
         """Decode until the scheduler is closed and nothing is left."""
         while True:
             self._remove_abandoned()
+            self._note_light()  # before `_take`, which may wait for work
             if not (self._unchanged and self._scheduler.is_quiet) and not self._take():
                 return
             self._note_light()
             self._step_all()
-            self._note_light()
 
     def _note_light(self) -> None:
-        """Let long work know if short texts are decoded."""
+        """Note whether short texts are decoded, and let long work know."""
         light = any(batch.light and batch.size for batch in self.batches.values())
         if light is not self._has_light:
             self._has_light = light
@@ -151,7 +151,7 @@ class Replica:
     @property
     def _steps_light(self) -> bool:
         """True while it is the turn of light batches: others neither step nor get sentences."""
-        return self._light_s < LIGHT_SLICE_S and any(batch.light and batch.size for batch in self.batches.values())
+        return self._has_light and self._light_s < LIGHT_SLICE_S
 
     def _use(self, graphs: Graphs) -> None:
         """Run the next step with these graphs."""

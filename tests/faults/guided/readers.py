@@ -132,9 +132,9 @@ class _Context:
         """Return the next message, or EOF."""
         return next(self._messages, EOF)
 
-    async def write(self, message: Any) -> None:
+    async def write(self, message: bytes) -> None:
         """Send a message."""
-        message.SerializeToString()
+        assert isinstance(message, bytes)
 
     def time_remaining(self) -> float:
         """Return the time to the call's deadline."""

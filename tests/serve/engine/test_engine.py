@@ -19,6 +19,7 @@ from jumok_serve.engine.scheduler import AHEAD_SHARE
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.engine.statistics import Load
 from jumok_serve.errors import ModelFailedError
+from jumok_serve.interrupts import SHORT_TEXTS
 from jumok_serve.runtime.graphs import Integers
 from jumok_serve.runtime.sessions import Binding
 from jumok_serve.runtime.state.slot_buffers import padded_length
@@ -153,6 +154,24 @@ def test_a_cancelled_sentence_leaves_before_the_next_step(translator: Translator
     # The engine stood before its third step when the future was cancelled; the fourth is without its rows.
     assert gate.rows[:4] == [6, 6, 6, 4]
     wait_until_idle(translator)
+
+
+@pytest.mark.parametrize("end", ["done", "cancelled"])
+def test_long_work_goes_on_once_no_short_text_is_decoded(translator: Translator, gate: Gate, end: str) -> None:
+    heavy = submit(translator, TEXTS[:1] * 100, 40, beam_size=4, caller="many")
+    gate.arrive()
+    light = submit(translator, TEXTS[:1], 8, beam_size=4, caller="few")
+    assert SHORT_TEXTS.wait(0)
+    gate.step()
+    assert not SHORT_TEXTS.wait(0)
+    heavy.cancel()
+    if end == "cancelled":
+        light.cancel()
+    gate.open()
+    if end == "done":
+        light.collect()
+    wait_until_idle(translator)
+    assert SHORT_TEXTS.wait(HANG_S)
 
 
 def test_collecting_ends_with_a_cancellation(translator: Translator, gate: Gate) -> None:
