@@ -46,6 +46,7 @@ def fuzz(name: str, reader: str, folder: Path, bundle: Path) -> dict[str, tuple[
 def test_no_input_breaks_a_reader(name: str, tiny_bundle: Path, tmp_path: Path) -> None:
     found = fuzz(name, (READERS | FILE_READERS)[name], tmp_path, tiny_bundle)
     assert found["inputs that raise, crash, hang or fill the memory"] == ("0", True)
+    assert found["growth in two further times, MiB"][1]
     assert found["edges that seeds reach"][1]
     assert int(found["inputs"][0]) > 0
 

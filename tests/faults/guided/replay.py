@@ -1,26 +1,30 @@
-"""A reader reads a folder again and again: ``python -m tests.faults.guided.replay MODULE:READER BUNDLE FOLDER``.
+"""A folder's inputs, changed, again and again: ``python -m tests.faults.guided.replay MODULE:READER BUNDLE FOLDER N``.
 
-It prints the resident memory in MiB after each time. All that may stay is there after the first; what grows is a leak.
+Each time the same N inputs are read, and the resident memory is printed in MiB. All that may stay is there after the
+first time; what grows is a leak.
 """
 
 import os
+import random
 import sys
 from pathlib import Path
 
 from jumok_serve.forks import end_with_parent
 from tests.faults.guided.reader import load
 
-TIMES = 4
+TIMES = 3
 
 
 def main() -> None:
     """Read all inputs, and print the memory."""
     end_with_parent()
     reader = load(sys.argv[1], Path(sys.argv[2]))
-    inputs = sorted(path for path in Path(sys.argv[3]).iterdir() if path.is_file())
+    inputs = [path.read_bytes() for path in sorted(Path(sys.argv[3]).iterdir())]
     for _ in range(TIMES):
-        for path in inputs:
-            reader.read(path.read_bytes())
+        source = random.Random(1)
+        for _ in range(int(sys.argv[4])):
+            data = source.choice(inputs)
+            reader.read(reader.mutate(data, source) or data)
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         print(f"resident: {pages * os.sysconf('SC_PAGESIZE') >> 20} MiB", flush=True)
 
