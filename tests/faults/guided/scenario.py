@@ -22,10 +22,8 @@ UNIT_S = 60
 MEMORY_MIB = 2048
 GROWTH_MIB = 128
 """Most growth of a process, with libFuzzer's corpus and its features."""
-AGAIN_MIB = 8
-"""Most growth of a process without libFuzzer that reads the same inputs again."""
-INPUTS_AGAIN = 1000
-"""These inputs, where libFuzzer's have no number."""
+INPUTS_AGAIN, AGAIN_MIB = 2000, 4
+"""Inputs that a process without libFuzzer reads again, and its most growth in two further times: 1 KiB for each."""
 LONGEST, LONGEST_FILE = 2**16, 2**12
 """Bytes of an input; longer files have no other parts, and take longer."""
 SMALL_PARENT = "import subprocess, sys; sys.exit(subprocess.call(sys.argv[1:]))"
@@ -114,7 +112,8 @@ async def fuzz_reader(
     if not inputs:
         faults.append(output[-2000:])
     if not faults:  # else it would end
-        again = await _run(folder, "replay", reader, bundle, corpus, str(runs if runs > 0 else INPUTS_AGAIN))
+        number = min(runs, INPUTS_AGAIN) if runs > 0 else INPUTS_AGAIN
+        again = await _run(folder, "replay", reader, bundle, corpus, str(number))
         memory = [int(found) for found in re.findall(r"resident: (\d+) MiB", again)] or [0, MEMORY_MIB]
         findings.expect_below(f"{name}: growth in two further times, MiB", memory[-1] - memory[0], AGAIN_MIB, "d")
     findings.expect_none(f"{name}: inputs that raise, crash, hang or fill the memory", faults)
