@@ -1,11 +1,11 @@
 """Jobs: blocks, resumption, outputs, and their settings."""
 
 import gzip
+import itertools
 import json
 import os
 import subprocess
 import sys
-import tracemalloc
 from collections.abc import Callable, Generator, Iterable
 from functools import partial
 from pathlib import Path
@@ -21,6 +21,7 @@ from jumok.commands.corpus.run import Progress
 from tests.support import corpus_jobs
 from tests.support.corpus_jobs import at_once, in_threads, run, translation
 from tests.support.hang import HANG_S
+from tests.support.memory import memory_of
 
 
 def unfinished(out: Path) -> Path:
@@ -278,12 +279,15 @@ def test_an_exception_of_the_input_comes_after_finished_blocks(tmp_path: Path) -
 
 
 def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
-    peaks = []
-    for number, rows in enumerate((1_000, 10_000)):
-        source = tmp_path / f"{number}.txt"
+    numbers = itertools.count()
+
+    def peak(rows: int) -> int:
+        source = tmp_path / f"{rows}.txt"
         source.write_text("".join(f"a sentence of row {row}\n" for row in range(rows)))
-        tracemalloc.start()
-        assert run(tmp_path / f"{number}.out", source, runner=in_threads, block_rows=200)
-        peaks.append(tracemalloc.get_traced_memory()[1])
-        tracemalloc.stop()
-    assert peaks[1] < 2 * peaks[0]
+
+        def translate() -> None:
+            assert run(tmp_path / f"{next(numbers)}.out", source, runner=in_threads, block_rows=200)
+
+        return memory_of(translate)[1]
+
+    assert peak(10_000) < 2 * peak(1_000)

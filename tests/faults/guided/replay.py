@@ -1,7 +1,7 @@
-"""A folder's inputs, changed, again and again: ``python -m tests.faults.guided.replay MODULE:READER BUNDLE FOLDER N``.
+"""A folder's inputs, read again: ``python -m tests.faults.guided.replay MODULE:READER BUNDLE FOLDER N MOST``.
 
-Each time the same N inputs are read, and the resident memory is printed in MiB. All that may stay is there after the
-first time; what grows is a leak.
+Each time the same N inputs of at most so many bytes are read, and the resident memory is printed in MiB. All that may
+stay is there after the first time; what grows is a leak.
 """
 
 import os
@@ -18,13 +18,14 @@ TIMES = 3
 def main() -> None:
     """Read all inputs, and print the memory."""
     end_with_parent()
-    reader = load(sys.argv[1], Path(sys.argv[2]))
-    inputs = [path.read_bytes() for path in sorted(Path(sys.argv[3]).iterdir())]
+    name, bundle, folder, number, most = sys.argv[1:]
+    reader = load(name, Path(bundle))
+    inputs = [path.read_bytes() for path in sorted(Path(folder).iterdir())]
     for _ in range(TIMES):
         source = random.Random(1)
-        for _ in range(int(sys.argv[4])):
+        for _ in range(int(number)):
             data = source.choice(inputs)
-            reader.read(reader.mutate(data, source) or data)
+            reader.read((reader.mutate(data, source) or data)[: int(most)])
         pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
         print(f"resident: {pages * os.sysconf('SC_PAGESIZE') >> 20} MiB", flush=True)
 

@@ -12,7 +12,7 @@ from jumok_serve import Translator
 from jumok_serve.service.handlers.translation_service import MAX_REQUEST_ENTRIES, ReadTerms, RequestTerms, request_terms
 from jumok_serve.text.terms import Glossary
 from tests.support.command import run_here
-from tests.support.memory import traced
+from tests.support.memory import memory_of
 from tests.support.servers.in_process_server import check_idle
 
 TEXT = "The old woman and the dog in the park."
@@ -111,14 +111,17 @@ def test_terms_of_many_requests_are_read_once(monkeypatch: pytest.MonkeyPatch) -
 def test_memory_of_terms_of_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
     most = 2**20
     monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_KEPT_BYTES", most)
-    kept = ReadTerms()
-    first = kept.get(terms_of(0, 250))
-    with traced() as memory:
-        for number in range(1, 20):
+
+    def filled(kept: ReadTerms) -> ReadTerms:
+        for number in range(20):
             kept.get(terms_of(number, 250))
             kept.get(terms_of(1, 250))
-        taken, _ = memory()
-    assert 0.5 * most < taken < 1.1 * most
+        return kept
+
+    assert 0.5 * most < memory_of(lambda: filled(ReadTerms()))[0] < 1.1 * most
+    kept = ReadTerms()
+    first = kept.get(terms_of(0, 250))
+    filled(kept)
     again = kept.get(terms_of(1, 250))
     assert again is kept.get(terms_of(1, 250))
     assert kept.get(terms_of(0, 250)) is not first

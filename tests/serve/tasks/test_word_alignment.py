@@ -7,7 +7,7 @@ from jumok_proto.errors import DeadlineExceededError
 from jumok_serve.interrupts import Deadline
 from jumok_serve.tasks.word_alignment import MAX_WORDS, Place, TokenAlignment, align_words, token_places, words
 from tests.support.growth import calls_made, lines_run
-from tests.support.memory import traced
+from tests.support.memory import memory_of
 
 
 def test_words_and_signs_are_apart() -> None:
@@ -73,9 +73,7 @@ def test_a_batch_is_not_aligned_after_the_deadline() -> None:
 def peak_bytes(source: str, target: str, places: list[Place]) -> int:
     """Return the most memory that aligning two texts takes; both have the same tokens."""
     sentence = TokenAlignment(np.full((len(places),) * 2, 1 / len(places), np.float32), source, places, target, places)
-    with traced() as memory:
-        align_words([sentence])
-        return memory()[1]
+    return memory_of(lambda: align_words([sentence]))[1]
 
 
 def test_a_truncated_text_takes_the_memory_of_what_is_read() -> None:

@@ -20,7 +20,7 @@ from jumok_serve.text.files.document import FORMATS, needed_memory
 from jumok_serve.text.files.pieces import TAGS
 from tests.support.calls import noted_calls
 from tests.support.hang import HANG_S, until
-from tests.support.memory import traced
+from tests.support.memory import memory_of
 from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 
@@ -190,17 +190,14 @@ class RefusingApi(Api):
 
 def peak_of_calls(limits: ServiceLimits, file: bytes) -> int:
     """Most bytes of memory while a caller sends a file eight times at once."""
-    calls = [counting_call() for _ in range(8)]
 
     async def scenario() -> None:
+        calls = [counting_call() for _ in range(8)]
         translate: Any = FileService(RefusingApi(), limits).TranslateFile
         await asyncio.gather(*(translate(Requests(file), call) for call, _ in calls))
+        assert [sum(written) for _, written in calls] == 8 * [len(file)]
 
-    with traced() as memory:
-        asyncio.run(scenario())
-        _, peak = memory()
-    assert [sum(written) for _, written in calls] == 8 * [len(file)]
-    return peak
+    return memory_of(lambda: asyncio.run(scenario()))[1]
 
 
 WORDS = "word " * (2 * MEGABYTE // 5 - 1)
@@ -222,10 +219,7 @@ def test_memory_of_a_callers_files(content: str, monkeypatch: pytest.MonkeyPatch
 def test_what_is_between_two_texts_is_one_piece() -> None:
     """A file of line ends has millions of pieces."""
     content = "\n" * MEGABYTE
-    with traced() as memory:
-        taken = take_pieces(FORMATS["text"].pieces(content))
-        _, peak = memory()
-    assert taken == ["\n" * CHARACTERS_PER_MESSAGE]
-    assert peak < 4 * MEGABYTE
+    assert take_pieces(FORMATS["text"].pieces(content)) == ["\n" * CHARACTERS_PER_MESSAGE]
+    assert memory_of(lambda: take_pieces(FORMATS["text"].pieces(content)))[1] < 4 * MEGABYTE
     pieces = iter(["", "a", "", "b", ""])
     assert (take_pieces(pieces), take_pieces(pieces)) == (["ab"], [])

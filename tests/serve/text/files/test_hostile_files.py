@@ -13,7 +13,7 @@ from jumok_serve.text.files.document import FileDocument
 from jumok_serve.text.files.markdown import Inline
 from tests.support.files import read_file, rewritten, texts
 from tests.support.growth import assert_linear, lines_run
-from tests.support.memory import traced
+from tests.support.memory import memory_of
 
 CUE = "00:00:01,000 --> 00:00:02,000"
 
@@ -75,10 +75,7 @@ def test_time_grows_in_proportion_to_a_file(name: str, content: Callable[[int], 
 def test_a_long_line_takes_little_memory(name: str, content: str) -> None:
     data = content.encode()
     read("", name)  # imports and caches
-    with traced() as memory:
-        read_file(data, "", name)
-        _, peak = memory()
-    assert peak < 32 * len(data)
+    assert memory_of(lambda: read_file(data, "", name))[1] < 32 * len(data)
 
 
 @pytest.mark.parametrize(

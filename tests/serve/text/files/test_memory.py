@@ -10,7 +10,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.files.document import FORMATS, KEPT_BYTES, MAX_KEPT, READ_BYTES, FileDocument, needed_memory
 from jumok_serve.text.files.pieces import Text
 from tests.support.files import read_file
-from tests.support.memory import traced
+from tests.support.memory import memory_of
 
 CUE = "00:00:01,000 --> 00:00:02,000\n"
 WIDE = "\U0001f642"
@@ -67,13 +67,14 @@ def test_memory_of_a_file_is_below_its_bound(name: str, content: str) -> None:
 
 def peak_of(content: str, name: str) -> int:
     """Most bytes while a file's pieces are made and written, with its characters, and a list of the pieces."""
-    with traced() as memory:
+
+    def run() -> None:
         whole = (content + " ")[:-1]
         for piece in FORMATS[name].pieces(whole):
             if isinstance(piece, Text) and len(piece.content) <= MAX_CHARACTERS:
                 piece.write(piece.written)
-        _, peak = memory()
-    return peak
+
+    return memory_of(run)[1]
 
 
 ESCAPES = "ab\\n" * 400_000
@@ -138,12 +139,8 @@ def test_the_bytes_of_a_file_are_freed_once_they_are_read(encoding: str) -> None
 )
 def test_memory_of_kept_pieces(name: str, content: str) -> None:
     data = content.encode()
-    with traced() as memory:
-        document = read_file(data, "", name)
-        kept, _ = memory()
-    assert document.few is not None
-    assert len(document.few) > 0.8 * MAX_KEPT
-    assert kept < KEPT_BYTES
+    assert len(read_file(data, "", name).few or ()) > 0.8 * MAX_KEPT
+    assert memory_of(lambda: read_file(data, "", name))[0] < KEPT_BYTES
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from jumok_serve.text.files.pieces import MAX_READ
 from jumok_serve.text.files.po import po_pieces
 from tests.support.files import made, rewritten, texts
 from tests.support.growth import calls_made
-from tests.support.memory import traced
+from tests.support.memory import memory_of
 
 HEADER = (
     'msgid ""\nmsgstr ""\n"Content-Type: text/plain; charset=UTF-8\\n"\n'
@@ -201,11 +201,8 @@ def test_all_plural_forms_share_the_work_and_the_memory_of_their_source(letter: 
 
     def peak(forms: int) -> int:
         content = file(forms)
-        with traced() as memory:
-            kept = list(po_pieces(content))
-            _, most = memory()
-        assert len(kept) == 3 * forms + 3
-        return most
+        assert len(list(po_pieces(content))) == 3 * forms + 3
+        return memory_of(lambda: list(po_pieces(content)))[1]
 
     texts(file(2), "po")  # caches
     assert peak(16) < peak(2) + 20_000

@@ -11,7 +11,7 @@ from jumok_serve.tasks.word_alignment import words
 from jumok_serve.text.markup.parser import Span
 from jumok_serve.text.markup.transfer import MAX_CELLS, Word, best_intervals, transfer, write_spans
 from tests.support.growth import lines_run
-from tests.support.memory import traced
+from tests.support.memory import memory_of
 
 GAINS = st.floats(-1, 1, width=16)
 
@@ -88,10 +88,11 @@ def test_work_for_one_sentence_is_bounded(monkeypatch: pytest.MonkeyPatch, shape
         spans, text = one_sentence(shape, size)
         of_source = words(text)
         placed = [Word(*place, 0) for place in of_source[: int(kept * len(of_source))]]
-        with traced() as memory:
+
+        def run() -> None:
             transfer(spans, text, placed, [(0, len(text))])
-            peak = memory()[1]
-        return lines_run(lambda: transfer(spans, text, placed, [(0, len(text))])), peak
+
+        return lines_run(run), memory_of(run)[1]
 
     (lines, peak), (most_lines, most_peak) = most(2000), most(8000)
     assert most_lines < 6 * lines

@@ -4,6 +4,7 @@ import itertools
 import random
 from collections.abc import Sequence
 from concurrent.futures import CancelledError
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -15,7 +16,7 @@ from jumok_serve.text.terms import Glossary
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
 from jumok_serve.text.terms.glossary import words as split
 from tests.support.growth import lines_run
-from tests.support.memory import traced
+from tests.support.memory import memory_of
 from tests.support.refusals import refused
 
 GLOSSARY = Glossary(
@@ -145,15 +146,17 @@ def test_many_entries() -> None:
         Glossary({**entries, "one more": "a"})
 
 
+def copy_of(glossary: Glossary) -> Glossary:
+    return Glossary(dict(zip(glossary._sources, (one.split("\t") for one in glossary._targets), strict=True)))
+
+
 def test_memory_is_that_of_the_texts() -> None:
     """Terms of many words take no more than others; the worst are short texts of wide characters."""
     words = Glossary({f"{'a ' * 120}{number}": "x" for number in range(1000)})
     wide = Glossary({f"\U0001f600{number}": [f"\U0001f600{target}" for target in range(8)] for number in range(1000)})
     for glossary in (words, wide, Glossary({})):
-        with traced() as memory:
-            copy = Glossary(dict(zip(glossary._sources, (one.split("\t") for one in glossary._targets), strict=True)))
-            taken = memory()[0]
-        assert copy.num_bytes == glossary.num_bytes
+        taken, _ = memory_of(partial(copy_of, glossary))
+        assert copy_of(glossary).num_bytes == glossary.num_bytes
         assert taken < 1.2 * glossary.num_bytes + 4096
     assert words.num_bytes < 400_000
     assert wide.num_bytes < 400_000
