@@ -204,7 +204,7 @@ async def _latencies(callers: Callers, seconds: float, findings: Findings) -> No
     goal_s = max(TIMES_IDLE * idle_s, LEAST_S)
     beside: dict[str, Sequence[Work]] = {
         "the costliest request": [callers.costliest],
-        f"{CORPORA} corpora": [callers.corpus] * CORPORA,
+        "a corpus": [callers.corpus],
         f"{SCORERS} requests to score": [callers.scorers],
         **{name: [partial(callers.again, request=one)] for name, one in freezing_requests().items()},
     }
@@ -215,6 +215,11 @@ async def _latencies(callers: Callers, seconds: float, findings: Findings) -> No
         progress(f"sharing: beside {name}: {found_ms:.1f} ms")
         findings.expect_at_most(f"beside {name}, {PERCENT} % within, ms", found_ms, 1e3 * goal_s, ".1f")
         findings.expect_none(f"errors of {name}", [error for own in done for error in own.errors])
+    several = f"{CORPORA} corpora of as many callers"
+    async with callers.busy(*[callers.corpus] * CORPORA) as done:
+        took = await callers.translate_now_and_then(seconds)
+    findings.tell(f"beside {several}, {PERCENT} % within, ms", f"{1e3 * percentile(took):.1f}")
+    findings.expect_none(f"errors of {several}", [error for own in done for error in own.errors])
 
 
 async def _throughput(callers: Callers, seconds: float, findings: Findings) -> None:
