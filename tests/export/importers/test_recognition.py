@@ -71,7 +71,15 @@ def zip_with_a_damaged_member() -> bytes:
     return content[:start] + b"\xff" * 8 + content[start + 8 :]
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 cut short", zip_with_a_damaged_member(), None])
+OTHERS = {
+    "empty": b"",
+    "cut short": b"PK\x03\x04 cut short",
+    "damaged": zip_with_a_damaged_member(),
+    "of a tensor": None,
+}
+
+
+@pytest.mark.parametrize("content", OTHERS.values(), ids=OTHERS)
 def test_other_pytorch_files_are_refused(content: bytes | None, tmp_path: Path) -> None:
     """None is a file of a tensor that no format knows."""
     torch.save({"weight": torch.zeros(2)}, tmp_path / "model.pt")
