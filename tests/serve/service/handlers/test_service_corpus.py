@@ -5,6 +5,7 @@ import logging
 import threading
 from concurrent.futures import CancelledError
 from contextlib import suppress
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import AsyncMock, Mock
@@ -18,7 +19,8 @@ from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
-from jumok_serve.service.handlers import corpus, worker_pool
+from jumok_serve.service.handlers import api, corpus, worker_pool
+from jumok_serve.service.handlers.api import ENOUGH_WAITING
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.interceptor import write_response
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled
@@ -117,6 +119,26 @@ async def test_no_more_is_read_than_the_window_holds(
                 held.append(await model.submitted.get())
         await call.done_writing()
         assert await call.read() is EOF
+
+
+@pytest.mark.parametrize("waiting", [0, ENOUGH_WAITING + 1])
+async def test_items_are_in_no_hurry_where_many_texts_wait(waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "UNHURRIED_S", HANG_S)
+    model = FakeModel(on_submit=hold)
+    load = replace(model.load(), queued_requests=waiting)
+    monkeypatch.setattr(model, "load", lambda: load)
+    async with serving(model) as (_, channel):
+        call = stub_of(channel).TranslateCorpus()
+        await call.write(opening("a", "b"))
+        alone = asyncio.ensure_future(stub_of(channel).TranslateText(pb.TranslateTextRequest(contents=["alone"])))
+        texts = list[str]()
+        while "alone" not in texts or len(texts) < (1 if waiting else 3):
+            answer = await model.submitted.get()
+            texts += answer.texts
+            answer.complete()
+        assert sorted(texts) == (["alone"] if waiting else ["a", "alone", "b"])
+        await alone
+        call.cancel()
 
 
 async def test_an_item_that_is_longer_than_the_window_has_it_alone(monkeypatch: pytest.MonkeyPatch) -> None:
