@@ -26,7 +26,7 @@ from tests.faults.scenarios.http_attack import attack_http
 from tests.faults.scenarios.http_fuzzing import Answered
 from tests.faults.scenarios.network import broken_connections, send
 from tests.faults.scenarios.overload import Floor
-from tests.faults.scenarios.sharing import sharing
+from tests.faults.scenarios.sharing import ALONE, sharing
 from tests.faults.scenarios.unanswered import BUNDLES, ENDLESS, unanswered
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.light_calls import OK, RESOURCE_EXHAUSTED, LightCalls
@@ -122,7 +122,7 @@ def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pyt
     findings = findings_of(sharing, bundle=tiny_bundle, texts=texts, sharing_s=0.3)
     assert {check.found for check in findings.checks if check.goal == "0"} == {"0"}  # no errors and no faults
     found = {check.what: check.found for check in findings.checks}
-    for name in ("nobody", "the costliest request", "a corpus", "8 corpora of as many callers", "64 requests to score"):
+    for name in (ALONE, "the costliest request", "a corpus", "8 corpora of as many callers", "64 requests to score"):
         assert float(found[f"beside {name}, 99 % within, ms"]) > 0
     assert not found["a corpus beside an interactive caller, in parts of its share"].endswith("to 0.00)")
 

@@ -1,7 +1,7 @@
 """A folder's inputs, read again: ``python -m tests.faults.guided.replay MODULE:READER BUNDLE FOLDER N MOST``.
 
-Each time the same N inputs of at most so many bytes are read, and the resident memory is printed in MiB. All that may
-stay is there after the first time; what grows is a leak.
+It reads the same N inputs three times, each cut to MOST bytes, and prints the resident memory in MiB after each time.
+The first time fills caches; memory that grows later is a leak.
 """
 
 import os

@@ -44,6 +44,7 @@ TIMES_IDLE, LEAST_S = 3.0, 0.050
 BULK_SHARE = 0.85
 ROUNDS = 3
 """Of all measurements, alone and beside others by turns: latencies of all rounds together, medians of throughput."""
+ALONE = "no other caller"
 CORPORA, WINDOW, SCORERS = 8, 1024, 64
 COSTLIEST = DecodingOptions(beam_size=64, repetition_penalty=1.3, no_repeat_ngram_size=4)
 COSTLIEST_TEXTS, COSTLY_TEXTS = 1024, 4
@@ -198,14 +199,13 @@ async def sharing(plan: Plan, findings: Findings) -> None:
 
 
 async def _latencies(callers: Callers, seconds: float, findings: Findings) -> None:
-    several = f"{CORPORA} corpora of as many callers"
     beside: dict[str, Sequence[Work]] = {
-        "nobody": [],
+        ALONE: [],
         "the costliest request": [callers.costliest],
         "a corpus": [callers.corpus],
         f"{SCORERS} requests to score": [callers.scorers],
         **{name: [partial(callers.again, request=one)] for name, one in freezing_requests().items()},
-        several: [callers.corpus] * CORPORA,
+        f"{CORPORA} corpora of as many callers": [callers.corpus] * CORPORA,
     }
     took: dict[str, list[float]] = {name: [] for name in beside}
     errors: dict[str, list[Exception]] = {name: [] for name in beside}
@@ -217,11 +217,11 @@ async def _latencies(callers: Callers, seconds: float, findings: Findings) -> No
             took[name] += of_round
             errors[name] += [error for own in done for error in own.errors]
             progress(f"sharing: round {number + 1} of {ROUNDS}, beside {name}: {1e3 * percentile(of_round):.1f} ms")
-    idle_s = percentile(took["nobody"])
+    idle_s = percentile(took[ALONE])
     goal_ms = 1e3 * max(TIMES_IDLE * idle_s, LEAST_S)
     for name in beside:
         what, found_ms = f"beside {name}, {PERCENT} % within, ms", 1e3 * percentile(took[name])
-        if name in ("nobody", several):
+        if name == ALONE:
             findings.tell(what, f"{found_ms:.1f}")
         else:
             findings.expect_at_most(what, found_ms, goal_ms, ".1f")

@@ -122,7 +122,7 @@ async def test_no_more_is_read_than_the_window_holds(
 
 
 @pytest.mark.parametrize("waiting", [0, ENOUGH_WAITING + 1])
-async def test_items_are_in_no_hurry_where_many_texts_wait(waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_corpus_pauses_if_many_texts_wait(waiting: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(api, "UNHURRIED_S", HANG_S)
     model = FakeModel(on_submit=hold)
     load = replace(model.load(), queued_requests=waiting)
