@@ -1,7 +1,6 @@
 """``jumok serve`` and ``jumok inspect``: output, shutdown and refusals."""
 
 import json
-import os
 import platform
 import re
 import shutil
@@ -49,17 +48,23 @@ def test_ready_line_names_address_and_models(tiny_bundle: Path) -> None:
         assert "Traceback" not in err
 
 
-def test_sigterm_ends_loading(tmp_path: Path) -> None:
-    bundle = tmp_path / "bundle"
-    bundle.mkdir()
-    os.mkfifo(bundle / "manifest.json")  # a reader waits for a writer
-    command = [sys.executable, "-m", "jumok", "serve", str(bundle), "--port", "0"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE)
-    with (bundle / "manifest.json").open("wb"):  # opened as soon as the server opens it, and then nothing is written
-        process.send_signal(signal.SIGTERM)
-    # A signal just before the server's read does not interrupt the read; the end of the file does.
-    _, err = process.communicate(timeout=HANG_S)
-    assert (process.returncode, err) == (0, b"")
+STOPPED_AT_THE_MANIFEST = """
+import os, runpy, signal, sys
+
+def stop(event, arguments):
+    if event == "open" and str(arguments[0]).endswith("manifest.json"):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+sys.addaudithook(stop)
+runpy.run_module("jumok", run_name="__main__")
+"""
+"""``python -m jumok`` that gets SIGTERM whenever it opens a manifest, before it reads it."""
+
+
+def test_sigterm_ends_loading(tiny_bundle: Path) -> None:
+    command = [sys.executable, "-c", STOPPED_AT_THE_MANIFEST, "serve", str(tiny_bundle), "--port", "0"]
+    finished = subprocess.run(command, check=False, capture_output=True, timeout=HANG_S)
+    assert (finished.returncode, finished.stdout, finished.stderr) == (0, b"", b"")
 
 
 def test_replicas_share_a_server(tiny_bundle: Path) -> None:
