@@ -50,6 +50,7 @@ async def _fuzz_all(readers: Mapping[str, str], plan: Plan, findings: Findings, 
         found = Findings(scenario=findings.scenario)
         async with free:
             with TemporaryDirectory(prefix="jumok-guided-") as folder:
+                progress(f"{found.scenario}: {name}")
                 await fuzz_reader(name, reader, Path(folder), plan.bundle, found, seed=plan.seed, **limits)
         return found
 
