@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from jumok_proto.options import EarlyStopping
-from jumok_serve.search import NO_TERMS, Search, Terms, make_search
+from jumok_serve.search import NO_TERMS, Search, SearchPlan, Terms
 from jumok_serve.search.options import SearchOptions
 from tests.support.reference_search import START, StepFunction, toy_model
 
@@ -49,7 +49,7 @@ class Case:
     terms: Terms = NO_TERMS
 
     def search(self) -> Search:
-        return make_search(self.options, START, self.prefix, (), self.terms)
+        return SearchPlan(self.options, START, self.prefix, (), self.terms).begin()
 
 
 def random_case(rng: np.random.Generator, *, least_tokens: int = 4) -> Case:

@@ -15,10 +15,15 @@ from jumok_serve.search.constraints import (
 from jumok_serve.search.greedy_sampling import GreedySampling
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.search import DEAD_SCORE, BeamSearch, Draw, FinishedHypothesis, Search
-from jumok_serve.search.step_arrays import BatchSearch, SharedConstraints
+from jumok_serve.search.step_arrays import (
+    BatchSearch,
+    Continuations,
+    SharedConstraints,
+    best_continuations,
+    best_of_each_row,
+)
 from jumok_serve.search.term_search import TermSearch
 from jumok_serve.search.terms import NO_TERMS, Terms, TermSpan, options_with_terms
-from jumok_serve.search.topk import Continuations, best_continuations, best_of_each_row
 
 __all__ = [
     "DEAD_SCORE",
@@ -26,47 +31,22 @@ __all__ = [
     "NO_ENTRIES",
     "NO_TERMS",
     "BatchSearch",
-    "BeamSearch",
     "Constraints",
     "Continuations",
     "Draw",
     "Entries",
     "FinishedHypothesis",
-    "GreedySampling",
     "Search",
     "SearchPlan",
     "SharedConstraints",
-    "TermSearch",
     "TermSpan",
     "Terms",
     "best_continuations",
     "best_of_each_row",
     "concatenate_constraints",
-    "make_search",
     "options_with_terms",
     "with_boosts",
 ]
-
-
-def make_search(
-    options: SearchOptions,
-    start_token: int,
-    prefix: Sequence[int] = (),
-    source_ids: Sequence[int] = (),
-    terms: Terms = NO_TERMS,
-) -> Search:
-    """Start the search for one sentence: beam, greedy, or sampling.
-
-    Args:
-        start_token: first token fed to the decoder.
-        prefix: target tokens that every hypothesis continues; only constraints count them.
-        source_ids: source token ids; they make samples of different texts independent under one seed.
-        terms: terms that every hypothesis contains; options are those of `options_with_terms`.
-    """
-    prompt = (start_token, *prefix)
-    if terms.alternatives:
-        return TermSearch(options, prompt, terms)
-    return GreedySampling(options, prompt, source_ids) if options.beam_size == 1 else BeamSearch(options, prompt)
 
 
 HISTORY_WORK, DRAW_WORK, TOP_P_WORK = 0.25, 3, 9
@@ -91,8 +71,11 @@ class SearchPlan:
     """A search that has not begun: light, as long as its sentence waits.
 
     Args:
-        options: complete options, shared by the sentences of a request.
-        start_token, prefix, source_ids, terms: see `make_search`.
+        options: complete options, shared by the sentences of a request; with terms those of `options_with_terms`.
+        start_token: first token fed to the decoder.
+        prefix: target tokens that every hypothesis continues; only constraints count them.
+        source_ids: source token ids; they make samples of different texts independent under one seed.
+        terms: terms that every hypothesis contains.
     """
 
     options: SearchOptions
@@ -142,5 +125,10 @@ class SearchPlan:
         return math.ceil(self.rows * self._row_work) * self.most_steps
 
     def begin(self) -> Search:
-        """Start the search."""
-        return make_search(self.options, self.start_token, self.prefix, self.source_ids, self.terms)
+        """Start the search: with terms, greedy or sampling, or beam search."""
+        prompt = (self.start_token, *self.prefix)
+        if self.terms.alternatives:
+            return TermSearch(self.options, prompt, self.terms)
+        if self.options.beam_size == 1:
+            return GreedySampling(self.options, prompt, self.source_ids)
+        return BeamSearch(self.options, prompt)

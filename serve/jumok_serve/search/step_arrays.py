@@ -17,6 +17,7 @@ import ctypes
 import math
 from collections import deque
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -26,7 +27,6 @@ from jumok_serve.native import address, function, pointer
 from jumok_serve.search.constraints import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, concatenate_constraints
 from jumok_serve.search.search import DEAD_SCORE, Search
 from jumok_serve.search.terms import BOOST
-from jumok_serve.search.topk import Continuations, best_continuations, best_of_each_row
 
 RING_STEPS = 64
 """Steps that the ring holds for each slot."""
@@ -35,6 +35,59 @@ _NO_TOKEN = -1
 
 WrittenSteps = tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]
 """Tokens, scores and parents that a search has written, [steps, K] each."""
+
+
+class Continuations(NamedTuple):
+    """Tokens, sums of token scores and parent rows, [B, N] each."""
+
+    tokens: NDArray[np.int64]
+    scores: NDArray[np.floating[Any]]
+    rows: NDArray[np.int64]
+
+    def first(self, number: int) -> "Continuations":
+        """Return the first continuations of each sentence, at most `number`."""
+        return Continuations(self.tokens[:, :number], self.scores[:, :number], self.rows[:, :number])
+
+    def of(self, sentences: list[int]) -> "Continuations":
+        """Copy the continuations of some sentences."""
+        return Continuations(self.tokens[sentences], self.scores[sentences], self.rows[sentences])
+
+
+def best_continuations(
+    tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int, number: int
+) -> Continuations:
+    """Merge the candidates of each sentence's rows, best first.
+
+    Equal scores are ordered by row, then by token. NaN comes last.
+
+    Args:
+        tokens: candidates of each row, best first, ties by lower token, [B * K, C].
+        scores: sums of token scores, [B * K, C].
+        number: most continuations of each sentence.
+    """
+    candidates = tokens.shape[1]
+    by_sentence = scores.reshape(-1, beam_size * candidates)
+    order = (-by_sentence).argsort(axis=1, kind="stable")[:, :number]  # [B, N]; stable: by row, then by token
+    indices = order + _first_indices(*by_sentence.shape)
+    return Continuations(tokens.take(indices), scores.take(indices), order // candidates)
+
+
+@lru_cache(maxsize=256)
+def _first_indices(sentences: int, candidates: int) -> NDArray[np.int64]:
+    """Return the index of each sentence's first candidate, [B, 1]."""
+    return np.arange(0, sentences * candidates, candidates)[:, None]
+
+
+def best_of_each_row(tokens: NDArray[np.int64], scores: NDArray[np.floating[Any]], beam_size: int) -> Continuations:
+    """Return each row's best continuation; arguments as for `best_continuations`."""
+    first = tokens[:, 0].reshape(-1, beam_size)
+    return Continuations(first, scores[:, 0].reshape(first.shape), _row_numbers(*first.shape))
+
+
+@lru_cache(maxsize=256)
+def _row_numbers(sentences: int, beam_size: int) -> NDArray[np.int64]:
+    """Return the rows of each sentence, [B, K]."""
+    return np.tile(np.arange(beam_size), (sentences, 1))
 
 
 class UnsteadySearches(NamedTuple):
@@ -212,8 +265,7 @@ class StepArrays:
             unsteady = self._advance_steady(slots, tokens, totals, number)
         else:
             native.reserve(len(slots), number)
-            advance = native.advance_with_terms if self.some_have_terms else native.advance_steady
-            unsteady = advance(slots, tokens, totals, self.steps, number)
+            unsteady = native.advance_steady(slots, tokens, totals, self.steps, number, with_terms=self.some_have_terms)
             self.changes += self.some_have_terms
         self.steps += 1
         return unsteady
@@ -350,29 +402,22 @@ class NativeStep:
         totals: NDArray[np.float32],
         steps: int,
         number: int,
+        *,
+        with_terms: bool,
     ) -> UnsteadySearches:
-        """Advance steady searches, and find `number` continuations for the others.
+        """Advance steady searches, and find `number` continuations for the others; at most, if some have terms.
 
         After `reserve` of these slots and this number, whose arrays the results are written into.
         """
-        count: int = self._run(*self._arguments(slots, tokens, totals), steps, number, *self._found)
+        arguments = self._arguments(slots, tokens, totals)
+        count: int
+        if with_terms:
+            unsteady, *found = self._found
+            ends: NDArray[np.int64] = np.empty(len(slots), np.int64)
+            count = self._run_with_terms(*arguments, steps, number, unsteady, pointer(ends), *found)
+            return self._unsteady_searches(count, ends[: abs(count)].tolist()) if count else ALL_STEADY
+        count = self._run(*arguments, steps, number, *self._found)
         return self._unsteady_searches(count, range(number, abs(count) * number + 1, number)) if count else ALL_STEADY
-
-    def advance_with_terms(
-        self,
-        slots: NDArray[np.int64],
-        tokens: NDArray[np.int64],
-        totals: NDArray[np.float32],
-        steps: int,
-        number: int,
-    ) -> UnsteadySearches:
-        """Advance steady searches, some with terms, and find at most `number` continuations for each of the others."""
-        unsteady, *found = self._found
-        ends: NDArray[np.int64] = np.empty(len(slots), np.int64)
-        count: int = self._run_with_terms(
-            *self._arguments(slots, tokens, totals), steps, number, unsteady, pointer(ends), *found
-        )
-        return self._unsteady_searches(count, ends[: abs(count)].tolist()) if count else ALL_STEADY
 
     def _arguments(
         self, slots: NDArray[np.int64], tokens: NDArray[np.int64], totals: NDArray[np.float32]
@@ -517,11 +562,8 @@ class BatchSearch:
         """True if an unsteady search, or an empty slot, has NaN candidates."""
         return self._unsteady.has_nan
 
-    def search(self, slot: int) -> Search:
-        """Return the search in a slot, with all its finished steps."""
-        return self._caught_up(slot)
-
-    def _caught_up(self, slot: int, *, except_last: int = 0) -> Search:
+    def search(self, slot: int, *, except_last: int = 0) -> Search:
+        """Return the search in a slot, which has taken in all steps but the last `except_last`."""
         search = self._searches[slot]
         assert search is not None
         steps = self.arrays.take_unknown_steps(slot, except_last=except_last)
@@ -559,7 +601,7 @@ class BatchSearch:
         end = 0
         for slot, next_end in zip(unsteady, ends, strict=True):
             first, end = end, next_end
-            search = self._caught_up(slot, except_last=1)
+            search = self.search(slot, except_last=1)
             if slot not in chosen:
                 continue
             found = slice(first, end)

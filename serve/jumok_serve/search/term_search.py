@@ -21,8 +21,7 @@ from jumok_serve.search.search import (
     by_score,
     normalized_score,
 )
-from jumok_serve.search.term_outcomes import OutcomeTable
-from jumok_serve.search.term_rows import TermRows
+from jumok_serve.search.term_rows import OutcomeTable, TermRows
 from jumok_serve.search.terms import BOOST, TermAutomaton, Terms, TermState, reachable_terms
 
 ALL_CONTINUATIONS: Final = 2**31 - 1

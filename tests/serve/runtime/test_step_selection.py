@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jumok_serve.runtime.step_selection import Columns, StepSelection
-from jumok_serve.search import BatchSearch, make_search
+from jumok_serve.search import BatchSearch, SearchPlan
 from tests.support.search_cases import make_options
 
 COLUMN_INPUTS: dict[str, object] = {}
@@ -21,7 +21,7 @@ def test_parameters_stay_while_only_scores_change(beam_size: int, slots: list[in
     rng = np.random.default_rng(beam_size)
     options = make_options(beam_size=beam_size, num_hypotheses=1, max_length=20, eos_ids=(1,))
     searches, selection, of_step = BatchSearch(beam_size), StepSelection(beam_size), np.array(slots)
-    searches.join(slots, [make_search(options, 0) for _ in slots])
+    searches.join(slots, [SearchPlan(options, 0).begin() for _ in slots])
     seen = []
     for _ in range(6):
         seen.append(selection.parameters(of_step, searches, COLUMNS))
@@ -30,7 +30,7 @@ def test_parameters_stay_while_only_scores_change(beam_size: int, slots: list[in
         totals = seen[-1].scores[:, None] - np.sort(rng.random(tokens.shape, np.float32))
         searches.advance(searches.advance_steady(of_step, tokens, totals))
     assert all(parameters is seen[1] for parameters in seen[2:])
-    searches.join([5], [make_search(make_options(beam_size=beam_size, suppress_tokens=(3,)), 0)])
+    searches.join([5], [SearchPlan(make_options(beam_size=beam_size, suppress_tokens=(3,)), 0).begin()])
     joined = selection.parameters(np.array([*slots, 5]), searches, COLUMNS)
     assert joined is not seen[-1]
     assert len(joined.scores) == (len(slots) + 1) * beam_size
@@ -39,7 +39,7 @@ def test_parameters_stay_while_only_scores_change(beam_size: int, slots: list[in
 
 def test_scores_move_only_if_other_memory_is_needed() -> None:
     searches, selection = BatchSearch(1), StepSelection(1)
-    searches.join([0, 1, 2], [make_search(make_options(), 0) for _ in range(3)])
+    searches.join([0, 1, 2], [SearchPlan(make_options(), 0).begin() for _ in range(3)])
     arrays = []
     for slots, score in (([0, 1], 1), ([0, 1], 2), ([0, 2], 3), ([1, 2], 4), ([0, 1], 5), ([0, 1, 2], 6)):
         searches.arrays.scores[slots] = score + np.arange(len(slots))[:, None]

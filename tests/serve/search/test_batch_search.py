@@ -14,10 +14,10 @@ from jumok_serve.search import (
     Constraints,
     Continuations,
     Search,
+    SearchPlan,
     best_continuations,
     best_of_each_row,
     concatenate_constraints,
-    make_search,
     step_arrays,
 )
 from jumok_serve.search.options import Sampling
@@ -353,7 +353,9 @@ def test_a_steady_search_costs_no_python() -> None:
 
 def test_arrays_of_earlier_steps_may_come_back_with_other_values() -> None:
     table = BatchSearch(1)
-    search = make_search(make_options(beam_size=1, num_hypotheses=1, max_length=20, min_length=0, eos_ids=(1,)), 0)
+    search = SearchPlan(
+        make_options(beam_size=1, num_hypotheses=1, max_length=20, min_length=0, eos_ids=(1,)), 0
+    ).begin()
     table.join([0], [search])
     slots = np.zeros(1, np.int64)
     turns = [(np.zeros((1, 1), np.int64), np.zeros((1, 1), np.float32)) for _ in range(3)]

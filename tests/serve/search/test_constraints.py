@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from jumok_proto.results import FinishReason
-from jumok_serve.search import NO_CONSTRAINTS, Constraints, make_search
+from jumok_serve.search import NO_CONSTRAINTS, Constraints, SearchPlan
 from jumok_serve.search.constraints import ConstraintRules, concatenate_constraints
 from tests.support.reference_search import START, drive, given_model
 from tests.support.search_cases import make_options
@@ -158,7 +158,7 @@ def test_constraints_of_several_searches_are_concatenated_by_first_row() -> None
 def test_a_prefix_is_fed_and_counts_only_for_constraints(beam_size: int) -> None:
     step = given_model({(2, 3): (1e-12, 0.1, 0.6, 0.3), (): (1e-12, 0.4, 0.3, 0.3)})
     options = make_options(beam_size=beam_size, num_hypotheses=1, max_length=1, min_length=1)
-    search = make_search(options, START, (2, 3))
+    search = SearchPlan(options, START, (2, 3)).begin()
     fed = []
     for _ in range(2):
         fed.append((search.tokens[0], search.parents[0]))
@@ -166,7 +166,7 @@ def test_a_prefix_is_fed_and_counts_only_for_constraints(beam_size: int) -> None
         assert search.num_candidates == 1
         search.advance([1] * beam_size, [0.0] * beam_size, [*range(beam_size)])
     assert fed == [(START, 0), (2, 0)]
-    (best,) = drive(make_search(options, START, (2, 3)), step)
+    (best,) = drive(SearchPlan(options, START, (2, 3)).begin(), step)
     assert best.token_ids == (2,)
     assert best.score == pytest.approx(math.log(0.6 / 0.9 if beam_size == 1 else 0.6))
 
@@ -175,7 +175,7 @@ def test_a_prefix_is_fed_and_counts_only_for_constraints(beam_size: int) -> None
 def test_a_forced_first_token_has_score_0_and_counts(beam_size: int) -> None:
     step = given_model({(0, 3): (1e-12, 0.7, 0.2, 0.1), (): (1e-12, 0.4, 0.5, 0.1)})
     options = make_options(beam_size=beam_size, num_hypotheses=1, forced_first_token=3)
-    (best,) = drive(make_search(options, START), step)
+    (best,) = drive(SearchPlan(options, START).begin(), step)
     assert best.token_ids == (3, 1)
     assert best.token_scores == pytest.approx((0.0, math.log(0.7)))
     assert best.score == pytest.approx(math.log(0.7) / 2)
@@ -187,11 +187,11 @@ def test_several_forced_last_tokens_are_equally_likely(renormalize: bool, score:
     options = make_options(
         beam_size=2, max_length=2, forced_last_tokens=(3, 1), renormalize=renormalize, length_penalty=0.0
     )
-    found = drive(make_search(options, START), step)
+    found = drive(SearchPlan(options, START).begin(), step)
     assert [h.token_ids for h in found] == [(2, 1), (2, 3)]
     assert [h.finish_reason for h in found] == [FinishReason.EOS, FinishReason.LENGTH]
     assert [h.score for h in found] == pytest.approx([math.log(0.9) + score] * 2)
-    (greedy,) = drive(make_search(make_options(max_length=2, forced_last_tokens=(3, 1)), START), step)
+    (greedy,) = drive(SearchPlan(make_options(max_length=2, forced_last_tokens=(3, 1)), START).begin(), step)
     assert greedy.token_ids == (2, 1)
     assert greedy.token_scores[1] == pytest.approx(-math.log(2))
 
@@ -202,7 +202,7 @@ def test_repetition_penalty_multiplies_below_0_and_divides_above() -> None:
         return np.array([-9.0, -9.0, 4.0, -1.0, 1.9]) if prefix[-1] != 4 else np.array([-9.0, 3.0, 4.0, -1.0, 1.9])
 
     options = make_options(max_length=4, repetition_penalty=2.0)
-    (best,) = drive(make_search(options, START), step)
+    (best,) = drive(SearchPlan(options, START).begin(), step)
     assert best.token_ids == (2, 2, 2, 2)
-    (best,) = drive(make_search(make_options(max_length=4, repetition_penalty=2.2), START), step)
+    (best,) = drive(SearchPlan(make_options(max_length=4, repetition_penalty=2.2), START).begin(), step)
     assert best.token_ids == (2, 4, 1)

@@ -9,7 +9,7 @@ import pytest
 
 from jumok_proto.options import OPTIONS, EarlyStopping
 from jumok_proto.results import FinishReason
-from jumok_serve.search import FinishedHypothesis, best_continuations, best_of_each_row, make_search
+from jumok_serve.search import FinishedHypothesis, SearchPlan, best_continuations, best_of_each_row
 from jumok_serve.search.options import SearchOptions
 from tests.support.reference_search import (
     START,
@@ -86,7 +86,7 @@ def test_exhaustive_beam_finds_the_n_best_of_all_sequences(
     for seed, order in itertools.product(range(4), (1, 2)):
         step = toy_model(np.random.default_rng(seed), vocab_size, order)
         expected = brute_force(step, options)[: options.num_hypotheses]
-        found = drive(make_search(options, START), step)
+        found = drive(SearchPlan(options, START).begin(), step)
         assert [h.token_ids for h in found] == [tokens for _, tokens in expected]
         assert [h.score for h in found] == pytest.approx([score for score, _ in expected], rel=1e-9)
 
@@ -98,7 +98,7 @@ def test_a_list_that_never_fills_up_holds_all_sequences(early_stopping: EarlySto
     for seed in range(4):
         step = toy_model(np.random.default_rng(seed), 3, 2)
         expected = brute_force(step, options)
-        found = drive(make_search(options, START), step)
+        found = drive(SearchPlan(options, START).begin(), step)
         assert len(expected) == 63
         assert [h.token_ids for h in found] == [tokens for _, tokens in expected]
         assert [h.score for h in found] == pytest.approx([score for score, _ in expected], rel=1e-9)
@@ -109,7 +109,7 @@ def test_greedy_equals_brute_force_where_only_one_token_matters() -> None:
     for seed in range(20):
         step = toy_model(np.random.default_rng(seed), 6, 1)
         options = make_options(max_length=1)
-        (best,) = drive(make_search(options, START), step)
+        (best,) = drive(SearchPlan(options, START).begin(), step)
         score, tokens = brute_force(step, options)[0]
         assert best.token_ids == tokens
         assert best.score == pytest.approx(score)
@@ -152,7 +152,7 @@ def test_ties_go_to_the_lower_row_and_then_to_the_lower_token(
             options = make_options(
                 beam_size=beam_size, early_stopping=early_stopping, length_penalty=length_penalty, max_length=6
             )
-            assert_same(drive(make_search(options, START), step), reference_search(step, options, START))
+            assert_same(drive(SearchPlan(options, START).begin(), step), reference_search(step, options, START))
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -248,7 +248,7 @@ def test_early_stopping_decides_which_hypotheses_are_waited_for(
     options = make_options(
         beam_size=2, length_penalty=length_penalty, early_stopping=early_stopping, max_length=max_length
     )
-    for found, (tokens, probability) in zip(drive(make_search(options, START), step), expected, strict=False):
+    for found, (tokens, probability) in zip(drive(SearchPlan(options, START).begin(), step), expected, strict=False):
         assert found.token_ids == tokens
         assert found.score == pytest.approx(math.log(probability) / len(tokens) ** length_penalty)
         assert found.finish_reason is (FinishReason.EOS if tokens[-1] == 1 else FinishReason.LENGTH)
@@ -258,17 +258,17 @@ def test_only_ends_among_the_first_k_count() -> None:
     # EOS is third of three: with two beams it may not end, with three it may.
     step = given_model({(): (1e-12, 0.2, 0.45, 0.35)})
     two, three = make_options(beam_size=2, max_length=2), make_options(beam_size=3, max_length=2)
-    assert all(h.finish_reason is FinishReason.LENGTH for h in drive(make_search(two, START), step))
-    assert any(h.token_ids == (1,) for h in drive(make_search(replace(three, length_penalty=0.0), START), step))
+    assert all(h.finish_reason is FinishReason.LENGTH for h in drive(SearchPlan(two, START).begin(), step))
+    assert any(h.token_ids == (1,) for h in drive(SearchPlan(replace(three, length_penalty=0.0), START).begin(), step))
 
 
 def test_suppression_renormalizes_greedy_scores_but_not_beam_scores() -> None:
     step = given_model({(): (0.1, 0.5, 0.3, 0.1)})
     greedy = make_options(max_length=2, min_length=2)
-    (best,) = drive(make_search(greedy, START), step)
+    (best,) = drive(SearchPlan(greedy, START).begin(), step)
     assert best.token_ids == (2, 2)
     assert best.token_scores == pytest.approx([math.log(0.3 / 0.5)] * 2)
-    best, _ = drive(make_search(make_options(beam_size=2, max_length=2, min_length=2), START), step)
+    best, _ = drive(SearchPlan(make_options(beam_size=2, max_length=2, min_length=2), START).begin(), step)
     assert best.token_ids == (2, 2)
     assert best.token_scores == pytest.approx([math.log(0.3)] * 2)
 
@@ -277,7 +277,7 @@ def test_suppression_renormalizes_greedy_scores_but_not_beam_scores() -> None:
 
 
 def test_first_step_feeds_the_start_token_with_one_row_alive() -> None:
-    search = make_search(make_options(beam_size=3), START + 5)
+    search = SearchPlan(make_options(beam_size=3), START + 5).begin()
     assert (search.beam_size, search.position, search.finished) == (3, 0, False)
     assert (search.tokens, search.parents) == ([5, 5, 5], [0, 0, 0])
     assert search.scores[0] == 0.0
@@ -288,7 +288,7 @@ def test_rows_without_a_continuation_stay_dead() -> None:
     # Only token 2 can be written, so that two of three rows never come to life; the last token may also be EOS.
     options = make_options(beam_size=3, suppress_tokens=(0, 3), min_length=3, max_length=5, length_penalty=0.0)
     step = given_model({(): (0.25, 0.25, 0.25, 0.25)})
-    found = drive(make_search(options, START), step)
+    found = drive(SearchPlan(options, START).begin(), step)
     assert [h.token_ids for h in found] == [(2, 2, 2, 1), (2, 2, 2, 2, 1), (2, 2, 2, 2, 2)]
     assert_same(found, reference_search(step, options, START))
 
@@ -298,7 +298,7 @@ def test_rows_without_a_continuation_stay_dead() -> None:
 def test_nothing_left_to_write_ends_by_length(beam_size: int, length_penalty: float) -> None:
     step = given_model({(): (0.25, 0.25, 0.25, 0.25)})
     options = make_options(beam_size=beam_size, length_penalty=length_penalty, eos_ids=(), suppress_tokens=(0, 1, 2, 3))
-    search = make_search(options, START)
+    search = SearchPlan(options, START).begin()
     (empty,) = drive(search, step)
     assert empty == FinishedHypothesis(token_ids=(), token_scores=(), score=0.0, finish_reason=FinishReason.LENGTH)
     assert search.finished
@@ -309,7 +309,7 @@ def test_a_model_that_stops_giving_probabilities_ends_by_length(beam_size: int) 
     def step(prefix: tuple[int, ...]) -> Scores:
         return np.full(4, np.nan) if len(prefix) > 2 else np.log(np.array([0.1, 0.1, 0.5, 0.3]))
 
-    found = drive(make_search(make_options(beam_size=beam_size, num_hypotheses=1, min_length=8), START), step)
+    found = drive(SearchPlan(make_options(beam_size=beam_size, num_hypotheses=1, min_length=8), START).begin(), step)
     assert [h.token_ids for h in found] == [(2, 2)]
     assert found[0].finish_reason is FinishReason.LENGTH
     assert math.isfinite(found[0].score)
@@ -319,14 +319,14 @@ def test_a_model_that_stops_giving_probabilities_ends_by_length(beam_size: int) 
 @pytest.mark.parametrize("length_penalty", [OPTIONS["length_penalty"].least, OPTIONS["length_penalty"].most])
 def test_the_ends_of_the_length_penalty_give_finite_scores(beam_size: int, length_penalty: float) -> None:
     options = make_options(beam_size=beam_size, length_penalty=length_penalty, early_stopping="never")
-    found = drive(make_search(options, START), toy_model(np.random.default_rng(0), 6, 1))
+    found = drive(SearchPlan(options, START).begin(), toy_model(np.random.default_rng(0), 6, 1))
     assert found
     assert all(math.isfinite(hypothesis.score) for hypothesis in found)
 
 
 @pytest.mark.parametrize("beam_size", [1, 2])
 def test_misuse_is_refused(beam_size: int) -> None:
-    search = make_search(make_options(beam_size=beam_size, max_length=1), START)
+    search = SearchPlan(make_options(beam_size=beam_size, max_length=1), START).begin()
     with pytest.raises(RuntimeError, match="has not finished"):
         search.hypotheses()
     search.advance([2, 3, 4], [-1.0, -2.0, -3.0], [0, 0, 0])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jumok_serve.search import FinishedHypothesis, Search, make_search, options_with_terms
+from jumok_serve.search import FinishedHypothesis, Search, SearchPlan, options_with_terms
 from tests.serve.search.test_terms import random_terms
 from tests.support.files import THOROUGH
 from tests.support.reference_search import START, Scores, StepFunction, drive, toy_model
@@ -148,7 +148,7 @@ def test_all_tokens_of_greedy_search_are_stable() -> None:
 
 
 def test_stable_tokens_leave_out_the_target_prefix() -> None:
-    search = make_search(make_options(beam_size=2), START, (5, 6))
+    search = SearchPlan(make_options(beam_size=2), START, (5, 6)).begin()
     assert search.stable_tokens() == []
     search.advance([3, 4], [-1.0, -2.0], [0, 0])
     assert search.stable_tokens() == []

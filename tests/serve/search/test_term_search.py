@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from jumok_serve.search import FinishedHypothesis, Terms, make_search, options_with_terms
+from jumok_serve.search import FinishedHypothesis, SearchPlan, Terms, options_with_terms
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.term_search import divide
 from jumok_serve.search.terms import reachable_terms, read_terms
@@ -21,7 +21,7 @@ from tests.support.search_cases import EARLY_STOPPING, constrained, make_options
 def search(
     step: StepFunction, options: SearchOptions, terms: Terms, prefix: Sequence[int] = ()
 ) -> list[FinishedHypothesis]:
-    return drive(make_search(options_with_terms(options, terms), START, prefix, (), terms), step)
+    return drive(SearchPlan(options_with_terms(options, terms), START, prefix, (), terms).begin(), step)
 
 
 @pytest.mark.parametrize("length_penalty", [0.0, 1.0, 2.0])
@@ -153,7 +153,8 @@ def test_the_number_of_candidates_is_enough() -> None:
         case, terms = random_case(rng, least_tokens=8), random_terms(rng, vocabulary=8)
         options = options_with_terms(case.options, terms)
         few, many = (
-            drive(make_search(options, START, (), (), terms), case.step, extra_candidates=extra) for extra in (0, 9)
+            drive(SearchPlan(options, START, (), (), terms).begin(), case.step, extra_candidates=extra)
+            for extra in (0, 9)
         )
         assert few == many
 

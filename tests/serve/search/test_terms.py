@@ -14,7 +14,7 @@ import pytest
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.search import SearchPlan, Terms, TermSpan, options_with_terms
 from jumok_serve.search.options import Sampling
-from jumok_serve.search.term_outcomes import OutcomeTable
+from jumok_serve.search.term_rows import OutcomeTable
 from jumok_serve.search.terms import TermAutomaton, reachable_terms, read_terms
 from tests.support.memory import memory_of
 from tests.support.reference_terms import follow, missing_terms, state_after
