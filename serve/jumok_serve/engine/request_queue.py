@@ -1,8 +1,9 @@
-"""Bounds of an engine, the queue that callers share by work, and its admission."""
+"""Bounds of an engine, what its replicas decode, and the queue that callers share by work, with its admission."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
+from operator import add
 from typing import NamedTuple
 
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
@@ -11,12 +12,6 @@ from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.state.slot_buffers import padded_length
 from jumok_serve.search import HISTORY_WORK
 from jumok_serve.share import RETRY_AFTER_S
-
-JOINING_SHARE = 4
-"""A replica waits until this part (1/4) of its capacity is free while more sentences wait than fit.
-
-Encoding and admitting a few sentences takes almost as long as several. With a model of 6 MiB and 1,000 sentences, 1/8
-was 6 % faster than no wait at beam size 1 and 10 % at 4; 1/4 was another 2 % faster at beam size 1."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,6 +57,23 @@ class EngineLimits:
             bound = getattr(self, field.name)
             if bound is not None and bound < 1:
                 raise ValueError(f"{field.name} must be at least 1, got {bound}")
+
+    def check_work(self, most: int) -> None:
+        """Refuse a request that could keep the engine too long.
+
+        Args:
+            most: row steps that all its sentences together may take.
+
+        Raises:
+            InvalidArgumentError: more than a request may take.
+        """
+        if most > self.max_request_work:
+            raise InvalidArgumentError(
+                f"the request could take {most} row steps (sentences times rows times max_length; "
+                f"{1 + HISTORY_WORK} times as many with constraints on repetition), more than the "
+                f"{self.max_request_work} of a request: send several, or lower beam_size or max_length",
+                field="contents",
+            )
 
 
 class Occupancy:
@@ -131,62 +143,6 @@ class TotalOccupancy:
         self.tokens = sum(tokens for _, tokens in each)
 
 
-class Capacity:
-    """Bounds of an engine's batches, divided evenly among its replicas.
-
-    Args:
-        limits: bounds of the engine.
-    """
-
-    def __init__(self, limits: EngineLimits, replicas: int) -> None:
-        self._limits = limits
-        self._parts = replicas
-
-    def fits(self, sentence: Sentence, occupied: Occupancy, others: TotalOccupancy) -> bool:
-        """True if one more sentence fits, or if nothing else is decoded."""
-        for wanted, others_have, bound in (
-            (occupied.rows + sentence.rows, others.rows, self._limits.max_batch_rows),
-            (occupied.tokens_with(sentence), others.tokens, self._limits.max_batch_tokens),
-        ):
-            if bound is None:
-                continue
-            if wanted > bound // self._parts and occupied.rows:
-                return False
-            if wanted + others_have > bound and (occupied.rows or others.rows):
-                return False
-        return True
-
-    def fits_idle_replica(self, sentence: Sentence) -> bool:
-        """True if one sentence alone is within the part of a replica."""
-        alone = Occupancy()
-        alone.add(sentence)
-        return all(
-            bound is None or wanted <= bound // self._parts
-            for wanted, bound in (
-                (alone.rows, self._limits.max_batch_rows),
-                (alone.tokens, self._limits.max_batch_tokens),
-            )
-        )
-
-    def is_scarce(self, occupied: Occupancy, *, rows: int, positions: int) -> bool:
-        """True if free capacity is small, and less than waiting sentences need.
-
-        Args:
-            occupied: sentences that the replica decodes.
-            rows: rows of the waiting sentences.
-            positions: source tokens of the waiting sentences times beam size.
-        """
-        for present, waiting, bound in (
-            (occupied.tokens, positions, self._limits.max_batch_tokens),
-            (occupied.rows, rows, self._limits.max_batch_rows),
-        ):
-            if bound is not None:
-                free = bound // self._parts - present
-                if waiting > free and JOINING_SHARE * free < bound // self._parts:
-                    return True
-        return False
-
-
 QUANTUM = 2048
 """Work that a caller may take from the queue per round, in row steps: ten sentences of 17 tokens at beam size 4."""
 
@@ -198,6 +154,59 @@ MAX_CREDIT = 8 * QUANTUM
 
 REMEMBERED_CALLERS = 1024
 """Most callers that have left the queue and may come back with more credit than a new one."""
+
+
+MIN_FREE_SHARE = 32
+"""Requests are read only while this part (1/32) of the queue is free. Under an overload of small requests the last
+places are free most of the time, and too few for the next request."""
+
+RESERVE_SHARE = 8
+"""Callers with more than an equal share of the queue leave this part (1/8) to the others. Their corpora leave as much
+to their single calls, because corpora can wait."""
+
+WORK_PER_POSITION = 4
+"""Estimated work of a sentence of 8 source tokens for each of its positions; longer ones have less."""
+
+WINDOW_S = 1.0
+"""Seconds over which the drain rate is measured: long enough that the intake of one batch does not look like speed."""
+
+CAUTION = 4.0
+"""The queue may drain this many times faster than ever measured: waiting work may be shorter, or be cancelled."""
+
+
+class DrainRate:
+    """Fastest rate at which the queue has drained under constant load.
+
+    Work is counted in row steps.
+
+    Args:
+        at_once: work that may leave the queue in one moment.
+    """
+
+    def __init__(self, at_once: int) -> None:
+        self._at_once = at_once
+        self._fastest = 0.0  # work a second
+        self._window_start: float | None = None  # None while no text waits
+        self._left = 0
+
+    def record(self, work: int, now: float, *, waiting: bool) -> None:
+        """Record work that left the queue at `now`, and if any waits."""
+        if self._window_start is None:
+            self._window_start, self._left = now, 0
+        else:
+            self._left += work
+            elapsed = now - self._window_start
+            if elapsed >= WINDOW_S:
+                self._fastest = max(self._fastest, self._left / elapsed)
+                self._window_start, self._left = now, 0
+        if not waiting:
+            self._window_start = None
+
+    def min_wait_s(self, work: int) -> float:
+        """Return the minimum seconds until `work` leaves the queue; 0 if unmeasured."""
+        if not self._fastest:
+            return 0.0
+        return max(0, work - self._at_once) / (self._fastest * CAUTION)
 
 
 class Totals(NamedTuple):
@@ -232,34 +241,36 @@ class RequestQueue:
     next sentences arrive, its credit has grown by its share of the work taken meanwhile, to `MAX_CREDIT` at most. The
     share is a virtual time: all work that leaves, divided by the number of callers with sentences at that moment.
 
+    Args:
+        limits: bounds of the queue.
+
     Attributes:
-        tokens: source tokens of all sentences.
+        totals: sums over all sentences; any thread may read them.
         rows: rows that they will have.
         positions: sum of source tokens times rows.
-        work: estimated work of all sentences, in row steps.
-        bytes: memory that they take, estimated.
+        drain_rate: rate at which sentences leave; those who take them record it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, limits: EngineLimits) -> None:
+        self._bounds = Totals(
+            limits.max_queue_requests, limits.max_queue_tokens, limits.max_queue_bytes, limits.max_queue_work
+        )
+        self.drain_rate = DrainRate(WORK_PER_POSITION * limits.max_batch_tokens)
         self._waiting: dict[str, deque[Sentence]] = {}  # by caller, in the order of the round; none is empty
         self._credits: dict[str, int] = {}
         self._totals_of: dict[str, Totals] = {}
         self._spent = 0  # work of the first caller in its present turn
         self._share = 0  # virtual time: work that a caller who always has sentences has taken, about
         self._absent: dict[str, tuple[int, int]] = {}  # credit and `_share` as a caller left; the latest last
-        self._length = self.tokens = self.rows = self.positions = self.work = self.bytes = 0
+        self.totals = NOTHING
+        self.rows = self.positions = 0
 
     def __len__(self) -> int:
-        return self._length
+        return self.totals.sentences
 
     def __iter__(self) -> Iterator[Sentence]:
         for waiting in self._waiting.values():
             yield from waiting
-
-    @property
-    def totals(self) -> Totals:
-        """Sums that the queue's bounds apply to."""
-        return Totals(self._length, self.tokens, self.bytes, self.work)
 
     @property
     def first(self) -> Sentence:
@@ -276,11 +287,7 @@ class RequestQueue:
         """Return the sums of a caller's sentences."""
         return self._totals_of.get(caller, NOTHING)
 
-    def work_of(self, caller: str) -> int:
-        """Return the work of a caller's sentences."""
-        return self.totals_of(caller).work
-
-    def callers_with(self, caller: str) -> int:
+    def _callers_with(self, caller: str) -> int:
         """Return the number of callers with sentences, if this one had some."""
         return len(self._waiting) + (caller not in self._waiting)
 
@@ -355,112 +362,24 @@ class RequestQueue:
         return min(MAX_CREDIT, max(QUANTUM, credit + self._share - share))
 
     def _count(self, sentence: Sentence, sign: int) -> None:
-        tokens, rows, work, size = len(sentence.source_ids), sentence.rows, sentence.work, sentence.waiting_bytes
-        self._length += sign
-        self.tokens += sign * tokens
+        tokens, rows = len(sentence.source_ids), sentence.rows
         self.rows += sign * rows
         self.positions += sign * tokens * rows
-        self.work += sign * work
-        self.bytes += sign * size
-        own = self.totals_of(sentence.caller)
-        self._totals_of[sentence.caller] = Totals(
-            own.sentences + sign, own.tokens + sign * tokens, own.bytes + sign * size, own.work + sign * work
-        )
+        more = sign, sign * tokens, sign * sentence.waiting_bytes, sign * sentence.work
+        self.totals = Totals(*map(add, self.totals, more))
+        self._totals_of[sentence.caller] = Totals(*map(add, self.totals_of(sentence.caller), more))
 
-
-MIN_FREE_SHARE = 32
-"""Requests are read only while this part (1/32) of the queue is free. Under an overload of small requests the last
-places are free most of the time, and too few for the next request."""
-
-RESERVE_SHARE = 8
-"""Callers with more than an equal share of the queue leave this part (1/8) to the others. Their corpora leave as much
-to their single calls, because corpora can wait."""
-
-WORK_PER_POSITION = 4
-"""Estimated work of a sentence of 8 source tokens for each of its positions; longer ones have less."""
-
-WINDOW_S = 1.0
-"""Seconds over which the drain rate is measured: long enough that the intake of one batch does not look like speed."""
-
-CAUTION = 4.0
-"""The queue may drain this many times faster than ever measured: waiting work may be shorter, or be cancelled."""
-
-
-class DrainRate:
-    """Fastest rate at which the queue has drained under constant load.
-
-    Work is counted in row steps.
-
-    Args:
-        at_once: work that may leave the queue in one moment.
-    """
-
-    def __init__(self, at_once: int) -> None:
-        self._at_once = at_once
-        self._fastest = 0.0  # work a second
-        self._window_start: float | None = None  # None while no text waits
-        self._left = 0
-
-    def record(self, work: int, now: float, *, waiting: bool) -> None:
-        """Record work that left the queue at `now`, and if any waits."""
-        if self._window_start is None:
-            self._window_start, self._left = now, 0
-        else:
-            self._left += work
-            elapsed = now - self._window_start
-            if elapsed >= WINDOW_S:
-                self._fastest = max(self._fastest, self._left / elapsed)
-                self._window_start, self._left = now, 0
-        if not waiting:
-            self._window_start = None
-
-    def min_wait_s(self, work: int) -> float:
-        """Return the minimum seconds until `work` leaves the queue; 0 if unmeasured."""
-        if not self._fastest:
-            return 0.0
-        return max(0, work - self._at_once) / (self._fastest * CAUTION)
-
-
-class AdmissionPolicy:
-    """Decides if sentences may wait in the queue."""
-
-    def __init__(self, limits: EngineLimits) -> None:
-        self._limits = limits
-        self.drain_rate = DrainRate(WORK_PER_POSITION * limits.max_batch_tokens)
-
-    def is_full(self, queue: RequestQueue, caller: str, free_share: int = MIN_FREE_SHARE) -> bool:
+    def is_full(self, caller: str, free_share: int = MIN_FREE_SHARE) -> bool:
         """True if the queue is full for a caller; for one over its share, if less than 1 / `free_share` is free."""
-        callers = queue.callers_with(caller)
-        for present, own, bound in zip(queue.totals, queue.totals_of(caller), self._bounds, strict=True):
+        callers = self._callers_with(caller)
+        for present, own, bound in zip(self.totals, self.totals_of(caller), self._bounds, strict=True):
             most = _most(bound, own, callers, caller)
             free = bound // (MIN_FREE_SHARE if most == bound else free_share)
             if present + max(1, free) > most:
                 return True
         return False
 
-    @property
-    def _bounds(self) -> Totals:
-        limits = self._limits
-        return Totals(limits.max_queue_requests, limits.max_queue_tokens, limits.max_queue_bytes, limits.max_queue_work)
-
-    def check_work(self, most: int) -> None:
-        """Refuse a request that could keep the engine too long.
-
-        Args:
-            most: row steps that all its sentences together may take.
-
-        Raises:
-            InvalidArgumentError: more than a request may take.
-        """
-        if most > self._limits.max_request_work:
-            raise InvalidArgumentError(
-                f"the request could take {most} row steps (sentences times rows times max_length; "
-                f"{1 + HISTORY_WORK} times as many with constraints on repetition), more than the "
-                f"{self._limits.max_request_work} of a request: send several, or lower beam_size or max_length",
-                field="contents",
-            )
-
-    def check_room(self, queue: RequestQueue, more: Totals, caller: str) -> None:
+    def check_room(self, more: Totals, caller: str) -> None:
         """Check that sentences of a caller, their source tokens and their memory fit into the queue.
 
         Raises:
@@ -468,8 +387,8 @@ class AdmissionPolicy:
             OverloadedError: they do not fit now.
         """
         units = ("sentences", "tokens", "bytes", "row steps")
-        callers, waiting = queue.callers_with(caller), queue.totals_of(caller)
-        for what, present, own, added, bound in zip(units, queue.totals, waiting, more, self._bounds, strict=True):
+        callers, waiting = self._callers_with(caller), self.totals_of(caller)
+        for what, present, own, added, bound in zip(units, self.totals, waiting, more, self._bounds, strict=True):
             if added > bound:
                 raise InvalidArgumentError(
                     f"a request takes at most {bound} {what} here, got {added}: send several", field="contents"
@@ -482,7 +401,7 @@ class AdmissionPolicy:
                     retry_after_s=RETRY_AFTER_S,
                 )
 
-    def check_deadlines(self, queue: RequestQueue, sentences: Sequence[Sentence], now: float) -> None:
+    def check_deadlines(self, sentences: Sequence[Sentence], now: float) -> None:
         """Refuse sentences that miss their deadline even at the fastest drain.
 
         Raises:
@@ -495,7 +414,7 @@ class AdmissionPolicy:
         if left_s <= 0:
             raise DeadlineExceededError("the deadline had passed when the request arrived")
         # Work of other callers may leave later.
-        wait_s = self.drain_rate.min_wait_s(max(queue.work_of(sentence.caller) for sentence in sentences))
+        wait_s = self.drain_rate.min_wait_s(max(self.totals_of(sentence.caller).work for sentence in sentences))
         if left_s < wait_s:
             raise DeadlineExceededError(
                 f"the queue takes {wait_s:.1f} s at least, and the deadline passes in {left_s:.1f} s: give more "

@@ -313,7 +313,7 @@ def submit_sources(
     inputs = model.inputs
     direction, text_options = check_parameters(model, parameters)
     if parameters.later_sentences:
-        engine.check_work(parameters.later_sentences * SearchPlan(text_options, inputs.start(direction)).most_work)
+        engine.limits.check_work(parameters.later_sentences * SearchPlan(text_options, inputs.start(direction)).most_work)
     prefixes = inputs.prefixes(target_prefixes, len(sources), text_options.forced_first_token)
     if parameters.attention:
         check_attention(sources, prefixes, text_options)

@@ -16,7 +16,7 @@ from jumok_proto.v1 import model_pb2, translation_pb2
 from jumok_serve.bundle.bundle import Bundle, read_manifest
 from jumok_serve.bundle.describe import as_json, describe
 from jumok_serve.engine.engine import Engine
-from jumok_serve.engine.request_queue import AdmissionPolicy, EngineLimits
+from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.errors import BundleError
 from jumok_serve.manifest.manifest import Manifest
@@ -74,8 +74,7 @@ class _LastFault(logging.Handler):
 class _DecodesNothing:
     """An engine that takes sentences, begins their searches, and decodes none."""
 
-    def __init__(self) -> None:
-        self._admission = AdmissionPolicy(EngineLimits())
+    limits = EngineLimits()
 
     def check_room(self, sentences: int, caller: str) -> None:
         """Find room."""
@@ -86,7 +85,7 @@ class _DecodesNothing:
 
     def submit(self, sentences: Sequence[Sentence]) -> None:
         """Begin searches; sentences of bounded work, as a scheduler admits them."""
-        self._admission.check_work(sum(sentence.plan.most_work for sentence in sentences))
+        self.limits.check_work(sum(sentence.plan.most_work for sentence in sentences))
         for sentence in sentences:
             assert sentence.work >= 0
             assert sentence.waiting_bytes > 0

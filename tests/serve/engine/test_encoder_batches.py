@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
-from jumok_serve.engine.replica import CALL_TOKENS, MAX_CALL_TOKENS, split_by_length
+from jumok_serve.engine.batch import CALL_TOKENS, MAX_CALL_TOKENS, split_by_length
 from jumok_serve.engine.sentence import Sentence
 from tests.serve.engine.test_scheduling_policy import sentence
 

@@ -158,7 +158,7 @@ def test_waiting_texts_fail_with_the_first_restart(
 
 def test_a_model_that_is_down_can_be_closed(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Batch, "step", fail)
-    monkeypatch.setattr("jumok_serve.engine.replica.FIRST_RESTART_S", HANG_S)
+    monkeypatch.setattr("jumok_serve.engine.engine.FIRST_RESTART_S", HANG_S)
     with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
         with pytest.raises(EngineFailedError):
             translator.translate("A dog runs.")
@@ -207,7 +207,7 @@ def test_other_replicas_go_on(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(Batch, "step", failing_step)
     monkeypatch.setattr(Scheduler, "give_up", noted)
-    monkeypatch.setattr("jumok_serve.engine.replica.FIRST_RESTART_S", HANG_S)
+    monkeypatch.setattr("jumok_serve.engine.engine.FIRST_RESTART_S", HANG_S)
     with Translator(tiny_bundle, precision="fp32", replicas=2, threads=1) as translator:
         with pytest.raises(EngineFailedError):
             translator.translate("A dog runs.")

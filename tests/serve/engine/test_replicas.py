@@ -13,7 +13,7 @@ from jumok_proto.errors import EngineFailedError
 from jumok_serve import DeadlineExceededError, DecodingOptions, EngineLimits, Translator, UnavailableError
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.batch import Batch
-from jumok_serve.engine.replica import Replica
+from jumok_serve.engine.engine import Replica
 from jumok_serve.engine.scheduler import SchedulingPolicy
 from jumok_serve.runtime import sessions as sessions_module
 from jumok_serve.runtime.device import CPU

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jumok_serve.engine.request_queue import MAX_CREDIT, MAX_TURN, QUANTUM, REMEMBERED_CALLERS, RequestQueue, Totals
+from jumok_serve.engine.request_queue import (
+    MAX_CREDIT,
+    MAX_TURN,
+    QUANTUM,
+    REMEMBERED_CALLERS,
+    EngineLimits,
+    RequestQueue,
+    Totals,
+)
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options
@@ -37,7 +45,7 @@ def drained(queue: RequestQueue) -> list[Sentence]:
 @given(sizes=st.lists(SIZES, max_size=40))
 @SETTINGS
 def test_a_caller_alone_keeps_the_order_of_arrival(sizes: list[tuple[int, int, bool]]) -> None:
-    queue = RequestQueue()
+    queue = RequestQueue(EngineLimits())
     sentences = [sentence("a", size) for size in sizes]
     queue.extend(sentences)
     assert drained(queue) == sentences
@@ -46,7 +54,7 @@ def test_a_caller_alone_keeps_the_order_of_arrival(sizes: list[tuple[int, int, b
 @given(arrivals=st.lists(st.tuples(st.sampled_from("abc"), SIZES), max_size=60))
 @SETTINGS
 def test_each_caller_keeps_its_order_and_none_is_lost(arrivals: list[tuple[str, tuple[int, int, bool]]]) -> None:
-    queue = RequestQueue()
+    queue = RequestQueue(EngineLimits())
     sentences = [sentence(caller, size) for caller, size in arrivals]
     queue.extend(sentences)
     assert queue.totals == Totals.of(sentences)
@@ -54,7 +62,7 @@ def test_each_caller_keeps_its_order_and_none_is_lost(arrivals: list[tuple[str, 
     found = drained(queue)
     for caller in "abc":
         assert [one for one in found if one.caller == caller] == [one for one in sentences if one.caller == caller]
-        assert queue.work_of(caller) == 0
+        assert queue.totals_of(caller).work == 0
     assert queue.totals == Totals(0)
     assert (queue.rows, queue.positions) == (0, 0)
 
@@ -68,13 +76,13 @@ def random_sizes(random: Random, number: int) -> list[tuple[int, int, bool]]:
 @SETTINGS
 def test_callers_with_waiting_sentences_get_equal_work(seed: int, callers: int) -> None:
     """At any time the difference is at most `QUANTUM` and one sentence of each (Shreedhar and Varghese, 1996)."""
-    queue, random = RequestQueue(), Random(seed)
+    queue, random = RequestQueue(EngineLimits()), Random(seed)
     names = [str(number) for number in range(callers)]
     for caller in names:
         queue.extend(sentence(caller, size) for size in random_sizes(random, 60))
     largest = max(one.work for one in queue)
     work = dict.fromkeys(names, 0)
-    while all(queue.work_of(caller) for caller in names):
+    while all(queue.totals_of(caller).work for caller in names):
         assert max(work.values()) - min(work.values()) <= QUANTUM + 2 * largest
         work[queue.first.caller] += queue.first.work
         queue.pop_first()
@@ -84,7 +92,7 @@ def test_callers_with_waiting_sentences_get_equal_work(seed: int, callers: int) 
 @SETTINGS
 def test_a_small_sentence_waits_at_most_one_round(seed: int, rivals: int, back: bool) -> None:
     """Also if its rivals have just come back, with credit for many turns."""
-    queue, random = RequestQueue(), Random(seed)
+    queue, random = RequestQueue(EngineLimits()), Random(seed)
     if back:
         queue.extend(sentence(str(caller)) for caller in range(rivals))
         queue.extend(sentence("corpus", (17, 4, False)) for _ in range(200 + 100 * rivals))
@@ -114,7 +122,7 @@ WIDE = (17, 64, True)
 def take(queue: RequestQueue, caller: str, *, while_waiting: str = "", work: int = 0) -> Counter[str]:
     """Take sentences while a caller has some, or until `caller` has taken so much work; return the work of each."""
     taken: Counter[str] = Counter()
-    while queue.work_of(while_waiting) if while_waiting else taken[caller] + queue.first.work <= work:
+    while queue.totals_of(while_waiting).work if while_waiting else taken[caller] + queue.first.work <= work:
         taken[queue.first.caller] += queue.first.work
         queue.pop_first()
     return taken
@@ -124,7 +132,7 @@ def take(queue: RequestQueue, caller: str, *, while_waiting: str = "", work: int
 @SETTINGS
 def test_callers_of_wide_requests_get_equal_work_although_they_miss_rounds(absences: list[int], number: int) -> None:
     """None of their sentences waits while the last ones are decoded; others take more meanwhile."""
-    queue, work = RequestQueue(), Counter[str]()
+    queue, work = RequestQueue(EngineLimits()), Counter[str]()
     queue.extend(sentence("corpus", (8, 16, False)) for _ in range(1000))
     queue.extend(sentence("wide", WIDE) for _ in range(number))
     largest = sentence("wide", WIDE).work
@@ -148,7 +156,7 @@ def test_callers_of_wide_requests_get_equal_work_although_they_miss_rounds(absen
 )
 def test_the_work_that_a_caller_makes_up_for_is_bounded(absence: int, others: int, credit: int) -> None:
     """The queue forgets it once `REMEMBERED_CALLERS` others have left."""
-    queue, size = RequestQueue(), (8, 16, False)
+    queue, size = RequestQueue(EngineLimits()), (8, 16, False)
     queue.extend(sentence("corpus", size) for _ in range(1000))
     queue.extend([sentence("back", size)])
     take(queue, "corpus", while_waiting="back")
@@ -164,7 +172,7 @@ def test_the_work_that_a_caller_makes_up_for_is_bounded(absence: int, others: in
 @pytest.mark.parametrize("late", [0, 1, 2])
 def test_a_caller_misses_its_share_of_the_work_of_those_that_waited_meanwhile(late: int) -> None:
     """Others that arrive later do not make its share smaller."""
-    queue, size = RequestQueue(), (8, 16, False)
+    queue, size = RequestQueue(EngineLimits()), (8, 16, False)
     queue.extend([sentence("back", size)])
     corpora = [[sentence(caller, size) for _ in range(300)] for caller in ("corpus", "second", "third")]
     for one in corpora[: 3 - late]:
@@ -183,7 +191,7 @@ def test_a_caller_misses_its_share_of_the_work_of_those_that_waited_meanwhile(la
 )
 def test_callers_of_wide_requests_get_the_work_of_a_corpus(callers: int, number: int, rows: int) -> None:
     """Each sends its next request once the last is decoded; batches have `rows` rows, and a corpus always waits."""
-    queue, work = RequestQueue(), Counter[str]()
+    queue, work = RequestQueue(EngineLimits()), Counter[str]()
     plans = {size: SearchPlan(make_options(beam_size=size, max_length=100, num_hypotheses=1), 2) for size in (4, 64)}
     decoding: list[tuple[int, int, Sentence]] = []  # end and number
     unfinished, step, taken = Counter[str](), 0, 0
@@ -213,7 +221,7 @@ def test_callers_of_wide_requests_get_the_work_of_a_corpus(callers: int, number:
 
 def test_sentences_that_are_dropped_or_leave_beside_the_rounds_take_no_credit_and_give_none() -> None:
     """After many of them, callers still get equal work, and one that was absent has missed nothing."""
-    queue, size = RequestQueue(), (17, 4, False)
+    queue, size = RequestQueue(EngineLimits()), (17, 4, False)
     queue.extend([sentence("absent", size)])
     queue.extend(sentence(caller, size) for caller in ("a", "b") for _ in range(400))
     take(queue, "a", while_waiting="absent")
@@ -233,7 +241,7 @@ def test_sentences_that_are_dropped_or_leave_beside_the_rounds_take_no_credit_an
 
 
 def test_a_caller_that_leaves_beside_the_rounds_comes_back_with_its_credit() -> None:
-    queue, size = RequestQueue(), (17, 4, False)
+    queue, size = RequestQueue(EngineLimits()), (17, 4, False)
     queue.extend([sentence("light", size), *(sentence("corpus", size) for _ in range(300))])
     assert [one.caller for one in queue.pop_of(lambda caller: caller == "light")] == ["light"]
     take(queue, "corpus", work=4 * QUANTUM)
@@ -243,7 +251,7 @@ def test_a_caller_that_leaves_beside_the_rounds_comes_back_with_its_credit() -> 
 
 
 def test_callers_beside_the_rounds_leave_first_and_unread_sentences_stay() -> None:
-    queue = RequestQueue()
+    queue = RequestQueue(EngineLimits())
     light, heavy = [sentence("light") for _ in range(3)], [sentence("heavy") for _ in range(3)]
     queue.extend([*heavy, *light])
     for number, one in enumerate(queue.pop_of(lambda caller: caller == "light")):
@@ -255,12 +263,12 @@ def test_callers_beside_the_rounds_leave_first_and_unread_sentences_stay() -> No
 
 
 def test_removed_sentences_leave_the_totals() -> None:
-    queue = RequestQueue()
+    queue = RequestQueue(EngineLimits())
     kept, dropped = sentence("a"), [sentence("a", (9, 2, True)), sentence("b")]
     queue.extend([kept, *dropped])
     queue.remove_if(lambda one: one in dropped)
     assert queue.totals == Totals.of([kept])
-    assert queue.work_of("b") == 0
+    assert queue.totals_of("b").work == 0
     assert queue.clear() == [kept]
     assert not queue
     assert queue.totals == Totals(0)

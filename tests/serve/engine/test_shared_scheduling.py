@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError, RateLimitedError
-from jumok_serve.engine.request_queue import QUANTUM, EngineLimits, Occupancy
+from jumok_serve.engine.request_queue import QUANTUM, RESERVE_SHARE, EngineLimits, Occupancy
 from jumok_serve.engine.scheduler import (
     MAX_LIGHT_ROWS,
     MAX_SHARED_STEP_WORK,
@@ -227,7 +227,7 @@ def test_heavy_callers_share_the_work_and_none_starves(sizes: list[tuple[int, in
 
     def feed() -> None:
         for number, (tokens, beam_size, constrained) in enumerate(sizes):
-            while policy.queue.work_of(str(number)) < 2**13:
+            while policy.queue.totals_of(str(number)).work < 2**13:
                 one = sentence(str(number), tokens=tokens, beam_size=beam_size, ngrams=3 * constrained)
                 policy.admit([one], NOW)
 
@@ -274,22 +274,22 @@ def test_the_queue_is_bounded_in_work_and_corpora_leave_a_reserve() -> None:
     work = sentence("a").work
     policy = SchedulingPolicy(EngineLimits(max_queue_work=16 * work), 1)
     admit(policy, "a", 12)
-    assert not policy.is_crowded("a")
+    assert not policy.queue.is_full("a", RESERVE_SHARE)
     admit(policy, "a", 1)
-    assert policy.is_crowded("a")
-    assert not policy.is_full("a")
-    assert not policy.is_crowded("b")
+    assert policy.queue.is_full("a", RESERVE_SHARE)
+    assert not policy.queue.is_full("a")
+    assert not policy.queue.is_full("b", RESERVE_SHARE)
     admit(policy, "a", 1)
-    assert policy.is_full("a")
+    assert policy.queue.is_full("a")
     kept = f"at most {16 * work} row steps, and keeps {2 * work} for callers with less: no room for {work} more"
     with pytest.raises(OverloadedError, match=kept):
         admit(policy, "a", 1)
-    assert not policy.is_full("b")
+    assert not policy.queue.is_full("b")
     admit(policy, "b", 1)
-    assert not policy.is_crowded("b")
+    assert not policy.queue.is_full("b", RESERVE_SHARE)
     admit(policy, "b", 1)
-    assert policy.is_crowded("b")
-    assert policy.is_full("b")
+    assert policy.queue.is_full("b", RESERVE_SHARE)
+    assert policy.queue.is_full("b")
     with pytest.raises(OverloadedError, match=f"at most {16 * work} row steps: no room for {work} more"):
         admit(policy, "b", 1)
 
@@ -299,16 +299,16 @@ def test_a_caller_below_its_share_gets_in_while_others_have_filled_the_queue(bou
     size = {"requests": 1, "tokens": 8, "work": sentence("a").work}[bound]
     policy = SchedulingPolicy(EngineLimits(**{f"max_queue_{bound}": 64 * size}), 1)
     heavy = [str(number) for number in range(3)]
-    while not all(policy.is_full(caller) for caller in heavy):
+    while not all(policy.queue.is_full(caller) for caller in heavy):
         for caller in heavy:
-            if not policy.is_full(caller):
+            if not policy.queue.is_full(caller):
                 admit(policy, caller, 1)
     for caller in heavy:
         with pytest.raises(OverloadedError, match="for callers with less"):
             admit(policy, caller, 2)
     for late in ("x", "y"):
-        assert not policy.is_full(late)
-        assert not policy.is_crowded(late)
+        assert not policy.queue.is_full(late)
+        assert not policy.queue.is_full(late, RESERVE_SHARE)
         admit(policy, late, 2)
     assert policy.load().queued_requests > 56
 
@@ -316,9 +316,9 @@ def test_a_caller_below_its_share_gets_in_while_others_have_filled_the_queue(bou
 def test_a_process_without_other_callers_and_one_request_fill_the_whole_queue() -> None:
     policy = SchedulingPolicy(EngineLimits(max_queue_requests=16), 1)
     admit(policy, "", 15)
-    assert not policy.is_full("")
+    assert not policy.queue.is_full("")
     admit(policy, "", 1)
-    assert policy.is_full("")
+    assert policy.queue.is_full("")
     policy = waiting([sentence("a") for _ in range(16)], max_queue_requests=16)
     assert policy.load().queued_requests == 16
 

@@ -14,7 +14,7 @@ import jumok
 from jumok_proto.conversion import timings_from_proto, translation_from_proto
 from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions as Options
-from jumok_serve.engine.replica import MAX_SPARES
+from jumok_serve.engine.engine import MAX_SPARES
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate, wait_until_idle
 from tests.serve.engine.test_invariance import sentences
