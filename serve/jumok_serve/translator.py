@@ -5,7 +5,6 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment
@@ -18,7 +17,6 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.statistics import EngineCounters, Load
-from jumok_serve.engine.warm_up import WarmUp
 from jumok_serve.errors import BundleError
 from jumok_serve.forks import check_not_inherited
 from jumok_serve.interrupts import deadline_after
@@ -26,16 +24,10 @@ from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import load_graphs
-from jumok_serve.tasks.alignment import PendingAlignments, prepare_alignment
-from jumok_serve.tasks.attention_query import AttentionQuery
-from jumok_serve.tasks.model import (
-    ScoringParameters,
-    TaskModel,
-    TextParameters,
-    TranslationParameters,
-    warm_up_sentence,
-)
+from jumok_serve.tasks.alignment import AttentionQuery, PendingAlignments, prepare_alignment
+from jumok_serve.tasks.model import ScoringParameters, TaskModel, TextParameters, TranslationParameters
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
+from jumok_serve.tasks.warm_up import WarmUp
 from jumok_serve.text.submission import translate_texts
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.text.translation import PendingTexts, submit_texts
@@ -103,12 +95,11 @@ class Translator:
         self.name, self.shortlisted = self._bundle.manifest.name, shortlist
         self.device, self.precision = loaded.device.name, loaded.precision
         alone_rows = loaded.max_alone_rows or limits.max_alone_rows
-        self._model = model = TaskModel(self._bundle, loaded.precision, loaded.graphs, self._shortlist)
-        pad = model.manifest.special_tokens.pad
-        self._warm_up = WarmUp(partial(warm_up_sentence, model), pad=pad, read=model.tokenizer.decode)
+        self._model = TaskModel(self._bundle, loaded.precision, loaded.graphs, self._shortlist)
+        self._warm_up = WarmUp(self._model)
         self._engine = Engine(
             self._graphs,
-            pad=pad,
+            pad=self.manifest.special_tokens.pad,
             limits=replace(limits, max_batch_rows=loaded.max_batch_rows, max_alone_rows=alone_rows),
             name=self.name,
             replicas=loaded.replicas,
@@ -341,7 +332,7 @@ class Translator:
             source_language, target_language, truncate, timeout_s: see `translate`.
 
         Raises:
-            InvalidArgumentError: also if the result had more than `attention_query.MAX_WEIGHTS` weights.
+            InvalidArgumentError: also if the result had more than `jumok_serve.tasks.alignment.MAX_WEIGHTS` weights.
             AttentionUnavailableError: the bundle lacks the graph, or the model has no such attention.
         """
         alone = isinstance(texts, str)
@@ -411,7 +402,7 @@ class Translator:
         """Decode made-up sentences with every session; BundleError if that fails."""
         started = time.monotonic()
         try:
-            self._warm_up.run_all((self._graphs, self._shared), sample=self._model.can_sample)
+            self._warm_up.run_all((self._graphs, self._shared))
         except Exception as error:
             raise BundleError(self._bundle.path, [f"decoding with it fails: {error or repr(error)}"]) from error
         logger.info("warmed up %s %s in %.2f s", self.name, self.manifest.version, time.monotonic() - started)
@@ -445,7 +436,6 @@ class Translator:
         """Finish the submitted texts and stop the engine; without `drain`, fail them with UnavailableError."""
         if self._fork_guard.forked:  # there is nothing to stop
             return
-        self._model.close()
         self._engine.close(drain=drain)
 
     def __enter__(self) -> Self:

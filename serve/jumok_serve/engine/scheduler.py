@@ -462,14 +462,19 @@ class Scheduler:
             UnavailableError: the scheduler is closed.
         """
         with self._lock:
-            self._check_open()
+            self.check_open()
             self._policy.admit(sentences, time.monotonic())
             self._wake_replicas()  # which wakes the next if it leaves sentences
+
+    def check_open(self) -> None:
+        """Raise UnavailableError once it is being stopped; takes no lock."""
+        if self._closing:
+            raise UnavailableError("the model is being stopped", retry_after_s=RETRY_AFTER_S)
 
     def check_room(self, sentences: int, caller: str) -> None:
         """Refuse this many sentences if `submit` would, before their tokens are known."""
         with self._lock:
-            self._check_open()
+            self.check_open()
             self._policy.check_room(Totals(sentences), caller, time.monotonic())
 
     def charge(self, caller: str, work: int) -> None:
@@ -578,10 +583,6 @@ class Scheduler:
     def _is_over(self, ahead: Sequence[Sentence]) -> bool:
         """True if an idle replica has nothing to wait for."""
         return self._aborting if ahead else self._closing and not self._policy.queue
-
-    def _check_open(self) -> None:
-        if self._closing:
-            raise UnavailableError("the model is being stopped", retry_after_s=RETRY_AFTER_S)
 
     def _check_not_aborting(self) -> None:
         if self._aborting:

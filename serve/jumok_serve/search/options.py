@@ -219,7 +219,7 @@ class DecodingOptions:
     ``top_p`` or ``seed`` turns it on. ``early_stopping`` tells when a full list of ended hypotheses ends the search:
     ``True``: at once; ``False``: when the best running one would not enter the list at its present length;
     ``"never"``: when it could at no length. ``repetition_penalty`` is that of Keskar et al., 2019; the tasks add the
-    penalty of `jumok_serve.tasks.coverage.log_coverage` once the search has ended.
+    penalty of `jumok_serve.tasks.hypothesis_attention.log_coverage` once the search has ended.
 
     Raises:
         InvalidArgumentError: a value has the wrong type or lies outside its range; ``field`` is ``options.<name>``.

@@ -4,20 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-import numpy as np
-
-from jumok_proto.errors import InvalidArgumentError, UnavailableError
+from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.bundle.shortlist import Shortlist
-from jumok_serve.engine.sentence import Sentence
-from jumok_serve.engine.warm_up import Shape
 from jumok_serve.manifest.languages import Direction
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.graphs import Graphs, Integers
-from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import DecodingOptions, SearchOptions
-from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import TermFinder, TermTokenizer
 from jumok_serve.tokenizers.input_processor import MAX_CACHED, InputProcessor
@@ -157,16 +151,6 @@ class TaskModel:
         assert bundle.pinned is not None
         self.weights = bundle.pinned.mapped(variant.weights)
         self.can_sample = "sampler" in variant.graphs
-        self._closed = False
-
-    def close(self) -> None:
-        """Refuse further texts."""
-        self._closed = True
-
-    def check_open(self) -> None:
-        """Raise UnavailableError after `close`."""
-        if self._closed:
-            raise UnavailableError("the model is being stopped", retry_after_s=RETRY_AFTER_S)
 
     def direction(self, parameters: TextParameters) -> Direction:
         """Return the direction that a request names.
@@ -201,30 +185,3 @@ def _shortlist_columns(
     if (direction.source, direction.target) != (described.source, described.target):
         return None
     return shortlist.of(source_ids)
-
-
-STEPS = 8
-"""Tokens of every hypothesis, or fewer if the model's limit is lower."""
-
-
-def warm_up_sentence(model: TaskModel, number: int, shape: Shape) -> Sentence:
-    """Make a sentence of random source tokens in the model's first direction."""
-    manifest = model.manifest
-    limits, special = manifest.limits, manifest.special_tokens
-    direction = manifest.languages.direction(*next(iter(manifest.languages.all_pairs)))
-    steps = min(STEPS, limits.max_target_length)
-    options = DecodingOptions(
-        beam_size=shape.beam_size or (1 if manifest.generation.sample else None),
-        num_hypotheses=1,
-        min_length=steps,
-        max_length=steps,
-        sample=shape.sample,
-        seed=number if shape.sample else None,
-    )
-    start = special.start if direction.start is None else direction.start
-    around = (*direction.source_prefix, *direction.source_suffix)
-    length = min(shape.source_tokens, limits.max_source_length) - len(around)
-    tokens = np.random.default_rng(number).integers(manifest.tokenizer.source_vocab_size, size=max(1, length)).tolist()
-    source = (*direction.source_prefix, *tokens, *direction.source_suffix)
-    plan = SearchPlan(model.resolve(options, direction.forced_first, ()), start, (), source)
-    return Sentence(source_ids=source, plan=plan, allowed_tokens=model.shortlist_columns(source, direction))

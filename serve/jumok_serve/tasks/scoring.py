@@ -90,7 +90,7 @@ def prepare_scoring(
     parameters: ScoringParameters,
 ) -> PendingScores:
     """Read texts and their translations; see `Translator.scoring`."""
-    model.check_open()
+    engine.check_open()
     if not model.teacher_forcing.can_score:
         raise ScoringUnavailableError.of(model.manifest.name)
     direction = model.direction(parameters)

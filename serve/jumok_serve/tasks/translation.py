@@ -19,8 +19,7 @@ from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.graphs import Floats
 from jumok_serve.search import NO_TERMS, FinishedHypothesis, SearchPlan, options_with_terms
 from jumok_serve.search.options import SearchOptions
-from jumok_serve.tasks.hypothesis_attention import HypothesisAttention, check_attention
-from jumok_serve.tasks.job import Job
+from jumok_serve.tasks.hypothesis_attention import HypothesisAttention, Job, check_attention
 from jumok_serve.tasks.model import TaskModel, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import with_tokens
@@ -313,7 +312,9 @@ def submit_sources(
     inputs = model.inputs
     direction, text_options = check_parameters(model, parameters)
     if parameters.later_sentences:
-        engine.limits.check_work(parameters.later_sentences * SearchPlan(text_options, inputs.start(direction)).most_work)
+        engine.limits.check_work(
+            parameters.later_sentences * SearchPlan(text_options, inputs.start(direction)).most_work
+        )
     prefixes = inputs.prefixes(target_prefixes, len(sources), text_options.forced_first_token)
     if parameters.attention:
         check_attention(sources, prefixes, text_options)

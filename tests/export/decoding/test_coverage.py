@@ -14,7 +14,7 @@ from jumok_proto.results import FinishReason
 from jumok_serve import Hypothesis, InvalidArgumentError, Translator
 from jumok_serve.search import FinishedHypothesis
 from jumok_serve.search.terms import TermSpan
-from jumok_serve.tasks.coverage import ranked
+from jumok_serve.tasks.hypothesis_attention import ranked
 
 TEXTS = ["A dog runs.", "The old woman reads a book in the park.", "A girl."]
 

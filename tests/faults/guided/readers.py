@@ -76,6 +76,9 @@ class _DecodesNothing:
 
     limits = EngineLimits()
 
+    def check_open(self) -> None:
+        """Never stop."""
+
     def check_room(self, sentences: int, caller: str) -> None:
         """Find room."""
 

@@ -13,10 +13,10 @@ from jumok_serve import DecodingOptions, Translator
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.scheduler import Scheduler
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.engine.warm_up import WarmUp
 from jumok_serve.errors import BundleError
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.tasks.warm_up import WarmUp
 from tests.serve.engine.test_engine import TEXTS, wait_until_idle
 from tests.support.hang import HANG_S, wait_until
 

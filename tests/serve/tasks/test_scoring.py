@@ -15,7 +15,7 @@ from jumok_serve import DeadlineExceededError, InvalidArgumentError, Translator,
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.runtime.graphs import Pairs
 from jumok_serve.tasks import teacher_forcing
-from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters
 from tests.support.calls import noted_calls
 from tests.support.models.variants import edited, unconstrained

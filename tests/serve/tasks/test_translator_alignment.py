@@ -15,7 +15,7 @@ from jumok_proto.attention import ATTENTION_KINDS
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, LanguageNotFoundError, Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.runtime.graphs import Pairs
-from jumok_serve.tasks import attention_query, hypothesis_attention, teacher_forcing
+from jumok_serve.tasks import alignment, hypothesis_attention, teacher_forcing
 from tests.support.calls import noted_calls
 from tests.support.models.hostile_bundles import edit_graph, edit_manifest
 from tests.support.models.variants import edited, without
@@ -167,7 +167,7 @@ def test_too_many_weights_are_refused(polyglot: Translator, monkeypatch: pytest.
     text, target = "A dog runs.", "Ein Hund."
     answer = polyglot.align(text, target, kinds=ATTENTION_KINDS, each_head=True)
     weights = sum(np.size(answer.attention(kind).mean) for kind in ATTENTION_KINDS)
-    monkeypatch.setattr(attention_query, "MAX_WEIGHTS", 3 * weights)  # those of the mean, and of two heads
+    monkeypatch.setattr(alignment, "MAX_WEIGHTS", 3 * weights)  # those of the mean, and of two heads
     assert polyglot.align(text, target, kinds=ATTENTION_KINDS, each_head=True) == answer
     too_large: list[tuple[list[str], list[str] | None]] = [
         ([text], None),  # which could be of the maximum length

@@ -9,7 +9,7 @@ import pytest
 
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, Translator
 from jumok_serve.tasks import hypothesis_attention
-from jumok_serve.tasks.unknown_words import aligned_words, replace_unknown, source_words
+from jumok_serve.tasks.hypothesis_attention import aligned_words, replace_unknown, source_words
 from jumok_serve.tasks.word_alignment import token_places, words
 from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
 from jumok_serve.tokenizers.tokenizer import Tokenizer

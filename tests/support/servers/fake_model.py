@@ -40,7 +40,7 @@ from jumok_serve.manifest.parts import REQUIRED_GRAPHS, Provenance
 from jumok_serve.manifest.tokenizers import SentencePieceDescription
 from jumok_serve.service import Server
 from jumok_serve.service.rpc.call import Call
-from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 
 FILES = ("graph.onnx", "weights.bin", "spm.model")

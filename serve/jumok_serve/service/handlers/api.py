@@ -21,7 +21,7 @@ from jumok_serve.service.models.registry import ChosenModels, LoadedModel, Model
 from jumok_serve.service.rpc.call import Counts, current_caller, current_record
 from jumok_serve.service.rpc.request_reader import check_name
 from jumok_serve.share import RETRY_AFTER_S
-from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.text.detection import group_by_language
 from jumok_serve.text.sentence_splitting import possible_ends

@@ -44,7 +44,7 @@ from jumok_serve.service.handlers.corpus import Item, Result, Stream
 from jumok_serve.service.rpc.call import Call, current_request_id
 from jumok_serve.service.rpc.request_reader import RequestReader, check_request
 from jumok_serve.service.rpc.statuses import to_status
-from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.tasks.terms import TermFinder, TermMatch
 from jumok_serve.text.terms import Glossary, Placeholders, Terminology

@@ -16,7 +16,7 @@ from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import DuplicateModelError
 from jumok_serve.manifest.languages import MAX_LISTED, Languages, tag_key
 from jumok_serve.manifest.manifest import Manifest
-from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
 from jumok_serve.text.detection import sources_into
 from jumok_serve.text.translation import PendingOfModel

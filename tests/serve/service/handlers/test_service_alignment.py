@@ -11,7 +11,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest
 
 from jumok_proto.v1 import alignment_pb2, translation_pb2
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
-from jumok_serve.tasks.attention_query import AttentionQuery
+from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters
 from tests.support.hang import HANG_S, until
 from tests.support.servers.fake_model import (
