@@ -86,16 +86,17 @@ class Translator:
             if number is not None and number < 1:
                 raise ValueError(f"{name} must be at least 1, got {number}")
         check_not_inherited()
+        self._process = os.getpid()
         devices = candidate_devices(device, cuda)
         self._bundle = Bundle.open(path)
         self._glossaries = glossaries
-        self._shortlist = self._bundle.shortlist() if shortlist else None
+        listed = self._bundle.shortlist() if shortlist else None
         loaded = load_graphs(self._bundle, precision, devices, replicas=replicas, threads=threads, listed=shortlist)
         self._graphs, self._shared = loaded.graphs, loaded.shared
         self.name, self.shortlisted = self._bundle.manifest.name, shortlist
         self.device, self.precision = loaded.device.name, loaded.precision
         alone_rows = loaded.max_alone_rows or limits.max_alone_rows
-        self._model = TaskModel(self._bundle, loaded.precision, loaded.graphs, self._shortlist)
+        self._model = TaskModel(self._bundle, loaded.precision, loaded.graphs, listed)
         self._warm_up = WarmUp(self._model)
         self._engine = Engine(
             self._graphs,
@@ -106,7 +107,6 @@ class Translator:
             shared=loaded.shared,
             probe=self._warm_up.run,
         )
-        self._fork_guard = ForkGuard(self.name)
 
     @property
     def manifest(self) -> Manifest:
@@ -371,7 +371,7 @@ class Translator:
         Raises:
             JumokError: errors of `translate`; also if the texts cannot be done before the deadline.
         """
-        self._fork_guard.check()
+        self._check_process()
         check_texts(texts)
         return submit_texts(
             self._model, self._engine, texts, parameters, target_prefixes=target_prefixes, on_progress=on_progress
@@ -384,7 +384,7 @@ class Translator:
         parameters: ScoringParameters = ScoringParameters(),  # noqa: B008 - frozen
     ) -> PendingScores:
         """Prepare scoring of translations (texts or token ids); `collect` computes it."""
-        self._fork_guard.check()
+        self._check_process()
         return prepare_scoring(self._model, self._engine, texts, targets, parameters)
 
     def aligning(
@@ -395,7 +395,7 @@ class Translator:
         parameters: TextParameters = TextParameters(),  # noqa: B008 - frozen
     ) -> PendingAlignments:
         """Prepare `align`, and queue texts without translation; `collect` computes the attention."""
-        self._fork_guard.check()
+        self._check_process()
         return prepare_alignment(self._model, self._engine, texts, targets, query, parameters)
 
     def warm_up(self) -> None:
@@ -434,41 +434,20 @@ class Translator:
 
     def close(self, *, drain: bool = True) -> None:
         """Finish the submitted texts and stop the engine; without `drain`, fail them with UnavailableError."""
-        if self._fork_guard.forked:  # there is nothing to stop
+        if os.getpid() != self._process:  # there is nothing to stop
             return
         self._engine.close(drain=drain)
+
+    def _check_process(self) -> None:
+        """Refuse work in a process that was forked from the one that made this translator."""
+        if os.getpid() != self._process:
+            raise FailedPreconditionError(
+                f"the translator of {self.name!r} was made before this process was forked, and its threads stayed "
+                "behind: make it after the fork, in each worker"
+            )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close(drain=error is None)
-
-
-class ForkGuard:
-    """Tells the process that made a translator from those that were forked from it.
-
-    Args:
-        name: name of the model, for the error.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._process = os.getpid()
-
-    @property
-    def forked(self) -> bool:
-        """True in a process that was forked from the one that made the guard."""
-        return os.getpid() != self._process
-
-    def check(self) -> None:
-        """Refuse work in a forked process.
-
-        Raises:
-            FailedPreconditionError: this is one.
-        """
-        if self.forked:
-            raise FailedPreconditionError(
-                f"the translator of {self._name!r} was made before this process was forked, and its threads stayed "
-                "behind: make it after the fork, in each worker"
-            )
