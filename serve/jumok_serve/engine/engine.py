@@ -217,7 +217,8 @@ class Replica:
                 self.batches[lane] = self._empty_batch(lane)
             self.batches[lane].graphs = self._graphs
             for together in split_by_length([one for one in self._joining if one.lane == lane]):
-                if staying := [sentence for sentence in together if not self._drop_if_abandoned(sentence)]:
+                now = time.monotonic()
+                if staying := [one for one in together if not one.abandon_if_due(Stage.DECODE, self.counters, now)]:
                     self.batches[lane].encode(sorted(staying, key=order.__getitem__))
                     encoded.update(staying)
             self._drop_if_empty(self.batches[lane])
@@ -300,13 +301,6 @@ class Replica:
         for sentence in lost:
             sentence.fail(error)
         return len(lost)
-
-    def _drop_if_abandoned(self, sentence: Sentence) -> bool:
-        now = time.monotonic()
-        abandoned = sentence.abandoned(now)
-        if abandoned:
-            sentence.abandon(Stage.DECODE, self.counters, now)
-        return abandoned
 
 
 class Engine(Scheduler):

@@ -402,7 +402,7 @@ class SchedulingPolicy:
             return
         self._next_sweep = now + SWEEP_INTERVAL_S
         self._watch.reset(self.queue, now)
-        self.queue.remove_if(lambda sentence: self._abandon_if_due(sentence, now))
+        self.queue.remove_if(lambda sentence: sentence.abandon_if_due(Stage.QUEUE, self.counters, now))
 
     def _first(self, now: float) -> Sentence | None:
         """Return the first waiting sentence that is not abandoned; drop those before it."""
@@ -415,13 +415,7 @@ class SchedulingPolicy:
 
     def _drop_if_abandoned(self, sentence: Sentence, now: float) -> bool:
         """Abandon a sentence that is cancelled or late; the watch saves checks."""
-        return self._watch.triggered(now) and self._abandon_if_due(sentence, now)
-
-    def _abandon_if_due(self, sentence: Sentence, now: float) -> bool:
-        abandoned = sentence.abandoned(now)
-        if abandoned:
-            sentence.abandon(Stage.QUEUE, self.counters, now)
-        return abandoned
+        return self._watch.triggered(now) and sentence.abandon_if_due(Stage.QUEUE, self.counters, now)
 
 
 def _tokens(sentences: Iterable[Sentence]) -> int:

@@ -236,6 +236,13 @@ class Sentence:
         """True if it was cancelled, or its deadline has passed."""
         return self.future.cancelled() or (self.deadline is not None and now > self.deadline)
 
+    def abandon_if_due(self, stage: Stage, counters: EngineCounters, now: float) -> bool:
+        """Abandon the sentence if it was cancelled or is late, and return if so."""
+        if not self.abandoned(now):
+            return False
+        self.abandon(stage, counters, now)
+        return True
+
     def abandon(self, stage: Stage, counters: EngineCounters, now: float) -> None:
         """Count an abandoned sentence, and fail its future unless that was cancelled."""
         late = self.deadline is not None and now > self.deadline - DEADLINE_SLACK_S

@@ -94,11 +94,13 @@ class EngineCounters:
         """Add up the counters of several threads."""
         together = cls()
         for part in parts:
-            for name in ("queue_s", "first_token_s", "token_s", "step_rows", "step_padding"):
-                getattr(together, name).add(getattr(part, name))
-            for name in ("source_tokens", "output_tokens", "finished", "texts", "failed"):
-                setattr(together, name, getattr(together, name) + getattr(part, name))
-            together.given_up.update(part.given_up.copy())
+            for name, value in vars(part).items():
+                if isinstance(value, Histogram):
+                    getattr(together, name).add(value)
+                elif isinstance(value, Counter):
+                    getattr(together, name).update(value.copy())  # its thread may add a cause meanwhile
+                else:
+                    setattr(together, name, getattr(together, name) + value)
         return together
 
 
@@ -113,12 +115,7 @@ class Load:
 
     def __add__(self, other: "Load") -> "Load":
         """Add the load of another engine."""
-        return Load(
-            queued_requests=self.queued_requests + other.queued_requests,
-            queued_tokens=self.queued_tokens + other.queued_tokens,
-            running_sentences=self.running_sentences + other.running_sentences,
-            rows=self.rows + other.rows,
-        )
+        return Load(**{name: getattr(self, name) + getattr(other, name) for name in self.__slots__})
 
 
 class Progress:

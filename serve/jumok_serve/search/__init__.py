@@ -115,14 +115,9 @@ class SearchPlan:
         return len(self.prefix) + min(options.max_length, expected)
 
     @property
-    def most_steps(self) -> int:
-        """Most steps that the search can take."""
-        return len(self.prefix) + self.options.max_length
-
-    @property
     def most_work(self) -> int:
         """Most work of the search for the bound of a request, in row steps: without that of terms and wide beams."""
-        return math.ceil(self.rows * self._row_work) * self.most_steps
+        return math.ceil(self.rows * self._row_work) * (len(self.prefix) + self.options.max_length)
 
     def begin(self) -> Search:
         """Start the search: with terms, greedy or sampling, or beam search."""

@@ -247,9 +247,8 @@ class DecodingOptions:
     def __post_init__(self) -> None:
         check_fields(self)
         if self.beam_size is not None:
-            may_sample = self.beam_size == 1 or bool(
-                self._sampling_options
-            )  # the first if the model samples by default
+            # With a beam size of 1 a model may sample by default.
+            may_sample = self.beam_size == 1 or bool(self._sampling_options)
             check_beam(self.beam_size, self.num_hypotheses, samples=_first(self.sample, may_sample))
         if self.min_length is not None and self.max_length is not None:
             check_lengths(self.min_length, self.max_length)
