@@ -170,6 +170,24 @@ class SchedulingPolicy:
         alone = self.runs_alone(replica)
         return Work(ready, taken, self.take_ahead(replica, taken, now) if taken else [], alone)
 
+    def take_fitting(self, replica: int, now: float) -> list[Sentence]:
+        """Take the first sentences encoded ahead that a replica has capacity for."""
+        self._settle(now)
+        work = self.queue.totals.work
+        self._sweep(now)
+        self._record_drain(work, now)
+        occupied, ahead = self._occupied[replica], self._ahead[replica]
+        fitting: list[Sentence] = []
+        total = TotalOccupancy(self._occupied[other] for other in self._others(replica))
+        if not self._is_scarce(occupied, ahead):
+            for sentence in ahead:
+                if not self._fits(sentence, occupied, total) or self._is_long_step(sentence, occupied):
+                    break
+                occupied.add(sentence)
+                fitting.append(sentence)
+        self._ahead[replica] = ahead[len(fitting) :]
+        return fitting
+
     def take(self, replica: int, now: float) -> list[Sentence]:
         """Take from the queue, in order, the sentences a replica admits now."""
         occupied = self._occupied[replica]
@@ -226,27 +244,6 @@ class SchedulingPolicy:
             taken.append(sentence)
         return taken
 
-    def _settle(self, now: float) -> None:
-        """Take note of sentences that have ended, and if callers contend."""
-        self._callers.settle(now)
-        self._contended = self._callers.contended(now)
-
-    def _keeps_others_waiting(self, now: float) -> bool:
-        """True if sentences encoded ahead would wait for one replica, while others decode those of other callers."""
-        return len(self._occupied) > 1 and self._callers.any_heavy and self._callers.several(now)
-
-    def _is_long_step(self, sentence: Sentence, occupied: Occupancy) -> bool:
-        """True if a step with one more sentence keeps other callers waiting, now or when they come."""
-        step_work = occupied.step_work + sentence.plan.step_work
-        if not occupied.step_work:
-            return self._contended and sentence.plan.step_work > MAX_SHARED_STEP_WORK < max(
-                one.step_work for one in self._occupied
-            )
-        if self._contended:
-            return step_work > MAX_SHARED_STEP_WORK
-        has_terms = bool(sentence.plan.terms.alternatives)
-        return has_terms and step_work - occupied.rows - sentence.rows > MAX_TERM_STEP_WORK
-
     def take_ahead(self, replica: int, taken: Sequence[Sentence], now: float) -> list[Sentence]:
         """Take sentences from the queue to encode with those just `taken`."""
         most = len(self.queue) // (AHEAD_SHARE * len(self._occupied))
@@ -266,24 +263,6 @@ class SchedulingPolicy:
         self._record_drain(work, now)
         self._ahead[replica] = ahead
         return ahead
-
-    def take_fitting(self, replica: int, now: float) -> list[Sentence]:
-        """Take the first sentences encoded ahead that a replica has capacity for."""
-        self._settle(now)
-        work = self.queue.totals.work
-        self._sweep(now)
-        self._record_drain(work, now)
-        occupied, ahead = self._occupied[replica], self._ahead[replica]
-        fitting: list[Sentence] = []
-        total = TotalOccupancy(self._occupied[other] for other in self._others(replica))
-        if not self._is_scarce(occupied, ahead):
-            for sentence in ahead:
-                if not self._fits(sentence, occupied, total) or self._is_long_step(sentence, occupied):
-                    break
-                occupied.add(sentence)
-                fitting.append(sentence)
-        self._ahead[replica] = ahead[len(fitting) :]
-        return fitting
 
     def runs_alone(self, replica: int) -> bool:
         """True if no other replica decodes or will take waiting sentences."""
@@ -319,6 +298,27 @@ class SchedulingPolicy:
     def restore(self, replica: int) -> None:
         """Give sentences to a recovered replica again."""
         self._retry_at[replica] = None
+
+    def _settle(self, now: float) -> None:
+        """Take note of sentences that have ended, and if callers contend."""
+        self._callers.settle(now)
+        self._contended = self._callers.contended(now)
+
+    def _keeps_others_waiting(self, now: float) -> bool:
+        """True if sentences encoded ahead would wait for one replica, while others decode those of other callers."""
+        return len(self._occupied) > 1 and self._callers.any_heavy and self._callers.several(now)
+
+    def _is_long_step(self, sentence: Sentence, occupied: Occupancy) -> bool:
+        """True if a step with one more sentence keeps other callers waiting, now or when they come."""
+        step_work = occupied.step_work + sentence.plan.step_work
+        if not occupied.step_work:
+            return self._contended and sentence.plan.step_work > MAX_SHARED_STEP_WORK < max(
+                one.step_work for one in self._occupied
+            )
+        if self._contended:
+            return step_work > MAX_SHARED_STEP_WORK
+        has_terms = bool(sentence.plan.terms.alternatives)
+        return has_terms and step_work - occupied.rows - sentence.rows > MAX_TERM_STEP_WORK
 
     def _would_take(self, replica: int, sentence: Sentence) -> bool:
         """True if the next call of `replica` takes the first waiting sentence."""
