@@ -1,4 +1,4 @@
-"""The queue of several callers: order, shares by work, and totals."""
+"""The queue of several callers: order, shares by work, and totals; and deadlines that it cannot meet."""
 
 import heapq
 from collections import Counter
@@ -8,15 +8,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from jumok_proto.errors import DeadlineExceededError
 from jumok_serve.engine.request_queue import (
+    CAUTION,
     MAX_CREDIT,
     MAX_TURN,
     QUANTUM,
     REMEMBERED_CALLERS,
+    WINDOW_S,
+    DrainRate,
     EngineLimits,
+    Occupancy,
     RequestQueue,
     Totals,
 )
+from jumok_serve.engine.scheduler import SchedulingPolicy
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.search import SearchPlan
 from tests.support.search_cases import make_options
@@ -272,3 +278,68 @@ def test_removed_sentences_leave_the_totals() -> None:
     assert queue.clear() == [kept]
     assert not queue
     assert queue.totals == Totals(0)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [(0, True), (WINDOW_S / 2, True)],
+        [(0, True), (0.9 * WINDOW_S, False), (5 * WINDOW_S, True), (5.5 * WINDOW_S, True)],  # an empty queue between
+    ],
+)
+def test_the_drain_rate_is_unknown_before_a_full_window(records: list[tuple[float, bool]]) -> None:
+    rate = DrainRate(at_once=0)
+    assert rate.min_wait_s(10**9) == 0
+    for now, waiting in records:
+        rate.record(1000, now, waiting=waiting)
+    assert rate.min_wait_s(10**9) == 0
+
+
+def test_the_fastest_window_counts_and_caution_divides() -> None:
+    rate = DrainRate(at_once=100)
+    rate.record(0, 0.0, waiting=True)
+    for second, work in ((1, 400), (2, 50), (3, 300)):
+        rate.record(work, second * WINDOW_S, waiting=True)
+    fastest = 400 / WINDOW_S
+    assert rate.min_wait_s(100) == 0  # one batch may take this work at once
+    assert rate.min_wait_s(100 + 1600) == pytest.approx(1600 / fastest / CAUTION)
+
+
+def due(deadline: float | None = None) -> Sentence:
+    one = sentence("", (10, 1, False))
+    one.deadline = deadline
+    return one
+
+
+def drain(policy: SchedulingPolicy, sentences: int) -> float:
+    """Take a sentence every tenth of a second, each alone; return the time after."""
+    for number in range(sentences):
+        policy.occupy(0, Occupancy())
+        assert len(policy.take(0, 0.1 * number)) == 1
+    return 0.1 * sentences
+
+
+def test_a_queue_refuses_deadlines_that_it_cannot_meet() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=16), 1)  # fits one sentence of 10 tokens
+    policy.admit([due() for _ in range(100)], 0.0)
+    now = drain(policy, 11)
+    # 89 wait, 890 tokens, at 100 a second: 8.9 s at this speed, and a little more than 2 s at four times of it.
+    with pytest.raises(
+        DeadlineExceededError, match=r"the queue takes 2\.\d s at least, and the deadline passes in 1\.0 s"
+    ):
+        policy.admit([due(), due(now + 1.0)], now)
+    assert policy.load().queued_requests == 89
+    policy.admit([due(now + 2.5)], now)
+    policy.admit([due()], now)
+    with pytest.raises(DeadlineExceededError, match="had passed"):
+        policy.admit([due(now - 0.5)], now)
+
+
+def test_an_empty_queue_refuses_only_passed_deadlines() -> None:
+    policy = SchedulingPolicy(EngineLimits(max_batch_tokens=16), 1)
+    policy.admit([due() for _ in range(20)], 0.0)
+    now = drain(policy, 20)
+    policy.admit([due(now + 0.001)], now)
+    assert policy.load().queued_requests == 1
+    with pytest.raises(DeadlineExceededError, match="had passed"):
+        policy.admit([due(now)], now)
