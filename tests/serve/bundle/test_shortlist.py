@@ -19,8 +19,8 @@ from jumok_serve.runtime import sessions, step_selection
 from jumok_serve.runtime.decoders import Decoder, make_decoder
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from jumok_serve.runtime.step_selection import ShortlistColumns
+from jumok_serve.runtime.step_selection import SelectionParameters, ShortlistColumns
+from jumok_serve.runtime.tensors import DecoderInputs
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, SearchPlan
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.model import TranslationParameters

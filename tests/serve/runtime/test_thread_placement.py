@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from jumok_serve import Translator
-from jumok_serve.runtime.thread_placement import place_threads
+from jumok_serve.runtime.sessions import place_threads
 
 CORES = sorted(os.sched_getaffinity(0))
 several_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core has nothing to place")
