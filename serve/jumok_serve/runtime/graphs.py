@@ -10,14 +10,13 @@ from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_serve.errors import BundleError, DeviceError
-from jumok_serve.manifest.manifest import GraphSpec
+from jumok_serve.manifest.manifest import CROSS_ATTENTION, GraphSpec
 from jumok_serve.manifest.parts import Target, graphs_by_role
 from jumok_serve.native import library
 from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.encoded_sources import Encoded, EncodedSources
 from jumok_serve.runtime.graph_checks.contract import contract_problems
 from jumok_serve.runtime.sessions import (
-    CROSS_ATTENTION,
     GraphFolder,
     GraphSessions,
     ThreadPlacement,

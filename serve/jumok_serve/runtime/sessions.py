@@ -16,14 +16,15 @@ import numpy as np
 import onnxruntime
 
 from jumok_proto.errors import BundleNotLoadedError
-from jumok_serve.bundle.bundle import Bundle, check_graph
+from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.errors import BundleError, DeviceError
 from jumok_serve.forks import keep_after_fork
-from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
+from jumok_serve.manifest.manifest import CROSS_ATTENTION, GraphSpec, PrecisionVariant, TensorSpec
 from jumok_serve.native import library
 from jumok_serve.runtime.device import Device, check_active
 from jumok_serve.runtime.graph_checks.contract import (
     EncodedSource,
+    check_graph,
     find_copies,
     find_encoded_source,
     layers_part,
@@ -196,9 +197,6 @@ def open_session(graph: Path | bytes, device: Device, options: Any, *, checked: 
         logger.warning("%s", problem)
     return session
 
-
-CROSS_ATTENTION = "cross_attention"
-"""The aligner's output of cross-attention."""
 
 _ONE_PASS = {"scorer", "aligner"}
 """Graphs outside the step loop, opened at their first use."""

@@ -8,8 +8,9 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from jumok_serve.bundle.bundle import Bundle, check_graph
+from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.manifest import GraphSpec, TensorSpec
+from jumok_serve.runtime.graph_checks.contract import check_graph
 
 
 def session(path: Path) -> onnxruntime.InferenceSession:
