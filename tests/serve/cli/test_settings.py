@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from jumok_serve.cli.configuration import Configuration
 from jumok_serve.cli.serve_commands import serve
-from jumok_serve.cli.settings import MAX_FILE_BYTES, NAMES, Effective, flag, read_configuration, variable
+from jumok_serve.cli.settings import MAX_FILE_BYTES, NAMES, Configuration, Effective, flag, read_configuration, variable
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.errors import ConfigurationError
 from jumok_serve.service.limits import ServiceLimits
