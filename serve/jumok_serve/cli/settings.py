@@ -30,6 +30,7 @@ from jumok_serve.cache import CACHE_VARIABLE, EXAMPLE, HubName, parse_hub_name
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.errors import ConfigurationError
 from jumok_serve.files import read_file
+from jumok_serve.runtime.device import Arena, DeviceName
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.files.pieces import MAX_READ
 
@@ -96,9 +97,7 @@ class Configuration(BaseModel):
         30.0, description="Seconds for running calls to finish after SIGTERM or Ctrl-C."
     )
 
-    device: Literal["cpu", "cuda", "auto"] = Field(
-        "cpu", description="Device to run on; auto: CUDA if available, else the CPU."
-    )
+    device: DeviceName = Field("cpu", description="Device to run on; auto: CUDA if available, else the CPU.")
     precision: Literal["auto", "fp32", "fp16", "int8"] = Field(
         "auto", description="Precision to run; auto: int8 on a CPU and fp16 on CUDA, if the bundle has them."
     )
@@ -106,7 +105,7 @@ class Configuration(BaseModel):
         None,
         description="GPU memory in MiB that each graph of a model may compute in.  [default: no limit]",
     )
-    gpu_arena: Literal["power_of_two", "exact"] = Field(
+    gpu_arena: Arena = Field(
         "power_of_two", description="Growth of that memory: to the next power of two, or by the exact size."
     )
     gpu_allow_copies: bool = Field(

@@ -229,20 +229,6 @@ def test_cuda_without_cuda_is_refused(tiny_bundle: Path) -> None:
     assert "CUDA" in refusal(done.stderr)
 
 
-def test_wrong_settings_are_explained(tiny_bundle: Path) -> None:
-    wrong = {
-        "--port": "65536",
-        "--replicas": "0",
-        "--threads": "0",
-        "--precision": "int3",
-        "--max-batch-tokens": "0",
-        "--grace": "-1",
-    }
-    done = run_here("serve", tiny_bundle, *(part for flag in wrong.items() for part in flag))
-    assert done.returncode == 2
-    assert all(f"(flag {flag})" in done.stderr.decode() for flag in wrong)
-
-
 def test_inspect_shows_the_bundle(tiny_bundle: Path) -> None:
     manifest = Bundle.open(tiny_bundle).manifest
     shown = run("inspect", tiny_bundle)
