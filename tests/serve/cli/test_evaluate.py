@@ -184,13 +184,18 @@ def test_without_a_tokenizer_chrf_counts_alone(
     assert "tok:char|" in chosen["bleu_signature"]
 
 
+@pytest.mark.parametrize(
+    ("tokenizer", "words"),
+    [
+        ("ko-mecab", "needs mecab_ko, which is not installed; install it with: pip install 'sacrebleu[ko]'"),
+        ("ja-mecab", "needs MeCab, which is not installed; install it with: pip install 'sacrebleu[ja]'"),
+    ],
+)
 def test_tokenizer_without_its_package_is_refused(
-    tiny_bundle: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+    tiny_bundle: Path, source: Path, monkeypatch: pytest.MonkeyPatch, tokenizer: str, words: str
 ) -> None:
     monkeypatch.setattr(parallel_text, "find_spec", lambda _: None)
-    arguments = ("--source", source, "--reference", source, "--bleu-tokenizer", "ko-mecab")
+    arguments = ("--source", source, "--reference", source, "--bleu-tokenizer", tokenizer)
     done = run("evaluate", tiny_bundle, *arguments)
     assert done.returncode == 2
-    assert (
-        "needs mecab_ko, which is not installed; install it with: pip install 'sacrebleu[ko]'" in done.stderr.decode()
-    )
+    assert words in done.stderr.decode()
