@@ -155,13 +155,13 @@ class Bundle:
 
     Attributes:
         manifest: the manifest; all files match it.
-        pinned: the folder as it was opened; None for a bundle that no session reads.
+        pinned: the folder as it was opened.
     """
 
     path: Path
     manifest: Manifest
     tokenizer: Tokenizer
-    pinned: PinnedFolder | None = None
+    pinned: PinnedFolder
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Bundle":
@@ -226,7 +226,7 @@ class Bundle:
             )
         try:
             return Shortlist.load(
-                (self.path if self.pinned is None else self.pinned.path) / described.file,
+                self.pinned.path / described.file,
                 sources=tokenizer.source_vocab_size,
                 vocabulary=tokenizer.target_vocab_size,
             )

@@ -12,7 +12,7 @@ import pytest
 from jumok.commands._main import run
 from jumok_serve import BundleError, DecodingOptions, Translator
 from jumok_serve.bundle import describe
-from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.bundle.bundle import Bundle, PinnedFolder
 from jumok_serve.bundle.shortlist import Shortlist
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime import sessions, step_selection
@@ -270,9 +270,10 @@ def test_a_file_of_other_lists_is_refused(listed_bundle: Path, tmp_path: Path) -
     bundle = Bundle.open(listed_bundle)
     LISTS.save(tmp_path / "shortlist.npz")
     with pytest.raises(BundleError, match=r"shortlist.npz is not a shortlist of this model: it has lists for 3 source"):
-        replace(bundle, path=tmp_path, pinned=None).shortlist()
+        replace(bundle, pinned=PinnedFolder(tmp_path)).shortlist()
+    (tmp_path / "shortlist.npz").unlink()
     with pytest.raises(BundleError, match=r"shortlist.npz is not a shortlist of this model: .*No such file"):
-        replace(bundle, path=tmp_path / "elsewhere", pinned=None).shortlist()
+        replace(bundle, pinned=PinnedFolder(tmp_path)).shortlist()
 
 
 def removed(*places: str) -> Callable[[dict[str, Any]], None]:
