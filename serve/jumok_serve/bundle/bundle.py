@@ -175,11 +175,7 @@ class Bundle:
             BundleError: lists every problem.
         """
         folder = Path(path)
-        raw = manifest_bytes(folder)
-        try:
-            manifest, files, problems = _parse_manifest(raw)
-        except _UnreadableManifestError as exc:
-            raise BundleError(folder, [str(exc)]) from exc
+        manifest, files, problems = _parse_manifest(folder)
         damaged: dict[str, str] = {}
         pinned = PinnedFolder(folder)
         for file, entry in files.items():
@@ -237,10 +233,7 @@ class Bundle:
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Read the manifest of a bundle without checking its files; ``BundleError`` lists every problem."""
     folder = Path(path)
-    try:
-        manifest, _, problems = _parse_manifest(manifest_bytes(folder))
-    except _UnreadableManifestError as exc:
-        raise BundleError(folder, [str(exc)]) from exc
+    manifest, _, problems = _parse_manifest(folder)
     if manifest is None:
         raise BundleError(folder, problems)
     return manifest
@@ -312,23 +305,24 @@ def _way_to_bundle(folder: Path) -> str:
     return "is this a bundle?"
 
 
-class _UnreadableManifestError(ValueError):
-    """The file is not a manifest of a known format."""
+def _parse_manifest(folder: Path) -> tuple[Manifest | None, dict[str, FileEntry], list[str]]:
+    """Return the manifest if valid, its readable files, and its problems.
 
-
-def _parse_manifest(raw: bytes) -> tuple[Manifest | None, dict[str, FileEntry], list[str]]:
-    """Return the manifest if valid, its readable files, and its problems."""
+    Raises:
+        BundleError: the file is not a manifest of a known format.
+    """
+    raw = manifest_bytes(folder)
     try:
         fields = parse_json(raw)
     except UnusableFileError as exc:
-        raise _UnreadableManifestError(f"{MANIFEST_FILE} {exc}") from exc
+        raise BundleError(folder, [f"{MANIFEST_FILE} {exc}"]) from exc
     if not isinstance(fields, dict):
-        raise _UnreadableManifestError(f"{MANIFEST_FILE} must hold an object, it holds a {type(fields).__name__}")
+        raise BundleError(folder, [f"{MANIFEST_FILE} must hold an object, it holds a {type(fields).__name__}"])
     version = fields.get("format_version")
     if isinstance(version, bool) or version not in READABLE_FORMAT_VERSIONS:
         said = "no format_version" if version is None else f"format_version {version!r}"
         readable = " and ".join(map(str, READABLE_FORMAT_VERSIONS))
-        raise _UnreadableManifestError(f"{MANIFEST_FILE} has {said}, this jumok reads format_version {readable}")
+        raise BundleError(folder, [f"{MANIFEST_FILE} has {said}, this jumok reads format_version {readable}"])
     try:
         manifest = Manifest.model_validate_json(raw)
     except ValidationError as exc:
@@ -389,7 +383,7 @@ def _complete(folder: Path, parts: ManifestDraft) -> Bundle:
     """Measure the files in ``folder``, write the manifest and open the result."""
     files = {file: _measure(folder / file) for file in _walk(folder) if file not in COMPANIONS}
     try:
-        manifest = Manifest(**{name: getattr(parts, name) for name in ManifestDraft.model_fields}, files=files)
+        manifest = Manifest(**dict(parts), files=files)
     except ValidationError as exc:
         raise BundleError(folder, _schema_problems(exc)) from exc
     (folder / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")

@@ -337,7 +337,7 @@ def constraint_arrays(stage: str, constraints: Constraints, width: int, *, for_d
         (f"{stage}_factors", constraints.factors, _NEUTRAL_FACTOR),
         (f"{stage}_biases", constraints.biases, _NEUTRAL_BIAS),
     ):
-        places, values = entries if len(entries.values) or not for_device else neutral
+        places, values = neutral if for_device and not len(entries.values) else entries
         arrays[f"{name}.places"] = places[:, 0] * width + places[:, 1]
         arrays[f"{name}.values"] = values
     return arrays

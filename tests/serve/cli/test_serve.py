@@ -67,23 +67,18 @@ def test_sigterm_ends_loading(tiny_bundle: Path) -> None:
     assert (finished.returncode, finished.stdout, finished.stderr) == (0, b"", b"")
 
 
-def test_replicas_share_a_server(tiny_bundle: Path) -> None:
-    with serve(tiny_bundle, "--replicas", "2", "--threads", "2") as (_, address), jumok.Client(address) as client:
-        texts = ["a man in a blue shirt", "two dogs", "a girl reads"] * 10
-        assert len({answer.text for answer in client.translate(texts)}) <= 3
-
-
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no arenas")
 @pytest.mark.parametrize(("variables", "most"), [({}, ARENAS), ({"MALLOC_ARENA_MAX": "1"}, 1)])
-def test_its_threads_share_few_arenas(
+def test_replicas_share_a_server_and_its_threads_few_arenas(
     tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], most: int
 ) -> None:
     for name in ("MALLOC_ARENA_MAX", "GLIBC_TUNABLES"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
-    with serve(tiny_bundle, "--replicas", "4") as (process, address), jumok.Client(address) as client:
-        client.translate(["a man in a blue shirt", "two dogs", "a girl reads"] * 10)
+    with serve(tiny_bundle, "--replicas", "4", "--threads", "2") as (process, address), jumok.Client(address) as client:
+        answers = client.translate(["a man in a blue shirt", "two dogs", "a girl reads"] * 10)
+        assert len({answer.text for answer in answers}) <= 3
         assert 1 + arenas_of_threads(process.pid) <= most
 
 
