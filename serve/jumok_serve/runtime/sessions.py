@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime: their options and threads, and those of a bundle's graphs."""
+"""ONNX Runtime's sessions: options, threads, and those of a bundle's graphs."""
 
 import copy
 import logging

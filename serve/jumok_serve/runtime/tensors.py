@@ -1,4 +1,4 @@
-"""Tensors of sessions: their bindings, and buffers by slot on the host and on a device, with the KV cache in them."""
+"""Tensors of sessions: bindings, buffers by slot, and the KV cache."""
 
 import ctypes
 import math

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jumok.commands._main import run
 from jumok_serve import BundleError, DecodingOptions, Translator
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle, PinnedFolder
@@ -321,13 +320,11 @@ def test_inspect_describes_the_shortlist(listed_bundle: Path, tiny_bundle: Path)
 
 
 def test_evaluate_names_the_shortlist(
-    listed_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]], capfd: pytest.CaptureFixture[str]
+    listed_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]]
 ) -> None:
     for name, lines in zip(("source", "reference"), sentences, strict=True):
         (tmp_path / name).write_text("\n".join(lines[:5]), encoding="utf-8")
-    command = ["evaluate", str(listed_bundle), "--source", str(tmp_path / "source"), "--threads", "1"]
-    command += ["--reference", str(tmp_path / "reference"), "--shortlist"]
-    assert run(command) == 0
-    assert "(int8, cpu, shortlist)" in capfd.readouterr().out
-    assert run([*command, "--json"]) == 0
-    assert '"shortlist": true' in capfd.readouterr().out
+    files = ("--source", tmp_path / "source", "--reference", tmp_path / "reference")
+    command = ("evaluate", listed_bundle, *files, "--threads", "1", "--shortlist")
+    assert b"(int8, cpu, shortlist)" in commands.run_here(*command).stdout
+    assert b'"shortlist": true' in commands.run_here(*command, "--json").stdout
