@@ -42,9 +42,9 @@ import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
-from jumok_serve.manifest.manifest import TensorSpec
+from jumok_serve.manifest.manifest import DEVICE_INPUT, TensorSpec
 from jumok_serve.native import address, function, pointer
-from jumok_serve.runtime.graphs import Floats, Graphs, Integers, constraint_arrays
+from jumok_serve.runtime.graphs import LOGIT_ROWS, Floats, Graphs, Integers, constraint_arrays
 from jumok_serve.runtime.step_selection import Columns, SelectionParameters
 from jumok_serve.runtime.tensors import DecoderInputs, KVCache, SlotBuffers, Slots, Tensors, View, as_value
 from jumok_serve.search import NO_CONSTRAINTS, Constraints
@@ -190,7 +190,7 @@ class DecoderStep:
     def _bind_sizes(self) -> None:
         """Bind sizes on the host; copies them if the device reads them."""
         self._binding.bind_input("candidates", as_value(np.array([self._candidates])))
-        self._binding.bind_input("logit_rows", as_value(np.array([self.rows if self._with_logits else 0])))
+        self._binding.bind_input(LOGIT_ROWS, as_value(np.array([self.rows if self._with_logits else 0])))
 
     def _bind_candidates(self, candidates: int) -> None:
         self._candidates = candidates
@@ -213,7 +213,7 @@ class DecoderStep:
     def _bind_renormalize(self, renormalize: NDArray[np.bool_] | None) -> None:
         rows = np.zeros(0, np.int64) if renormalize is None else np.flatnonzero(renormalize)
         if self._for_device:  # takes no empty tensors: one row at least, that may not ask for it
-            self._binding.bind_array("renormalize.asked", np.full(max(1, len(rows)), len(rows) > 0))
+            self._binding.bind_array(DEVICE_INPUT, np.full(max(1, len(rows)), len(rows) > 0))
             rows = rows if len(rows) else np.zeros(1, np.int64)
         self._binding.bind_array("renormalize", rows)
 
