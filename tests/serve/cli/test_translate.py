@@ -299,33 +299,6 @@ def test_json_says_what_is_wrong_with_a_line(server: str) -> None:
     assert unreadable == {"source": None, "error": "byte 1: 0xff is not UTF-8 (invalid start byte); convert it"}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--beam-size", "0"], "beam_size must be at least 1 and at most 64, got 0"),
-        (["--beam-size", "65"], "beam_size must be at least 1 and at most 64, got 65"),
-        (
-            ["--beam-size", "99999999999"],
-            "beam_size: must lie between -2147483648 and 2147483647, got",
-        ),
-        (["--beam-size", "2", "--num-hypotheses", "3"], "num_hypotheses must be at most beam_size"),
-        (["--length-penalty", "nan"], "length_penalty must be a finite number"),
-        (["--top-p", "2"], "top_p must be at least 1e-06 and at most 1, got 2.0"),
-        (["--seed", "99999999999999999999"], "seed: must lie between"),
-        (["--target-language", "xx"], "no target language 'xx'; it has de"),
-        (["--model", "other"], "model 'other' is not loaded"),
-        (["--timeout", "0.000001"], "no text was answered"),
-    ],
-)
-def test_a_refused_option_is_one_line(server: str, arguments: list[str], message: str) -> None:
-    done = run("translate", "--server", server, *arguments, "a man")
-    assert (done.returncode, done.stdout) == (1, b"")
-    (error,) = done.stderr.decode().splitlines()
-    assert error.startswith("Error: ")
-    assert message.lower() in error.lower()
-    assert run("translate", "--server", server, *SHORT, "a man").returncode == 0
-
-
 def test_an_argument_that_is_not_utf8_is_refused(server: str) -> None:
     done = subprocess.run(
         [*map(os.fsencode, JUMOK), b"translate", b"--server", server.encode(), b"a man", b"b\xff"],
