@@ -41,7 +41,7 @@ from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import MAX_REPLICAS
 from jumok_serve.runtime.sessions import GraphSessions
-from jumok_serve.runtime.state.slot_buffers import padded_length
+from jumok_serve.runtime.tensors import padded_length
 
 PRECISIONS = ("int8", "fp32")
 CASES = ((1, 1), (32, 1), (8, 4), (128, 1), (32, 4))

@@ -18,7 +18,7 @@ from jumok_export.verification.comparison import log_sum
 from jumok_export.verification.sides import Arrays, Side, StepInputs
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.graphs import Floats, Integers
-from jumok_serve.runtime.state.slot_buffers import LENGTH_STEP
+from jumok_serve.runtime.tensors import LENGTH_STEP
 
 NOISE = np.random.default_rng(9).standard_normal(2**16 + 1, np.float32)
 """Numbers that are repeated as memory after the end of sources; drawing them anew would take longer than decoding."""

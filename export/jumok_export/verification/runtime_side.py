@@ -18,9 +18,8 @@ from jumok_export.verification.sides import Arrays, StepInputs
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.runtime.decoders import DecoderStep
 from jumok_serve.runtime.graphs import SLOTS, Floats, Graphs, Integers, Pairs
-from jumok_serve.runtime.state.slot_buffers import padded_length
-from jumok_serve.runtime.step_inputs import SelectionParameters
-from jumok_serve.runtime.step_selection import BIAS
+from jumok_serve.runtime.step_selection import BIAS, SelectionParameters
+from jumok_serve.runtime.tensors import padded_length
 from jumok_serve.search import Constraints, Entries
 
 UNSEEN = 7.0

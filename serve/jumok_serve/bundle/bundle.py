@@ -1,28 +1,28 @@
-"""Open bundles whose files match the manifest; write bundles atomically."""
+"""Open bundles whose files match the manifest and stay the same; write bundles atomically."""
 
+import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+import threading
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from jumok_serve.bundle.pinned_folder import PinnedFolder
+from jumok_proto.errors import BundleNotLoadedError
 from jumok_serve.bundle.shortlist import Shortlist
 from jumok_serve.errors import BundleError
-from jumok_serve.files import RegularFile, UnusableFileError, parse_json, read_file
+from jumok_serve.files import RegularFile, UnusableFileError, identity_of, parse_json, read_file
 from jumok_serve.manifest.manifest import (
     READABLE_FORMAT_VERSIONS,
     FileEntry,
-    GraphSpec,
     Manifest,
     ManifestDraft,
     PrecisionVariant,
-    TensorSpec,
 )
 from jumok_serve.manifest.parts import MANIFEST_FILE, RelativePath
 from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
@@ -37,15 +37,116 @@ MAX_PROBLEMS = 100
 
 _FILES: TypeAdapter[dict[str, FileEntry]] = TypeAdapter(dict[RelativePath, FileEntry])
 
-_ONNX_TYPES = {
-    "float32": "tensor(float)",
-    "float16": "tensor(float16)",
-    "int64": "tensor(int64)",
-    "int32": "tensor(int32)",
-    "int8": "tensor(int8)",
-    "uint8": "tensor(uint8)",
-    "bool": "tensor(bool)",
-}
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+class PinnedFolder:
+    """A folder that stays the same if it is moved, or if its name leads to another one.
+
+    Args:
+        folder: the folder.
+
+    Attributes:
+        path: path of the same folder, whatever its name.
+
+    Raises:
+        OSError: the folder cannot be opened.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._name = folder.name
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+        weakref.finalize(self, os.close, descriptor)
+        pinned = _DESCRIPTORS / str(descriptor)
+        self.path = pinned if pinned.exists() else folder
+        self._checked: dict[str, tuple[FileEntry, tuple[int, ...]]] = {}
+
+    def check(self, file: str, entry: FileEntry) -> None:
+        """Compare a file with its entry in the manifest, and remember it.
+
+        Raises:
+            UnusableFileError: the file differs, or is no regular file of this folder.
+        """
+        path = self.path / file
+        try:
+            if not path.exists():
+                raise UnusableFileError("missing")
+            if not path.resolve().is_relative_to(self.path.resolve()):
+                raise UnusableFileError("a link that leads outside of the bundle")
+            with RegularFile(path) as opened:
+                if opened.size != entry.size:
+                    raise UnusableFileError(f"{opened.size} bytes, the manifest says {entry.size}")
+                sha256 = opened.sha256()
+        except (OSError, RuntimeError) as exc:  # RuntimeError: links in a circle
+            raise UnusableFileError(f"cannot be read: {exc.strerror if isinstance(exc, OSError) else exc}") from exc
+        if sha256 != entry.sha256:
+            raise UnusableFileError(f"damaged: SHA-256 is {sha256}, the manifest says {entry.sha256}")
+        self._checked[file] = entry, opened.identity
+
+    def mapped(self, file: str) -> "MappedFile":
+        """Watch over a checked file that is mapped into memory.
+
+        Raises:
+            OSError: the file cannot be opened.
+        """
+        entry, (_, _, size, modified, _) = self._checked[file]
+        return MappedFile(self.path / file, f"bundle {self._name}", entry.sha256, (size, modified))
+
+    def changed(self, files: Iterable[str]) -> list[str]:
+        """List files that changed since they were checked."""
+        return [f"{file}: changed while the bundle was in use" for file in files if not self._is_unchanged(file)]
+
+    def _is_unchanged(self, file: str) -> bool:
+        entry, identity = self._checked[file]
+        try:
+            if identity_of(os.stat(self.path / file)) == identity:
+                return True
+            self.check(file, entry)  # a link or new permissions change the numbers and not the content
+        except (OSError, UnusableFileError):
+            return False
+        return True
+
+
+class MappedFile:
+    """A file whose content others see as they overwrite it in place; other files of its name change nothing.
+
+    Args:
+        of: the thing that it belongs to, for errors.
+        sha256: hash of its content.
+        state: its size and the time of its last change, in ns, when it had this content.
+
+    Raises:
+        OSError: the file cannot be opened.
+    """
+
+    def __init__(self, path: Path, of: str, sha256: str, state: tuple[int, int]) -> None:
+        self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+        weakref.finalize(self, os.close, self._descriptor)
+        self._path, self._of, self._sha256, self._state = path, of, sha256, state
+        self._lock = threading.Lock()
+        self._overwritten = False
+
+    def check(self) -> None:
+        """Refuse results that may come from other content.
+
+        Raises:
+            BundleNotLoadedError: the file was overwritten; it stays refused.
+        """
+        state = os.fstat(self._descriptor)
+        if self._overwritten or (state.st_size, state.st_mtime_ns) != self._state:
+            self._check_content((state.st_size, state.st_mtime_ns))
+
+    def _check_content(self, state: tuple[int, int]) -> None:
+        with self._lock:
+            if not self._overwritten and state != self._state:
+                with open(self._descriptor, "rb", closefd=False, buffering=0) as stream:
+                    stream.seek(0)
+                    self._overwritten = hashlib.file_digest(stream, "sha256").hexdigest() != self._sha256
+                self._state = state
+            if self._overwritten:
+                raise BundleNotLoadedError(
+                    f"{self._of} is not as it was opened, load it again: {self._path.name} was overwritten in place"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,30 +155,27 @@ class Bundle:
 
     Attributes:
         manifest: the manifest; all files match it.
-        pinned: the folder as it was opened; None for a bundle that no session reads.
+        pinned: the folder as it was opened.
     """
 
     path: Path
     manifest: Manifest
     tokenizer: Tokenizer
-    pinned: PinnedFolder | None = None
+    pinned: PinnedFolder
 
     @classmethod
     def open(cls, path: str | os.PathLike[str]) -> "Bundle":
         """Check the bundle at ``path`` and open it.
 
         The checks are: the manifest's schema, sizes and SHA-256 of all files, no unlisted file, and a tokenizer that
-        loads and has the stated sizes. The tensors of a graph are checked when a session loads it; see `check_graph`.
+        loads and has the stated sizes. The tensors of a graph are checked when a session loads it; see
+        `jumok_serve.runtime.graph_checks.contract.check_graph`.
 
         Raises:
             BundleError: lists every problem.
         """
         folder = Path(path)
-        raw = manifest_bytes(folder)
-        try:
-            manifest, files, problems = _parse_manifest(raw)
-        except _UnreadableManifestError as exc:
-            raise BundleError(folder, [str(exc)]) from exc
+        manifest, files, problems = _parse_manifest(folder)
         damaged: dict[str, str] = {}
         pinned = PinnedFolder(folder)
         for file, entry in files.items():
@@ -124,7 +222,7 @@ class Bundle:
             )
         try:
             return Shortlist.load(
-                (self.path if self.pinned is None else self.pinned.path) / described.file,
+                self.pinned.path / described.file,
                 sources=tokenizer.source_vocab_size,
                 vocabulary=tokenizer.target_vocab_size,
             )
@@ -135,10 +233,7 @@ class Bundle:
 def read_manifest(path: str | os.PathLike[str]) -> Manifest:
     """Read the manifest of a bundle without checking its files; ``BundleError`` lists every problem."""
     folder = Path(path)
-    try:
-        manifest, _, problems = _parse_manifest(manifest_bytes(folder))
-    except _UnreadableManifestError as exc:
-        raise BundleError(folder, [str(exc)]) from exc
+    manifest, _, problems = _parse_manifest(folder)
     if manifest is None:
         raise BundleError(folder, problems)
     return manifest
@@ -181,68 +276,6 @@ def write_bundle(
     return replace(bundle, path=Path(out))
 
 
-class NodeArg(Protocol):
-    """ONNX Runtime's description of a graph's input or output (``onnxruntime.NodeArg``)."""
-
-    @property
-    def name(self) -> str:
-        """Name of the tensor."""
-
-    @property
-    def type(self) -> str:
-        """Element type in ONNX Runtime's spelling, such as ``tensor(float)``."""
-
-    @property
-    def shape(self) -> Sequence[int | str | None]:
-        """Constant size or symbol of each axis; None: dynamic without a name."""
-
-
-def check_graph(spec: GraphSpec, inputs: Sequence[NodeArg], outputs: Sequence[NodeArg]) -> list[str]:
-    """Return the differences between a loaded graph's tensors and the manifest.
-
-    Names, element types, ranks and constant sizes must be equal. If the manifest has a symbol, the graph's axis must be
-    dynamic; its name does not matter unless it is another symbol of the same entry.
-    """
-    symbols = {axis for tensor in (*spec.inputs, *spec.outputs) for axis in tensor.axes if isinstance(axis, str)}
-    return [
-        f"{spec.file}: {problem}"
-        for role, specs, found in (("input", spec.inputs, inputs), ("output", spec.outputs, outputs))
-        for problem in _tensor_problems(role, specs, found, symbols)
-    ]
-
-
-def _tensor_problems(
-    role: str, specs: Sequence[TensorSpec], found: Sequence[NodeArg], symbols: set[str]
-) -> Iterator[str]:
-    by_name = {node.name: node for node in found}
-    expected = {tensor.name for tensor in specs}
-    for name in by_name.keys() - expected:
-        yield f"{role} {name!r} is not in the manifest, which has {', '.join(sorted(expected)) or 'none'}"
-    for tensor in specs:
-        node = by_name.get(tensor.name)
-        if node is None:
-            yield f"{role} {tensor.name!r} is missing; the graph has {', '.join(by_name) or 'none'}"
-            continue
-        if node.type != _ONNX_TYPES[tensor.dtype]:
-            yield f"{role} {tensor.name!r} is {node.type}, the manifest says {_ONNX_TYPES[tensor.dtype]}"
-        if not _axes_agree(tensor.axes, node.shape, symbols):
-            shape, axes = _shape_text(node.shape), _shape_text(tensor.axes)
-            yield f"{role} {tensor.name!r} has shape {shape}, the manifest says {axes}"
-
-
-def _axes_agree(axes: Sequence[int | str], shape: Sequence[int | str | None], symbols: set[str]) -> bool:
-    if len(axes) != len(shape):
-        return False
-    return all(
-        axis == size or (isinstance(axis, str) and not isinstance(size, int) and size not in symbols)
-        for axis, size in zip(axes, shape, strict=True)
-    )
-
-
-def _shape_text(axes: Sequence[int | str | None]) -> str:
-    return f"[{', '.join('?' if axis is None else str(axis) for axis in axes)}]"
-
-
 def manifest_bytes(path: str | os.PathLike[str]) -> bytes:
     """Read the bytes of a bundle's manifest; BundleError if there is none."""
     folder = Path(path)
@@ -272,23 +305,24 @@ def _way_to_bundle(folder: Path) -> str:
     return "is this a bundle?"
 
 
-class _UnreadableManifestError(ValueError):
-    """The file is not a manifest of a known format."""
+def _parse_manifest(folder: Path) -> tuple[Manifest | None, dict[str, FileEntry], list[str]]:
+    """Return the manifest if valid, its readable files, and its problems.
 
-
-def _parse_manifest(raw: bytes) -> tuple[Manifest | None, dict[str, FileEntry], list[str]]:
-    """Return the manifest if valid, its readable files, and its problems."""
+    Raises:
+        BundleError: the file is not a manifest of a known format.
+    """
+    raw = manifest_bytes(folder)
     try:
         fields = parse_json(raw)
     except UnusableFileError as exc:
-        raise _UnreadableManifestError(f"{MANIFEST_FILE} {exc}") from exc
+        raise BundleError(folder, [f"{MANIFEST_FILE} {exc}"]) from exc
     if not isinstance(fields, dict):
-        raise _UnreadableManifestError(f"{MANIFEST_FILE} must hold an object, it holds a {type(fields).__name__}")
+        raise BundleError(folder, [f"{MANIFEST_FILE} must hold an object, it holds a {type(fields).__name__}"])
     version = fields.get("format_version")
     if isinstance(version, bool) or version not in READABLE_FORMAT_VERSIONS:
         said = "no format_version" if version is None else f"format_version {version!r}"
         readable = " and ".join(map(str, READABLE_FORMAT_VERSIONS))
-        raise _UnreadableManifestError(f"{MANIFEST_FILE} has {said}, this jumok reads format_version {readable}")
+        raise BundleError(folder, [f"{MANIFEST_FILE} has {said}, this jumok reads format_version {readable}"])
     try:
         manifest = Manifest.model_validate_json(raw)
     except ValidationError as exc:
@@ -349,7 +383,7 @@ def _complete(folder: Path, parts: ManifestDraft) -> Bundle:
     """Measure the files in ``folder``, write the manifest and open the result."""
     files = {file: _measure(folder / file) for file in _walk(folder) if file not in COMPANIONS}
     try:
-        manifest = Manifest(**{name: getattr(parts, name) for name in ManifestDraft.model_fields}, files=files)
+        manifest = Manifest(**dict(parts), files=files)
     except ValidationError as exc:
         raise BundleError(folder, _schema_problems(exc)) from exc
     (folder / MANIFEST_FILE).write_text(manifest.model_dump_json(indent=2) + "\n", encoding="utf-8")

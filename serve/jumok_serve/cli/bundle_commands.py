@@ -14,7 +14,7 @@ from jumok_proto.flags import decoding_flags
 from jumok_proto.options import Options
 from jumok_serve.bundle import describe
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.cli.configuration import Configuration
+from jumok_serve.cli.settings import Configuration
 from jumok_serve.evaluation import parallel_text
 from jumok_serve.evaluation.parallel_text import read_parallel
 from jumok_serve.search.options import DecodingOptions

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 import grpc
 
-from jumok_serve.cli.configuration import listed
+from jumok_serve.cli.settings import listed
 from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import read_file
 from jumok_serve.service.connections import allow_connections

@@ -10,9 +10,8 @@ from typing import Any, TypeVar
 import click
 
 from jumok_serve.bundle.model_root import copy_bundle
-from jumok_serve.cli.configuration import NO_PIVOT, Configuration
 from jumok_serve.cli.named_models import bundles_of
-from jumok_serve.cli.settings import flag
+from jumok_serve.cli.settings import NO_PIVOT, Configuration, flag
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.errors import BundleError
 from jumok_serve.runtime.device import CudaSettings

@@ -12,7 +12,6 @@ from typing import Any, get_args
 
 import click
 
-from jumok_serve.cli.configuration import Configuration, listed
 from jumok_serve.cli.loading import (
     make_checker,
     open_model,
@@ -21,7 +20,7 @@ from jumok_serve.cli.loading import (
     service_arguments,
     tune_process,
 )
-from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, flag, read_configuration
+from jumok_serve.cli.settings import CONFIGURATION_FILE, NAMES, Configuration, flag, listed, read_configuration
 from jumok_serve.errors import ConfigurationError, CredentialsError
 from jumok_serve.runtime.process_memory import freeze_objects, giving_back_free_memory
 from jumok_serve.sandbox.checker import BundleChecker

@@ -14,10 +14,8 @@ from jumok_serve.engine.sentence import CancellationWatch, Sentence
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.runtime.decoders import make_decoder
 from jumok_serve.runtime.graphs import Floats, Graphs, Integers
-from jumok_serve.runtime.sessions import Tensors
-from jumok_serve.runtime.state.slot_buffers import Slots, padded_length
-from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from jumok_serve.runtime.step_selection import StepSelection, make_columns
+from jumok_serve.runtime.step_selection import SelectionParameters, StepSelection, make_columns
+from jumok_serve.runtime.tensors import DecoderInputs, Slots, Tensors, padded_length
 from jumok_serve.search import BatchSearch, concatenate_constraints
 
 MAX_EMPTY_SHARE = 1 / 8

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from jumok_proto.errors import DeadlineExceededError, InvalidArgumentError, OverloadedError
 from jumok_serve.engine.batch import Batch
 from jumok_serve.engine.sentence import Sentence
-from jumok_serve.runtime.state.slot_buffers import padded_length
+from jumok_serve.runtime.tensors import padded_length
 from jumok_serve.search import HISTORY_WORK
 from jumok_serve.share import RETRY_AFTER_S
 

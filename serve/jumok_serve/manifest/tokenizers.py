@@ -1,6 +1,6 @@
 """Tokenizers in the manifest: files, sizes and settings of each kind."""
 
-from typing import Annotated, Literal, Self, TypeAlias
+from typing import Annotated, ClassVar, Literal, Self, TypeAlias
 
 from pydantic import Field, StringConstraints, model_validator
 
@@ -9,24 +9,34 @@ from jumok_serve.manifest.parts import Part, Positive, RelativePath
 Spelling: TypeAlias = Annotated[str, StringConstraints(min_length=1)]
 
 
-class SentencePieceDescription(Part):
+class _Description(Part):
+    """A tokenizer's files, by the names of their fields.
+
+    The last file has the tokens of translations; without it, both languages have the same tokens.
+    """
+
+    file_fields: ClassVar[tuple[str, ...]]
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """The tokenizer's files."""
+        return tuple(file for name in self.file_fields if (file := getattr(self, name)) is not None)
+
+    @property
+    def shared(self) -> bool:
+        """True if both languages have the same tokens."""
+        return getattr(self, self.file_fields[-1]) is None
+
+
+class SentencePieceDescription(_Description):
     """SentencePiece models: one for both languages, or one for each if ``target_model`` is set."""
 
+    file_fields = ("source_model", "target_model")
     kind: Literal["sentencepiece"] = "sentencepiece"
     source_model: RelativePath
     target_model: RelativePath | None = None
     source_vocab_size: Positive
     target_vocab_size: Positive
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The tokenizer's files."""
-        return (self.source_model,) if self.target_model is None else (self.source_model, self.target_model)
-
-    @property
-    def shared(self) -> bool:
-        """True if both languages have the same tokens."""
-        return self.target_model is None
 
     @model_validator(mode="after")
     def _check_sizes(self) -> Self:
@@ -38,7 +48,7 @@ class SentencePieceDescription(Part):
         return self
 
 
-class PieceVocabularyDescription(Part):
+class PieceVocabularyDescription(_Description):
     """SentencePiece models that cut text into pieces, and vocabularies of the pieces' ids.
 
     Attributes:
@@ -52,6 +62,7 @@ class PieceVocabularyDescription(Part):
         clean_up_spaces: True to apply `jumok_serve.tokenizers.sentencepiece.clean_up_spaces` to decoded text.
     """
 
+    file_fields = ("source_model", "target_model", "source_vocabulary", "target_vocabulary")
     kind: Literal["piece_vocabulary"] = "piece_vocabulary"
     source_model: RelativePath
     target_model: RelativePath | None = None
@@ -65,19 +76,8 @@ class PieceVocabularyDescription(Part):
     leading_codes: bool = False
     clean_up_spaces: bool = False
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The tokenizer's files."""
-        files = (self.source_model, self.target_model, self.source_vocabulary, self.target_vocabulary)
-        return tuple(file for file in files if file is not None)
 
-    @property
-    def shared(self) -> bool:
-        """True if both languages have the same tokens."""
-        return self.target_vocabulary is None
-
-
-class TokenizerJsonDescription(Part):
+class TokenizerJsonDescription(_Description):
     """A ``tokenizer.json`` of Hugging Face's `tokenizers`, for both languages.
 
     Attributes:
@@ -87,6 +87,7 @@ class TokenizerJsonDescription(Part):
         clean_up_spaces: True to apply `jumok_serve.tokenizers.sentencepiece.clean_up_spaces` to decoded text.
     """
 
+    file_fields = ("file",)
     kind: Literal["tokenizer_json"] = "tokenizer_json"
     file: RelativePath
     source_vocab_size: Positive
@@ -95,17 +96,12 @@ class TokenizerJsonDescription(Part):
     clean_up_spaces: bool = False
 
     @property
-    def files(self) -> tuple[str, ...]:
-        """The tokenizer's files."""
-        return (self.file,)
-
-    @property
     def shared(self) -> bool:
         """True: both languages have the same tokens."""
         return True
 
 
-class WordListDescription(Part):
+class WordListDescription(_Description):
     """Lists of characters or words, one per line of a file.
 
     Attributes:
@@ -116,6 +112,7 @@ class WordListDescription(Part):
         special_tokens: tokens that are no text and decode to nothing.
     """
 
+    file_fields = ("source_vocabulary", "target_vocabulary")
     kind: Literal["word_list"] = "word_list"
     unit: Literal["character", "word"]
     target_unit: Literal["character", "word"] | None = None
@@ -126,19 +123,8 @@ class WordListDescription(Part):
     unknown: Spelling | None = None
     special_tokens: tuple[Spelling, ...] = ()
 
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The tokenizer's files."""
-        files = (self.source_vocabulary, self.target_vocabulary)
-        return tuple(file for file in files if file is not None)
 
-    @property
-    def shared(self) -> bool:
-        """True if both languages have the same tokens."""
-        return self.target_vocabulary is None
-
-
-class MosesBPEDescription(Part):
+class MosesBPEDescription(_Description):
     """Byte-pair codes of Moses words, and vocabularies of the pieces' ids; needs the extra ``moses``.
 
     Attributes:
@@ -150,6 +136,7 @@ class MosesBPEDescription(Part):
         source_language, target_language: Moses' codes of the languages, such as ``en``.
     """
 
+    file_fields = ("codes", "source_vocabulary", "target_vocabulary")
     kind: Literal["moses_bpe"] = "moses_bpe"
     codes: RelativePath
     source_vocabulary: RelativePath
@@ -160,17 +147,6 @@ class MosesBPEDescription(Part):
     special_tokens: tuple[Spelling, ...]
     source_language: Spelling
     target_language: Spelling
-
-    @property
-    def files(self) -> tuple[str, ...]:
-        """The tokenizer's files."""
-        files = (self.codes, self.source_vocabulary, self.target_vocabulary)
-        return tuple(file for file in files if file is not None)
-
-    @property
-    def shared(self) -> bool:
-        """True if both languages have the same tokens."""
-        return self.target_vocabulary is None
 
 
 TokenizerDescription: TypeAlias = Annotated[

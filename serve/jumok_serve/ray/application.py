@@ -16,9 +16,8 @@ from pydantic import (
 )
 
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.cli.configuration import Configuration
 from jumok_serve.cli.named_models import bundles_of
-from jumok_serve.cli.settings import NAMES, read_configuration
+from jumok_serve.cli.settings import NAMES, Configuration, read_configuration
 from jumok_serve.errors import ConfigurationError
 from jumok_serve.ray.deployment import Replica
 

@@ -9,8 +9,8 @@ from typing import Any
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import Message
 
-from jumok_serve.cli.configuration import Configuration, listed
 from jumok_serve.cli.loading import make_checker, open_models, open_observers, service_arguments, tune_process
+from jumok_serve.cli.settings import Configuration, listed
 from jumok_serve.http.application import Application
 from jumok_serve.http.port import make_application
 from jumok_serve.ray.calls import METHODS, Calls, RayContext

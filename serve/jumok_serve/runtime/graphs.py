@@ -3,34 +3,28 @@
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from onnxruntime import OrtValue
 
 from jumok_serve.errors import BundleError, DeviceError
-from jumok_serve.manifest.manifest import GraphSpec
+from jumok_serve.manifest.manifest import CROSS_ATTENTION, GraphSpec
 from jumok_serve.manifest.parts import Target, graphs_by_role
 from jumok_serve.native import library
 from jumok_serve.runtime.device import Device
 from jumok_serve.runtime.encoded_sources import Encoded, EncodedSources
 from jumok_serve.runtime.graph_checks.contract import contract_problems
 from jumok_serve.runtime.sessions import (
-    CROSS_ATTENTION,
-    Binding,
     GraphFolder,
     GraphSessions,
-    Tensors,
-    as_value,
+    ThreadPlacement,
     output_spec,
     products_saturate,
-    run_once,
 )
-from jumok_serve.runtime.state.slot_buffers import DeviceSlots, SlotBuffers, Slots
-from jumok_serve.runtime.step_inputs import draw_arrays, never_empty
-from jumok_serve.runtime.thread_placement import ThreadPlacement
-from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw
+from jumok_serve.runtime.tensors import Binding, DeviceSlots, SlotBuffers, Slots, Tensors, as_value, run_once
+from jumok_serve.search import NO_CONSTRAINTS, Constraints, Draw, Entries
 
 Integers = NDArray[np.int64]
 Floats = NDArray[np.float32]
@@ -54,8 +48,6 @@ FEW_ROWS = 4
 Steps of 1, 2 and 4 rows took 178, 198 and 235 us with one thread and 3 to 4 % more with two, with 15 MiB of weights on
 two busy cores (2nd percentiles, 2026-11-26).
 """
-
-_DTYPES = {"float32": np.float32, "float16": np.float16, "int64": np.int64, "int32": np.int32, "int8": np.int8}
 
 
 class Pairs(NamedTuple):
@@ -215,7 +207,7 @@ class Graphs:
     def empty_state(self) -> Tensors:
         """One dummy row of a gathered decoder state, for the first step."""
         return {
-            spec.name: as_value(np.zeros([_empty_size(axis) for axis in spec.axes], _DTYPES[spec.dtype]))
+            spec.name: as_value(np.zeros([_empty_size(axis) for axis in spec.axes], spec.dtype))
             for spec in self.state_specs
         }
 
@@ -253,8 +245,17 @@ class Graphs:
         Returns:
             Columns [D, 1], and running scores + log-probabilities among the columns that could be drawn [D, 1].
         """
-        constraints = never_empty(on_logits) if self.for_device else on_logits
-        arrays = draw_arrays(rows, scores, draws, constraints, logits.shape()[-1])
+        temperature, top_k, top_p, uniform = zip(*draws, strict=True)
+        arrays = {
+            "rows": rows,
+            "scores": scores,
+            **constraint_arrays("logit", on_logits, logits.shape()[-1], for_device=self.for_device),
+            # A value beyond the range of fp32 must become neither 0 nor infinite.
+            "temperature": np.clip(temperature, _LEAST, _MOST).astype(np.float32),
+            "top_k": np.array(top_k, np.int64),
+            "top_p": np.maximum(top_p, _LEAST, dtype=np.float32),
+            "uniform": np.array(uniform, np.float32),
+        }
         feeds = {"logits": logits, **{name: as_value(array) for name, array in arrays.items()}}
         tokens, totals = run_once(self._sessions["sampler"], ["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
@@ -311,6 +312,35 @@ class Graphs:
         """The arrays that a graph has inputs for; others are dropped."""
         inputs = {spec.name for spec in self._graphs[graph].inputs}
         return {name: as_value(array) for name, array in arrays.items() if name in inputs}
+
+
+_LEAST, _MOST = np.finfo(np.float32).tiny, np.finfo(np.float32).max
+_FIRST_PLACE = np.zeros((1, 2), np.int64)
+_NEUTRAL_FACTOR = Entries(_FIRST_PLACE, np.ones(1, np.float32))
+_NEUTRAL_BIAS = Entries(_FIRST_PLACE, np.zeros(1, np.float32))
+
+
+def constraint_arrays(stage: str, constraints: Constraints, width: int, *, for_device: bool) -> dict[str, NDArray[Any]]:
+    """A graph's inputs for sparse constraints.
+
+    Args:
+        stage: "logit" before the log-softmax, "log_prob" after it.
+        constraints: entries by row and column.
+        width: columns of the logits, U.
+        for_device: True to put a neutral entry into empty lists, which devices refuse.
+
+    Returns:
+        Places in the flat scores, row * U + column, and values: [N] each, of factors and of biases.
+    """
+    arrays: dict[str, NDArray[Any]] = {}
+    for name, entries, neutral in (
+        (f"{stage}_factors", constraints.factors, _NEUTRAL_FACTOR),
+        (f"{stage}_biases", constraints.biases, _NEUTRAL_BIAS),
+    ):
+        places, values = neutral if for_device and not len(entries.values) else entries
+        arrays[f"{name}.places"] = places[:, 0] * width + places[:, 1]
+        arrays[f"{name}.values"] = values
+    return arrays
 
 
 def _check_for_device(decoder: GraphSpec, precision: str, device: Device, *, listed: bool) -> None:

@@ -10,8 +10,7 @@ from onnxruntime import OrtValue
 
 from jumok_serve.bundle.shortlist import WIDTH_STEP
 from jumok_serve.runtime.graphs import Booleans, Floats, Graphs, Integers
-from jumok_serve.runtime.sessions import Tensors
-from jumok_serve.runtime.step_inputs import SelectionParameters
+from jumok_serve.runtime.tensors import Tensors
 from jumok_serve.search import (
     NO_CONSTRAINTS,
     NO_ENTRIES,
@@ -185,6 +184,27 @@ class ShortlistColumns:
         if self._found.shape != columns.shape:
             self._found = np.empty_like(columns)
         return self._tokens.take(columns, out=self._found, mode="clip")  # all are columns; "raise" would copy
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectionParameters:
+    """Parameters of log-softmax, constraints and top-k at the end of a step.
+
+    Attributes:
+        scores: running scores, [R]; an array that the caller may change between steps.
+        candidates: candidates of each row, C; at most U are given.
+        on_logits: constraints before the log-softmax.
+        on_log_probs: constraints after the log-softmax.
+        renormalize: True if a second log-softmax follows, [R]; None: in no row.
+        with_logits: True if the logits of the step will be read too.
+    """
+
+    scores: Floats
+    candidates: int
+    on_logits: Constraints = NO_CONSTRAINTS
+    on_log_probs: Constraints = NO_CONSTRAINTS
+    renormalize: Booleans | None = None
+    with_logits: bool = False
 
 
 class StepSelection:

@@ -23,38 +23,6 @@ from jumok_serve.runtime.process_memory import free_memory
 logger = logging.getLogger(__name__)
 
 
-class Verdicts:
-    """Names of bundles that a trial found good, one empty file each.
-
-    Without a writable folder nothing is kept.
-
-    Args:
-        folder: the folder; None: ``verdicts`` in the cache folder.
-    """
-
-    def __init__(self, folder: Path | None = None) -> None:
-        self._folder = folder
-
-    def is_good(self, key: str) -> bool:
-        """True if the key was kept."""
-        try:
-            return (self._path() / key).is_file()
-        except (OSError, RuntimeError):  # there is no home folder
-            return False
-
-    def keep(self, key: str) -> None:
-        """Keep a key, if the folder is writable."""
-        try:
-            folder = self._path()
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            (folder / key).touch(mode=0o600)
-        except (OSError, RuntimeError) as error:
-            logger.debug("the verdict on a bundle is not kept: %s", error)
-
-    def _path(self) -> Path:
-        return cache_folder() / "verdicts" if self._folder is None else self._folder
-
-
 MEMORY_BYTES = 4 * 2**30
 """Memory that a trial may allocate besides that for the bundle's files."""
 MEMORY_PER_BYTE = 10
@@ -73,7 +41,7 @@ _LAST_CHARACTERS = 2000
 
 
 class BundleChecker:
-    """Tries bundles in child processes; good verdicts are kept for later starts.
+    """Tries bundles in child processes; good verdicts are kept for later starts, one empty file each.
 
     Any thread may call the methods. Trials beside each other share the memory that is free: each may take half of what
     those before it leave.
@@ -81,8 +49,8 @@ class BundleChecker:
     Args:
         precision: precision to try, or "auto".
         shortlist: True to try the graphs for shortlists.
-        verdicts: kept verdicts.
-        cpu_s, memory_bytes: limits of a trial besides those for the bundle's size.
+        verdicts: folder of kept verdicts, which may be unusable; None: ``verdicts`` in the cache folder.
+        cpu_s: seconds of computing that a trial may take besides those for the files.
     """
 
     def __init__(
@@ -90,15 +58,13 @@ class BundleChecker:
         *,
         precision: str = "auto",
         shortlist: bool = False,
-        verdicts: Verdicts | None = None,
+        verdicts: Path | None = None,
         cpu_s: int = CPU_S,
-        memory_bytes: int = MEMORY_BYTES,
     ) -> None:
         self._precision = precision
         self._shortlist = shortlist
-        self._verdicts = Verdicts() if verdicts is None else verdicts
+        self._verdicts = verdicts
         self._cpu_s = cpu_s
-        self._memory_bytes = memory_bytes
         self._lock = threading.Lock()
         self._children: dict[subprocess.Popen[str], int] = {}  # with the memory that each may take
         self._good: set[str] = set()
@@ -111,7 +77,7 @@ class BundleChecker:
             BundleError: the bundle cannot be used, or its trial crashed or exceeded a limit.
         """
         key = self._key(bundle)
-        if key in self._good or self._verdicts.is_good(key):
+        if key in self._good or self._is_kept(key):
             logger.debug("bundle %s was tried before", bundle)
             return
         started = time.monotonic()
@@ -119,7 +85,7 @@ class BundleChecker:
         if problems:
             raise BundleError(bundle, problems)
         self._good.add(key)
-        self._verdicts.keep(key)
+        self._keep(key)
         logger.info("tried bundle %s in a process of its own in %.2f s", bundle, time.monotonic() - started)
 
     def close(self) -> None:
@@ -133,6 +99,24 @@ class BundleChecker:
         """Return a name for all that a verdict depends on; the manifest has the hashes of all files."""
         parts = (version("jumok"), onnxruntime.__version__, _processor(), self._precision, str(self._shortlist))
         return hashlib.sha256(b"\0".join([manifest_bytes(bundle), *(part.encode() for part in parts)])).hexdigest()
+
+    def _is_kept(self, key: str) -> bool:
+        try:
+            return (self._folder() / key).is_file()
+        except (OSError, RuntimeError):  # there is no home folder
+            return False
+
+    def _keep(self, key: str) -> None:
+        """Keep a good verdict, if the folder is writable."""
+        try:
+            folder = self._folder()
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            (folder / key).touch(mode=0o600)
+        except (OSError, RuntimeError) as error:
+            logger.debug("the verdict on a bundle is not kept: %s", error)
+
+    def _folder(self) -> Path:
+        return cache_folder() / "verdicts" if self._verdicts is None else self._verdicts
 
     def _try(self, bundle: Path) -> list[str]:
         size = sum(entry.size for entry in read_manifest(bundle).files.values())
@@ -176,7 +160,7 @@ class BundleChecker:
 
     def _memory_for(self, size: int) -> int:
         """Return the bytes of memory that a further trial may take, of a bundle of a size."""
-        most = min(self._memory_bytes + MEMORY_PER_BYTE * size, 2**62)
+        most = min(MEMORY_BYTES + MEMORY_PER_BYTE * size, 2**62)
         free = free_memory()
         return most if free is None else min(most, max(0, free - sum(self._children.values())) // 2)
 

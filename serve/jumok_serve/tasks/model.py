@@ -148,7 +148,6 @@ class TaskModel:
         self.resolve = lru_cache(MAX_CACHED)(partial(_resolve, bundle.manifest, vocab_size))
         self.term_tokenizer = TermTokenizer(bundle.tokenizer)
         self.shortlist_columns = partial(_shortlist_columns, bundle.manifest, shortlist)
-        assert bundle.pinned is not None
         self.weights = bundle.pinned.mapped(variant.weights)
         self.can_sample = "sampler" in variant.graphs
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from jumok_proto.errors import AttentionUnavailableError, InvalidArgumentError, SamplingUnavailableError
 from jumok_proto.results import FinishReason, Hypothesis, Timings, Translation
-from jumok_serve.bundle.pinned_folder import MappedFile
+from jumok_serve.bundle.bundle import MappedFile
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.sentence import Decoded, Future, Sentence
 from jumok_serve.engine.statistics import Progress

@@ -6,7 +6,7 @@ import pytest
 
 from jumok_export.device.selection import TIE_SHARE, device_select_graph
 from jumok_export.verification.selection_cases import selections
-from jumok_serve.runtime.step_inputs import constraint_arrays, never_empty
+from jumok_serve.runtime.graphs import constraint_arrays
 
 
 @pytest.mark.parametrize("vocabulary", [37, 600])
@@ -25,7 +25,7 @@ def test_it_chooses_what_a_stable_sort_does(vocabulary: int) -> None:
             "renormalize.asked": np.ones(len(asking), np.bool_) if len(asking) else np.array([False]),
         }
         for stage, constraints in (("logit", selection.on_logits), ("log_prob", selection.on_log_probs)):
-            feeds |= constraint_arrays(stage, never_empty(constraints), vocabulary)
+            feeds |= constraint_arrays(stage, constraints, vocabulary, for_device=True)
         tokens, totals = session.run(["tokens", "totals"], feeds)
         assert selection.misplaced(tokens) == 0
         assert totals == pytest.approx(selection.expected()[1], rel=1e-5, abs=1e-4)

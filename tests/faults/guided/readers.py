@@ -233,7 +233,8 @@ class Manifests:
                 return
             raise
         assert Manifest.model_validate_json(manifest.model_dump_json()) == manifest
-        bundle = Bundle(path=self._folder, manifest=manifest, tokenizer=cast("Any", None))
+        nothing = cast("Any", None)
+        bundle = Bundle(path=self._folder, manifest=manifest, tokenizer=nothing, pinned=nothing)
         for whole in (False, True):
             describe(bundle, whole=whole).encode("utf-8")
         json.dumps(as_json(bundle)).encode("utf-8")

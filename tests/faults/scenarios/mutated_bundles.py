@@ -21,7 +21,7 @@ from benchmarks.common.progress import progress
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.bundle.bundle import read_manifest
 from jumok_serve.errors import BundleError, ModelFailedError
-from jumok_serve.sandbox.checker import MEMORY_BYTES, BundleChecker, Verdicts
+from jumok_serve.sandbox.checker import MEMORY_BYTES, BundleChecker
 from jumok_serve.sandbox.trial import limit_process, try_bundle
 from jumok_serve.translator import Translator
 from tests.faults.tools.findings import Findings, Plan
@@ -95,7 +95,7 @@ def try_mutated(large: Path, small: Path, count: int, seed: int) -> Outcomes:
                 outcomes.failed.append(f"{number} {mutation}: {failure}")
             if number % EACH_BY_CHECKER == 0:
                 outcomes.checked += 1
-                verdicts = Verdicts(Path(name) / f"verdicts-{number}")  # none of another bundle with this manifest
+                verdicts = Path(name) / f"verdicts-{number}"  # none of another bundle with this manifest
                 refused = _is_refused(BundleChecker(verdicts=verdicts, cpu_s=CPU_S), folder)
                 if refused != (outcome not in {GOOD, NAN}):
                     outcomes.failed.append(f"{number} {mutation}: {outcome}, but the checker's refusal is {refused}")

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -75,7 +76,7 @@ def test_native_graphs_are_shown_with_the_command_that_adds_them(bundle: Bundle)
 def test_escape_sequences_do_not_reach_the_terminal(bundle: Bundle) -> None:
     provenance = bundle.manifest.provenance.model_copy(update={"notes": "\x1b[2Jgone", "configuration": "\x9b2J"})
     manifest = bundle.manifest.model_copy(update={"provenance": provenance})
-    text = describe(Bundle(path=bundle.path, manifest=manifest, tokenizer=bundle.tokenizer))
+    text = describe(replace(bundle, manifest=manifest))
     assert "[2Jgone" in text
     assert not {"\x1b", "\x9b"} & set(text)
 
@@ -100,6 +101,6 @@ def test_shows_failed_checks_and_absent_parts(tmp_path: Path, build_toy: Callabl
     assert "Scores\n  none recorded" in text
     assert as_json(bundle)["verified"] == {"fp32": False}
     unverified = bundle.manifest.model_copy(update={"verification": {}})
-    text = describe(Bundle(path=bundle.path, manifest=unverified, tokenizer=bundle.tokenizer))
+    text = describe(replace(bundle, manifest=unverified))
     assert "Verification\n  none recorded" in text
     assert "not recorded" in text

@@ -9,18 +9,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from jumok.commands._main import run
 from jumok_serve import BundleError, DecodingOptions, Translator
 from jumok_serve.bundle import describe
-from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.bundle.bundle import Bundle, PinnedFolder
 from jumok_serve.bundle.shortlist import Shortlist
 from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime import sessions, step_selection
 from jumok_serve.runtime.decoders import Decoder, make_decoder
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from jumok_serve.runtime.step_selection import ShortlistColumns
+from jumok_serve.runtime.step_selection import SelectionParameters, ShortlistColumns
+from jumok_serve.runtime.tensors import DecoderInputs
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Entries, SearchPlan
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.model import TranslationParameters
@@ -270,9 +269,10 @@ def test_a_file_of_other_lists_is_refused(listed_bundle: Path, tmp_path: Path) -
     bundle = Bundle.open(listed_bundle)
     LISTS.save(tmp_path / "shortlist.npz")
     with pytest.raises(BundleError, match=r"shortlist.npz is not a shortlist of this model: it has lists for 3 source"):
-        replace(bundle, path=tmp_path, pinned=None).shortlist()
+        replace(bundle, pinned=PinnedFolder(tmp_path)).shortlist()
+    (tmp_path / "shortlist.npz").unlink()
     with pytest.raises(BundleError, match=r"shortlist.npz is not a shortlist of this model: .*No such file"):
-        replace(bundle, path=tmp_path / "elsewhere", pinned=None).shortlist()
+        replace(bundle, pinned=PinnedFolder(tmp_path)).shortlist()
 
 
 def removed(*places: str) -> Callable[[dict[str, Any]], None]:
@@ -320,13 +320,11 @@ def test_inspect_describes_the_shortlist(listed_bundle: Path, tiny_bundle: Path)
 
 
 def test_evaluate_names_the_shortlist(
-    listed_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]], capfd: pytest.CaptureFixture[str]
+    listed_bundle: Path, tmp_path: Path, sentences: tuple[list[str], list[str]]
 ) -> None:
     for name, lines in zip(("source", "reference"), sentences, strict=True):
         (tmp_path / name).write_text("\n".join(lines[:5]), encoding="utf-8")
-    command = ["evaluate", str(listed_bundle), "--source", str(tmp_path / "source"), "--threads", "1"]
-    command += ["--reference", str(tmp_path / "reference"), "--shortlist"]
-    assert run(command) == 0
-    assert "(int8, cpu, shortlist)" in capfd.readouterr().out
-    assert run([*command, "--json"]) == 0
-    assert '"shortlist": true' in capfd.readouterr().out
+    files = ("--source", tmp_path / "source", "--reference", tmp_path / "reference")
+    command = ("evaluate", listed_bundle, *files, "--threads", "1", "--shortlist")
+    assert b"(int8, cpu, shortlist)" in commands.run_here(*command).stdout
+    assert b'"shortlist": true' in commands.run_here(*command, "--json").stdout

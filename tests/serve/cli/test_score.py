@@ -82,21 +82,6 @@ def test_a_bad_line_is_named_and_those_before_it_are_scored(
     assert error.startswith(f"Error: {message}")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--length-penalty", "nan"], "length_penalty must be a finite number"),
-        (["--model", "other"], "model 'other' is not loaded"),
-        (["--source-language", "xx"], "no source language 'xx'; it has en"),
-    ],
-)
-def test_a_refused_option_is_one_line(server: str, arguments: list[str], message: str) -> None:
-    done = run("score", "--server", server, *arguments, "a man", "ein Mann")
-    assert (done.returncode, done.stdout) == (1, b"")
-    (error,) = done.stderr.decode().splitlines()
-    assert message in error
-
-
 def test_an_empty_input_has_an_empty_output(server: str) -> None:
     done = run("score", "--server", server)
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -3,15 +3,15 @@
 import os
 import tomllib
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
-from jumok_serve.cli.configuration import Configuration
 from jumok_serve.cli.serve_commands import serve
-from jumok_serve.cli.settings import MAX_FILE_BYTES, NAMES, Effective, flag, read_configuration, variable
+from jumok_serve.cli.settings import MAX_FILE_BYTES, NAMES, Configuration, Effective, flag, read_configuration, variable
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.errors import ConfigurationError
 from jumok_serve.service.limits import ServiceLimits
@@ -228,10 +228,18 @@ def test_command_prints_the_effective_configuration(bundle: Path, file: Path) ->
 
 
 def test_command_lists_all_problems() -> None:
-    done = CliRunner().invoke(serve, ["--port", "65536", "--precision", "int3"])
-    assert (done.exit_code, done.stdout) == (2, "")
-    for words in ("flag --port", "flag --precision", "bundles: none"):
-        assert words in done.stderr
+    wrong = {
+        "--port": "65536",
+        "--replicas": "0",
+        "--threads": "0",
+        "--precision": "int3",
+        "--max-batch-tokens": "0",
+        "--grace": "-1",
+    }
+    done = run_here("serve", *chain.from_iterable(wrong.items()))
+    assert (done.returncode, done.stdout) == (2, b"")
+    for words in (*(f"(flag {name})" for name in wrong), "bundles: none"):
+        assert words in done.stderr.decode()
 
 
 def test_the_help_has_every_setting() -> None:

@@ -13,7 +13,7 @@ from jumok_serve.engine.sentence import Sentence
 from jumok_serve.runtime.decoders import Decoder, DecoderStep
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.state.slot_buffers import SlotBuffers
+from jumok_serve.runtime.tensors import SlotBuffers
 from jumok_serve.search import FinishedHypothesis, SearchPlan
 from tests.support.calls import noted_calls
 from tests.support.models.native_operators import needs_library

@@ -21,8 +21,7 @@ from jumok_serve.engine.statistics import Load
 from jumok_serve.errors import ModelFailedError
 from jumok_serve.interrupts import SHORT_TEXTS
 from jumok_serve.runtime.graphs import Integers
-from jumok_serve.runtime.sessions import Binding
-from jumok_serve.runtime.state.slot_buffers import padded_length
+from jumok_serve.runtime.tensors import Binding, padded_length
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.text.translation import PendingTexts
 from jumok_serve.tokenizers.input_processor import InputProcessor

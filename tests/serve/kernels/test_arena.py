@@ -26,7 +26,7 @@ from onnx import TensorProto, helper
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.process_memory import give_back_memory
 from jumok_serve.runtime.sessions import session_options
-from jumok_serve.runtime.sessions import as_value
+from jumok_serve.runtime.tensors import as_value
 
 values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n"]) for name in "xy"]
 graph = helper.make_graph([helper.make_node("Neg", ["x"], ["y"])], "negative", values[:1], values[1:])

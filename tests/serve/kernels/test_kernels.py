@@ -18,7 +18,7 @@ from tests.support.models.native_operators import AS_LEVELS, levels, needs_libra
 pytestmark = needs_library
 
 Arrays = dict[str, NDArray[Any]]
-OTHERS = ("native_attention", "products", "listed_product", "ssru", "malformed_inputs")
+OTHERS = ("native_attention", "products", "listed_product", "quantized_rows", "ssru", "malformed_inputs")
 """Test files of the other operators."""
 LIST_NAMES = ("logit_factors", "logit_biases", "log_prob_factors", "log_prob_biases")
 

@@ -1,4 +1,4 @@
-"""Products with the weights of listed tokens against NumPy's integers."""
+"""Logits of listed tokens in native operators against NumPy: products with their weights, and added biases."""
 
 from typing import Any
 
@@ -42,3 +42,16 @@ def test_logits_are_exact(blocks: int, depth: int, sentences: int, beams: int) -
         }
         (found,) = run("ListedProduct", inputs, {"logits": np.float32})
         np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize(("blocks", "columns"), [(1, 128), (3, 7), (40, 128)])
+@pytest.mark.parametrize(("sentences", "beams"), [(1, 1), (3, 4), (20, 2)])
+def test_logits_of_listed_tokens(blocks: int, columns: int, sentences: int, beams: int) -> None:
+    """Rows of a sentence get its biases; blocks of columns follow each other."""
+    random = np.random.default_rng(8)
+    products = random.normal(size=(blocks, sentences * beams, columns)).astype(np.float32)
+    biases = random.normal(size=(sentences, blocks * columns)).astype(np.float32)
+    biases[:, ::3] = -np.inf
+    (found,) = run("ListedLogits", {"products": products, "biases": biases}, {"logits": np.float32})
+    by_row = products.transpose(1, 0, 2).reshape(sentences * beams, -1)
+    np.testing.assert_array_equal(found, by_row + np.repeat(biases, beams, axis=0))

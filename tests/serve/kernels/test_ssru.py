@@ -1,4 +1,4 @@
-"""Recurrent units and the logits of listed tokens in native operators against NumPy, in one thread and in several."""
+"""Recurrent units in native operators against NumPy, in one thread and in several."""
 
 from typing import Any
 
@@ -86,16 +86,3 @@ def test_gates_far_from_zero_keep_or_replace_the_state() -> None:
     settings = {"transposed": 0, "activation": 0, "biased": NONE_BIASED, "epsilon": 1e-3}
     *_, following = run("FloatSsruAddNorm", inputs, {**NORM, "next": np.float32}, **settings)
     np.testing.assert_allclose(following, [[3, 3, 1, 1, 2, np.nan, 1, 3]], rtol=1e-6)
-
-
-@pytest.mark.parametrize(("blocks", "columns"), [(1, 128), (3, 7), (40, 128)])
-@pytest.mark.parametrize(("sentences", "beams"), [(1, 1), (3, 4), (20, 2)])
-def test_logits_of_listed_tokens(blocks: int, columns: int, sentences: int, beams: int) -> None:
-    """Rows of a sentence get its biases; blocks of columns follow each other."""
-    random = np.random.default_rng(8)
-    products = random.normal(size=(blocks, sentences * beams, columns)).astype(np.float32)
-    biases = random.normal(size=(sentences, blocks * columns)).astype(np.float32)
-    biases[:, ::3] = -np.inf
-    (found,) = run("ListedLogits", {"products": products, "biases": biases}, {"logits": np.float32})
-    by_row = products.transpose(1, 0, 2).reshape(sentences * beams, -1)
-    np.testing.assert_array_equal(found, by_row + np.repeat(biases, beams, axis=0))

@@ -20,7 +20,7 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.cli.configuration import Configuration
+from jumok_serve.cli.settings import Configuration
 from jumok_serve.errors import BundleError, ConfigurationError
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.ray import app

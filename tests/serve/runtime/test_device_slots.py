@@ -21,7 +21,7 @@ from jumok_serve.runtime import sessions as sessions_module
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device
 from jumok_serve.runtime.graph_checks.contract import find_copies
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.state.slot_buffers import POSITIONS_STEP, DeviceSlots, SlotBuffers
+from jumok_serve.runtime.tensors import POSITIONS_STEP, DeviceSlots, SlotBuffers
 from jumok_serve.search import SearchPlan
 from jumok_serve.search.options import Sampling, SearchOptions
 

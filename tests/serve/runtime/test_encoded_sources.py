@@ -7,16 +7,15 @@ import pytest
 from numpy.typing import NDArray
 
 from jumok_serve.bundle.bundle import Bundle
-from jumok_serve.native import library
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.encoded_sources import EncodedSources
 from jumok_serve.runtime.graph_checks.contract import EncodedSource, find_encoded_source
 from jumok_serve.runtime.graphs import Graphs, Pairs
+from tests.support.models.native_operators import needs_library
 
 MODELS = Path(__file__).parents[3] / "models"
 COMMITTED = MODELS / "multi30k-en-de-transformer"
 TENSOR = EncodedSource("encoded", "encoded", quantized=True)
-needs_kernels = pytest.mark.skipif(library() is None, reason="this machine has no native kernels")
 
 
 def made_pairs(rows: int, vocabulary: int = 6000) -> Pairs:
@@ -47,7 +46,7 @@ def test_graphs_that_do_not_fit_have_none() -> None:
     assert find_encoded_source(*contents("multi30k-en-de-lstm", "encoder", "aligner")) is None
 
 
-@needs_kernels
+@needs_library
 @pytest.mark.parametrize("layers", [[0], [2, 1]])
 def test_the_attention_is_that_of_the_aligner(layers: list[int]) -> None:
     bundle, pairs = Bundle.open(COMMITTED), made_pairs(24)
@@ -64,7 +63,7 @@ def test_the_attention_is_that_of_the_aligner(layers: list[int]) -> None:
     np.testing.assert_allclose(of_one, found[0, ..., :target, :source], atol=1e-6)
 
 
-@needs_kernels
+@needs_library
 def test_floats_are_read_too(tiny_bundle: Path) -> None:
     bundle, pairs = Bundle.open(tiny_bundle), made_pairs(5, vocabulary=20)
     native, plain = (Graphs(bundle, "fp32", device=CPU, threads=1, native=one) for one in (True, False))

@@ -16,8 +16,8 @@ from jumok_serve.native import library
 from jumok_serve.runtime.decoders import make_decoder
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs, Pairs
-from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from jumok_serve.runtime.step_selection import VocabularyColumns
+from jumok_serve.runtime.step_selection import SelectionParameters, VocabularyColumns
+from jumok_serve.runtime.tensors import DecoderInputs
 from jumok_serve.search import NO_ENTRIES, Constraints, Draw, Entries
 from tests.support.models.hostile_bundles import edit_graph
 from tests.support.models.native_operators import needs_library

@@ -8,13 +8,11 @@ import pytest
 from numpy.typing import NDArray
 
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime import decoders
+from jumok_serve.runtime import decoders, tensors
 from jumok_serve.runtime.decoders import Decoder, GatheringDecoder, InPlaceDecoder
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.state import slot_buffers
-from jumok_serve.runtime.state.slot_buffers import KVCache, SlotBuffers
-from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from jumok_serve.runtime.step_selection import Columns
+from jumok_serve.runtime.step_selection import Columns, SelectionParameters
+from jumok_serve.runtime.tensors import DecoderInputs, KVCache, SlotBuffers
 from tests.support.models.native_operators import needs_library
 
 SPECS = (TensorSpec(name="state.key.0", dtype="int8", axes=("B", 2, "E", 4)),)
@@ -68,7 +66,7 @@ class RecurrentModel(Model):
 
 
 def without_library(patch: pytest.MonkeyPatch) -> None:
-    for module in (slot_buffers, decoders):
+    for module in (tensors, decoders):
         patch.setattr(module, "function", lambda *_: None)
 
 

@@ -11,11 +11,10 @@ from onnxruntime import OrtValue
 
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime.decoders import GatheringDecoder, make_decoder
+from jumok_serve.runtime.decoders import GatheredState, GatheringDecoder, RecurrentState, make_decoder
 from jumok_serve.runtime.device import CPU, Device
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.sessions import Tensors, as_value
-from jumok_serve.runtime.state.gathered_state import GatheredState, RecurrentState
+from jumok_serve.runtime.tensors import Tensors, as_value
 
 SPECS = (
     TensorSpec(name="state.cell", dtype="float32", axes=("P", 3)),

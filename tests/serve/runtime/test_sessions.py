@@ -1,6 +1,9 @@
-"""Saturating int8 products: detection, and translations that do not change with unsigned weights."""
+"""Saturating int8 products, whose unsigned weights change no translation, and the cores of a session's threads."""
 
+import os
+import threading
 from base64 import b64decode
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +13,7 @@ import pytest
 from jumok_export.graphs.graph import with_inner
 from jumok_serve import Translator
 from jumok_serve.runtime import graphs as graphs_module
-from jumok_serve.runtime.sessions import PROBE, products_saturate
+from jumok_serve.runtime.sessions import PROBE, place_threads, products_saturate
 
 MODELS = Path(__file__).parents[3] / "models"
 
@@ -62,3 +65,54 @@ def test_weights_lie_in_the_graphs_of_their_products(name: str, request: pytest.
             assert read <= own | turned, file
             products += len(read)
     assert products > 10
+
+
+CORES = sorted(os.sched_getaffinity(0))
+several_cores = pytest.mark.skipif(len(CORES) < 2, reason="one core has nothing to place")
+
+
+def affinities() -> dict[int, set[int]]:
+    """Cores of each thread of this process."""
+    found: dict[int, set[int]] = {}
+    for task in map(int, os.listdir("/proc/self/task")):
+        with suppress(ProcessLookupError):  # it has ended
+            found[task] = os.sched_getaffinity(task)
+    return found
+
+
+@several_cores
+def test_a_session_of_all_cores_gives_each_thread_its_own() -> None:
+    placement = place_threads(len(CORES))
+    assert placement.caller == {CORES[0]}
+    assert placement.workers == tuple(CORES[1:])
+    assert placement.affinities == ";".join(str(core + 1) for core in CORES[1:])
+
+
+@pytest.mark.parametrize("threads", [None, 1, len(CORES) + 1])
+def test_other_sessions_may_run_on_any_core(threads: int | None) -> None:
+    placement = place_threads(threads)
+    assert placement.caller == set(CORES)
+    assert placement.affinities == ""
+
+
+@several_cores
+def test_an_engine_with_all_threads_keeps_them_apart(tiny_bundle: Path) -> None:
+    before = set(affinities())
+    with Translator(tiny_bundle, replicas=1, threads=len(CORES)) as translator:
+        translator.translate(["a b"])
+        new = {task: cores for task, cores in affinities().items() if task not in before}
+        engines = {thread.native_id or 0 for thread in threading.enumerate() if thread.name.startswith("engine")}
+        (engine,) = engines & new.keys()
+        assert new[engine] == {CORES[0]}
+        workers = [cores for task, cores in new.items() if task != engine]
+        for core in CORES[1:]:
+            assert {core} in workers
+    assert os.sched_getaffinity(0) == set(CORES)
+
+
+@several_cores
+def test_an_engine_with_fewer_threads_places_none(tiny_bundle: Path) -> None:
+    before = set(affinities())
+    with Translator(tiny_bundle, replicas=1, threads=1) as translator:
+        translator.translate(["a b"])
+        assert all(cores == set(CORES) for task, cores in affinities().items() if task not in before)

@@ -8,8 +8,8 @@ import pytest
 
 from jumok_serve.manifest.manifest import TensorSpec
 from jumok_serve.native import library
-from jumok_serve.runtime.state import slot_buffers as memory_module
-from jumok_serve.runtime.state.slot_buffers import KEPT_AHEAD, KEPT_LENGTH, LENGTH_STEP, SlotBuffers
+from jumok_serve.runtime import tensors as memory_module
+from jumok_serve.runtime.tensors import KEPT_AHEAD, KEPT_LENGTH, LENGTH_STEP, SlotBuffers
 from tests.support.hang import HANG_S
 
 SPECS = (
@@ -145,7 +145,7 @@ def test_buffers_fit_into_limited_address_space() -> None:
     program = """
 import re, resource
 from jumok_serve.manifest.manifest import TensorSpec
-from jumok_serve.runtime.state.slot_buffers import SlotBuffers
+from jumok_serve.runtime.tensors import SlotBuffers
 mapped = int(re.search(r"VmSize:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
 resource.setrlimit(resource.RLIMIT_AS, (mapped + (256 << 20), resource.RLIM_INFINITY))
 memory = SlotBuffers([TensorSpec(name="state", dtype="float32", axes=("B", "E", 1024))], "E")

@@ -6,9 +6,8 @@ import numpy as np
 
 from jumok_serve.runtime.decoders import make_decoder
 from jumok_serve.runtime.graphs import Graphs
-from jumok_serve.runtime.state.slot_buffers import SlotBuffers
-from jumok_serve.runtime.step_inputs import DecoderInputs, SelectionParameters
-from jumok_serve.runtime.step_selection import VocabularyColumns
+from jumok_serve.runtime.step_selection import SelectionParameters, VocabularyColumns
+from jumok_serve.runtime.tensors import DecoderInputs, SlotBuffers
 
 
 def logits_of(graphs: Graphs, source: Sequence[int], prefix: Sequence[int]) -> np.ndarray:

@@ -1,11 +1,11 @@
-"""Checks of graphs by their contract, and what loading changes in them."""
+"""Checks of graphs by their contract and the manifest, and what loading changes in them."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from jumok_serve.manifest.manifest import DType, GraphSpec, TensorSpec
+from jumok_serve.manifest.manifest import CROSS_ATTENTION, DType, GraphSpec, TensorSpec
 from jumok_serve.runtime.graph_checks.onnx_model import drop_unread, inner_graphs, parse_model
 
 
@@ -19,7 +19,7 @@ _OUTPUTS: dict[str, dict[str, _Needed]] = {
     "decoder": {**_SELECTED, "logits": _Needed("float32", 2)},
     "sampler": _SELECTED,
     "scorer": {"log_probabilities": _Needed("float32", 2)},
-    "aligner": {"cross_attention": _Needed("float32", 5)},
+    "aligner": {CROSS_ATTENTION: _Needed("float32", 5)},
 }
 """Outputs that every graph of a role has."""
 _INPUTS = {
@@ -92,6 +92,64 @@ def _fit(made: Sequence[int | str], read: Sequence[int | str]) -> bool:
     return len(made) == len(read) and all(
         one == other for one, other in zip(made, read, strict=True) if isinstance(one, int) and isinstance(other, int)
     )
+
+
+_ONNX_TYPES = {
+    "float32": "tensor(float)",
+    "float16": "tensor(float16)",
+    "int64": "tensor(int64)",
+    "int32": "tensor(int32)",
+    "int8": "tensor(int8)",
+    "uint8": "tensor(uint8)",
+    "bool": "tensor(bool)",
+}
+
+
+def check_graph(spec: GraphSpec, inputs: Sequence[Any], outputs: Sequence[Any]) -> list[str]:
+    """Return the differences between a loaded graph's tensors and the manifest.
+
+    Names, element types, ranks and constant sizes must be equal. If the manifest has a symbol, the graph's axis must be
+    dynamic; its name does not matter unless it is another symbol of the same entry.
+
+    Args:
+        inputs, outputs: ONNX Runtime's descriptions of the graph's tensors (``onnxruntime.NodeArg``).
+    """
+    symbols = {axis for tensor in (*spec.inputs, *spec.outputs) for axis in tensor.axes if isinstance(axis, str)}
+    return [
+        f"{spec.file}: {problem}"
+        for role, specs, found in (("input", spec.inputs, inputs), ("output", spec.outputs, outputs))
+        for problem in _tensor_problems(role, specs, found, symbols)
+    ]
+
+
+def _tensor_problems(role: str, specs: Sequence[TensorSpec], found: Sequence[Any], symbols: set[str]) -> Iterator[str]:
+    by_name = {node.name: node for node in found}
+    expected = {tensor.name for tensor in specs}
+    for name in by_name.keys() - expected:
+        yield f"{role} {name!r} is not in the manifest, which has {', '.join(sorted(expected)) or 'none'}"
+    for tensor in specs:
+        node = by_name.get(tensor.name)
+        if node is None:
+            yield f"{role} {tensor.name!r} is missing; the graph has {', '.join(by_name) or 'none'}"
+            continue
+        if node.type != _ONNX_TYPES[tensor.dtype]:
+            yield f"{role} {tensor.name!r} is {node.type}, the manifest says {_ONNX_TYPES[tensor.dtype]}"
+        if not _axes_agree(tensor.axes, node.shape, symbols):
+            shape, axes = _shape_text(node.shape), _shape_text(tensor.axes)
+            yield f"{role} {tensor.name!r} has shape {shape}, the manifest says {axes}"
+
+
+def _axes_agree(axes: Sequence[int | str], shape: Sequence[int | str | None], symbols: set[str]) -> bool:
+    if len(axes) != len(shape):
+        return False
+    return all(
+        axis == size or (isinstance(axis, str) and not isinstance(size, int) and size not in symbols)
+        for axis, size in zip(axes, shape, strict=True)
+    )
+
+
+def _shape_text(axes: Sequence[int | str | None]) -> str:
+    return f"[{', '.join('?' if axis is None else str(axis) for axis in axes)}]"
 
 
 _ENTRIES = "Entries"

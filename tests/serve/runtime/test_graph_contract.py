@@ -1,15 +1,19 @@
-"""Comparison of graphs with the manifest."""
+"""Graphs compared with the manifest and with their contract."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime
 import pytest
 
-from jumok_serve.bundle.bundle import Bundle, check_graph
-from jumok_serve.manifest.manifest import GraphSpec, TensorSpec
+from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.manifest.manifest import GraphSpec, PrecisionVariant, TensorSpec
+from jumok_serve.manifest.parts import graphs_by_role
+from jumok_serve.runtime.graph_checks.contract import check_graph, contract_problems
 
 
 def session(path: Path) -> onnxruntime.InferenceSession:
@@ -92,3 +96,39 @@ def test_scalar_agrees_with_no_axes() -> None:
     spec = GraphSpec(file="g.onnx", inputs=(TensorSpec(name="count", dtype="int64", axes=()),), outputs=())
     assert check_graph(spec, [Node("count", "tensor(int64)", [])], []) == []
     assert check_graph(spec, [Node("count", "tensor(int64)", [1])], []) != []
+
+
+Spec = dict[str, Any]
+
+
+def memory(graph: Spec, side: str) -> Spec:
+    """The first tensor of encoder memory among a graph's inputs or outputs."""
+    found: Spec = next(spec for spec in graph[side] if spec["name"].startswith("memory."))
+    return found
+
+
+def logits(graphs: dict[str, Spec]) -> Spec:
+    found: Spec = next(spec for spec in graphs["decoder"]["outputs"] if spec["name"] == "logits")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda graphs: graphs["decoder"]["outputs"].remove(logits(graphs)), "output 'logits' is missing"),
+        (lambda graphs: logits(graphs).update(dtype="float16"), "must be float32 with 2 axes, got float16 with 2"),
+        (lambda graphs: logits(graphs).update(axes=["R", "V"]), "must have a constant number of target tokens"),
+        (lambda graphs: memory(graphs["encoder"], "outputs").update(name="memory.other"), "no graph makes 'memory."),
+        (lambda graphs: memory(graphs["decoder"], "inputs").update(axes=[]), "must have an axis for sentences"),
+        (lambda graphs: memory(graphs["encoder"], "outputs").update(dtype="int8"), "is made with other types or sizes"),
+    ],
+)
+def test_graphs_that_break_their_contract(
+    change: Callable[[dict[str, Spec]], object], problem: str, tiny_bundle: Path
+) -> None:
+    fields = Bundle.open(tiny_bundle).variant("fp32").model_dump(mode="json")
+    for changes in (lambda _: None, change):
+        changes(fields["graphs"])
+        graphs = PrecisionVariant.model_validate_json(json.dumps(fields)).graphs
+        found = contract_problems(graphs_by_role(graphs, "cpu", shortlist=False), graphs["decoder"])
+        assert any(problem in line for line in found) == (changes is change), found

@@ -1,1 +1,0 @@
-"""State of decoders between steps: caches in place, gathered or recurrent state, and their buffers."""
