@@ -3,7 +3,7 @@
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from itertools import islice
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -250,6 +250,14 @@ class OpenCalls:
         self._of_caller[caller] -= 1
         if not self._of_caller[caller]:
             del self._of_caller[caller]
+
+
+def peer_name(host: str, port: int) -> str:
+    """Return a peer's address in gRPC's notation, so that a caller has one account in all protocols."""
+    if ":" not in host:
+        return f"ipv4:{host}:{port}"
+    mapped = IPv6Address(host.partition("%")[0]).ipv4_mapped
+    return f"ipv6:[{host}]:{port}" if mapped is None else f"ipv4:{mapped}:{port}"
 
 
 def account_of(peer: str) -> str:

@@ -23,10 +23,11 @@ from jumok_serve.service.connections import (
 )
 from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES, reflection_servicers
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.service.models.lifecycle import Administration
 from jumok_serve.service.models.registry import LoadedModel
 from jumok_serve.service.rpc.call import CallObserver
 from jumok_serve.service.rpc.interceptor import Floods, Interceptor, accept_any_name
-from jumok_serve.service.services import HEALTH_SERVICE, Administration, Services
+from jumok_serve.service.services import HEALTH_SERVICE, Services
 from jumok_serve.service.stop_signals import Stoppable, received_signals, serve_until_stopped
 from jumok_serve.text.terms import GlossaryStore
 

@@ -3,8 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import grpc
 from google.protobuf.descriptor import ServiceDescriptor
@@ -13,7 +12,6 @@ from grpc_health.v1 import health_pb2
 
 from jumok_proto.results import ModelState
 from jumok_proto.v1 import admin_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
-from jumok_serve.bundle.model_root import ModelRoot
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.handlers.api import Api
 from jumok_serve.service.handlers.file_service import FileService
@@ -23,11 +21,10 @@ from jumok_serve.service.handlers.model_service import AdminService, ModelServic
 from jumok_serve.service.handlers.reflection import REFLECTION_SERVICES
 from jumok_serve.service.handlers.translation_service import TranslationService
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.models.lifecycle import Lifecycle
+from jumok_serve.service.models.lifecycle import Administration, Lifecycle
 from jumok_serve.service.models.registry import LoadedModel, ModelRegistry
-from jumok_serve.service.rpc.byte_budget import UnreadResponses
-from jumok_serve.service.rpc.call import AccessControl, CallCounts, CallGate, CallObserver
-from jumok_serve.service.rpc.interceptor import guarded_handlers
+from jumok_serve.service.rpc.call import CallCounts, CallGate, CallObserver
+from jumok_serve.service.rpc.interceptor import UnreadResponses, guarded_handlers
 from jumok_serve.service.rpc.request_reader import Intake, make_intake
 from jumok_serve.text.terms import GlossaryStore
 
@@ -45,27 +42,6 @@ HEALTH_READS = 8
 """Health checks that are read at once; more wait unread."""
 MODEL_HEALTH_PREFIX = "models/"
 """Prefix of a model's name in the health service."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Administration:
-    """Configuration of AdminService.
-
-    Attributes:
-        root: folder of the bundles that may be loaded.
-        load: opens a bundle and warms it up; called in a thread.
-        check: tries a bundle before; called in a thread, for several bundles at once.
-        cancel_load: makes a running `check` or `load` end soon; called when the server stops.
-        host: address to listen on, if it has its own port.
-        port: separate port; 0: any free one; None: the port of the other services.
-    """
-
-    root: Path
-    load: Callable[[Path], LoadedModel]
-    check: Callable[[Path], None] = lambda _: None
-    cancel_load: Callable[[], None] = lambda: None
-    host: str = "127.0.0.1"
-    port: int | None = None
 
 
 class Services:
@@ -111,10 +87,8 @@ class Services:
         self.models = ModelRegistry(models, pivot)
         self.counts = CallCounts()
         self.limits = limits
-        self._access = AccessControl(limits, tokens)
-        self.gate = CallGate(
-            self._access, (self.counts, *observers), dict.fromkeys(QUEUED_METHODS, self.models.are_full)
-        )
+        full = dict.fromkeys(QUEUED_METHODS, self.models.are_full)
+        self.gate = CallGate(limits, tokens, (self.counts, *observers), full)
         self.intake, self._health_intake = make_intake(limits), make_intake(limits, HEALTH_READS)
         self.unread = UnreadResponses(limits, close_connection)
         self.unread_checks = UnreadResponses(limits, close_connection, checks=True)
@@ -134,14 +108,7 @@ class Services:
         self.administration: Mapping[ServiceDescriptor, object] = {}
         self._lifecycle: Lifecycle | None = None
         if administration is not None:
-            self._lifecycle = Lifecycle(
-                self.models,
-                root=ModelRoot(administration.root),
-                load=administration.load,
-                check=administration.check,
-                cancel_load=administration.cancel_load,
-                on_change=self._models_changed,
-            )
+            self._lifecycle = Lifecycle(self.models, administration, self._models_changed)
             self.administration = {ADMIN_SERVICE: AdminService(self.models, self._lifecycle)}
         self._models_changed()
 
@@ -186,7 +153,7 @@ class Services:
     @property
     def open_calls(self) -> int:
         """Number of open calls."""
-        return self._access.open_calls
+        return self.gate.open_calls
 
     @property
     def serving(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, cast
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.results import AppliedTerm, PivotTranslation, Timings, Translation
@@ -82,19 +82,11 @@ def terms_over_pivot(terms: TermFinder | None, pivot: Translation, translation: 
 Run = Callable[[Callable[[], list[Translation]]], Awaitable[list[Translation]]]
 
 
-class Submit(Protocol):
-    """Function that submits texts to one model."""
-
-    def __call__(
-        self,
-        model: LoadedModel,
-        texts: Sequence[str],
-        parameters: TranslationParameters,
-        prefixes: Sequence[str] | None,
-        on_progress: Callable[[], None] | None = None,
-        /,
-    ) -> Awaitable[PendingOfModel]:
-        """Submit texts; long ones are tokenized in a thread."""
+Submit = Callable[
+    [LoadedModel, Sequence[str], TranslationParameters, Sequence[str] | None, Callable[[], None] | None],
+    Awaitable[PendingOfModel],
+]
+"""Submits texts with their prefixes to one model; long ones are tokenized in a thread."""
 
 
 def split_parameters(
@@ -163,12 +155,12 @@ async def submit_over_pivot(
     first, second = split_parameters(parameters, chosen.pivot)
     if second_model.is_full(parameters.caller):
         raise OverloadedError("the queue of the second model is full", retry_after_s=RETRY_AFTER_S)
-    pending = await submit(first_model, texts, first, None)
+    pending = await submit(first_model, texts, first, None, None)
     try:
         # Texts without content take no room; the second model refuses unusable options, and too much work, now instead
         # of after the first. A translation has about as many sentences as its text.
         expected = replace(second, later_sentences=len(pending.futures))
-        await submit(second_model, [""] * len(texts), expected, prefixes)
+        await submit(second_model, [""] * len(texts), expected, prefixes, None)
     except BaseException:
         pending.cancel()
         raise

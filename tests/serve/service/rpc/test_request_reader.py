@@ -16,7 +16,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc import byte_budget
+from jumok_serve.service.rpc import request_reader
 from jumok_serve.service.rpc.request_reader import MAX_NAME_BYTES
 from tests.faults.tools.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, headers
 from tests.serve.service.test_connections import Connection
@@ -252,8 +252,8 @@ async def upload(connection: Connection, pieces: int, pause_s: float) -> bool:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_parallel_uploads_of_a_caller_end_none_of_each_other(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes several times as long as requests wait before slow ones are given up for them."""
-    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(byte_budget, "MIN_RATE", 256)
+    monkeypatch.setattr(request_reader, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(request_reader, "MIN_RATE", 256)
     async with serving(FakeModel(), host=host, limits=SMALL) as (server, _), AsyncExitStack() as opened:
         connections = [await opened.enter_async_context(Connection.to(server.address)) for _ in range(6)]
         assert all(await asyncio.gather(*(upload(each, 50, 0.02) for each in connections)))
@@ -262,7 +262,7 @@ async def test_parallel_uploads_of_a_caller_end_none_of_each_other(host: str, mo
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the bytes of a connection")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_slow_uploads_make_room_for_others_of_their_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(request_reader, "PATIENCE_S", 0.05)
     async with serving(FakeModel(), host=host, limits=SMALL) as (server, channel), AsyncExitStack() as opened:
         slow = []
         for _ in range(4):
@@ -280,7 +280,7 @@ async def test_an_upload_is_ended_in_time_if_its_bytes_are_not_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As those over a Unix socket."""
-    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(request_reader, "PATIENCE_S", 0.001)
     limits = replace(SMALL, upload_s=0.5)
     async with serving(FakeModel(), host=f"unix:{tmp_path / 'socket'}", limits=limits) as (server, channel):
         slow = [begun(channel) for _ in range(2)]
