@@ -18,6 +18,7 @@ from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, Translate
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc import request_reader
 from jumok_serve.service.rpc.request_reader import MAX_NAME_BYTES
+from jumok_serve.service.services import HEALTH_SERVICE
 from tests.faults.tools.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, headers
 from tests.serve.service.test_connections import Connection
 from tests.support.hang import HANG_S, until
@@ -110,7 +111,7 @@ async def test_a_stream_holds_no_bytes_after_its_end() -> None:
 async def test_every_end_of_a_call_gives_its_bytes_back() -> None:
     model = FakeModel(on_submit=hold)
     async with serving(model, limits=ServiceLimits(max_message_bytes=2**20)) as (server, channel):
-        budgets = server.intake.budget, server.intake.stream_budget, server._health_intake.budget
+        budgets = server.intake.budget, server.intake.stream_budget, server.intake_of(HEALTH_SERVICE).budget
         before = [budget.free for budget in budgets]
         raw: Any = channel
         translate = stub_of(channel).TranslateText
@@ -189,7 +190,7 @@ REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 @pytest.mark.parametrize("method", [f"{HEALTH}/Check", f"{HEALTH}/Watch", REFLECTION])
 async def test_names_that_are_too_long_are_unknown_and_hold_no_room(method: str) -> None:
     async with serving(FakeModel()) as (server, channel):
-        budgets = server.intake.stream_budget, server._health_intake.budget
+        budgets = server.intake.stream_budget, server.intake_of(HEALTH_SERVICE).budget
         before = [budget.free for budget in budgets]
         raw: Any = channel
         for size in (MAX_NAME_BYTES, 2**22 - 100):
@@ -212,7 +213,7 @@ async def test_calls_that_stay_open_hold_nothing_of_their_requests() -> None:
     """Each has the largest name; together they have more than the bytes of health checks."""
     limits = ServiceLimits(max_message_bytes=MAX_NAME_BYTES)
     async with serving(FakeModel(), limits=limits) as (server, channel):
-        budget = server._health_intake.budget
+        budget = server.intake_of(HEALTH_SERVICE).budget
         free, name = budget.free, "a" * (MAX_NAME_BYTES - 3)
         watches = [stub_of(channel).Watch(HealthCheckRequest(service=name)) for _ in range(20)]
         for watch in watches:
