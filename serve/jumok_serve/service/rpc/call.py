@@ -23,7 +23,6 @@ from jumok_proto.errors import (
     JumokError,
     OverloadedError,
     PermissionDeniedError,
-    RateLimitedError,
     UnauthenticatedError,
 )
 from jumok_proto.results import Timings, Translation
@@ -440,7 +439,7 @@ class CallGate:
         calls.open(call.account)
         call.counted_by = calls
         if self._limiter is not None and not health:
-            _take(self._limiter, call, "calls")
+            self._limiter.charge(call.account, time.monotonic(), "calls")
         full = self._full.get(call.method)
         if full is not None and full(call.account):
             raise OverloadedError("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
@@ -450,11 +449,11 @@ class CallGate:
             return
         credentials = call.metadata.get("authorization", "")
         if not isinstance(credentials, str) or not credentials.startswith(BEARER):
-            _take(self._wrong_tokens, call, "calls without a token")
+            self._wrong_tokens.charge(call.account, time.monotonic(), "calls without a token")
             raise UnauthenticatedError("this server needs a token: send the metadata 'authorization: Bearer TOKEN'")
         token = self._tokens.find(credentials.removeprefix(BEARER))
         if token is None:
-            _take(self._wrong_tokens, call, "calls with a wrong token")
+            self._wrong_tokens.charge(call.account, time.monotonic(), "calls with a wrong token")
             raise UnauthenticatedError("this server does not know the token")
         call.caller = token.name
         service = call.method.removeprefix("/").partition("/")[0]
@@ -464,12 +463,3 @@ class CallGate:
                 f"token {token.name!r} has the scope {' and '.join(sorted(token.scopes))}, and {service} needs "
                 f"{' or '.join(sorted(needed))}"
             )
-
-
-def _take(limiter: RateLimiter, call: Call, what: str) -> None:
-    """Count a call, or raise RateLimitedError."""
-    wait_s = limiter.take(call.account, time.monotonic())
-    if wait_s > 0:
-        raise RateLimitedError(
-            f"more than {limiter.per_second:g} {what} per second; wait {wait_s:.3g} s", retry_after_s=wait_s
-        )
