@@ -18,7 +18,7 @@ from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, Translate
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc import request_reader
 from jumok_serve.service.rpc.request_reader import MAX_NAME_BYTES
-from jumok_serve.service.services import HEALTH_SERVICE
+from jumok_serve.service.server import HEALTH_SERVICE
 from tests.faults.tools.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, headers
 from tests.serve.service.test_connections import Connection
 from tests.support.hang import HANG_S, until
