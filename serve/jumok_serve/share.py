@@ -2,8 +2,8 @@
 
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
-from functools import lru_cache
-from ipaddress import ip_address
+from functools import lru_cache, partial
+from ipaddress import IPv6Address, ip_address
 from itertools import islice
 from typing import Any, Protocol
 from urllib.parse import unquote
@@ -75,27 +75,18 @@ class Callers:
         Raises:
             RateLimitedError: the caller exceeds its rate.
         """
-        if self._rate is None or not work:
-            return
-        wait_s = self._rate.take(caller, now, work)
-        if wait_s > 0:
-            raise RateLimitedError(
-                f"more than {self._rate.per_second:g} row steps per second; wait {wait_s:.3g} s", retry_after_s=wait_s
-            )
+        if self._rate is not None and work:
+            self._rate.charge(caller, now, "row steps", work)
 
     def arrived(self, sentences: Sequence[Work], now: float) -> None:
         """Add the work of sentences until their futures are done."""
         for sentence in sentences:
             self._add(sentence.caller, sentence.work, now)
-            sentence.future.add_done_callback(_Report(self._ended, sentence))
+            sentence.future.add_done_callback(partial(_note_end, self._ended, sentence))
         for caller in {sentence.caller for sentence in sentences}:
             self._last_seen.pop(caller, None)
             self._last_seen[caller] = now
-        while len(self._last_seen) > 1:
-            oldest = next(iter(self._last_seen))
-            if now - self._last_seen[oldest] <= PRESENCE_S:
-                break
-            del self._last_seen[oldest]
+        _forget(self._last_seen, now - PRESENCE_S)
 
     def settle(self, now: float) -> None:
         """Subtract the work of sentences that have ended, and correct the rates by what they used."""
@@ -104,11 +95,8 @@ class Callers:
             self._add(caller, -work, now)
             if self._rate is not None:
                 self._rate.give_back(caller, work - used)
-        while self._lately_heavy:
-            oldest = next(iter(self._lately_heavy))
-            if now - self._lately_heavy[oldest] <= HEAVY_S:
-                break
-            del self._lately_heavy[oldest]
+        if self._lately_heavy:
+            _forget(self._lately_heavy, now - HEAVY_S)
 
     @property
     def any_heavy(self) -> bool:
@@ -154,17 +142,17 @@ class Callers:
             self._lately_heavy[caller] = now
 
 
-class _Report:
-    """Callback of a sentence's future, which forgets it when it is done."""
+def _note_end(ended: deque[tuple[str, int, int]], sentence: Work, _future: object) -> None:
+    ended.append((sentence.caller, sentence.work, sentence.used_work))
 
-    __slots__ = ("_ended", "_sentence")
 
-    def __init__(self, ended: deque[tuple[str, int, int]], sentence: Work) -> None:
-        self._ended, self._sentence = ended, sentence
-
-    def __call__(self, _future: object) -> None:
-        sentence = self._sentence
-        self._ended.append((sentence.caller, sentence.work, sentence.used_work))
+def _forget(times: dict[str, float], before: float) -> None:
+    """Drop the callers with times before a moment; the latest are last."""
+    while times:
+        oldest = next(iter(times))
+        if times[oldest] >= before:
+            break
+        del times[oldest]
 
 
 MAX_CALLERS = 65_536
@@ -182,7 +170,7 @@ class RateLimiter:
     """
 
     def __init__(self, per_second: float, burst: int | None = None) -> None:
-        self.per_second = per_second
+        self._per_second = per_second
         self._burst = burst or max(1, int(per_second))
         self._full_at: dict[str, float] = {}  # when each caller's bucket will be full again
 
@@ -192,18 +180,30 @@ class RateLimiter:
         More units than the burst need a full bucket, and leave a debt.
         """
         full_at = max(self._full_at.get(caller, now), now)
-        wait_s = full_at - now - (self._burst - min(units, self._burst)) / self.per_second
+        wait_s = full_at - now - (self._burst - min(units, self._burst)) / self._per_second
         if wait_s > 1e-9:  # less is rounding
             return wait_s
-        self._full_at[caller] = full_at + units / self.per_second
+        self._full_at[caller] = full_at + units / self._per_second
         if len(self._full_at) > MAX_CALLERS:
             self._evict(now)
         return 0.0
 
+    def charge(self, caller: str, now: float, what: str, units: int = 1) -> None:
+        """Take units, which an error names by their plural.
+
+        Raises:
+            RateLimitedError: the caller exceeds the rate.
+        """
+        wait_s = self.take(caller, now, units)
+        if wait_s > 0:
+            raise RateLimitedError(
+                f"more than {self._per_second:g} {what} per second; wait {wait_s:.3g} s", retry_after_s=wait_s
+            )
+
     def give_back(self, caller: str, units: int) -> None:
         """Give units back that were not used, or take more if they are negative."""
         if caller in self._full_at:  # else the bucket is full, or forgotten
-            self._full_at[caller] -= units / self.per_second
+            self._full_at[caller] -= units / self._per_second
 
     def _evict(self, now: float) -> None:
         """Drop full buckets, and the oldest of the others beyond MAX_CALLERS."""
@@ -250,6 +250,14 @@ class OpenCalls:
         self._of_caller[caller] -= 1
         if not self._of_caller[caller]:
             del self._of_caller[caller]
+
+
+def peer_name(host: str, port: int) -> str:
+    """Return a peer's address in gRPC's notation, so that a caller has one account in all protocols."""
+    if ":" not in host:
+        return f"ipv4:{host}:{port}"
+    mapped = IPv6Address(host.partition("%")[0]).ipv4_mapped
+    return f"ipv6:[{host}]:{port}" if mapped is None else f"ipv4:{mapped}:{port}"
 
 
 def account_of(peer: str) -> str:

@@ -15,7 +15,7 @@ from jumok_serve.service.auth.tls import TlsFiles
 from jumok_serve.service.auth.tokens import read_file
 from jumok_serve.service.connections import allow_connections
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.byte_budget import UnreadResponses
+from jumok_serve.service.rpc.interceptor import UnreadResponses
 from jumok_serve.service.rpc.request_reader import make_intake
 from jumok_serve.service.stop_signals import end_after, received_signals, serve_until_stopped, stop_before_serving
 from jumok_serve.service.telemetry.logs import logging_to_stderr

@@ -17,7 +17,7 @@ from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.manifest.languages import tag_key
 from jumok_serve.service.handlers.api import Settings
 from jumok_serve.service.rpc.call import BEARER, Call, Write, full_name
-from jumok_serve.service.services import Services
+from jumok_serve.service.server import Services
 from jumok_serve.text.translation import Translated
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"

@@ -24,11 +24,10 @@ from jumok_serve.http.application import Application
 from jumok_serve.http.backend import EngineBackend
 from jumok_serve.http.site import Site
 from jumok_serve.service.auth.tls import TlsFiles
-from jumok_serve.service.connections import HANDSHAKE_S, format_address, listen, peer_name
+from jumok_serve.service.connections import HANDSHAKE_S, format_address, listen
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.server import Server
-from jumok_serve.service.services import Services
-from jumok_serve.share import account_of
+from jumok_serve.service.server import Server, Services
+from jumok_serve.share import account_of, peer_name
 
 HEAD_S = HANDSHAKE_S
 """Time for the head of a request, in seconds."""

@@ -13,8 +13,7 @@ from starlette.datastructures import Headers
 from starlette.types import Receive
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError, ResourceExhaustedError
-from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
-from jumok_serve.service.rpc.request_reader import Intake, too_slow
+from jumok_serve.service.rpc.request_reader import Arrival, ByteBudget, Intake, too_slow
 from jumok_serve.share import RETRY_AFTER_S
 
 

@@ -26,19 +26,17 @@ from jumok_proto.errors import (
     JumokError,
     LanguageNotFoundError,
     ResourceExhaustedError,
-    UnavailableError,
 )
 from jumok_serve.http.backend import Backend, Sender
 from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, parse_form, text_field
-from jumok_serve.service.connections import peer_name
 from jumok_serve.service.handlers.api import Settings
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.byte_budget import UnreadResponse, UnreadResponses
 from jumok_serve.service.rpc.call import BEARER
+from jumok_serve.service.rpc.interceptor import UnreadResponse, UnreadResponses
 from jumok_serve.service.rpc.request_reader import Intake
-from jumok_serve.service.rpc.statuses import drop_frames, to_status
-from jumok_serve.share import RETRY_AFTER_S, account_of
+from jumok_serve.service.rpc.statuses import drop_frames, stopping, to_status
+from jumok_serve.share import account_of, peer_name
 from jumok_serve.text.translation import Translated
 
 HTTP_STATUSES: dict[StatusCode, int] = {
@@ -348,11 +346,6 @@ class Endpoint:
         )
         del fields
         return await self._answer(incoming)
-
-
-def stopping() -> UnavailableError:
-    """Make the error of a request that a server does not finish because it stops."""
-    return UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
 
 
 class EventStream(StreamingResponse):

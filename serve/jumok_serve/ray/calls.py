@@ -15,7 +15,7 @@ from jumok_serve.service.rpc.call import REQUEST_ID, Call, Write, closed, full_n
 from jumok_serve.service.rpc.interceptor import trailing_metadata
 from jumok_serve.service.rpc.request_reader import RequestFormat, RequestReader
 from jumok_serve.service.rpc.statuses import Ending, drop_frames, to_ending
-from jumok_serve.service.services import (
+from jumok_serve.service.server import (
     FILE_SERVICE,
     GLOSSARY_SERVICE,
     HEALTH_SERVICE,

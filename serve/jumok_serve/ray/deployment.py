@@ -14,7 +14,7 @@ from jumok_serve.cli.settings import Configuration, listed
 from jumok_serve.http.application import Application
 from jumok_serve.http.port import make_application
 from jumok_serve.ray.calls import METHODS, Calls, RayContext
-from jumok_serve.service.services import Services
+from jumok_serve.service.server import Services
 from jumok_serve.service.telemetry.logs import logging_to_stderr
 from jumok_serve.translator import Translator
 

@@ -1,6 +1,6 @@
 """gRPC service around translators."""
 
-from jumok_serve.service.server import Server, run_server
-from jumok_serve.service.services import Administration, Services
+from jumok_serve.service.models.lifecycle import Administration
+from jumok_serve.service.server import Server, Services, run_server
 
 __all__ = ["Administration", "Server", "Services", "run_server"]

@@ -12,12 +12,11 @@ import weakref
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from ipaddress import IPv6Address
 from pathlib import Path
 
 from jumok_serve.errors import ListenError
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.share import account_of
+from jumok_serve.share import account_of, peer_name
 
 UNIX = "unix:"
 """Prefix of a host that is the path of a Unix socket, which has no port."""
@@ -105,14 +104,6 @@ def _bind_path(path: Path) -> socket.socket:
         bound.close()
         raise
     return bound
-
-
-def peer_name(host: str, port: int) -> str:
-    """Return a peer's address in gRPC's notation, so that a caller has one account in all protocols."""
-    if ":" not in host:
-        return f"ipv4:{host}:{port}"
-    mapped = IPv6Address(host.partition("%")[0]).ipv4_mapped
-    return f"ipv6:[{host}]:{port}" if mapped is None else f"ipv4:{mapped}:{port}"
 
 
 logger = logging.getLogger(__name__)

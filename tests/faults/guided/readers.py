@@ -10,6 +10,7 @@ from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import Any, cast
 
+from google.protobuf.message import Message
 from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 
 from jumok_proto.v1 import model_pb2, translation_pb2
@@ -134,10 +135,6 @@ class _Context:
         """Return the next message, or EOF."""
         return next(self._messages, EOF)
 
-    async def write(self, message: bytes) -> None:
-        """Send a message."""
-        assert isinstance(message, bytes)
-
     def time_remaining(self) -> float:
         """Return the time to the call's deadline."""
         return CALL_S
@@ -182,7 +179,7 @@ class Requests:
     async def _call(self, data: bytes) -> None:
         method, handler = self._handlers[data[0] % len(METHODS)]
         context = _Context(_split(data[1:]))
-        CALL.set(Call(method=method, request_id="fuzz", peer="ipv4:127.0.0.1:1"))
+        CALL.set(Call(method=method, request_id="fuzz", peer="ipv4:127.0.0.1:1", write=_write))
         ended = await handler(None, context)
         if isinstance(ended, Ending):
             ended.message.encode("utf-8")
@@ -204,6 +201,10 @@ class Requests:
     def mutate(self, data: bytes, source: random.Random) -> bytes | None:
         """Leave it to bytes."""
         return None
+
+
+async def _write(message: Message, /, *, counted: bool = False) -> None:
+    message.SerializeToString()
 
 
 def _split(data: bytes) -> list[bytes]:

@@ -6,16 +6,30 @@ from pathlib import Path
 
 import pytest
 
+import jumok
 from jumok_serve import Translator
+from tests.support.hang import HANG_S
 from tests.support.servers.certificates import Authority
 from tests.support.servers.in_process_server import serving
 
 
 @pytest.fixture(scope="module")
-def served(tiny_bundle: Path) -> Iterator[tuple[str, Translator]]:
-    """The address of a server of the tiny model, and the model."""
-    with Translator(tiny_bundle, precision="fp32", threads=1) as translator, serving(translator) as address:
-        yield address, translator
+def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    with Translator(tiny_bundle, precision="fp32", threads=1) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def address(translator: Translator) -> Iterator[str]:
+    """The address of a server of the model."""
+    with serving(translator) as served:
+        yield served
+
+
+@pytest.fixture(scope="module")
+def client(address: str) -> Iterator[jumok.Client]:
+    with jumok.Client(address, timeout_s=HANG_S) as connected:
+        yield connected
 
 
 @pytest.fixture(scope="module")

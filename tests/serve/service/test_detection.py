@@ -48,12 +48,6 @@ def address(models: list[Translator]) -> Iterator[str]:
         yield served
 
 
-@pytest.fixture(scope="module")
-def client(address: str) -> Iterator[jumok.Client]:
-    with jumok.Client(address) as connected:
-        yield connected
-
-
 @pytest.fixture(autouse=True)
 def idle(models: list[Translator]) -> Iterator[None]:
     """Each test leaves idle engines."""

@@ -17,7 +17,6 @@ from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, GetGlossaryEntrie
 from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
 from jumok_proto.v1.translation_pb2 import Glossary, TranslateTextRequest
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator
-from jumok_serve.service.auth.tokens import TokenFile, make_token
 from jumok_serve.service.handlers.glossary_service import MAX_READING
 from tests.support.clients import Call, await_, wait
 from tests.support.command import run, run_here, serve
@@ -27,6 +26,7 @@ from tests.support.servers.fake_model import FakeModel, failure, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
 from tests.support.servers.losing_proxy import losing_proxy
+from tests.support.servers.tokens import bearer, tokens_of
 
 TEXT = "The old woman and the dog in the park."
 TERMS = {"dog": "Hund", "old woman": ["alte Frau", "Frau"]}
@@ -39,28 +39,29 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> GlossaryStore:
 
 
 @pytest.fixture(scope="module")
-def served(tiny_bundle: Path, store: GlossaryStore) -> Iterator[tuple[str, Translator]]:
-    with (
-        Translator(tiny_bundle, precision="fp32", threads=1, glossaries=store) as translator,
-        serving(translator, glossaries=store) as address,
-    ):
-        yield address, translator
+def translator(tiny_bundle: Path, store: GlossaryStore) -> Iterator[Translator]:
+    with Translator(tiny_bundle, precision="fp32", threads=1, glossaries=store) as opened:
+        yield opened
 
 
-def test_a_stored_glossary_equals_its_entries_in_all_calls(served: tuple[str, Translator]) -> None:
-    address, translator = served
+@pytest.fixture(scope="module")
+def address(translator: Translator, store: GlossaryStore) -> Iterator[str]:
+    with serving(translator, glossaries=store) as served:
+        yield served
+
+
+def test_a_stored_glossary_equals_its_entries_in_all_calls(client: jumok.Client, translator: Translator) -> None:
     expected = translator.translate(TEXT, glossary=TERMS, **SHORT)
-    with jumok.Client(address) as client:
-        made = client.glossaries.create("people", TERMS)
-        assert made.dictionaries[0].entry_count == 2
-        for name in ("people", made.id):
-            assert client.translate(TEXT, stored_glossary=name, **SHORT) == expected
-        *_, last = client.translate_stream(TEXT, stored_glossary="people", **SHORT)
-        assert last.translation == expected
-        results = client.translate_iter([TEXT, TEXT], stored_glossary="people", **SHORT)
-        assert [result.translation for result in results] == [expected, expected]
-        assert translator.translate(TEXT, stored_glossary="people", **SHORT) == expected
-        client.glossaries.delete("people")
+    made = client.glossaries.create("people", TERMS)
+    assert made.dictionaries[0].entry_count == 2
+    for name in ("people", made.id):
+        assert client.translate(TEXT, stored_glossary=name, **SHORT) == expected
+    *_, last = client.translate_stream(TEXT, stored_glossary="people", **SHORT)
+    assert last.translation == expected
+    results = client.translate_iter([TEXT, TEXT], stored_glossary="people", **SHORT)
+    assert [result.translation for result in results] == [expected, expected]
+    assert translator.translate(TEXT, stored_glossary="people", **SHORT) == expected
+    client.glossaries.delete("people")
     check_idle(translator)
 
 
@@ -122,23 +123,19 @@ async def test_entries_that_were_read_do_not_pile_up_in_memory(tmp_path: Path, m
         assert {(await call).entries.tsv for call in calls} == {"a\tb\n"}
 
 
-def test_entries_of_a_request_come_before_stored_ones(served: tuple[str, Translator]) -> None:
-    with jumok.Client(served[0]) as client:
-        client.glossaries.create("both", TERMS)
-        terms = (
-            client.translate(TEXT, glossary={"the dog": "Vieh"}, stored_glossary="both", **SHORT).hypotheses[0].terms
-        )
-        assert [(term.source, term.targets) for term in terms] == [
-            ("old woman", ("alte Frau", "Frau")),
-            ("the dog", ("Vieh",)),
-        ]
-        client.glossaries.delete("both")
+def test_entries_of_a_request_come_before_stored_ones(client: jumok.Client) -> None:
+    client.glossaries.create("both", TERMS)
+    terms = client.translate(TEXT, glossary={"the dog": "Vieh"}, stored_glossary="both", **SHORT).hypotheses[0].terms
+    assert [(term.source, term.targets) for term in terms] == [
+        ("old woman", ("alte Frau", "Frau")),
+        ("the dog", ("Vieh",)),
+    ]
+    client.glossaries.delete("both")
 
 
 @pytest.mark.parametrize("call", [wait, await_])
-def test_the_sdk_keeps_glossaries(served: tuple[str, Translator], call: Call) -> None:
+def test_the_sdk_keeps_glossaries(address: str, call: Call) -> None:
     languages: dict[str, Any] = {"source_language": "en", "target_language": "de"}
-    address = served[0]
     made = call("glossaries.create", address, "pets", "# ours\ndog\tHund\n", **languages)
     assert call("glossaries.list", address) == [made] == [call("glossaries.get", address, "pets")]
     assert call("glossaries.entries", address, made.id) == {"dog": ("Hund",)}
@@ -155,8 +152,8 @@ def test_the_sdk_keeps_glossaries(served: tuple[str, Translator], call: Call) ->
 
 
 @pytest.mark.parametrize("method", ["CreateGlossary", "UpdateGlossary", "DeleteGlossary"])
-def test_a_change_whose_answer_is_lost_is_made_once(served: tuple[str, Translator], method: str) -> None:
-    with losing_proxy(served[0], method) as (proxy, lost), jumok.Client(proxy) as client:
+def test_a_change_whose_answer_is_lost_is_made_once(address: str, method: str) -> None:
+    with losing_proxy(address, method) as (proxy, lost), jumok.Client(proxy) as client:
         made = client.glossaries.create("lost", {"dog": "Hund"})
         changed = client.glossaries.update("lost", {"cat": "Katze"})
         assert changed.id == made.id
@@ -181,26 +178,26 @@ def test_a_change_whose_answer_is_lost_is_made_once(served: tuple[str, Translato
         ("\udcff\ta", "lone surrogate"),
     ],
 )
-def test_entries_that_are_refused(served: tuple[str, Translator], entries: Any, message: str) -> None:
-    with jumok.Client(served[0]) as client:
-        with pytest.raises(jumok.InvalidArgumentError, match=message):
-            client.glossaries.create("wrong", entries)
-        assert client.glossaries.list() == []
+def test_entries_that_are_refused(client: jumok.Client, entries: Any, message: str) -> None:
+    with pytest.raises(jumok.InvalidArgumentError, match=message):
+        client.glossaries.create("wrong", entries)
+    assert client.glossaries.list() == []
 
 
-def test_requests_whose_glossary_does_not_fit(served: tuple[str, Translator], store: GlossaryStore) -> None:
+def test_requests_whose_glossary_does_not_fit(
+    client: jumok.Client, translator: Translator, store: GlossaryStore
+) -> None:
     store.create("", "french", [GlossaryEntries(tsv="dog\tchien", source_language="en", target_language="fr")])
-    with jumok.Client(served[0]) as client:
-        with pytest.raises(jumok.InvalidArgumentError, match="'french' has no entries from en to de; it has en to fr"):
-            client.translate(TEXT, stored_glossary="french")
-        with pytest.raises(jumok.GlossaryNotFoundError, match="no glossary 'unknown' is stored; available: french"):
-            list(client.translate_iter([TEXT], stored_glossary="unknown"))
-        with pytest.raises(jumok.InvalidArgumentError, match="stored_glossary: must be a str, got int"):
-            client.translate(TEXT, stored_glossary=1)  # type: ignore[call-overload]
+    with pytest.raises(jumok.InvalidArgumentError, match="'french' has no entries from en to de; it has en to fr"):
+        client.translate(TEXT, stored_glossary="french")
+    with pytest.raises(jumok.GlossaryNotFoundError, match="no glossary 'unknown' is stored; available: french"):
+        list(client.translate_iter([TEXT], stored_glossary="unknown"))
+    with pytest.raises(jumok.InvalidArgumentError, match="stored_glossary: must be a str, got int"):
+        client.translate(TEXT, stored_glossary=1)  # type: ignore[call-overload]
     with pytest.raises(jumok.GlossaryNotFoundError):
-        served[1].translate(TEXT, stored_glossary="unknown")
+        translator.translate(TEXT, stored_glossary="unknown")
     store.delete("", "french")
-    check_idle(served[1])
+    check_idle(translator)
 
 
 def test_servers_and_translators_without_a_folder(tiny_bundle: Path) -> None:
@@ -214,25 +211,20 @@ def test_servers_and_translators_without_a_folder(tiny_bundle: Path) -> None:
 
 
 async def test_each_token_has_its_own_glossaries(tmp_path: Path) -> None:
-    secrets = {}
-    with (tmp_path / "tokens").open("w") as file:
-        for name, scope in (("one", "translate"), ("two", "translate"), ("operator", "admin")):
-            secret, token = make_token(name, [scope])
-            secrets[name] = (("authorization", f"Bearer {secret}"),)
-            file.write(f"{token.line()}\n")
+    tokens, secrets = tokens_of(tmp_path, one="translate", two="translate", operator="admin")
+    one, two, operator = map(bearer, secrets.values())
     store = GlossaryStore(tmp_path / "glossaries")
     store.create("one", "pets", [GlossaryEntries(tsv="a\tb")])
     request = TranslateTextRequest(contents=["a"], glossary=Glossary(stored="pets"))
-    async with serving_fake(FakeModel(), tokens=TokenFile(tmp_path / "tokens"), glossaries=store) as (_, channel):
-        stub, translation = stub_of(channel), stub_of(channel)
-        one = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["one"])
-        assert [glossary.name for glossary in one.glossaries] == ["pets"]
-        two = await stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["two"])
-        assert list(two.glossaries) == []
-        assert await translation.TranslateText(request, metadata=secrets["one"])
-        refused = await failure(translation.TranslateText(request, metadata=secrets["two"]))
+    async with serving_fake(FakeModel(), tokens=tokens, glossaries=store) as (_, channel):
+        stub = stub_of(channel)
+        for owner, names in ((one, ["pets"]), (two, [])):
+            listed = await stub.ListGlossaries(ListGlossariesRequest(), metadata=owner)
+            assert [glossary.name for glossary in listed.glossaries] == names
+        assert await stub.TranslateText(request, metadata=one)
+        refused = await failure(stub.TranslateText(request, metadata=two))
         assert refused.info.reason == "GLOSSARY_NOT_FOUND"
-        refused = await failure(stub.ListGlossaries(ListGlossariesRequest(), metadata=secrets["operator"]))
+        refused = await failure(stub.ListGlossaries(ListGlossariesRequest(), metadata=operator))
         assert refused.info.reason == "NOT_ALLOWED"
 
 

@@ -75,9 +75,8 @@ def check_equal(found: Answer, wanted: Answer) -> None:
         assert found == wanted
 
 
-def test_outstanding_requests_of_all_kinds_are_as_alone(served: tuple[str, Translator]) -> None:
-    address, translator = served
-    with jumok.Client(address) as client, ThreadPoolExecutor(OUTSTANDING) as pool:
+def test_outstanding_requests_of_all_kinds_are_as_alone(client: jumok.Client, translator: Translator) -> None:
+    with ThreadPoolExecutor(OUTSTANDING) as pool:
         alone = {name: ask(client) for name, ask in KINDS.items()}
         asked = [*KINDS] * (OUTSTANDING // len(KINDS))
         assert len(asked) == OUTSTANDING

@@ -21,20 +21,18 @@ TERMS: dict[str, Any] = {"glossary": GLOSSARY, "do_not_translate": ["par*"], "pl
 SHORT: dict[str, Any] = {"beam_size": 3, "max_length": 20}
 
 
-def test_all_calls_equal_the_translator(served: tuple[str, Translator]) -> None:
-    address, translator = served
+def test_all_calls_equal_the_translator(client: jumok.Client, translator: Translator) -> None:
     expected = translator.translate(TEXT, **TERMS, **SHORT)
     assert [term.source for term in expected.hypotheses[0].terms] == ["old woman", "dog", "park"]
     assert [term.satisfied for term in expected.hypotheses[0].terms][:2] == [True, True]
     assert expected.beam_size == 8
-    with jumok.Client(address) as client:
-        assert client.translate(TEXT, **TERMS, **SHORT) == expected
-        *updates, last = client.translate_stream(TEXT, **TERMS, **SHORT)
-        assert last.translation == expected
-        assert all(expected.text.startswith(update.text) for update in updates)
-        results = list(client.translate_iter([TEXT, "A girl.", TEXT], **TERMS, **SHORT))
-        assert [results[0].translation, results[2].translation] == [expected, expected]
-        assert results[1].translation == translator.translate("A girl.", **SHORT)
+    assert client.translate(TEXT, **TERMS, **SHORT) == expected
+    *updates, last = client.translate_stream(TEXT, **TERMS, **SHORT)
+    assert last.translation == expected
+    assert all(expected.text.startswith(update.text) for update in updates)
+    results = list(client.translate_iter([TEXT, "A girl.", TEXT], **TERMS, **SHORT))
+    assert [results[0].translation, results[2].translation] == [expected, expected]
+    assert results[1].translation == translator.translate("A girl.", **SHORT)
     check_idle(translator)
 
 
@@ -57,14 +55,14 @@ def test_all_calls_equal_the_translator(served: tuple[str, Translator]) -> None:
     ],
 )
 def test_terms_that_are_refused(
-    served: tuple[str, Translator], options: dict[str, Any], field: str, message: str
+    client: jumok.Client, translator: Translator, options: dict[str, Any], field: str, message: str
 ) -> None:
-    with jumok.Client(served[0]) as client, pytest.raises(jumok.JumokError, match=message) as error:
+    with pytest.raises(jumok.JumokError, match=message) as error:
         client.translate(TEXT, **options)
     if field:
         assert isinstance(error.value, jumok.InvalidArgumentError)
         assert error.value.field == field
-    check_idle(served[1])
+    check_idle(translator)
 
 
 def test_an_unknown_kind_and_equal_entries_of_a_request_are_refused() -> None:
@@ -131,21 +129,11 @@ def test_no_terms() -> None:
     assert request_terms(translation_pb2.Glossary(), translation_pb2.DoNotTranslate()) is None
 
 
-def test_the_command_line(served: tuple[str, Translator], tiny_bundle: Path, tmp_path: Path) -> None:
-    address, translator = served
+def test_the_command_line(address: str, translator: Translator, tiny_bundle: Path, tmp_path: Path) -> None:
     glossary = tmp_path / "terms.tsv"
     glossary.write_text("# our terms\nold woman\talte Frau\tFrau\n\n", encoding="utf-8")
-    options = [
-        "--term",
-        "dog=Hund",
-        "--glossary",
-        str(glossary),
-        "--do-not-translate",
-        "par*",
-        "--placeholder",
-        "braces",
-    ]
-    options += ["--beam-size", "3", "--max-length", "20", "--json"]
+    options = ["--term", "dog=Hund", "--glossary", str(glossary), "--do-not-translate", "par*"]
+    options += ["--placeholder", "braces", "--beam-size", "3", "--max-length", "20", "--json"]
     expected = translator.translate(TEXT, **TERMS, **SHORT)
     for place in (("--server", address), ("--bundle", tiny_bundle, "--precision", "fp32")):
         done = run_here("translate", *place, *options, TEXT)

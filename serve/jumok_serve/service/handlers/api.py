@@ -164,7 +164,7 @@ class Api:
         make: Callable[[Translated], Result],
     ) -> Result:
         """Translate texts of one language."""
-        with self._use(settings) as chosen:
+        with self._use(settings.model, settings.parameters) as chosen:
             plan = await self._plan(chosen, settings, deadline)
             check_num_texts(self._limits, len(texts))
             check_lengths(self._limits, contents=texts, target_prefixes=prefixes)
@@ -199,7 +199,7 @@ class Api:
         detected = await self._detected(settings, text)
         if detected is not None:
             settings = settings.from_language(detected.language, detected.confidence)
-        with self._use(settings) as chosen:
+        with self._use(settings.model, settings.parameters) as chosen:
             plan = await self._plan(chosen, settings, deadline)
             check_hypotheses(self._limits, 1, plan.beam_size, plan.num_hypotheses)
             progress = asyncio.Event()
@@ -261,7 +261,7 @@ class Api:
         if detects:  # a stored glossary may have entries for other languages only
             sources = self._models.sources_into(settings.model, settings.target)
             example = replace(settings.from_language(sources[0]), stored_glossary="")
-        with self._use(example) as chosen:
+        with self._use(example.model, example.parameters) as chosen:
             plan = await self._plan(chosen, example, deadline)
         check_hypotheses(self._limits, 1, plan.beam_size, plan.num_hypotheses)
 
@@ -330,7 +330,7 @@ class Api:
         Args:
             model: name of the model; empty: the one that has the languages.
         """
-        with self._use_for(model, parameters) as chosen:
+        with self._use(model, parameters) as chosen:
             check_num_texts(self._limits, len(texts))
             check_lengths(self._limits, contents=texts, targets=targets)
             start = partial(chosen.only("scoring").scoring, texts, targets, _of_caller(parameters))
@@ -357,7 +357,7 @@ class Api:
             targets: translations; none: the model's own.
             query: makes the attention that is wanted.
         """
-        with self._use_for(model, parameters) as chosen:
+        with self._use(model, parameters) as chosen:
             check_num_texts(self._limits, len(texts))
             check_lengths(self._limits, contents=texts, targets=targets)
             start = partial(chosen.only("alignment").aligning, texts, targets or None, query(), _of_caller(parameters))
@@ -376,11 +376,8 @@ class Api:
         (detected,) = await self._detection.sources(settings.model, settings.target, [text])
         return detected
 
-    def _use(self, settings: Settings) -> AbstractContextManager[ChosenModels]:
+    def _use(self, model: str, parameters: TextParameters) -> AbstractContextManager[ChosenModels]:
         """Keep the models of a request open."""
-        return self._models.use(settings.model, settings.source, settings.target)
-
-    def _use_for(self, model: str, parameters: TextParameters) -> AbstractContextManager[ChosenModels]:
         return self._models.use(model, parameters.source_language or "", parameters.target_language or "")
 
     async def _plan(self, chosen: ChosenModels, settings: Settings, deadline: float | None) -> _Plan:
@@ -418,7 +415,7 @@ class Api:
             texts: Sequence[str],
             parameters: TranslationParameters,
             prefixes: Sequence[str] | None,
-            on_progress: Callable[[], None] | None = None,
+            on_progress: Callable[[], None] | None,
         ) -> Awaitable[PendingOfModel]:
             if spare and model.is_crowded(current_caller()):
                 raise OverloadedError("the rest of the queue is for single calls", retry_after_s=RETRY_AFTER_S)

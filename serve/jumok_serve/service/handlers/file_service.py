@@ -4,7 +4,7 @@ import asyncio
 import math
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from functools import partial
@@ -17,9 +17,15 @@ from jumok_serve.service.handlers.corpus import Item, Result, Stream, single_tex
 from jumok_serve.service.handlers.translation_service import parse_settings
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_CHARACTERS, WorkerPool, submit_when_there_is_room
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
 from jumok_serve.service.rpc.call import Call, Write, current_caller, current_peer, current_request_id
-from jumok_serve.service.rpc.request_reader import STREAM_PATIENCE_S, RequestReader, check_request, too_slow
+from jumok_serve.service.rpc.request_reader import (
+    STREAM_PATIENCE_S,
+    Arrival,
+    ByteBudget,
+    RequestReader,
+    check_request,
+    too_slow,
+)
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.share import OpenCalls
 from jumok_serve.text.files.document import FileDocument, needed_memory
@@ -39,10 +45,8 @@ MAX_CHUNK = 2**18
 """Bytes of a response."""
 
 Done = TypeVar("Done")
-Take: TypeAlias = Callable[[], Awaitable[list[Piece]]]
 TextPairs: TypeAlias = Sequence[tuple[Text, str | None]]
 """Texts and their translations."""
-WriteTexts: TypeAlias = Callable[[TextPairs], Awaitable[list[str]]]
 
 
 class FileService:
@@ -95,17 +99,7 @@ class FileService:
         document = await self._document(caller, data, settings)
         translation = parse_settings(settings.translation)
         parameters = replace(translation.parameters, markup=document.format.markup, markup_rules=document.format.rules)
-        pieces = document.pieces()
-
-        def take() -> Awaitable[list[Piece]]:
-            stopped = threading.Event()
-            work = partial(take_pieces, pieces, stopped.is_set)
-            return _ended(self._reading.submit(work, caller, TEXTS_PER_MESSAGE), stopped.set)
-
-        def write(translated: TextPairs) -> Awaitable[list[str]]:
-            return _ended(self._reading.submit(partial(write_texts, translated), caller, len(translated)))
-
-        texts = _FileTexts(document, take, write, self._limits, call.write)
+        texts = _FileTexts(document, self._reading, caller, self._limits, call.write)
         await self._api.translate_corpus(
             replace(translation, parameters=parameters),
             Stream(texts.read, list, texts.write),
@@ -170,17 +164,17 @@ class _FileTexts:
     """The texts of a file as items of a corpus, and the results of the corpus as the translated file.
 
     Args:
-        take: returns the next pieces, with a message's texts.
-        write: writes texts as `write_texts`, in a thread.
+        reading: threads that read and write for the caller.
         send: sends a message to the caller.
     """
 
     def __init__(
-        self, document: FileDocument, take: Take, write: WriteTexts, limits: ServiceLimits, send: Write
+        self, document: FileDocument, reading: WorkerPool, caller: str, limits: ServiceLimits, send: Write
     ) -> None:
         self._document = document
-        self._take = take
-        self._write_texts = write
+        self._pieces = document.pieces()
+        self._reading = reading
+        self._caller = caller
         self._limits = limits
         self._send_message = send
         self._waiting = deque[Piece]()  # taken from the file, not yet written
@@ -192,7 +186,9 @@ class _FileTexts:
 
     async def read(self, busy: Callable[[], bool]) -> list[Item] | None:
         """Return the next texts, or None after all pieces."""
-        taken = await self._take()
+        stopped = threading.Event()
+        take = partial(take_pieces, self._pieces, stopped.is_set)
+        taken = await _ended(self._reading.submit(take, self._caller, TEXTS_PER_MESSAGE), stopped.set)
         self._waiting += taken
         contents = [text.content for text in taken if isinstance(text, Text)]
         first, self._sent = self._sent, self._sent + len(contents)
@@ -209,7 +205,8 @@ class _FileTexts:
             for text, result in zip(texts, results, strict=False)
         ]
         is_short = sum(len(text.content) for text, _ in translated) <= MAX_INLINE_CHARACTERS
-        written = write_texts(translated) if is_short else await self._write_texts(translated)
+        write = partial(write_texts, translated)
+        written = write() if is_short else await _ended(self._reading.submit(write, self._caller, len(translated)))
         for result, of_result in zip(results, written, strict=True):
             await self._write_kept()
             text = self._waiting.popleft()

@@ -66,12 +66,14 @@ class GlossaryService:
     async def ListGlossaries(self, request: ListGlossariesRequest, call: Call) -> ListGlossariesResponse:  # noqa: N802
         """List the caller's glossaries."""
         check_request(request)
-        return ListGlossariesResponse(glossaries=map(stored_to_proto, await self._in_thread(GlossaryStore.list)))
+        return ListGlossariesResponse(
+            glossaries=map(stored_to_proto, await _in_thread(self._store, GlossaryStore.list))
+        )
 
     async def GetGlossary(self, request: GetGlossaryRequest, call: Call) -> GetGlossaryResponse:  # noqa: N802
         """Describe a glossary."""
         check_request(request)
-        found = await self._in_thread(lambda store, owner: store.get(owner, request.glossary))
+        found = await _in_thread(self._store, lambda store, owner: store.get(owner, request.glossary))
         return GetGlossaryResponse(glossary=stored_to_proto(found))
 
     async def GetGlossaryEntries(  # noqa: N802
@@ -82,7 +84,7 @@ class GlossaryService:
         languages = (request.source_language_code, request.target_language_code)
         await self._reading.acquire()
         reading = asyncio.ensure_future(
-            self._in_thread(lambda store, owner: store.entries(owner, request.glossary, *languages))
+            _in_thread(self._store, lambda store, owner: store.entries(owner, request.glossary, *languages))
         )
         try:
             return GetGlossaryEntriesResponse(entries=entries_to_proto(await asyncio.shield(reading)))
@@ -112,7 +114,7 @@ class GlossaryService:
     async def DeleteGlossary(self, request: DeleteGlossaryRequest, call: Call) -> DeleteGlossaryResponse:  # noqa: N802
         """Delete a glossary."""
         check_request(request)
-        deleted = await self._in_thread(lambda store, owner: store.delete(owner, request.glossary))
+        deleted = await _in_thread(self._store, lambda store, owner: store.delete(owner, request.glossary))
         return DeleteGlossaryResponse(glossary=stored_to_proto(deleted))
 
     async def _change(
@@ -128,9 +130,6 @@ class GlossaryService:
                 return change(store, owner, [entries_from_proto(one) for one in dictionaries])
 
         return await asyncio.get_running_loop().run_in_executor(self._changes, copy_context().run, read_and_change)
-
-    async def _in_thread(self, work: Callable[[GlossaryStore, str], Result]) -> Result:
-        return await _in_thread(self._store, work)
 
 
 async def stored_terms(store: GlossaryStore | None, name: str, source: str, target: str) -> Glossary:

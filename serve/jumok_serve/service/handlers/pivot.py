@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence, Set
 from concurrent.futures import CancelledError
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, NamedTuple, Protocol, cast
+from typing import NamedTuple
 
 from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.results import AppliedTerm, PivotTranslation, Timings, Translation
@@ -82,19 +82,11 @@ def terms_over_pivot(terms: TermFinder | None, pivot: Translation, translation: 
 Run = Callable[[Callable[[], list[Translation]]], Awaitable[list[Translation]]]
 
 
-class Submit(Protocol):
-    """Function that submits texts to one model."""
-
-    def __call__(
-        self,
-        model: LoadedModel,
-        texts: Sequence[str],
-        parameters: TranslationParameters,
-        prefixes: Sequence[str] | None,
-        on_progress: Callable[[], None] | None = None,
-        /,
-    ) -> Awaitable[PendingOfModel]:
-        """Submit texts; long ones are tokenized in a thread."""
+Submit = Callable[
+    [LoadedModel, Sequence[str], TranslationParameters, Sequence[str] | None, Callable[[], None] | None],
+    Awaitable[PendingOfModel],
+]
+"""Submits texts with their prefixes to one model; long ones are tokenized in a thread."""
 
 
 def split_parameters(
@@ -119,17 +111,12 @@ class _Text:
     Attributes:
         first: its translation by the first model.
         second: translation of that by the second model; None: not queued yet.
-        future: done when the second model is.
+        future: the second translation, once it is done.
     """
 
     first: Pending
     second: Pending | None = None
-    future: Future[None] = field(default_factory=Future)
-
-    @property
-    def translated(self) -> bool:
-        """True if both models are done."""
-        return self.future.done() and not self.future.cancelled() and self.future.exception() is None
+    future: Future[Pending] = field(default_factory=Future)
 
     def cancel(self) -> None:
         """Free the rows of both models."""
@@ -163,12 +150,12 @@ async def submit_over_pivot(
     first, second = split_parameters(parameters, chosen.pivot)
     if second_model.is_full(parameters.caller):
         raise OverloadedError("the queue of the second model is full", retry_after_s=RETRY_AFTER_S)
-    pending = await submit(first_model, texts, first, None)
+    pending = await submit(first_model, texts, first, None, None)
     try:
         # Texts without content take no room; the second model refuses unusable options, and too much work, now instead
         # of after the first. A translation has about as many sentences as its text.
         expected = replace(second, later_sentences=len(pending.futures))
-        await submit(second_model, [""] * len(texts), expected, prefixes)
+        await submit(second_model, [""] * len(texts), expected, prefixes, None)
     except BaseException:
         pending.cancel()
         raise
@@ -221,7 +208,7 @@ class PivotPending:
             text.future.add_cancel_callback(partial(wakeups.call_soon, task.cancel))  # and keeps the task
 
     @property
-    def futures(self) -> Sequence[Future[Any]]:
+    def futures(self) -> Sequence[Future[Pending]]:
         """One future per text."""
         return [text.future for text in self._texts]
 
@@ -231,16 +218,17 @@ class PivotPending:
             (pivot,) = await self._run(text.first.collect)
             text.second = await go_on(pivot)
             await self._wakeups.wait(text.second.futures)
-            text.future.set_result(None)
+            text.future.set_result(text.second)
         except CancelledError:
-            text.future.cancel()
+            text.cancel()
         except Exception as error:
             if is_expected(error):  # others are logged with their frames
                 drop_frames(error)  # which hold the future, and so the error itself
             text.future.set_exception(error)
-        finally:
-            if not text.translated:  # else `collect` has work left
-                text.cancel()
+            text.cancel()
+        except asyncio.CancelledError:
+            text.cancel()
+            raise
 
     def cancel(self) -> None:
         """Cancel all texts that are not done."""
@@ -263,7 +251,7 @@ class PivotPending:
         return [
             _joined(pivot, terms_over_pivot(self._terms, pivot, translation), timings)
             for text in self._texts
-            for pivot, translation in zip(text.first.collect(), _done(text).collect(), strict=True)
+            for pivot, translation in zip(text.first.collect(), text.future.result().collect(), strict=True)
         ]
 
     def timings(self) -> Timings:
@@ -271,7 +259,7 @@ class PivotPending:
         if self._timings is None:
             models = [
                 [text.first.timings() for text in self._texts],
-                [_done(text).timings() for text in self._texts],
+                [text.future.result().timings() for text in self._texts],
             ]
             self._timings = Timings(
                 queue_s=sum(max(one.queue_s for one in of_model) for of_model in models),
@@ -280,12 +268,6 @@ class PivotPending:
                 total_s=time.monotonic() - self._started,
             )
         return self._timings
-
-
-def _done(text: _Text) -> Pending:
-    """Return the translation by the second model, after the text is done."""
-    text.future.result()
-    return cast("Pending", text.second)
 
 
 def _joined(pivot: Translation, translation: Translation, timings: Timings) -> Translation:

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -22,7 +23,7 @@ from jumok_serve.errors import BundleError
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.runtime.process_memory import give_back_memory
 from jumok_serve.service.models.registry import LoadedModel, ModelEntry, ModelRegistry
-from jumok_serve.share import RETRY_AFTER_S
+from jumok_serve.service.rpc.statuses import stopping
 
 
 def describe(entry: ModelEntry) -> Model:
@@ -65,33 +66,40 @@ THREADS = MAX_LOADS + 3
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, kw_only=True)
+class Administration:
+    """Configuration of AdminService.
+
+    Attributes:
+        root: folder of the bundles that may be loaded.
+        load: opens a bundle and warms it up; called in a thread.
+        check: tries a bundle before; called in a thread, for several bundles at once.
+        cancel_load: makes a running `check` or `load` end soon; called when the server stops.
+        host: address to listen on, if it has its own port.
+        port: separate port; 0: any free one; None: the port of the other services.
+    """
+
+    root: Path
+    load: Callable[[Path], LoadedModel]
+    check: Callable[[Path], None] = lambda _: None
+    cancel_load: Callable[[], None] = lambda: None
+    host: str = "127.0.0.1"
+    port: int | None = None
+
+
 class Lifecycle:
     """Tries bundles beside each other, loads models one at a time, drains and frees old ones.
 
     Used in the event loop only.
 
     Args:
-        check: tries a bundle, which may take long; called in a thread.
-        load: opens a bundle and warms it up; called in a thread.
-        cancel_load: makes a running `check` or `load` end soon.
         on_change: called after the set of models that take requests changed.
     """
 
-    def __init__(
-        self,
-        models: ModelRegistry,
-        *,
-        root: ModelRoot,
-        load: Callable[[Path], LoadedModel],
-        on_change: Callable[[], None],
-        check: Callable[[Path], None] = lambda _: None,
-        cancel_load: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, models: ModelRegistry, administration: Administration, on_change: Callable[[], None]) -> None:
         self._models = models
-        self._root = root
-        self._check = check
-        self._load = load
-        self._cancel_load = cancel_load
+        self._administration = administration
+        self._root = ModelRoot(administration.root)
         self._on_change = on_change
         self._places = asyncio.Semaphore(MAX_LOADS)
         self._opening = asyncio.Lock()
@@ -135,7 +143,7 @@ class Lifecycle:
     def cancel(self) -> None:
         """End the trials of bundles that are being loaded, and open none of them."""
         self._cancelled = True
-        self._cancel_load()
+        self._administration.cancel_load()
 
     async def stop(self) -> None:
         """Refuse further loads, and wait for running loads and drains."""
@@ -150,15 +158,15 @@ class Lifecycle:
         folder = await self._in_thread(partial(self._root.find, bundle))
         self.loading.append(bundle)
         try:
-            await self._in_thread(partial(self._check, folder))
+            await self._in_thread(partial(self._administration.check, folder))
             async with self._opening:
                 if self._cancelled:
-                    raise _stopping()
-                model = await self._in_thread(partial(self._load, folder))
+                    raise stopping()
+                model = await self._in_thread(partial(self._administration.load, folder))
         except BundleError as error:
             logger.error("%s", error)
             if self._cancelled:
-                raise _stopping() from error
+                raise stopping() from error
             raise BundleNotLoadedError(str(BundleError(bundle, error.problems))) from error
         except UnavailableError:
             raise
@@ -172,7 +180,7 @@ class Lifecycle:
             self.loading.remove(bundle)
         if self._stopping:
             await self._in_thread(model.close)
-            raise _stopping()
+            raise stopping()
         replaced = self._models.register(model)
         replaced_version = None if replaced is None else replaced.model.manifest.version
         manifest = model.manifest
@@ -234,7 +242,3 @@ def _outcome(work: Callable[[], Result]) -> tuple[Result | None, Exception | Non
         return None, error
     except BaseException as error:  # such as a panic of a library in Rust
         return None, RuntimeError(f"native code failed: {error!r}")
-
-
-def _stopping() -> UnavailableError:
-    return UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)

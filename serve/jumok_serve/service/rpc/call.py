@@ -23,14 +23,12 @@ from jumok_proto.errors import (
     JumokError,
     OverloadedError,
     PermissionDeniedError,
-    RateLimitedError,
     UnauthenticatedError,
 )
 from jumok_proto.results import Timings, Translation
 from jumok_serve.engine.statistics import REFUSAL_SECONDS, SECONDS, Histogram
 from jumok_serve.service.auth.tokens import SCOPES, TokenFile
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.byte_budget import UnreadResponses
 from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.share import RETRY_AFTER_S, OpenCalls, RateLimiter, account_of
 
@@ -185,7 +183,6 @@ class Call:
         peer: the caller's address in gRPC's notation.
         metadata: the caller's metadata; the last value of a repeated key.
         caller: name of the caller's token; empty without tokens.
-        unread: bounds responses until they are read; None: others do.
         counted_by: count of open calls that holds the call; None before it is admitted.
         record: its texts and results.
         deadline: last moment for the response, in ``time.monotonic()`` seconds; None: no limit.
@@ -201,7 +198,6 @@ class Call:
     peer: str = ""
     metadata: dict[str, str | bytes] = field(default_factory=dict)
     caller: str = ""
-    unread: UnreadResponses | None = None
     counted_by: OpenCalls | None = None
     record: Record = field(default_factory=Record)
     deadline: float | None = None
@@ -291,101 +287,6 @@ CORPUS = "/jumok.v1.TranslationService/TranslateCorpus"
 """Calls that keep a request in memory as long as they are open."""
 
 
-class AccessControl:
-    """Admits or refuses calls by their number, token and rate.
-
-    Args:
-        tokens: accepted tokens; None: calls need none.
-    """
-
-    def __init__(self, limits: ServiceLimits, tokens: TokenFile | None = None) -> None:
-        self._calls = OpenCalls("calls", limits.max_calls, limits.max_calls_of_caller)
-        self._corpora = OpenCalls("corpora", limits.max_corpora, max(1, limits.max_corpora // 2))
-        half = max(1, limits.max_watches // 2)
-        self._watches = OpenCalls("watches and reflections", limits.max_watches, half)
-        self._checks = OpenCalls("health checks", limits.max_watches, half)
-        self._tokens = tokens
-        self._wrong_tokens = RateLimiter(limits.wrong_tokens_per_second)
-        rate = limits.requests_per_second
-        self._limiter = None if rate is None else RateLimiter(rate, limits.request_burst)
-        self.open_calls = 0
-        """Number of open calls, health checks included."""
-
-    @property
-    def needs_token(self) -> bool:
-        """True if calls need a token."""
-        return self._tokens is not None
-
-    def call_opened(self) -> None:
-        """Count an open call."""
-        self.open_calls += 1
-
-    def call_closed(self, call: Call) -> None:
-        """Uncount an open call."""
-        self.open_calls -= 1
-        if call.counted_by is not None:
-            call.counted_by.close(call.account)
-
-    def identify(self, call: Call) -> None:
-        """Find the caller by its token.
-
-        Raises:
-            UnauthenticatedError: no token, or an unknown one.
-            PermissionDeniedError: the token lacks the scope.
-            RateLimitedError: the address exceeds the rate of wrong tokens.
-        """
-        if self._tokens is not None and not call.method.startswith(HEALTH_METHODS):
-            self._authenticate(call, self._tokens)
-
-    def admit(self, call: Call) -> None:
-        """Identify the caller, and raise if the call is refused.
-
-        Raises:
-            OverloadedError: too many calls are open, in all or of the caller.
-            RateLimitedError: the caller exceeds its rate.
-            JumokError: the errors of `identify`.
-        """
-        self.identify(call)
-        health = call.method.startswith(HEALTH_METHODS)
-        if call.method in WATCHES:
-            calls = self._watches
-        elif call.method == CORPUS:
-            calls = self._corpora
-        else:
-            calls = self._checks if health else self._calls
-        calls.open(call.account)
-        call.counted_by = calls
-        if self._limiter is not None and not health:
-            _take(self._limiter, call, "calls")
-
-    def _authenticate(self, call: Call, tokens: TokenFile) -> None:
-        credentials = call.metadata.get("authorization", "")
-        if not isinstance(credentials, str) or not credentials.startswith(BEARER):
-            _take(self._wrong_tokens, call, "calls without a token")
-            raise UnauthenticatedError("this server needs a token: send the metadata 'authorization: Bearer TOKEN'")
-        token = tokens.find(credentials.removeprefix(BEARER))
-        if token is None:
-            _take(self._wrong_tokens, call, "calls with a wrong token")
-            raise UnauthenticatedError("this server does not know the token")
-        call.caller = token.name
-        service = call.method.removeprefix("/").partition("/")[0]
-        needed = SCOPES_BY_SERVICE.get(service, ADMIN)
-        if not token.scopes & needed:
-            raise PermissionDeniedError(
-                f"token {token.name!r} has the scope {' and '.join(sorted(token.scopes))}, and {service} needs "
-                f"{' or '.join(sorted(needed))}"
-            )
-
-
-def _take(limiter: RateLimiter, call: Call, what: str) -> None:
-    """Count a call, or raise RateLimitedError."""
-    wait_s = limiter.take(call.account, time.monotonic())
-    if wait_s > 0:
-        raise RateLimitedError(
-            f"more than {limiter.per_second:g} {what} per second; wait {wait_s:.3g} s", retry_after_s=wait_s
-        )
-
-
 class CallCounts:
     """Counters of ended calls; written by the event loop, read by any thread.
 
@@ -423,38 +324,51 @@ class CallObserver(Protocol):
 
 
 class CallGate:
-    """Admits calls and observes their ends.
+    """Admits calls by their number, token and rate, and observes their ends.
 
     Args:
+        tokens: accepted tokens; None: calls need none.
         full: by method, a function that is true while the method's queue is full for a caller. Its calls are then
             refused before the request is read: under overload most are, and reading them would take time from the
             others.
+
+    Attributes:
+        needs_token: True if calls need a token.
+        open_calls: number of open calls, health checks included.
     """
 
     def __init__(
         self,
-        access: AccessControl,
+        limits: ServiceLimits,
+        tokens: TokenFile | None = None,
         observers: Sequence[CallObserver] = (),
         full: Mapping[str, Callable[[str], bool]] = MappingProxyType({}),
     ) -> None:
-        self._access = access
+        self._calls = OpenCalls("calls", limits.max_calls, limits.max_calls_of_caller)
+        self._corpora = OpenCalls("corpora", limits.max_corpora, max(1, limits.max_corpora // 2))
+        half = max(1, limits.max_watches // 2)
+        self._watches = OpenCalls("watches and reflections", limits.max_watches, half)
+        self._checks = OpenCalls("health checks", limits.max_watches, half)
+        self._tokens = tokens
+        self._wrong_tokens = RateLimiter(limits.wrong_tokens_per_second)
+        rate = limits.requests_per_second
+        self._limiter = None if rate is None else RateLimiter(rate, limits.request_burst)
         self._observers = observers
         self._full = full
-
-    @property
-    def needs_token(self) -> bool:
-        """True if calls need a token."""
-        return self._access.needs_token
+        self.needs_token = tokens is not None
+        self.open_calls = 0
 
     @contextmanager
     def opened(self, call: Call) -> Iterator[None]:
         """Make a call the current one until its end; its code is set by then."""
         CALL.set(call)  # visible to the current task only
-        self._access.call_opened()
+        self.open_calls += 1
         try:
             yield
         finally:
-            self._access.call_closed(call)
+            self.open_calls -= 1
+            if call.counted_by is not None:
+                call.counted_by.close(call.account)
             self._end(call)
 
     @contextmanager
@@ -496,23 +410,56 @@ class CallGate:
         """Find the caller of a call that is opened later; one that is refused now counts as an ended call.
 
         Raises:
-            JumokError: the errors of `AccessControl.identify`.
+            JumokError: the errors of a caller without the right token; see `admit`.
         """
         try:
-            self._access.identify(call)
+            self._authenticate(call)
         except JumokError as error:
             call.code, call.reason = error.code.name, error.reason
             self._end(call)
             raise
 
     def admit(self, call: Call) -> None:
-        """Identify the caller, and raise if the call is refused.
+        """Find the caller by its token, and raise if the call is refused.
 
         Raises:
-            OverloadedError: the method's queue is full.
-            JumokError: the other errors of `AccessControl.admit`.
+            UnauthenticatedError: no token, or an unknown one.
+            PermissionDeniedError: the token lacks the scope.
+            RateLimitedError: the caller exceeds its rate, or its address the rate of wrong tokens.
+            OverloadedError: too many calls are open, in all or of the caller, or the method's queue is full.
         """
-        self._access.admit(call)
+        self._authenticate(call)
+        health = call.method.startswith(HEALTH_METHODS)
+        if call.method in WATCHES:
+            calls = self._watches
+        elif call.method == CORPUS:
+            calls = self._corpora
+        else:
+            calls = self._checks if health else self._calls
+        calls.open(call.account)
+        call.counted_by = calls
+        if self._limiter is not None and not health:
+            self._limiter.charge(call.account, time.monotonic(), "calls")
         full = self._full.get(call.method)
         if full is not None and full(call.account):
             raise OverloadedError("the queue is full: no room for any text", retry_after_s=RETRY_AFTER_S)
+
+    def _authenticate(self, call: Call) -> None:
+        if self._tokens is None or call.method.startswith(HEALTH_METHODS):
+            return
+        credentials = call.metadata.get("authorization", "")
+        if not isinstance(credentials, str) or not credentials.startswith(BEARER):
+            self._wrong_tokens.charge(call.account, time.monotonic(), "calls without a token")
+            raise UnauthenticatedError("this server needs a token: send the metadata 'authorization: Bearer TOKEN'")
+        token = self._tokens.find(credentials.removeprefix(BEARER))
+        if token is None:
+            self._wrong_tokens.charge(call.account, time.monotonic(), "calls with a wrong token")
+            raise UnauthenticatedError("this server does not know the token")
+        call.caller = token.name
+        service = call.method.removeprefix("/").partition("/")[0]
+        needed = SCOPES_BY_SERVICE.get(service, ADMIN)
+        if not token.scopes & needed:
+            raise PermissionDeniedError(
+                f"token {token.name!r} has the scope {' and '.join(sorted(token.scopes))}, and {service} needs "
+                f"{' or '.join(sorted(needed))}"
+            )

@@ -22,7 +22,7 @@ from google.protobuf.message import Message
 
 from jumok_proto.errors import InternalError, JumokError, OverloadedError
 from jumok_serve.service.connections import FILES, INTERVAL_S, MAX_METADATA, OpenFiles, close_connections
-from jumok_serve.service.rpc.byte_budget import UnreadResponse, UnreadResponses
+from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import (
     CALL,
     HEALTH_METHODS,
@@ -34,9 +34,112 @@ from jumok_serve.service.rpc.call import (
     is_cancelled,
     request_id_from,
 )
-from jumok_serve.service.rpc.request_reader import Intake, RequestFormat, RequestReader
+from jumok_serve.service.rpc.request_reader import ByteBudget, Intake, RequestFormat, RequestReader
 from jumok_serve.service.rpc.statuses import DETAILS, Ending, drop_frames, is_expected, to_ending
-from jumok_serve.share import RateLimiter
+from jumok_serve.share import RETRY_AFTER_S, RateLimiter
+
+COPIES = 3
+"""Copies of a response in memory: the message, its bytes, and those that the transport has taken."""
+CALL_BYTES = 8 * 1024
+"""Bytes that a call counts at least: by default a caller may leave as many responses unread as it may have calls."""
+
+
+class UnreadResponses:
+    """Bounds on the bytes of responses that callers have not read; used in the event loop only.
+
+    A client of gRPC need not read what it asked for: HTTP/2 lets it refuse the bytes of each call for ever.
+
+    Args:
+        close_connection: closes the connection of a peer, ``ipv4:127.0.0.1:50051``, which does not read.
+        checks: True for those of health checks: once there is no room, the connection of the oldest is closed at once.
+
+    Attributes:
+        read_s: time in which a caller reads a response, in seconds. It may read all that it asked for in turn, as fast
+            as requests have to arrive.
+        held: responses that are not read, oldest first.
+    """
+
+    def __init__(
+        self,
+        limits: ServiceLimits,
+        close_connection: Callable[[str], None] = lambda _: None,
+        *,
+        checks: bool = False,
+    ) -> None:
+        in_time = COPIES * limits.max_message_bytes
+        most = CALL_BYTES * (limits.max_watches if checks else limits.max_calls)
+        if not checks:
+            most = max(most, limits.max_open_bytes, 2 * in_time)
+        self.budget = ByteBudget(most, most // 2)
+        self.read_s = limits.upload_s * (1 + self.budget.share // in_time)
+        self.silence_s = limits.silence_s
+        self.held: dict[UnreadResponse, None] = {}
+        self.close_connection = close_connection
+        self.checks = checks
+
+    def evict(self) -> None:
+        """Close the connection of the oldest response to the caller that holds most."""
+        greediest = self.budget.greediest
+        self.close_connection(next(response.peer for response in self.held if response.caller == greediest))
+
+
+class UnreadResponse:
+    """A response from the call for it until its caller has read it.
+
+    Args:
+        caller: key of the caller's share.
+        peer: connection, which is closed if the response is not read in time; empty: it is not.
+    """
+
+    def __init__(self, bounds: UnreadResponses, caller: str, peer: str = "") -> None:
+        self._bounds = bounds
+        self.caller = caller
+        self.peer = peer
+        self._counted = 0
+        self._late: asyncio.TimerHandle | None = None
+
+    def hold(self, size: int = 0) -> None:
+        """Count at least the bytes of a message, before it is made as many as a small one has.
+
+        Raises:
+            OverloadedError: other responses that the caller has not read leave no room.
+        """
+        bounds = self._bounds
+        more = min(max(CALL_BYTES, COPIES * size), bounds.budget.share) - self._counted
+        if more <= 0:
+            return
+        if not bounds.budget.take_or_exceed(self.caller, more, self._counted):
+            if bounds.checks:
+                bounds.evict()
+            raise OverloadedError(
+                "too many bytes of responses to this caller are not read yet: read them, or make fewer calls at once",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        self._counted += more
+        bounds.held[self] = None
+
+    def close_if_late(self) -> None:
+        """Close the connection unless the response is read in time from now on."""
+        self._close_after(self._bounds.read_s)
+
+    def be_patient(self) -> None:
+        """Let the caller take the message of a stream at its own pace, as long as it takes some."""
+        self._close_after(self._bounds.silence_s)
+
+    def _close_after(self, time_s: float) -> None:
+        if self.peer:
+            loop = asyncio.get_running_loop()
+            self._late = loop.call_later(time_s, self._bounds.close_connection, self.peer)
+
+    def close(self) -> None:
+        """Count the response no longer: it was read, or its caller has left."""
+        if self._late is not None:
+            self._late.cancel()
+            self._late = None
+        if self._counted:
+            del self._bounds.held[self]
+            self._bounds.budget.give_back(self.caller, self._counted)
+            self._counted = 0
 
 
 class CallerLeftError(asyncio.CancelledError):
@@ -44,7 +147,13 @@ class CallerLeftError(asyncio.CancelledError):
 
 
 async def write_response(
-    call: Call, context: "grpc.aio.ServicerContext[Any, Any]", message: Message, /, *, counted: bool = False
+    call: Call,
+    bounds: UnreadResponses,
+    context: "grpc.aio.ServicerContext[Any, Any]",
+    message: Message,
+    /,
+    *,
+    counted: bool = False,
 ) -> None:
     """Write a response of a stream over gRPC.
 
@@ -56,12 +165,12 @@ async def write_response(
         OverloadedError: other counted responses that the caller has not read leave no room.
     """
     written = message.SerializeToString()
-    unread = None if call.unread is None else UnreadResponse(call.unread, call.account, call.peer)
+    unread = UnreadResponse(bounds, call.account, call.peer)
     try:
-        if unread is not None and counted:
+        if counted:
             unread.hold(len(written))
             unread.close_if_late()
-        elif unread is not None:
+        else:
             unread.be_patient()
         await context.write(written)
     except (grpc.aio.InternalError, grpc.aio.UsageError) as error:
@@ -70,8 +179,7 @@ async def write_response(
             raise
         raise CallerLeftError from error
     finally:
-        if unread is not None:
-            unread.close()
+        unread.close()
 
 
 logger = logging.getLogger(__name__)
@@ -134,7 +242,6 @@ def _with_error_boundary(
         call = CALL.get()
         remaining_s = context.time_remaining()
         call.deadline = None if remaining_s is None else time.monotonic() + remaining_s
-        call.write = partial(write_response, call, context)
         reader = RequestReader(context.read, call.account, intake, request_format)
         try:
             if requests_stream:
@@ -300,17 +407,19 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
     def _wrap(self, method: str, handler: Handler) -> Handler:
         make = HANDLER_TYPES[handler.response_streaming]
+        bounds = self._unread_checks if method.startswith(HEALTH_METHODS) else self._unread
         inner: Any = handler.stream_unary or handler.stream_stream  # it has one of them
 
         async def respond(request: Any, context: Context) -> bytes | None:
-            call = self._new_call(method, context)
+            call = _new_call(method, context)
+            call.write = partial(write_response, call, bounds, context)
             with self._gate.opened(call):
                 try:
                     ended: bytes | Ending | None = self._admit(call, context)
                     if ended is None and handler.response_streaming:
                         ended = await inner(request, context)
                     elif ended is None:
-                        ended = await self._respond(call, inner(request, context))
+                        ended = await self._respond(call, bounds, inner(request, context))
                 except grpc.aio.AbortError as error:
                     call.code = _code(error, context, call)
                     # gRPC keeps the error with the call, and raises it again after the handler.
@@ -330,16 +439,6 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
 
         return cast("Handler", make(respond))
 
-    def _new_call(self, method: str, context: Context) -> Call:
-        metadata = dict(cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ()))
-        return Call(
-            method=method,
-            request_id=request_id_from(metadata),
-            peer=context.peer(),
-            metadata=metadata,
-            unread=self._unread_checks if method.startswith(HEALTH_METHODS) else self._unread,
-        )
-
     def _admit(self, call: Call, context: Context) -> Ending | None:
         try:
             self._gate.admit(call)
@@ -350,10 +449,11 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         return None
 
     @staticmethod
-    async def _respond(call: Call, answering: Coroutine[Any, Any, Message | Ending]) -> bytes | Ending:
+    async def _respond(
+        call: Call, bounds: UnreadResponses, answering: Coroutine[Any, Any, Message | Ending]
+    ) -> bytes | Ending:
         """Answer a call, and count the response until it is read; without room before, the call has no effect."""
-        assert call.unread is not None  # the interceptor made the call
-        unread = UnreadResponse(call.unread, call.account, call.peer)
+        unread = UnreadResponse(bounds, call.account, call.peer)
         try:
             unread.hold()
             # gRPC sends the response in this task. A callback of the context would keep it, in a cycle.
@@ -371,6 +471,11 @@ class Interceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]  # gene
         finally:
             answering.close()
         return ended
+
+
+def _new_call(method: str, context: Context) -> Call:
+    metadata = dict(cast("Sequence[tuple[str, str | bytes]]", context.invocation_metadata() or ()))
+    return Call(method=method, request_id=request_id_from(metadata), peer=context.peer(), metadata=metadata)
 
 
 def trailing_metadata(ending: Ending, request_id: str) -> list[tuple[str, str | bytes]]:

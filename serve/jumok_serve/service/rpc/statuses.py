@@ -16,6 +16,7 @@ from jumok_proto.errors import (
     ResourceExhaustedError,
     UnavailableError,
 )
+from jumok_serve.share import RETRY_AFTER_S
 
 # Statuses travel in HTTP/2 headers, which peers bound at 8 KiB; a name that a caller sent comes back in its error.
 # It stands there several times, and each byte beyond ASCII takes up to three.
@@ -26,6 +27,11 @@ DETAILS = "grpc-status-details-bin"
 
 EXPECTED = frozenset(kind for (_, reason), kind in ERRORS.items() if reason and kind is not InternalError)
 """Errors that the caller sees as they are; any other is a fault of the server and becomes an InternalError."""
+
+
+def stopping() -> UnavailableError:
+    """Make the error of a request that a server does not finish because it stops."""
+    return UnavailableError("the server is being stopped", retry_after_s=RETRY_AFTER_S)
 
 
 class Ending(NamedTuple):

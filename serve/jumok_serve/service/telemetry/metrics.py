@@ -7,11 +7,11 @@ import errno
 import logging
 import socket
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from socketserver import ThreadingMixIn
 from threading import Thread
-from typing import Any, Protocol, Self
+from typing import Any, Self
 from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
 from prometheus_client import CollectorRegistry, GCCollector, PlatformCollector, ProcessCollector, make_wsgi_app
@@ -23,46 +23,15 @@ from jumok_proto.results import ModelState
 from jumok_serve.engine.statistics import EngineCounters, Histogram
 from jumok_serve.errors import ListenError
 from jumok_serve.service.connections import bare_host, format_address
-from jumok_serve.service.models.registry import ModelEntry, ModelRegistry
-from jumok_serve.service.rpc.call import CallCounts
+from jumok_serve.service.models.registry import ModelEntry
+from jumok_serve.service.server import Front, Server
 from jumok_serve.service.telemetry.logs import dropped_lines
-
-
-class MeasuredFront(Protocol):
-    """Parts of the HTTP port that have metrics."""
-
-    @property
-    def open_connections(self) -> int:
-        """Number of open connections."""
-
-    @property
-    def responses(self) -> Mapping[int, int]:
-        """Number of responses by status."""
-
-
-class MeasuredServer(Protocol):
-    """Parts of a server that have metrics."""
-
-    models: ModelRegistry
-    counts: CallCounts
-
-    @property
-    def front(self) -> MeasuredFront | None:
-        """The HTTP port, or None."""
-
-    @property
-    def open_calls(self) -> int:
-        """Number of open calls."""
-
-    @property
-    def serving(self) -> bool:
-        """True until the server stops."""
 
 
 class ServerCollector(Collector):
     """Collects the metrics of a server and its models."""
 
-    def __init__(self, server: MeasuredServer) -> None:
+    def __init__(self, server: Server) -> None:
         self._server = server
 
     def collect(self) -> Iterator[Metric]:
@@ -115,7 +84,7 @@ class ServerCollector(Collector):
             yield _gauge(metric, description, [(name, getattr(load, attribute)) for name, load in loads])
 
 
-def _front_metrics(front: MeasuredFront) -> Iterator[Metric]:
+def _front_metrics(front: Front) -> Iterator[Metric]:
     yield _gauge("jumok_http_connections", "Open connections of the HTTP port.", [([], front.open_connections)])
     responses = [([str(status)], number) for status, number in dict(front.responses).items()]
     yield _counter("jumok_http_responses", "Responses of the HTTP port, by status.", ["status"], responses)
@@ -172,7 +141,7 @@ def _histogram(name: str, description: str, label: str, values: Iterable[tuple[s
     return family
 
 
-def make_registry(server: MeasuredServer) -> CollectorRegistry:
+def make_registry(server: Server) -> CollectorRegistry:
     """Make a registry with the metrics of a server and its process."""
     registry = CollectorRegistry()
     registry.register(ServerCollector(server))
@@ -198,7 +167,7 @@ class MetricsPort:
         ListenError: the address cannot be bound.
     """
 
-    def __init__(self, server: MeasuredServer, *, host: str, port: int, connection_s: float = CONNECTION_S) -> None:
+    def __init__(self, server: Server, *, host: str, port: int, connection_s: float = CONNECTION_S) -> None:
         try:
             self._http = _make_http_server(host, port, connection_s)
         except (OSError, OverflowError) as error:

@@ -2,20 +2,24 @@
 
 import logging
 import os
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import grpc
 import pytest
 from click.testing import CliRunner
-from grpc_health.v1.health_pb2 import HealthCheckRequest
 
-from jumok_proto.v1.model_pb2 import ListModelsRequest
 from jumok_serve.cli.serve_commands import token as token_command
 from jumok_serve.errors import CredentialsError
+from jumok_serve.service import Administration
 from jumok_serve.service.auth.tokens import TokenFile, make_token
-from tests.support.servers.fake_model import ONE, FakeModel, failure, serving, stub_of
-from tests.support.servers.tokens import bearer, tokens_of
+from tests.support.servers.fake_model import FakeModel, failure, received, serving
+from tests.support.servers.tokens import Metadata, bearer, tokens_of
+
+CODES = grpc.StatusCode
 
 
 @pytest.fixture
@@ -84,22 +88,51 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(
     assert tokens.find(second) == added
 
 
-async def test_calls_need_a_token_of_the_right_scope(tmp_path: Path) -> None:
-    tokens, secrets = tokens_of(tmp_path, reports="translate", operator="admin")
-    async with serving(FakeModel(), tokens=tokens) as (_, channel):
-        translation, models = stub_of(channel), stub_of(channel)
-        assert await translation.TranslateText(ONE, metadata=bearer(secrets["reports"]))
-        for metadata in (None, (("authorization", "Basic abc"),), bearer(secrets["reports"][:-1]), bearer("")):
-            refused = await failure(translation.TranslateText(ONE, metadata=metadata))
-            assert (refused.code, refused.info.reason) == (grpc.StatusCode.UNAUTHENTICATED, "UNAUTHENTICATED")
-            assert "token" in refused.message
-        refused = await failure(translation.TranslateText(ONE, metadata=bearer(secrets["operator"])))
-        assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
-        assert "'operator'" in refused.message
-        for secret in secrets.values():
-            assert (await models.ListModels(ListModelsRequest(), metadata=bearer(secret))).models
-        assert (await failure(models.ListModels(ListModelsRequest()))).code is grpc.StatusCode.UNAUTHENTICATED
-        assert await stub_of(channel).Check(HealthCheckRequest())
+NOBODY: dict[str, Metadata] = {
+    "no token": (),
+    "no bearer": (("authorization", "Basic abc"),),
+    "an empty token": bearer(""),
+    "an unknown token": bearer("jumok_unknown"),
+}
+BOTH = {"translate", "admin"}
+OPENED_BY: dict[str, set[str]] = {
+    "jumok.v1.TranslationService/TranslateText": {"translate"},
+    "jumok.v1.TranslationService/TranslateCorpus": {"translate"},
+    "jumok.v1.FileService/TranslateFile": {"translate"},
+    "jumok.v1.GlossaryService/ListGlossaries": {"translate"},
+    "jumok.v1.ModelService/ListModels": BOTH,
+    "jumok.v1.AdminService/ListBundles": {"admin"},
+    "jumok.v1.AdminService/LoadModel": {"admin"},
+    "jumok.v1.AdminService/UnloadModel": {"admin"},
+    "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": BOTH,
+    "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": BOTH,
+    "grpc.health.v1.Health/Check": BOTH | set(NOBODY),
+}
+"""Callers who may call a method: those with a token by its scope."""
+
+
+@pytest.mark.parametrize("method", OPENED_BY)
+async def test_calls_need_a_token_of_the_right_scope(method: str, tmp_path: Path) -> None:
+    tokens, secrets = tokens_of(tmp_path, translate="translate", admin="admin")
+    callers = NOBODY | {name: bearer(secret) for name, secret in secrets.items()}
+    administration = Administration(root=tmp_path, load=Mock())
+    async with serving(FakeModel(), tokens=tokens, administration=administration) as (_, channel):
+        raw: Any = channel  # without serializers, which its types want
+        for caller, metadata in callers.items():
+            call = raw.stream_stream(f"/{method}")(iter([b""]), metadata=metadata)
+            if caller in OPENED_BY[method]:
+                with suppress(grpc.aio.AioRpcError):  # the empty request itself may be refused
+                    await received(call)
+                assert await call.code() not in {CODES.UNAUTHENTICATED, CODES.PERMISSION_DENIED}, caller
+                continue
+            code, reason, words = (
+                (CODES.UNAUTHENTICATED, "UNAUTHENTICATED", "token")
+                if caller in NOBODY
+                else (CODES.PERMISSION_DENIED, "NOT_ALLOWED", f"'{caller}'")
+            )
+            refused = await failure(call.read())
+            assert (refused.code, refused.info.reason) == (code, reason), caller
+            assert words in refused.message
 
 
 def test_the_command_makes_a_token_and_its_line(file: Path) -> None:

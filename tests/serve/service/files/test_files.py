@@ -36,29 +36,26 @@ SHORT: dict[str, Any] = {"beam_size": 1, "max_length": 6}
 
 
 @pytest.fixture(scope="module")
-def served(tiny_bundle: Path) -> Iterator[tuple[str, Translator]]:
-    with (
-        Translator(tiny_bundle, precision="fp32", threads=1) as translator,
-        serving(translator, limits=ServiceLimits(max_file_bytes=200_000)) as address,
-    ):
-        yield address, translator
+def address(translator: Translator) -> Iterator[str]:
+    with serving(translator, limits=ServiceLimits(max_file_bytes=200_000)) as served:
+        yield served
 
 
 @pytest.fixture
-def client(served: tuple[str, Translator]) -> Iterator[jumok.Client]:
-    with jumok.Client(served[0]) as connected:
+def client(address: str, translator: Translator) -> Iterator[jumok.Client]:
+    with jumok.Client(address) as connected:
         yield connected
-    check_idle(served[1])
+    check_idle(translator)
 
 
-def test_lines_of_a_file(client: jumok.Client, served: tuple[str, Translator], tmp_path: Path) -> None:
+def test_lines_of_a_file(client: jumok.Client, translator: Translator, tmp_path: Path) -> None:
     lines = ["A man sleeps.  A dog.", "", "  Two women\t", "***"] * 100
     (tmp_path / "a.txt").write_text("\r\n".join(lines), encoding="utf-8", newline="")
     seen: list[tuple[int, int]] = []
     result = client.translate_file(
         tmp_path / "a.txt", tmp_path / "b.txt", on_progress=lambda *numbers: seen.append(numbers), **SHORT
     )
-    first, second = (one.text for one in served[1].translate(["A man sleeps.  A dog.", "Two women"], **SHORT))
+    first, second = (one.text for one in translator.translate(["A man sleeps.  A dog.", "Two women"], **SHORT))
     wanted = [first, "", f"  {second}\t", "***"] * 100
     assert (tmp_path / "b.txt").read_bytes().decode() == "\r\n".join(wanted)
     assert result == jumok.FileResult(text_count=200)
@@ -67,12 +64,12 @@ def test_lines_of_a_file(client: jumok.Client, served: tuple[str, Translator], t
     assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
 
 
-def test_a_file_as_bytes_and_its_languages(client: jumok.Client, served: tuple[str, Translator]) -> None:
+def test_a_file_as_bytes_and_its_languages(client: jumok.Client, translator: Translator) -> None:
     out = io.BytesIO()
     options: dict[str, Any] = {"source_language": "auto", "target_language": "de", "glossary": {"dog": "Hund"}}
     result = client.translate_file(io.BytesIO(SRT.encode()), out, file_format="srt", **options, **SHORT)
     assert result.text_count == 2
-    dog = served[1].translate("A dog.", glossary={"dog": "Hund"}, markup="html", **SHORT).text
+    dog = translator.translate("A dog.", glossary={"dog": "Hund"}, markup="html", **SHORT).text
     assert out.getvalue().decode().endswith(f"\n\n2\n00:00:03,000 --> 00:00:04,000\n{dog}\n")
     assert "Hund" in dog
 
@@ -87,10 +84,10 @@ def translated(client: jumok.Client, content: str, file_format: str, **options: 
     return out.getvalue().decode()
 
 
-def test_tags_are_in_the_translation_once(client: jumok.Client, served: tuple[str, Translator]) -> None:
+def test_tags_are_in_the_translation_once(client: jumok.Client, translator: Translator) -> None:
     page = translated(client, PAGE, "html")
     inside, women = (
-        served[1].translate(one, markup="html", **SHORT).text for one in ("A <b>brown</b> dog.", "Two women.")
+        translator.translate(one, markup="html", **SHORT).text for one in ("A <b>brown</b> dog.", "Two women.")
     )
     assert page == f"<html><body><p>{inside}<br>{women}</p><pre>code</pre></body></html>\n"
     units = translated(client, UNITS, "xliff")
@@ -98,10 +95,10 @@ def test_tags_are_in_the_translation_once(client: jumok.Client, served: tuple[st
     assert [units.count(tag) for tag in ('<g id="1">', "</g>", "<target>", "</target>")] == [2, 2, 1, 1]
 
 
-def test_the_asynchronous_sdk(served: tuple[str, Translator], tmp_path: Path) -> None:
+def test_the_asynchronous_sdk(address: str, tmp_path: Path) -> None:
     (tmp_path / "a.srt").write_text(SRT, encoding="utf-8")
     for call, source, out in ((await_, tmp_path / "a.srt", "b.srt"), (wait, str(tmp_path / "a.srt"), "c.srt")):
-        assert call("translate_file", served[0], source, tmp_path / out, **SHORT).text_count == 2
+        assert call("translate_file", address, source, tmp_path / out, **SHORT).text_count == 2
     assert (tmp_path / "b.srt").read_bytes() == (tmp_path / "c.srt").read_bytes()
 
 
@@ -273,10 +270,10 @@ def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
         assert (tmp_path / "d.txt").read_bytes().endswith(b"\n" + b"a" * 100_001)
 
 
-def test_sentences_that_are_cut_are_counted(served: tuple[str, Translator], tmp_path: Path) -> None:
+def test_sentences_that_are_cut_are_counted(address: str, tmp_path: Path) -> None:
     source, out = tmp_path / "a.txt", tmp_path / "b.txt"
     source.write_text(f"A dog. {LONG} {LONG}\nA man.\n{LONG}\n", encoding="utf-8")
-    command = ("translate-file", source, "--out", out, "--server", served[0], "--max-length", "6")
+    command = ("translate-file", source, "--out", out, "--server", address, "--max-length", "6")
     cut = run_here(*command)
     assert (cut.returncode, cut.stderr.decode()) == (
         0,

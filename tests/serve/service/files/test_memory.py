@@ -14,7 +14,7 @@ from jumok_serve.service.handlers.api import Api, Settings
 from jumok_serve.service.handlers.corpus import Result, Stream
 from jumok_serve.service.handlers.file_service import CHARACTERS_PER_MESSAGE, MAX_UPLOADS, FileService, take_pieces
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc import byte_budget
+from jumok_serve.service.rpc import request_reader
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.text.files.document import FORMATS, needed_memory
 from jumok_serve.text.files.pieces import TAGS
@@ -117,7 +117,7 @@ async def test_files_that_do_not_arrive_make_room() -> None:
 
 
 async def test_uploads_that_stand_still_make_room_long_before_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(request_reader, "PATIENCE_S", 0.001)
     monkeypatch.setattr(file_service, "STREAM_PATIENCE_S", 0.001)
     settings = FileSettings(format="text")
     async with serving_fake(FakeModel(), limits=ServiceLimits(upload_s=HANG_S)) as (_, channel):

@@ -26,7 +26,6 @@ from tests.serve.service.handlers.test_service_corpus import items, opening
 from tests.support.hang import HANG_S, until
 from tests.support.logs import own_records
 from tests.support.servers.fake_model import ONE, FakeModel, failure, hold, manifest, serving, stub_of
-from tests.support.servers.tokens import bearer, tokens_of
 
 SERVING, NOT_SERVING = HealthCheckResponse.SERVING, HealthCheckResponse.NOT_SERVING
 REQUEST = TranslateTextRequest(model="held", contents=["a"])
@@ -333,22 +332,6 @@ async def test_it_can_have_a_port_of_its_own(tmp_path: Path) -> None:
                 with pytest.raises(grpc.aio.AioRpcError) as refused:
                     await refused_there
                 assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
-
-
-async def test_it_needs_the_scope_admin(tmp_path: Path) -> None:
-    tokens, secrets = tokens_of(tmp_path, a="translate", b="admin")
-    async with administered(tmp_path, FakeModel(), tokens=tokens) as (_, _, channel):
-        stub = stub_of(channel)
-        calls: tuple[tuple[Any, Any], ...] = (
-            (stub.ListBundles, ListBundlesRequest()),
-            (stub.LoadModel, LoadModelRequest(bundle="held-2")),
-            (stub.UnloadModel, UnloadModelRequest(name="held")),
-        )
-        for call, request in calls:
-            refused = await failure(call(request, metadata=bearer(secrets["a"])))
-            assert (refused.code, refused.info.reason) == (grpc.StatusCode.PERMISSION_DENIED, "NOT_ALLOWED")
-            assert (await failure(call(request))).code is grpc.StatusCode.UNAUTHENTICATED
-            assert await call(request, metadata=bearer(secrets["b"]))
 
 
 async def test_a_bundle_that_is_tried_for_long_holds_up_no_other(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ async def test_each_of_several_servers_is_checked() -> None:
 async def test_one_that_stops_is_not() -> None:
     model = FakeModel(on_submit=hold)
     async with serving(model) as (server, _):
-        server._health.stop()  # as a stop begins; a connection of before still gets answers
+        server.stop_serving()  # as a stop begins; a connection of before still gets answers
         asked = await asyncio.to_thread(ask, "--server", server.address)
         assert asked.exit_code == 1
         assert "is not serving: NOT_SERVING" in asked.output

@@ -7,12 +7,10 @@ import pytest
 from google.protobuf.descriptor_pb2 import FileDescriptorProto
 from google.protobuf.descriptor_pool import DescriptorPool
 from google.protobuf.message_factory import GetMessageClass
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_reflection.v1alpha.reflection_pb2 import ServerReflectionRequest, ServerReflectionResponse
 
 from tests.support.hang import HANG_S
-from tests.support.servers.fake_model import FakeModel, serving, stub_of
-from tests.support.servers.tokens import bearer, tokens_of
+from tests.support.servers.fake_model import FakeModel, serving
 
 VERSIONS = ("v1", "v1alpha")
 
@@ -27,10 +25,10 @@ def method_of(channel: grpc.aio.Channel, version: str) -> Any:
 
 
 async def reflect(
-    channel: grpc.aio.Channel, version: str, *requests: ServerReflectionRequest, metadata: Any = None
+    channel: grpc.aio.Channel, version: str, *requests: ServerReflectionRequest
 ) -> list[ServerReflectionResponse]:
     """Send requests of a version; the messages of both have the same bytes."""
-    return [response async for response in method_of(channel, version)(iter(requests), metadata=metadata)]
+    return [response async for response in method_of(channel, version)(iter(requests))]
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -80,17 +78,3 @@ async def test_a_tool_that_stays_does_not_keep_a_server_that_stops(version: str)
         await server.stop(HANG_S)
         assert await call.read() is grpc.aio.EOF  # type: ignore[attr-defined]  # its types lack it
         assert await call.code() is grpc.StatusCode.OK
-
-
-@pytest.mark.parametrize("version", VERSIONS)
-@pytest.mark.parametrize("scope", ["translate", "admin"])
-async def test_reflection_needs_a_token_and_health_none(version: str, scope: str, tmp_path: Any) -> None:
-    tokens, secrets = tokens_of(tmp_path, any=scope)
-    async with serving(FakeModel(), tokens=tokens) as (_, channel):
-        request = ServerReflectionRequest(list_services="")
-        with pytest.raises(grpc.aio.AioRpcError) as refused:
-            await reflect(channel, version, request)
-        assert refused.value.code() is grpc.StatusCode.UNAUTHENTICATED
-        assert await reflect(channel, version, request, metadata=bearer(secrets["any"]))
-        health = await stub_of(channel).Check(HealthCheckRequest())
-        assert health.status == HealthCheckResponse.SERVING

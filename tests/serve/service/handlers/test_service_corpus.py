@@ -21,8 +21,9 @@ from jumok_serve.errors import ModelFailedError
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers import api, corpus, worker_pool
 from jumok_serve.service.handlers.api import ENOUGH_WAITING
+from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
-from jumok_serve.service.rpc.interceptor import write_response
+from jumok_serve.service.rpc.interceptor import UnreadResponses, write_response
 from tests.serve.service.handlers.test_service_streams import EOF, cancelled
 from tests.support.hang import HANG_S, until
 from tests.support.logs import own_records
@@ -371,5 +372,6 @@ async def test_a_write_to_a_caller_that_has_left_is_a_cancellation(
 ) -> None:
     """The write fails as that of gRPC does when the connection is lost first."""
     context = SimpleNamespace(write=AsyncMock(side_effect=error), done=lambda: done)
+    call, bounds = Call(method="/a/B", request_id="a"), UnreadResponses(ServiceLimits())
     with pytest.raises(raised):
-        await write_response(Call(method="/a/B", request_id="a"), context, pb.TranslateCorpusResponse())  # type: ignore[arg-type]
+        await write_response(call, bounds, context, pb.TranslateCorpusResponse())  # type: ignore[arg-type]

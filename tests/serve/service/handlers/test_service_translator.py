@@ -27,20 +27,9 @@ TEXTS = ["a man in a blue shirt", "", "two young males", " \t\u3000", "a little 
 
 @pytest.fixture(scope="module")
 def translator(tiny_bundle: Path) -> Iterator[Translator]:
+    """In int8, as a server loads it by default."""
     with Translator(tiny_bundle, threads=1) as opened:
         yield opened
-
-
-@pytest.fixture(scope="module")
-def address(translator: Translator) -> Iterator[str]:
-    with serving(translator) as served:
-        yield served
-
-
-@pytest.fixture
-def client(address: str) -> Iterator[jumok.Client]:
-    with jumok.Client(address, timeout_s=HANG_S) as connected:
-        yield connected
 
 
 def check_same(answers: Sequence[jumok.Translation], expected: Sequence[jumok.Translation]) -> None:

@@ -26,18 +26,6 @@ from tests.support.servers.in_process_server import check_idle, serving
 TEXTS = ["a man in a blue shirt", "", "two young males", "女孩 😀 ﷽ नमस्ते", *sentences()[:20]]
 
 
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as opened:
-        yield opened
-
-
-@pytest.fixture(scope="module")
-def address(translator: Translator) -> Iterator[str]:
-    with serving(translator) as served:
-        yield served
-
-
 @pytest.fixture
 def fresh(tiny_bundle: Path) -> Iterator[tuple[Translator, str]]:
     """A model for a gate, and the address of its server."""

@@ -5,7 +5,7 @@ import gc
 import threading
 import weakref
 from collections.abc import Callable, Coroutine, Iterable, Iterator
-from concurrent.futures import CancelledError, Future
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from types import SimpleNamespace
@@ -76,7 +76,7 @@ def test_a_job_is_counted_once_even_before_a_thread_has_taken_it(monkeypatch: py
     pool = WorkerPool("scored", threads=1, max_jobs=2)
     begin: list[Callable[[], None]] = []
     with monkeypatch.context() as held:
-        held.setattr(pool._threads, "submit", begin.append)
+        held.setattr(ThreadPoolExecutor, "submit", lambda _, run: begin.append(run))
         jobs = [pool.submit(Work()) for _ in range(2)]
         with pytest.raises(OverloadedError):
             pool.submit(Work())

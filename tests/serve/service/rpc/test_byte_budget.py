@@ -6,8 +6,8 @@ from contextlib import suppress
 
 import pytest
 
-from jumok_serve.service.rpc import byte_budget
-from jumok_serve.service.rpc.byte_budget import Arrival, ByteBudget
+from jumok_serve.service.rpc import request_reader
+from jumok_serve.service.rpc.request_reader import Arrival, ByteBudget
 from tests.support.hang import HANG_S
 
 
@@ -111,7 +111,7 @@ async def test_any_order_of_takes_and_cancellations_ends_with_everything_free() 
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(request_reader, "PATIENCE_S", 0.001)
 
 
 async def arrive(budget: ByteBudget, caller: str, size: int, begun: asyncio.Event, **options: object) -> Arrival:
@@ -163,7 +163,7 @@ async def test_arrivals_are_kept_whose_sender_waits_or_has_time(options: dict[st
 async def test_a_quick_arrival_is_kept() -> None:
     async with asyncio.timeout(HANG_S) as timer:
         arrival = Arrival(timer=timer, patience_s=0)
-        arrival.received += 10 * byte_budget.MIN_RATE * int(HANG_S)
+        arrival.received += 10 * request_reader.MIN_RATE * int(HANG_S)
         assert not arrival.give_up()
         assert not timer.expired()
         while not arrival.give_up():  # it has sent nothing since the last look
@@ -173,7 +173,7 @@ async def test_a_quick_arrival_is_kept() -> None:
 
 async def test_a_quick_arrival_is_slow_after_its_time_and_one_whose_bytes_are_unknown_too() -> None:
     async with asyncio.timeout(HANG_S) as timer:
-        quick = Arrival(timer=timer, patience_s=0, fast_s=0, received=10 * byte_budget.MIN_RATE * int(HANG_S))
+        quick = Arrival(timer=timer, patience_s=0, fast_s=0, received=10 * request_reader.MIN_RATE * int(HANG_S))
         assert quick.give_up()
         timer.reschedule(None)
     async with asyncio.timeout(HANG_S) as timer:

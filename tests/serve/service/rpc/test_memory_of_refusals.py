@@ -145,12 +145,6 @@ REFUSED: dict[str, Ask] = {
 }
 
 
-@pytest.fixture(scope="module")
-def translator(tiny_bundle: Path) -> Iterator[Translator]:
-    with Translator(tiny_bundle, threads=1) as opened:
-        yield opened
-
-
 @pytest.mark.usefixtures("undisturbed")
 @pytest.mark.parametrize("kind", REFUSED)
 async def test_a_refused_request_leaves_nothing(kind: str, translator: Translator) -> None:

@@ -16,8 +16,9 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 
 from jumok_proto.v1.translation_pb2 import CorpusItem, CorpusSettings, TranslateCorpusRequest, TranslateTextRequest
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc import byte_budget
+from jumok_serve.service.rpc import request_reader
 from jumok_serve.service.rpc.request_reader import MAX_NAME_BYTES
+from jumok_serve.service.server import HEALTH_SERVICE
 from tests.faults.tools.http2 import DATA, END_HEADERS, END_STREAM, HEADERS, headers
 from tests.serve.service.test_connections import Connection
 from tests.support.hang import HANG_S, until
@@ -110,7 +111,7 @@ async def test_a_stream_holds_no_bytes_after_its_end() -> None:
 async def test_every_end_of_a_call_gives_its_bytes_back() -> None:
     model = FakeModel(on_submit=hold)
     async with serving(model, limits=ServiceLimits(max_message_bytes=2**20)) as (server, channel):
-        budgets = server.intake.budget, server.intake.stream_budget, server._health_intake.budget
+        budgets = server.intake.budget, server.intake.stream_budget, server.intake_of(HEALTH_SERVICE).budget
         before = [budget.free for budget in budgets]
         raw: Any = channel
         translate = stub_of(channel).TranslateText
@@ -189,7 +190,7 @@ REFLECTION = "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
 @pytest.mark.parametrize("method", [f"{HEALTH}/Check", f"{HEALTH}/Watch", REFLECTION])
 async def test_names_that_are_too_long_are_unknown_and_hold_no_room(method: str) -> None:
     async with serving(FakeModel()) as (server, channel):
-        budgets = server.intake.stream_budget, server._health_intake.budget
+        budgets = server.intake.stream_budget, server.intake_of(HEALTH_SERVICE).budget
         before = [budget.free for budget in budgets]
         raw: Any = channel
         for size in (MAX_NAME_BYTES, 2**22 - 100):
@@ -212,7 +213,7 @@ async def test_calls_that_stay_open_hold_nothing_of_their_requests() -> None:
     """Each has the largest name; together they have more than the bytes of health checks."""
     limits = ServiceLimits(max_message_bytes=MAX_NAME_BYTES)
     async with serving(FakeModel(), limits=limits) as (server, channel):
-        budget = server._health_intake.budget
+        budget = server.intake_of(HEALTH_SERVICE).budget
         free, name = budget.free, "a" * (MAX_NAME_BYTES - 3)
         watches = [stub_of(channel).Watch(HealthCheckRequest(service=name)) for _ in range(20)]
         for watch in watches:
@@ -252,8 +253,8 @@ async def upload(connection: Connection, pieces: int, pause_s: float) -> bool:
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_parallel_uploads_of_a_caller_end_none_of_each_other(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each takes several times as long as requests wait before slow ones are given up for them."""
-    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.2)
-    monkeypatch.setattr(byte_budget, "MIN_RATE", 256)
+    monkeypatch.setattr(request_reader, "PATIENCE_S", 0.2)
+    monkeypatch.setattr(request_reader, "MIN_RATE", 256)
     async with serving(FakeModel(), host=host, limits=SMALL) as (server, _), AsyncExitStack() as opened:
         connections = [await opened.enter_async_context(Connection.to(server.address)) for _ in range(6)]
         assert all(await asyncio.gather(*(upload(each, 50, 0.02) for each in connections)))
@@ -262,7 +263,7 @@ async def test_parallel_uploads_of_a_caller_end_none_of_each_other(host: str, mo
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the bytes of a connection")
 @pytest.mark.parametrize("host", ["127.0.0.1", "::1"])
 async def test_slow_uploads_make_room_for_others_of_their_address(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.05)
+    monkeypatch.setattr(request_reader, "PATIENCE_S", 0.05)
     async with serving(FakeModel(), host=host, limits=SMALL) as (server, channel), AsyncExitStack() as opened:
         slow = []
         for _ in range(4):
@@ -280,7 +281,7 @@ async def test_an_upload_is_ended_in_time_if_its_bytes_are_not_shown(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """As those over a Unix socket."""
-    monkeypatch.setattr(byte_budget, "PATIENCE_S", 0.001)
+    monkeypatch.setattr(request_reader, "PATIENCE_S", 0.001)
     limits = replace(SMALL, upload_s=0.5)
     async with serving(FakeModel(), host=f"unix:{tmp_path / 'socket'}", limits=limits) as (server, channel):
         slow = [begun(channel) for _ in range(2)]

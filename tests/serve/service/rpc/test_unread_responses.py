@@ -14,10 +14,9 @@ from jumok_proto.v1 import translation_pb2 as pb
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_serve.service import Server
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.byte_budget import COPIES, UnreadResponse, UnreadResponses
 from jumok_serve.service.rpc.call import CALL
-from jumok_serve.service.rpc.interceptor import Floods, Interceptor
-from jumok_serve.service.services import TRANSLATION_SERVICE
+from jumok_serve.service.rpc.interceptor import COPIES, Floods, Interceptor, UnreadResponse, UnreadResponses
+from jumok_serve.service.server import TRANSLATION_SERVICE
 from tests.faults.tools.flood import Flood, message
 from tests.support.hang import HANG_S, until
 from tests.support.servers.fake_model import HERE, ONE, Answer, Ended, FakeModel, failure, serving, stub_of

@@ -11,7 +11,8 @@ import pytest
 
 from jumok_serve.service.models.registry import ModelRegistry
 from jumok_serve.service.rpc.call import CallCounts
-from jumok_serve.service.telemetry.metrics import MAX_CONNECTIONS, MeasuredServer, MetricsPort
+from jumok_serve.service.server import Server
+from jumok_serve.service.telemetry.metrics import MAX_CONNECTIONS, MetricsPort
 from tests.support.hang import HANG_S
 
 
@@ -27,7 +28,7 @@ class NoModels:
 
 
 def opened(connection_s: float) -> MetricsPort:
-    return MetricsPort(cast(MeasuredServer, NoModels()), host="127.0.0.1", port=0, connection_s=connection_s)
+    return MetricsPort(cast("Server", NoModels()), host="127.0.0.1", port=0, connection_s=connection_s)
 
 
 @pytest.fixture
