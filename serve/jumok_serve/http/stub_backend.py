@@ -39,14 +39,14 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.http.backend import (
+from jumok_serve.http.site import (
     DETECT,
     LIST_MODELS,
     TRANSLATE,
+    Called,
     CharacterCounts,
     Directions,
-    Exchange,
-    Response,
+    Incoming,
     Sender,
 )
 from jumok_serve.service.handlers.api import Settings
@@ -108,7 +108,7 @@ class StubBackend:
             self._known.add(sender.token)
         return sender.token
 
-    async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
+    async def call(self, method: str, request: Message, sender: Sender, kind: type[Called]) -> Called:
         """Call a method with one response."""
         if isinstance(request, DeleteGlossaryRequest | UpdateGlossaryRequest):
             return await self._change(method, request, sender, kind)
@@ -118,18 +118,18 @@ class StubBackend:
         return response
 
     async def translate(
-        self, settings: Settings, texts: Sequence[str], exchange: Exchange, make: Callable[[Translated], Result]
+        self, settings: Settings, texts: Sequence[str], incoming: Incoming, make: Callable[[Translated], Result]
     ) -> Result:
         """Translate texts, and make something of the translations."""
-        request = await exchange.work(partial(_translate_request, settings, texts), sum(map(len, texts)))
+        request = await incoming.work(partial(_translate_request, settings, texts), sum(map(len, texts)))
 
         async def translate_one(channel: grpc.aio.Channel, left_s: float) -> Result:
-            response = await _call_one(TRANSLATE, request, exchange.sender, channel, left_s, kind=TranslateTextResponse)
-            exchange.hold(response.ByteSize())
-            return await exchange.work(lambda: make(_translated(response)), response.ByteSize())
+            response = await _call_one(TRANSLATE, request, incoming.sender, channel, left_s, kind=TranslateTextResponse)
+            incoming.hold(response.ByteSize())
+            return await incoming.work(lambda: make(_translated(response)), response.ByteSize())
 
-        made = await self._with_next(translate_one, exchange.sender)
-        self._characters.add(self._counted(exchange.sender), texts)
+        made = await self._with_next(translate_one, incoming.sender)
+        self._characters.add(self._counted(incoming.sender), texts)
         return made
 
     async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
@@ -141,12 +141,12 @@ class StubBackend:
         """Key of a sender's characters: without tokens, clients may send any text as theirs."""
         return sender.token if self._needs_token else ""
 
-    async def _call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
+    async def _call(self, method: str, request: Message, sender: Sender, kind: type[Called]) -> Called:
         return await self._with_next(partial(_call_one, method, request, sender, kind=kind), sender)
 
     async def _change(
-        self, method: str, request: DeleteGlossaryRequest | UpdateGlossaryRequest, sender: Sender, kind: type[Response]
-    ) -> Response:
+        self, method: str, request: DeleteGlossaryRequest | UpdateGlossaryRequest, sender: Sender, kind: type[Called]
+    ) -> Called:
         """Delete a glossary, or change it; the next server gets the call also if a first one has done it already."""
         until = time.monotonic() + sender.timeout_s
         named = GetGlossaryRequest(glossary=request.glossary)
@@ -243,8 +243,8 @@ class StubBackend:
 
 
 async def _call_one(
-    method: str, request: Message, sender: Sender, channel: grpc.aio.Channel, left_s: float, *, kind: type[Response]
-) -> Response:
+    method: str, request: Message, sender: Sender, channel: grpc.aio.Channel, left_s: float, *, kind: type[Called]
+) -> Called:
     """Call a method of one server, within the given time in seconds."""
     stub = channel.unary_unary(method, request_serializer=_serialize, response_deserializer=None)
     data = await stub(request, timeout=left_s, metadata=_metadata(sender))
@@ -291,7 +291,7 @@ def _serialize(message: Message) -> bytes:
     return message.SerializeToString()
 
 
-def _parse(kind: type[Response], data: bytes) -> Response:
+def _parse(kind: type[Called], data: bytes) -> Called:
     """Make a server's response; gRPC would make None of an invalid one."""
     with suppress(DecodeError):
         return kind.FromString(data)

@@ -15,8 +15,7 @@ from grpc.aio import EOF  # type: ignore[attr-defined]  # its types lack it
 from jumok_proto.errors import JumokError
 from jumok_serve.cli.configuration import Configuration, listed
 from jumok_serve.cli.loading import make_checker, open_models, open_observers, service_arguments, tune_process
-from jumok_serve.http.application import Application
-from jumok_serve.http.port import make_application
+from jumok_serve.http.port import Application, make_application
 from jumok_serve.service.rpc.call import REQUEST_ID, Call, Write, closed, full_name, request_id_from, written
 from jumok_serve.service.rpc.interceptor import trailing_metadata
 from jumok_serve.service.rpc.request_reader import RequestFormat, RequestReader

@@ -18,8 +18,8 @@ from jumok_serve import GlossaryStore
 from jumok_serve.http import port as http_port
 from jumok_serve.http import site
 from jumok_serve.http.apis import deepl, libretranslate
-from jumok_serve.http.backend import EngineBackend, Sender
 from jumok_serve.http.port import MAX_HEAD_BYTES, MAX_HEADERS, MAX_RECEIVE
+from jumok_serve.http.site import EngineBackend, Sender
 from jumok_serve.service.handlers import model_service
 from jumok_serve.service.rpc.request_reader import MAX_NAME_CHARACTERS, check_request
 from jumok_serve.translator import Translator

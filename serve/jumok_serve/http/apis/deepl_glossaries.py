@@ -16,12 +16,12 @@ from jumok_proto.errors import GlossariesUnavailableError, InvalidArgumentError
 from jumok_proto.glossaries.tsv import read_tsv, write_tsv
 from jumok_proto.v1 import glossary_pb2 as messages
 from jumok_serve.http.apis.languages import listed_languages, spelled_by
-from jumok_serve.http.backend import Directions
-from jumok_serve.http.backend import Response as Message
 from jumok_serve.http.requests import Fields, meaning, parse_fields, text_field
 from jumok_serve.http.site import (
     Answer,
+    Called,
     Dialect,
+    Directions,
     Incoming,
     Site,
     renamed_fields,
@@ -72,7 +72,7 @@ def glossary_routes(site: Site) -> list[Route]:
     ]
 
 
-async def _call(incoming: Incoming, request: Any, kind: type[Message]) -> Message:
+async def _call(incoming: Incoming, request: Any, kind: type[Called]) -> Called:
     name = type(request).__name__.removesuffix("Request")
     fields = {"dictionaries[0]": "entries", "dictionaries[0].tsv": "entries", "glossary": "glossary_id"}
     with renamed_fields(fields):

@@ -8,9 +8,18 @@ from starlette.routing import Route
 
 from jumok_proto.markup import MarkupKind
 from jumok_serve.http.apis.languages import language_name, listed_languages
-from jumok_serve.http.backend import DETECT, TRANSLATE, Directions
 from jumok_serve.http.requests import Fields, meaning, number_field, text_field, texts_field
-from jumok_serve.http.site import Dialect, Incoming, Site, renamed_fields, route, status_of_others
+from jumok_serve.http.site import (
+    DETECT,
+    TRANSLATE,
+    Dialect,
+    Directions,
+    Incoming,
+    Site,
+    renamed_fields,
+    route,
+    status_of_others,
+)
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Settings
