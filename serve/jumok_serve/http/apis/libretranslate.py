@@ -1,5 +1,6 @@
 """The HTTP API of LibreTranslate."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -83,17 +84,16 @@ def _request(fields: Fields) -> tuple[Settings, list[str]]:
     source, target = text_field(fields, "source"), text_field(fields, "target")
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
     markup = meaning(text_field(fields, "format", "text"), "format", FORMATS)
-    options = DecodingOptions()
-    if alternatives:
-        options = DecodingOptions(num_hypotheses=alternatives + 1, beam_size=max(MIN_BEAM_SIZE, alternatives + 1))
     parameters = TranslationParameters(
-        options=options,
         source_language=source,
         target_language=target,
         split_sentences=not alternatives,
         markup=markup,
         copy_unreadable=not alternatives,
     )
+    if alternatives:
+        options = DecodingOptions(num_hypotheses=alternatives + 1, beam_size=max(MIN_BEAM_SIZE, alternatives + 1))
+        parameters = replace(parameters, options=options)
     return Settings(parameters=parameters), texts
 
 
