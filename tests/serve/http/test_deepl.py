@@ -8,6 +8,7 @@ from typing import Any
 import deepl
 import pytest
 
+from jumok_serve.http import site
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
@@ -16,11 +17,6 @@ from tests.support.servers.tokens import token_file
 
 TEXTS = ["a man in a blue shirt", "a dog", "two young men"]
 PARAGRAPH = "A man is standing.  A dog runs.\nTwo men."
-
-
-@pytest.fixture(autouse=True)
-def no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepl.http_client, "max_network_retries", 0)
 
 
 @pytest.fixture
@@ -144,6 +140,14 @@ def test_usage_is_counted_by_key(keys: tuple[str, str, str]) -> None:
         usage = client.get_usage().character
         assert usage.count == characters
         assert not usage.limit_reached
+
+
+def test_the_key_that_is_idle_for_longest_is_no_longer_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "MAX_COUNTED", 2)
+    counts = site.CharacterCounts()
+    for key in ("a", "b", "a", "c"):
+        counts.add(key, ["one", "two"])
+    assert [counts.of(key) for key in ("a", "b", "c", "d")] == [12, 0, 6, 0]
 
 
 def test_a_wrong_key_and_one_over_its_rate(keys: tuple[str, str, str]) -> None:

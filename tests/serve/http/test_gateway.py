@@ -204,10 +204,10 @@ def test_without_servers_clients_are_told_to_wait() -> None:
         assert answer.content["error"]
 
 
-def test_sigterm_finishes_running_requests(tiny_bundle: Path) -> None:
+def test_sigterm_finishes_running_requests(own: Translator) -> None:
     statuses: list[int] = []
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator, serving(translator) as server:
-        gate = Gate(translator)
+    with serving(own) as server:
+        gate = Gate(own)
         with gateway_to(server, stop=False) as (process, url):
             asking = threading.Thread(target=lambda: statuses.append(call(f"{url}/translate", REQUEST).status))
             asking.start()
