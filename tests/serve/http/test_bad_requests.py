@@ -24,12 +24,11 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
 from tests.support.servers.certificates import Authority
-from tests.support.servers.http_server import Served, call, serving_http
+from tests.support.servers.http_server import HEALTH, Served, call, serving_http
 
 LIMITS = ServiceLimits(max_message_bytes=64 * 1024)
 MAX_CONNECTIONS = 8
 GOOD = json.dumps({"q": "a dog", "source": "en", "target": "de"}).encode()
-HEALTH = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEAD = b"POST /translate HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 
 
@@ -141,10 +140,8 @@ def test_marks_in_texts_are_no_values(bounded: Served) -> None:
 
 
 def test_forms_that_are_none(bounded: Served) -> None:
-    for body in (b"q=%ff", b"q=\xff", b"&".join([b"q=a"] * 5000)):
-        answer = call(f"{bounded.url}/translate", raw=body)
-        assert answer.status == 400
-        assert "no form of at most" in answer.content["error"]
+    answer = call(f"{bounded.url}/translate", raw=b"q=\xff")
+    assert (answer.status, "no form of at most" in answer.content["error"]) == (400, True)
     answer = call(f"{bounded.url}/translate", raw=b"<q/>", headers={"Content-Type": "text/xml"})
     assert "content type 'text/xml'" in answer.content["error"]
 
@@ -336,20 +333,6 @@ def test_request_ids_are_kept_or_made(bounded: Served) -> None:
     missing = call(f"{bounded.url}/nowhere")
     assert len(missing.headers["X-Request-Id"]) == 32
     assert missing.headers["Date"].endswith("GMT")
-
-
-def test_pages_of_named_origins_may_call(translator: Translator) -> None:
-    page, other = "https://page.example", "https://other.example"
-    asked = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-    with serving_http(translator, front={"origins": [page]}) as served:
-        allowed = call(f"{served.url}/languages", headers={"Origin": page})
-        assert allowed.headers["Access-Control-Allow-Origin"] == page
-        refused = call(f"{served.url}/languages", headers={"Origin": other})
-        assert refused.headers["Access-Control-Allow-Origin"] is None
-        with served.connect() as connection:
-            lines = "".join(f"{name}: {value}\r\n" for name, value in {"Origin": page, **asked}.items())
-            connection.sendall(f"OPTIONS /translate HTTP/1.1\r\nHost: localhost\r\n{lines}\r\n".encode())
-            assert b"POST" in connection.recv(65536)
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ from pathlib import Path
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S, wait_until
-from tests.support.servers.http_server import Served, call, serving_http
+from tests.support.servers.http_server import Served, call, head, serving_http
 from tests.support.servers.in_process_server import check_idle
 
-HEAD = "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
 BODY = json.dumps({"q": ["a dog", "a man"], "source": "en", "target": "de", "alternatives": 2}).encode()
 CLIENTS = 8
 
@@ -29,8 +28,7 @@ def test_a_client_that_leaves_frees_its_rows_within_one_step(own: Translator) ->
     with serving_http(own) as served:
         gate = Gate(own)
         with served.connect() as connection:
-            head = HEAD.format(path="/translate", size=len(BODY))
-            connection.sendall(head.encode() + BODY)
+            connection.sendall(head("POST", "/translate", len(BODY)) + BODY)
             gate.arrive()
             assert own.load().rows == 10
         wait_for_cancellation(served)
@@ -41,12 +39,11 @@ def test_a_client_that_leaves_frees_its_rows_within_one_step(own: Translator) ->
 
 
 def test_a_reader_of_a_stream_that_leaves_frees_its_row(own: Translator) -> None:
-    body = json.dumps({"content": "a dog", "options": {"beamSize": 1, "minLength": 30, "maxLength": 30}})
+    body = json.dumps({"content": "a dog", "options": {"beamSize": 1, "minLength": 30, "maxLength": 30}}).encode()
     with serving_http(own) as served:
         gate = Gate(own)
         with served.connect() as connection:
-            head = HEAD.format(path="/v1/text:streamTranslate", size=len(body))
-            connection.sendall(f"{head}{body}".encode())
+            connection.sendall(head("POST", "/v1/text:streamTranslate", len(body)) + body)
             gate.arrive()
             for _ in range(8):
                 gate.step()

@@ -17,10 +17,9 @@ from jumok_serve.service.telemetry.metrics import make_registry
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S
-from tests.support.servers.http_server import Answer, call, serving_http
+from tests.support.servers.http_server import HEALTH, Answer, call, head, serving_http
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
-KEY = {"Authorization": "DeepL-Auth-Key any"}
 REQUEST = {"q": "a dog", "source": "en", "target": "de"}
 
 
@@ -85,7 +84,7 @@ def test_responses_are_counted_by_status(translator: Translator) -> None:
         }
         assert counted == {"200": 2, "404": 1, "405": 1, "400": 1}
         with served.connect() as connection:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            connection.sendall(HEALTH)
             assert connection.recv(65536)
             assert (registry.get_sample_value("jumok_http_connections") or 0) >= 1
 
@@ -96,8 +95,7 @@ def test_unread_answers_over_http_are_refused(translator: Translator, tmp_path: 
     limits = ServiceLimits(max_open_bytes=0, max_watches=8, max_calls=64)
     store = GlossaryStore(tmp_path)
     name = store.create("", "large", [GlossaryEntries(tsv=entries)]).id
-    path = f"/v2/glossaries/{name}/entries"
-    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAuthorization: {KEY['Authorization']}\r\n\r\n".encode()
+    request = head("GET", f"/v2/glossaries/{name}/entries", None, "Authorization: DeepL-Auth-Key any")
     with serving_http(translator, glossaries=store, limits=limits) as served:
         statuses = []
         with ExitStack() as opened:
@@ -115,4 +113,4 @@ def test_unread_answers_over_http_are_refused(translator: Translator, tmp_path: 
                 while rest.readline().strip():
                     pass
                 assert len(rest.read(len(entries))) == len(entries)
-        assert call(f"{served.url}/v2/usage", headers=KEY, method="GET").status == 200
+        assert call(f"{served.url}/v2/usage", headers={"Authorization": "DeepL-Auth-Key any"}).status == 200
