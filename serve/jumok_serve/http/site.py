@@ -406,7 +406,7 @@ class Incoming:
             JumokError: the errors of the method.
         """
         response = await self.site.backend.call(method, request, self.sender, kind)
-        self.hold(response.ByteSize())
+        self.unread.hold(response.ByteSize())
         return response
 
     async def translate(
@@ -420,14 +420,6 @@ class Incoming:
         return await self.site.backend.translate(
             settings, texts, self, lambda translated: JSONResponse(make(translated))
         )
-
-    def hold(self, size: int) -> None:
-        """Count bytes of the response until the client has read it.
-
-        Raises:
-            OverloadedError: other responses that the caller has not read leave no room.
-        """
-        self.unread.hold(size)
 
     async def work(self, work: Callable[[], Result], size: int) -> Result:
         """Read or write bytes for the caller, as `Site.work` does."""

@@ -121,11 +121,11 @@ class StubBackend:
         self, settings: Settings, texts: Sequence[str], incoming: Incoming, make: Callable[[Translated], Result]
     ) -> Result:
         """Translate texts, and make something of the translations."""
-        request = await incoming.work(partial(_translate_request, settings, texts), sum(map(len, texts)))
+        request = await incoming.work(partial(translate_request, settings, texts), sum(map(len, texts)))
 
         async def translate_one(channel: grpc.aio.Channel, left_s: float) -> Result:
             response = await _call_one(TRANSLATE, request, incoming.sender, channel, left_s, kind=TranslateTextResponse)
-            incoming.hold(response.ByteSize())
+            incoming.unread.hold(response.ByteSize())
             return await incoming.work(lambda: make(_translated(response)), response.ByteSize())
 
         made = await self._with_next(translate_one, incoming.sender)
@@ -174,7 +174,7 @@ class StubBackend:
 
         async def stream_one(channel: grpc.aio.Channel, left_s: float) -> None:
             make_stub: Any = channel.stream_stream if described.client_streaming else channel.unary_stream
-            stub = make_stub(method, request_serializer=_serialize)
+            stub = make_stub(method, request_serializer=type(request).SerializeToString)
             sent = iter([request]) if described.client_streaming else request
             empty = False  # the last response; before a failure it only carries the status
             async for data in stub(sent, timeout=left_s, metadata=_metadata(sender)):
@@ -246,7 +246,7 @@ async def _call_one(
     method: str, request: Message, sender: Sender, channel: grpc.aio.Channel, left_s: float, *, kind: type[Called]
 ) -> Called:
     """Call a method of one server, within the given time in seconds."""
-    stub = channel.unary_unary(method, request_serializer=_serialize, response_deserializer=None)
+    stub = channel.unary_unary(method, request_serializer=type(request).SerializeToString, response_deserializer=None)
     data = await stub(request, timeout=left_s, metadata=_metadata(sender))
     response = _parse(kind, data)
     if not _is_whole(request, response):
@@ -266,8 +266,8 @@ def _translated(response: TranslateTextResponse) -> Translated:
         raise _foreign(TranslateTextResponse) from error
 
 
-def _translate_request(settings: Settings, texts: Sequence[str]) -> TranslateTextRequest:
-    """Make the message of a request of the HTTP APIs, which have no other terms than those of stored glossaries."""
+def translate_request(settings: Settings, texts: Sequence[str]) -> TranslateTextRequest:
+    """Make the message that `parse_settings` reads; the HTTP APIs have no terms but those of stored glossaries."""
     parameters = settings.parameters
     assert parameters.terms is None
     return TranslateTextRequest(
@@ -285,10 +285,6 @@ def _translate_request(settings: Settings, texts: Sequence[str]) -> TranslateTex
         markup_rules=None if parameters.markup is None else rules_to_proto(parameters.markup_rules),
         glossary=Glossary(stored=settings.stored_glossary) if settings.stored_glossary else None,
     )
-
-
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
 
 
 def _parse(kind: type[Called], data: bytes) -> Called:

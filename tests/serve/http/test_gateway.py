@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,15 @@ import pytest
 from click.testing import CliRunner
 
 import jumok
+from jumok_proto.markup import MarkupRules
 from jumok_proto.v1.translation_pb2 import Hypothesis, TranslateTextResponse, Translation
 from jumok_serve.cli.gateway_command import gateway
+from jumok_serve.http.stub_backend import translate_request
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.service.handlers.api import Settings
+from jumok_serve.service.handlers.translation_service import parse_settings
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
@@ -59,6 +66,27 @@ def test_all_apis_are_those_of_the_servers(translator: Translator) -> None:
         assert call(f"{url}/v1/models").content["models"][0]["name"] == "tiny-en-de"
         *_, (_, last) = events(f"{url}/v1/text:streamTranslate", {"content": TEXTS[0]})
         assert last["stableText"] == translator.translate(TEXTS[0]).text
+
+
+def test_all_parameters_of_translations_are_sent() -> None:
+    """Those with their defaults here are the server's own."""
+    parameters = TranslationParameters(
+        source_language="en",
+        target_language="de",
+        truncate=True,
+        options=DecodingOptions(beam_size=3, early_stopping="never", suppress_tokens=(1,)),
+        attention=True,
+        split_sentences=True,
+        cut_long_sentences=False,
+        copy_unreadable=True,
+        markup="xml",
+        markup_rules=MarkupRules(ignore_tags=("x",)),
+    )
+    default = TranslationParameters()
+    own = {one.name for one in fields(default) if getattr(parameters, one.name) == getattr(default, one.name)}
+    assert own == {"deadline", "caller", "source_confidence", "later_sentences", "terms"}
+    settings = Settings(model="tiny", parameters=parameters, stored_glossary="pets")
+    assert parse_settings(translate_request(settings, TEXTS)) == settings
 
 
 def test_files_are_translated(translator: Translator) -> None:
