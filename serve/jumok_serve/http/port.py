@@ -48,8 +48,6 @@ CORS_AGE_S = 3600
 LOOPBACK = "localhost"
 """Stands for all names and addresses of this machine itself."""
 _PORT = re.compile(r":\d*\Z")
-
-
 PIECE = 64 * 1024
 """Bytes of a response that are given to the connection at once."""
 SAFE = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -206,17 +204,6 @@ LINGER_S = 2.0
 """Time in which the rest of a refused request is read and thrown away, in seconds: else its client may not see why."""
 
 
-class ArrivingHeads:
-    """Counts the bytes of a port's heads that are arriving.
-
-    Attributes:
-        size: bytes of all of them.
-    """
-
-    def __init__(self) -> None:
-        self.size = 0
-
-
 class LingeringTransport:
     """Transport whose connection is closed once its client had time to read the last response.
 
@@ -259,10 +246,10 @@ class BoundedConnection(H11Protocol):
     response, and what it holds of heads, bodies and further requests.
     """
 
-    def __init__(self, config: Config, state: ServerState, limits: ServiceLimits, heads: ArrivingHeads) -> None:
+    def __init__(self, config: Config, state: ServerState, limits: ServiceLimits, listener: "BoundedListener") -> None:
         super().__init__(config, state, {})
         self._limits = limits
-        self._heads = heads
+        self._listener = listener
         self._counted = 0  # bytes among these
         self._long_head = False  # was refused
         self._head: asyncio.TimerHandle | None = None
@@ -310,7 +297,7 @@ class BoundedConnection(H11Protocol):
             return
         if self.conn.their_state is h11.IDLE:
             self._count_head(len(self.conn.trailing_data[0]))
-            if self._counted > MAX_RECEIVE and self._heads.size > MAX_ARRIVING_HEADS_BYTES:
+            if self._counted > MAX_RECEIVE and self._listener.arriving_heads > MAX_ARRIVING_HEADS_BYTES:
                 self._refuse(503, "too many long heads of requests are arriving: send texts in the body of a request")
                 return
         else:
@@ -356,7 +343,7 @@ class BoundedConnection(H11Protocol):
         self.transport.close()
 
     def _count_head(self, size: int) -> None:
-        self._heads.size += size - self._counted
+        self._listener.arriving_heads += size - self._counted
         self._counted = size
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -391,6 +378,7 @@ class BoundedListener(socket.socket):
 
     Attributes:
         open_connections: number of open connections.
+        arriving_heads: bytes of their heads that are arriving.
     """
 
     def __init__(self, bound: socket.socket, limits: ServiceLimits) -> None:
@@ -398,6 +386,7 @@ class BoundedListener(socket.socket):
         self._limits = limits
         self._of_account = Counter[str]()
         self.open_connections = 0
+        self.arriving_heads = 0
 
     def accept(self) -> tuple[socket.socket, Any]:
         """Accept a connection.
@@ -509,16 +498,15 @@ class HttpPort:
             h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         )
         config.load()
-        heads = ArrivingHeads()
-        self._listener = BoundedListener(bound, self._limits)
+        listener = self._listener = BoundedListener(bound, self._limits)
         self._server = await asyncio.get_running_loop().create_server(
-            lambda: BoundedConnection(config, self._state, self._limits, heads),
-            sock=self._listener,
+            lambda: BoundedConnection(config, self._state, self._limits, listener),
+            sock=listener,
             ssl=context,
             backlog=ACCEPTS,
             ssl_handshake_timeout=None if context is None else TLS_S,
         )
-        self._listener.listen(BACKLOG)
+        listener.listen(BACKLOG)
 
     async def stop(self, grace_s: float) -> None:
         """Accept no connections, finish requests for ``grace_s`` seconds, then cancel them.
