@@ -5,8 +5,8 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
@@ -304,20 +304,18 @@ def describe(error: JumokError, request_id: str) -> Status:
     return to_status(error, request_id)
 
 
-@contextmanager
-def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Rename the fields of errors to those of an API; a field keeps its index."""
-    try:
-        yield
-    except (InvalidArgumentError, LanguageNotFoundError) as error:
-        name, bracket, index = error.field.partition("[")
-        if error.field in names:
-            field = names[error.field]
-        elif name in names:
-            field = names[name] + bracket + index
-        else:
-            raise
-        raise type(error)(str(error).replace(error.field, field), field=field) from error
+def with_field_of(names: Mapping[str, str], error: JumokError) -> JumokError:
+    """Return an error with an API's name for its field, which keeps its index."""
+    if not isinstance(error, InvalidArgumentError | LanguageNotFoundError):
+        return error
+    name, bracket, index = error.field.partition("[")
+    if error.field in names:
+        field = names[error.field]
+    elif name in names:
+        field = names[name] + bracket + index
+    else:
+        return error
+    return type(error)(str(error).replace(error.field, field), field=field)
 
 
 REQUEST_ID = "jumok.request_id"
@@ -442,12 +440,14 @@ class Dialect:
     Attributes:
         error: makes the JSON of an error, which has the given status on the wire.
         status: returns the HTTP status of an error.
+        fields: names of this API for fields of the contract, by the contract's.
         schemes: schemes of the header ``Authorization`` that have a key.
         key_field: field of query string or body that may have the key too; empty: none.
     """
 
     error: Callable[[JumokError, Status], object]
     status: Callable[[JumokError], int] = http_status
+    fields: Mapping[str, str] = field(default_factory=dict)
     schemes: Sequence[str] = (BEARER,)
     key_field: str = ""
     parse: Parse = parse_fields
@@ -510,7 +510,7 @@ class Endpoint:
             refusal: JumokError = stopping()
         except JumokError as error:
             drop_frames(error)
-            refusal = error
+            refusal = with_field_of(self._dialect.fields, error)
         except ClientDisconnectedError:
             raise
         except Exception as error:

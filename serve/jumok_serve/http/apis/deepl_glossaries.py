@@ -24,7 +24,6 @@ from jumok_serve.http.site import (
     Directions,
     Incoming,
     Site,
-    renamed_fields,
     route,
     status_of_others,
 )
@@ -35,6 +34,17 @@ from jumok_serve.text.terms.glossary import MAX_ENTRIES
 DEEPL = Dialect(
     error=lambda _, status: {"message": status.message},
     status=status_of_others,
+    fields={
+        "contents": "text",
+        "source_language_code": "source_lang",
+        "target_language_code": "target_lang",
+        "markup": "tag_handling",
+        "markup_rules": "tag_handling",
+        "glossary": "glossary_id",
+        "glossary.stored": "glossary_id",
+        "dictionaries[0]": "entries",
+        "dictionaries[0].tsv": "entries",
+    },
     schemes=("DeepL-Auth-Key ", BEARER),
     parse=partial(parse_fields, default=""),
 )
@@ -74,9 +84,7 @@ def glossary_routes(site: Site) -> list[Route]:
 
 async def _call(incoming: Incoming, request: Any, kind: type[Called]) -> Called:
     name = type(request).__name__.removesuffix("Request")
-    fields = {"dictionaries[0]": "entries", "dictionaries[0].tsv": "entries", "glossary": "glossary_id"}
-    with renamed_fields(fields):
-        return await incoming.call(f"{SERVICE}/{name}", request, kind)
+    return await incoming.call(f"{SERVICE}/{name}", request, kind)
 
 
 # Version 2: a glossary has one dictionary.

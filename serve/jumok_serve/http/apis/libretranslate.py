@@ -17,7 +17,6 @@ from jumok_serve.http.site import (
     Directions,
     Incoming,
     Site,
-    renamed_fields,
     route,
     status_of_others,
 )
@@ -31,14 +30,6 @@ FORMATS: dict[str | int, MarkupKind | None] = {"text": None, "html": "html"}
 MAX_ALTERNATIVES = 10
 MIN_BEAM_SIZE = 5
 """Beam size of a request for alternatives, if they are fewer."""
-FIELDS = {
-    "contents": "q",
-    "source_language_code": "source",
-    "target_language_code": "target",
-    "options.num_hypotheses": "alternatives",
-    "markup": "format",
-}
-"""Names of this API for fields of requests."""
 
 
 def libretranslate_routes(site: Site) -> list[Route]:
@@ -53,15 +44,23 @@ def libretranslate_routes(site: Site) -> list[Route]:
 
 
 LIBRETRANSLATE = Dialect(
-    error=lambda _, status: {"error": status.message}, status=status_of_others, key_field="api_key"
+    error=lambda _, status: {"error": status.message},
+    status=status_of_others,
+    fields={
+        "contents": "q",
+        "source_language_code": "source",
+        "target_language_code": "target",
+        "options.num_hypotheses": "alternatives",
+        "markup": "format",
+    },
+    key_field="api_key",
 )
 
 
 async def _translate(incoming: Incoming) -> Response:
     several = isinstance(incoming.fields.get("q"), list)
-    with renamed_fields(FIELDS):
-        settings, texts = await incoming.work(partial(_request, incoming.fields), incoming.size)
-        return await incoming.translate(settings, texts, partial(_response, settings, several))
+    settings, texts = await incoming.work(partial(_request, incoming.fields), incoming.size)
+    return await incoming.translate(settings, texts, partial(_response, settings, several))
 
 
 def _response(settings: Settings, several: bool, translated: Translated) -> dict[str, Any]:
@@ -103,8 +102,7 @@ def _detected(language: str, confidence: float) -> dict[str, object]:
 
 async def _detect(incoming: Incoming) -> Response:
     text = text_field(incoming.fields, "q")
-    with renamed_fields(FIELDS):
-        (languages,) = await incoming.site.backend.detect([text], incoming.sender)
+    (languages,) = await incoming.site.backend.detect([text], incoming.sender)
     return JSONResponse([_detected(language, confidence) for language, confidence in languages])
 
 
