@@ -80,7 +80,7 @@ MAX_COUNTED = 2**16
 
 
 class CharacterCounts:
-    """Translated characters by key; event loop only."""
+    """Characters by key; event loop only."""
 
     def __init__(self) -> None:
         self._counts: Counter[str] = Counter()
@@ -151,9 +151,6 @@ class Backend(Protocol):
     async def directions(self, sender: Sender) -> Directions:
         """Return the directions of all models and routes, the same until they change; the sender needs no token."""
 
-    async def usage(self, sender: Sender) -> int:
-        """Return the characters that a token has had translated over HTTP since the start; without tokens, of all."""
-
     @property
     def serving(self) -> bool:
         """True if requests can be answered."""
@@ -185,7 +182,6 @@ class EngineBackend:
             for service, servicer in services.services.items()
             for method in service.methods
         }
-        self._characters = CharacterCounts()
         self._directions = Directions()
 
     async def identify(self, method: str, sender: Sender) -> str:
@@ -198,19 +194,14 @@ class EngineBackend:
         """Call a method with one response."""
         async with self._opened(method, sender, getattr(request, "contents", None)) as call:
             handle, _ = self._methods[method]
-            response = await handle(request, call)
-            if isinstance(request, TranslateTextRequest):
-                self._characters.add(call.caller, request.contents)
-        return cast("Called", response)
+            return cast("Called", await handle(request, call))
 
     async def translate(
         self, settings: Settings, texts: Sequence[str], incoming: "Incoming", make: Callable[[Translated], Result]
     ) -> Result:
         """Translate texts, and make something of the translations."""
         async with self._opened(TRANSLATE, incoming.sender, texts) as call:
-            made = await self._services.api.translate(settings, texts, deadline=call.deadline, make=make)
-            self._characters.add(call.caller, texts)
-        return made
+            return await self._services.api.translate(settings, texts, deadline=call.deadline, make=make)
 
     async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text."""
@@ -245,11 +236,6 @@ class EngineBackend:
         if pairs is not self._directions.pairs:  # they are made once for a set of models
             self._directions = Directions(pairs)
         return self._directions
-
-    async def usage(self, sender: Sender) -> int:
-        """Return the translated characters of a token."""
-        async with self._opened(LIST_MODELS, sender) as call:
-            return self._characters.of(call.caller)
 
     @property
     def serving(self) -> bool:
@@ -337,6 +323,7 @@ class Site:
         timeout_s: time for a response once its request is read, in seconds.
         answering: tasks that make responses, or their events; a server that stops cancels those left.
         parsing: threads that read large requests, and write large messages.
+        characters: characters that were translated since the start, by token; without tokens, of all together.
     """
 
     backend: Backend
@@ -348,6 +335,7 @@ class Site:
     parsing: WorkerPool = field(
         default_factory=lambda: WorkerPool("parsed", threads=PARSING_THREADS, max_jobs=MAX_PARSING)
     )
+    characters: CharacterCounts = field(default_factory=CharacterCounts)
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         """Start a task of a response."""
@@ -396,6 +384,11 @@ class Incoming:
         parameters: Mapping[str, str] = self.scope["path_params"]
         return parameters
 
+    @property
+    def owner(self) -> str:
+        """Key of the sender's token; empty without tokens, as clients may then send any text as theirs."""
+        return self.caller if self.site.backend.needs_token else ""
+
     async def call(self, method: str, request: Message, kind: type[Called]) -> Called:
         """Call a method with one response, which is counted until the client has read what is made of it.
 
@@ -404,6 +397,8 @@ class Incoming:
             JumokError: the errors of the method.
         """
         response = await self.site.backend.call(method, request, self.sender, kind)
+        if isinstance(request, TranslateTextRequest):
+            self.site.characters.add(self.owner, request.contents)
         self.unread.hold(response.ByteSize())
         return response
 
@@ -415,9 +410,11 @@ class Incoming:
         Raises:
             JumokError: the errors of a translation.
         """
-        return await self.site.backend.translate(
+        response = await self.site.backend.translate(
             settings, texts, self, lambda translated: JSONResponse(make(translated))
         )
+        self.site.characters.add(self.owner, texts)
+        return response
 
     async def work(self, work: Callable[[], Result], size: int) -> Result:
         """Read or write bytes for the caller, as `Site.work` does."""

@@ -44,7 +44,6 @@ from jumok_serve.http.site import (
     LIST_MODELS,
     TRANSLATE,
     Called,
-    CharacterCounts,
     Directions,
     Incoming,
     Sender,
@@ -81,7 +80,6 @@ class StubBackend:
         self._channels = list(channels)
         self._token = token
         self._needs_token = needs_token
-        self._characters = CharacterCounts()
         self._listed = ListModelsResponse()
         self._directions = Directions()
         self._directions_end = 0.0
@@ -112,10 +110,7 @@ class StubBackend:
         """Call a method with one response."""
         if isinstance(request, DeleteGlossaryRequest | UpdateGlossaryRequest):
             return await self._change(method, request, sender, kind)
-        response = await self._call(method, request, sender, kind)
-        if isinstance(request, TranslateTextRequest):
-            self._characters.add(self._counted(sender), request.contents)
-        return response
+        return await self._call(method, request, sender, kind)
 
     async def translate(
         self, settings: Settings, texts: Sequence[str], incoming: Incoming, make: Callable[[Translated], Result]
@@ -128,18 +123,12 @@ class StubBackend:
             incoming.unread.hold(response.ByteSize())
             return await incoming.work(lambda: make(_translated(response)), response.ByteSize())
 
-        made = await self._with_next(translate_one, incoming.sender)
-        self._characters.add(self._counted(incoming.sender), texts)
-        return made
+        return await self._with_next(translate_one, incoming.sender)
 
     async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text."""
         response = await self.call(DETECT, DetectLanguageRequest(contents=texts), sender, DetectLanguageResponse)
         return detected_from_proto(response)
-
-    def _counted(self, sender: Sender) -> str:
-        """Key of a sender's characters: without tokens, clients may send any text as theirs."""
-        return sender.token if self._needs_token else ""
 
     async def _call(self, method: str, request: Message, sender: Sender, kind: type[Called]) -> Called:
         return await self._with_next(partial(_call_one, method, request, sender, kind=kind), sender)
@@ -224,11 +213,6 @@ class StubBackend:
                 self._listed, self._directions = models, Directions(_pairs_of(models))
             self._directions_end = time.monotonic() + DIRECTIONS_S
         return self._directions
-
-    async def usage(self, sender: Sender) -> int:
-        """Return the translated characters of a token."""
-        await self.call(LIST_MODELS, ListModelsRequest(), sender, ListModelsResponse)
-        return self._characters.of(self._counted(sender))
 
     @property
     def serving(self) -> bool:

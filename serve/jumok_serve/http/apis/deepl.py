@@ -148,5 +148,6 @@ async def _languages(incoming: Incoming) -> Response:
 
 
 async def _usage(incoming: Incoming) -> Response:
-    characters = await incoming.site.backend.usage(incoming.sender)
+    await incoming.call(LIST_MODELS, ListModelsRequest(), ListModelsResponse)
+    characters = incoming.site.characters.of(incoming.owner)
     return JSONResponse({"character_count": characters, "character_limit": UNLIMITED})
