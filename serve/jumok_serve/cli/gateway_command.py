@@ -76,8 +76,7 @@ def gateway(
         raise click.UsageError("--tls-certificate and --tls-key need each other: give both, or neither")
     if token and tls_ca is None:
         raise click.UsageError("the token of --token or JUMOK_TOKEN is sent over TLS only: add --tls-ca")
-    from jumok_serve.http.application import Application  # noqa: PLC0415 - needs the extra `http`
-    from jumok_serve.http.port import HttpPort  # noqa: PLC0415
+    from jumok_serve.http.port import Application, HttpPort  # noqa: PLC0415 - needs the extra `http`
     from jumok_serve.http.site import Site  # noqa: PLC0415
     from jumok_serve.http.stub_backend import StubBackend  # noqa: PLC0415
 
@@ -97,7 +96,7 @@ def gateway(
             )
             application = Application(site, listed(http_origins), hosts=listed(http_hosts), playground=http_playground)
             allow_connections(limits, ports=1)
-            port = HttpPort(application, host=http_host, port=http_port, limits=limits, tls=tls)
+            port = HttpPort(application, host=http_host, port=http_port, tls=tls)
 
             @contextmanager
             def announced() -> Iterator[None]:

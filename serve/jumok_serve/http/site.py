@@ -1,13 +1,16 @@
-"""The exchange of request and response that all HTTP APIs share, errors included."""
+"""What all HTTP APIs share: the backend that answers, and the exchange of request and response, errors included."""
 
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, TypeVar
+from itertools import chain
+from typing import Any, Protocol, TypeVar, cast
 
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
@@ -19,6 +22,7 @@ from starlette.types import Receive, Scope, Send
 
 from jumok_proto.error_conversion import status_to_proto
 from jumok_proto.errors import (
+    DeadlineExceededError,
     Details,
     GlossaryNotFoundError,
     InternalError,
@@ -27,17 +31,226 @@ from jumok_proto.errors import (
     LanguageNotFoundError,
     ResourceExhaustedError,
 )
-from jumok_serve.http.backend import Backend, Sender
+from jumok_proto.results import DetectedLanguage
+from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, parse_form, text_field
+from jumok_serve.manifest.languages import tag_key
 from jumok_serve.service.handlers.api import Settings
 from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.service.rpc.call import BEARER
+from jumok_serve.service.rpc.call import BEARER, Call, Write, full_name
 from jumok_serve.service.rpc.interceptor import UnreadResponse, UnreadResponses
 from jumok_serve.service.rpc.request_reader import Intake
 from jumok_serve.service.rpc.statuses import drop_frames, stopping, to_status
+from jumok_serve.service.server import Services
 from jumok_serve.share import account_of, peer_name
 from jumok_serve.text.translation import Translated
+
+logger = logging.getLogger(__name__)
+
+Called = TypeVar("Called", bound=Message)
+Result = TypeVar("Result")
+
+TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
+DETECT = "/jumok.v1.TranslationService/DetectLanguage"
+LIST_MODELS = "/jumok.v1.ModelService/ListModels"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sender:
+    """Sender of a request.
+
+    Attributes:
+        peer: address in gRPC's notation.
+        request_id: id in logs, traces and errors.
+        token: bearer token; empty: none.
+        timeout_s: time for the response, in seconds.
+    """
+
+    peer: str
+    request_id: str
+    token: str
+    timeout_s: float
+
+
+MAX_COUNTED = 2**16
+"""Keys whose characters are counted; those of the one that is idle for longest go first."""
+
+
+class CharacterCounts:
+    """Characters by key; event loop only."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+
+    def add(self, key: str, texts: Iterable[str]) -> None:
+        """Count the characters of texts."""
+        count = self._counts.pop(key, 0) + sum(map(len, texts))
+        self._counts[key] = count  # as the last
+        if len(self._counts) > MAX_COUNTED:
+            del self._counts[next(iter(self._counts))]
+
+    def of(self, key: str) -> int:
+        """Return the characters of a key since the start."""
+        return self._counts[key]
+
+
+class Directions:
+    """Directions of translation, in the models' spelling, of each language the first.
+
+    Args:
+        pairs: source and target language of each direction, sorted.
+
+    Attributes:
+        targets: target languages of each source language.
+        all_targets: target languages of all of them.
+    """
+
+    def __init__(self, pairs: tuple[tuple[str, str], ...] = ()) -> None:
+        self.pairs = pairs
+        first: dict[str, str] = {}
+        spelled = {tag: first.setdefault(tag_key(tag), tag) for tag in dict.fromkeys(chain.from_iterable(pairs))}
+        self.targets: dict[str, dict[str, None]] = {}
+        for source, target in pairs:
+            self.targets.setdefault(spelled[source], {})[spelled[target]] = None
+        self.all_targets = sorted(set(chain.from_iterable(self.targets.values())))
+
+
+class Backend(Protocol):
+    """Services behind the HTTP APIs.
+
+    All errors are JumokErrors, as a gRPC client gets them.
+    """
+
+    async def identify(self, method: str, sender: Sender) -> str:
+        """Find the caller of a method by its token, before the request is read.
+
+        Returns:
+            The key of the caller's shares.
+        """
+
+    async def call(self, method: str, request: Message, sender: Sender, kind: type[Called]) -> Called:
+        """Call a method with one response, which is of the given type."""
+
+    async def translate(
+        self, settings: Settings, texts: Sequence[str], incoming: "Incoming", make: Callable[[Translated], Result]
+    ) -> Result:
+        """Translate texts, and make something of the translations, in a thread if that may take long."""
+
+    async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
+        """Return the possible languages of each text, best first."""
+
+    async def stream(self, method: str, request: Message, sender: Sender, write: Write) -> None:
+        """Call a method with several responses; each is written before the next is made.
+
+        A method that reads a stream of requests gets one.
+        """
+
+    async def directions(self, sender: Sender) -> Directions:
+        """Return the directions of all models and routes, the same until they change; the sender needs no token."""
+
+    @property
+    def serving(self) -> bool:
+        """True if requests can be answered."""
+
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""
+
+
+class OnlyRequest:
+    """Stream of one request: the part of `RequestReader` that handlers use."""
+
+    def __init__(self, request: Message) -> None:
+        self._request: Message | None = request
+
+    async def next(self, busy: Callable[[], bool] = lambda: False) -> Message | None:
+        """Return the request, then None."""
+        request, self._request = self._request, None
+        return request
+
+
+class EngineBackend:
+    """Calls the services of this process in their event loop."""
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._methods = {
+            full_name(method): (getattr(servicer, method.name), method.client_streaming)
+            for service, servicer in services.services.items()
+            for method in service.methods
+        }
+        self._directions = Directions()
+
+    async def identify(self, method: str, sender: Sender) -> str:
+        """Find the caller of a method by its token."""
+        call = _new_call(method, sender)
+        self._services.gate.identify(call)
+        return call.account
+
+    async def call(self, method: str, request: Message, sender: Sender, kind: type[Called]) -> Called:
+        """Call a method with one response."""
+        async with self._opened(method, sender, getattr(request, "contents", None)) as call:
+            handle, _ = self._methods[method]
+            return cast("Called", await handle(request, call))
+
+    async def translate(
+        self, settings: Settings, texts: Sequence[str], incoming: "Incoming", make: Callable[[Translated], Result]
+    ) -> Result:
+        """Translate texts, and make something of the translations."""
+        async with self._opened(TRANSLATE, incoming.sender, texts) as call:
+            return await self._services.api.translate(settings, texts, deadline=call.deadline, make=make)
+
+    async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
+        """Return the possible languages of each text."""
+        async with self._opened(DETECT, sender, texts):
+            return await self._services.api.detect(texts)
+
+    async def stream(self, method: str, request: Message, sender: Sender, write: Write) -> None:
+        """Call a method with several responses."""
+        handle, reads_stream = self._methods[method]
+        async with self._opened(method, sender) as call:
+            call.write = write
+            await handle(OnlyRequest(request) if reads_stream else request, call)
+
+    @asynccontextmanager
+    async def _opened(self, method: str, sender: Sender, texts: Sequence[str] | None = None) -> AsyncIterator[Call]:
+        """Pass a call through the gate, with its texts, until the time of its sender is over."""
+        call = _new_call(method, sender)
+        if texts is not None:
+            call.record.note(texts)
+        with self._services.gate.answering(call):
+            try:
+                async with asyncio.timeout(sender.timeout_s):
+                    yield call
+            except TimeoutError as error:
+                if isinstance(error, JumokError):
+                    raise
+                raise DeadlineExceededError(f"the response was not complete within {sender.timeout_s:g} s") from error
+
+    async def directions(self, sender: Sender) -> Directions:
+        """Return the directions of all models and routes."""
+        pairs = self._services.models.pairs()
+        if pairs is not self._directions.pairs:  # they are made once for a set of models
+            self._directions = Directions(pairs)
+        return self._directions
+
+    @property
+    def serving(self) -> bool:
+        """True until the server stops."""
+        return self._services.serving
+
+    @property
+    def needs_token(self) -> bool:
+        """True if calls need a token."""
+        return self._services.gate.needs_token
+
+
+def _new_call(method: str, sender: Sender) -> Call:
+    metadata: dict[str, str | bytes] = {"authorization": f"{BEARER}{sender.token}"} if sender.token else {}
+    deadline = time.monotonic() + sender.timeout_s
+    return Call(method=method, request_id=sender.request_id, peer=sender.peer, metadata=metadata, deadline=deadline)
+
 
 HTTP_STATUSES: dict[StatusCode, int] = {
     StatusCode.INVALID_ARGUMENT: 400,
@@ -75,26 +288,19 @@ def describe(error: JumokError, request_id: str) -> Status:
     return to_status(error, request_id)
 
 
-@contextmanager
-def renamed_fields(names: Mapping[str, str]) -> Iterator[None]:
-    """Rename the fields of errors to those of an API; a field keeps its index."""
-    try:
-        yield
-    except (InvalidArgumentError, LanguageNotFoundError) as error:
-        name, bracket, index = error.field.partition("[")
-        if error.field in names:
-            field = names[error.field]
-        elif name in names:
-            field = names[name] + bracket + index
-        else:
-            raise
-        raise type(error)(str(error).replace(error.field, field), field=field) from error
+def with_field_of(names: Mapping[str, str], error: JumokError) -> JumokError:
+    """Return an error with an API's name for its field, which keeps its index."""
+    if not isinstance(error, InvalidArgumentError | LanguageNotFoundError):
+        return error
+    name, bracket, index = error.field.partition("[")
+    if error.field in names:
+        field = names[error.field]
+    elif name in names:
+        field = names[name] + bracket + index
+    else:
+        return error
+    return type(error)(str(error).replace(error.field, field), field=field)
 
-
-logger = logging.getLogger(__name__)
-
-Result = TypeVar("Result")
-Called = TypeVar("Called", bound=Message)
 
 REQUEST_ID = "jumok.request_id"
 """Key of the request id in ASGI scopes."""
@@ -115,6 +321,7 @@ class Site:
         timeout_s: time for a response once its request is read, in seconds.
         answering: tasks that make responses, or their events; a server that stops cancels those left.
         parsing: threads that read large requests, and write large messages.
+        characters: characters that were translated since the start, by token; without tokens, of all together.
     """
 
     backend: Backend
@@ -126,6 +333,7 @@ class Site:
     parsing: WorkerPool = field(
         default_factory=lambda: WorkerPool("parsed", threads=PARSING_THREADS, max_jobs=MAX_PARSING)
     )
+    characters: CharacterCounts = field(default_factory=CharacterCounts)
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         """Start a task of a response."""
@@ -174,6 +382,11 @@ class Incoming:
         parameters: Mapping[str, str] = self.scope["path_params"]
         return parameters
 
+    @property
+    def owner(self) -> str:
+        """Key of the sender's token; empty without tokens, as clients may then send any text as theirs."""
+        return self.caller if self.site.backend.needs_token else ""
+
     async def call(self, method: str, request: Message, kind: type[Called]) -> Called:
         """Call a method with one response, which is counted until the client has read what is made of it.
 
@@ -182,7 +395,9 @@ class Incoming:
             JumokError: the errors of the method.
         """
         response = await self.site.backend.call(method, request, self.sender, kind)
-        self.hold(response.ByteSize())
+        if isinstance(request, TranslateTextRequest):
+            self.site.characters.add(self.owner, request.contents)
+        self.unread.hold(response.ByteSize())
         return response
 
     async def translate(
@@ -193,17 +408,11 @@ class Incoming:
         Raises:
             JumokError: the errors of a translation.
         """
-        return await self.site.backend.translate(
+        response = await self.site.backend.translate(
             settings, texts, self, lambda translated: JSONResponse(make(translated))
         )
-
-    def hold(self, size: int) -> None:
-        """Count bytes of the response until the client has read it.
-
-        Raises:
-            OverloadedError: other responses that the caller has not read leave no room.
-        """
-        self.unread.hold(size)
+        self.site.characters.add(self.owner, texts)
+        return response
 
     async def work(self, work: Callable[[], Result], size: int) -> Result:
         """Read or write bytes for the caller, as `Site.work` does."""
@@ -226,12 +435,14 @@ class Dialect:
     Attributes:
         error: makes the JSON of an error, which has the given status on the wire.
         status: returns the HTTP status of an error.
+        fields: names of this API for fields of the contract, by the contract's.
         schemes: schemes of the header ``Authorization`` that have a key.
         key_field: field of query string or body that may have the key too; empty: none.
     """
 
     error: Callable[[JumokError, Status], object]
     status: Callable[[JumokError], int] = http_status
+    fields: Mapping[str, str] = field(default_factory=dict)
     schemes: Sequence[str] = (BEARER,)
     key_field: str = ""
     parse: Parse = parse_fields
@@ -294,7 +505,7 @@ class Endpoint:
             refusal: JumokError = stopping()
         except JumokError as error:
             drop_frames(error)
-            refusal = error
+            refusal = with_field_of(self._dialect.fields, error)
         except ClientDisconnectedError:
             raise
         except Exception as error:

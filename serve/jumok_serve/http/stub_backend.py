@@ -39,14 +39,13 @@ from jumok_proto.v1.translation_pb2 import (
     TranslateTextRequest,
     TranslateTextResponse,
 )
-from jumok_serve.http.backend import (
+from jumok_serve.http.site import (
     DETECT,
     LIST_MODELS,
     TRANSLATE,
-    CharacterCounts,
+    Called,
     Directions,
-    Exchange,
-    Response,
+    Incoming,
     Sender,
 )
 from jumok_serve.service.handlers.api import Settings
@@ -81,7 +80,6 @@ class StubBackend:
         self._channels = list(channels)
         self._token = token
         self._needs_token = needs_token
-        self._characters = CharacterCounts()
         self._listed = ListModelsResponse()
         self._directions = Directions()
         self._directions_end = 0.0
@@ -108,45 +106,36 @@ class StubBackend:
             self._known.add(sender.token)
         return sender.token
 
-    async def call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
+    async def call(self, method: str, request: Message, sender: Sender, kind: type[Called]) -> Called:
         """Call a method with one response."""
         if isinstance(request, DeleteGlossaryRequest | UpdateGlossaryRequest):
             return await self._change(method, request, sender, kind)
-        response = await self._call(method, request, sender, kind)
-        if isinstance(request, TranslateTextRequest):
-            self._characters.add(self._counted(sender), request.contents)
-        return response
+        return await self._call(method, request, sender, kind)
 
     async def translate(
-        self, settings: Settings, texts: Sequence[str], exchange: Exchange, make: Callable[[Translated], Result]
+        self, settings: Settings, texts: Sequence[str], incoming: Incoming, make: Callable[[Translated], Result]
     ) -> Result:
         """Translate texts, and make something of the translations."""
-        request = await exchange.work(partial(_translate_request, settings, texts), sum(map(len, texts)))
+        request = await incoming.work(partial(translate_request, settings, texts), sum(map(len, texts)))
 
         async def translate_one(channel: grpc.aio.Channel, left_s: float) -> Result:
-            response = await _call_one(TRANSLATE, request, exchange.sender, channel, left_s, kind=TranslateTextResponse)
-            exchange.hold(response.ByteSize())
-            return await exchange.work(lambda: make(_translated(response)), response.ByteSize())
+            response = await _call_one(TRANSLATE, request, incoming.sender, channel, left_s, kind=TranslateTextResponse)
+            incoming.unread.hold(response.ByteSize())
+            return await incoming.work(lambda: make(_translated(response)), response.ByteSize())
 
-        made = await self._with_next(translate_one, exchange.sender)
-        self._characters.add(self._counted(exchange.sender), texts)
-        return made
+        return await self._with_next(translate_one, incoming.sender)
 
     async def detect(self, texts: Sequence[str], sender: Sender) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text."""
         response = await self.call(DETECT, DetectLanguageRequest(contents=texts), sender, DetectLanguageResponse)
         return detected_from_proto(response)
 
-    def _counted(self, sender: Sender) -> str:
-        """Key of a sender's characters: without tokens, clients may send any text as theirs."""
-        return sender.token if self._needs_token else ""
-
-    async def _call(self, method: str, request: Message, sender: Sender, kind: type[Response]) -> Response:
+    async def _call(self, method: str, request: Message, sender: Sender, kind: type[Called]) -> Called:
         return await self._with_next(partial(_call_one, method, request, sender, kind=kind), sender)
 
     async def _change(
-        self, method: str, request: DeleteGlossaryRequest | UpdateGlossaryRequest, sender: Sender, kind: type[Response]
-    ) -> Response:
+        self, method: str, request: DeleteGlossaryRequest | UpdateGlossaryRequest, sender: Sender, kind: type[Called]
+    ) -> Called:
         """Delete a glossary, or change it; the next server gets the call also if a first one has done it already."""
         until = time.monotonic() + sender.timeout_s
         named = GetGlossaryRequest(glossary=request.glossary)
@@ -174,7 +163,7 @@ class StubBackend:
 
         async def stream_one(channel: grpc.aio.Channel, left_s: float) -> None:
             make_stub: Any = channel.stream_stream if described.client_streaming else channel.unary_stream
-            stub = make_stub(method, request_serializer=_serialize)
+            stub = make_stub(method, request_serializer=type(request).SerializeToString)
             sent = iter([request]) if described.client_streaming else request
             empty = False  # the last response; before a failure it only carries the status
             async for data in stub(sent, timeout=left_s, metadata=_metadata(sender)):
@@ -225,11 +214,6 @@ class StubBackend:
             self._directions_end = time.monotonic() + DIRECTIONS_S
         return self._directions
 
-    async def usage(self, sender: Sender) -> int:
-        """Return the translated characters of a token."""
-        await self.call(LIST_MODELS, ListModelsRequest(), sender, ListModelsResponse)
-        return self._characters.of(self._counted(sender))
-
     @property
     def serving(self) -> bool:
         """True while a server can be reached, or may be."""
@@ -243,10 +227,10 @@ class StubBackend:
 
 
 async def _call_one(
-    method: str, request: Message, sender: Sender, channel: grpc.aio.Channel, left_s: float, *, kind: type[Response]
-) -> Response:
+    method: str, request: Message, sender: Sender, channel: grpc.aio.Channel, left_s: float, *, kind: type[Called]
+) -> Called:
     """Call a method of one server, within the given time in seconds."""
-    stub = channel.unary_unary(method, request_serializer=_serialize, response_deserializer=None)
+    stub = channel.unary_unary(method, request_serializer=type(request).SerializeToString, response_deserializer=None)
     data = await stub(request, timeout=left_s, metadata=_metadata(sender))
     response = _parse(kind, data)
     if not _is_whole(request, response):
@@ -266,8 +250,8 @@ def _translated(response: TranslateTextResponse) -> Translated:
         raise _foreign(TranslateTextResponse) from error
 
 
-def _translate_request(settings: Settings, texts: Sequence[str]) -> TranslateTextRequest:
-    """Make the message of a request of the HTTP APIs, which have no other terms than those of stored glossaries."""
+def translate_request(settings: Settings, texts: Sequence[str]) -> TranslateTextRequest:
+    """Make the message that `parse_settings` reads; the HTTP APIs have no terms but those of stored glossaries."""
     parameters = settings.parameters
     assert parameters.terms is None
     return TranslateTextRequest(
@@ -287,11 +271,7 @@ def _translate_request(settings: Settings, texts: Sequence[str]) -> TranslateTex
     )
 
 
-def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
-
-
-def _parse(kind: type[Response], data: bytes) -> Response:
+def _parse(kind: type[Called], data: bytes) -> Called:
     """Make a server's response; gRPC would make None of an invalid one."""
     with suppress(DecodeError):
         return kind.FromString(data)

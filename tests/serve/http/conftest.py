@@ -1,10 +1,11 @@
-"""A translator of the tiny model, and its server."""
+"""Translators of the tiny model, a server, and what tests of several files need."""
 
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import deepl
 import pytest
 
 from jumok_serve.translator import Translator
@@ -17,11 +18,24 @@ def translator(tiny_bundle: Path) -> Iterator[Translator]:
         yield translator
 
 
+@pytest.fixture
+def own(tiny_bundle: Path) -> Iterator[Translator]:
+    """A translator of the test's own, whose steps it may hold."""
+    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator:
+        yield translator
+
+
 @pytest.fixture(scope="module")
 def served(translator: Translator) -> Iterator[Served]:
     """A server without tokens."""
     with serving_http(translator) as served:
         yield served
+
+
+@pytest.fixture(autouse=True)
+def no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let DeepL's client show the first refusal."""
+    monkeypatch.setattr(deepl.http_client, "max_network_retries", 0)
 
 
 ThreadsOf = Callable[..., list[str]]

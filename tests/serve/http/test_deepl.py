@@ -8,6 +8,7 @@ from typing import Any
 import deepl
 import pytest
 
+from jumok_serve.http import site
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator
@@ -16,11 +17,6 @@ from tests.support.servers.tokens import token_file
 
 TEXTS = ["a man in a blue shirt", "a dog", "two young men"]
 PARAGRAPH = "A man is standing.  A dog runs.\nTwo men."
-
-
-@pytest.fixture(autouse=True)
-def no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepl.http_client, "max_network_retries", 0)
 
 
 @pytest.fixture
@@ -79,44 +75,29 @@ def test_languages(client: deepl.DeepLClient) -> None:
         ({"source_lang": "FR"}, "source_lang"),
         ({"formality": "more"}, "formality"),
         ({"tag_handling": "json"}, "tag_handling must be html or xml"),
+        ({"tag_handling": {}}, "tag_handling must be html or xml"),
+        ({"tag_handling": "xml", "ignore_tags": [1]}, "ignore_tags[0] must be a string"),
         ({"split_sentences": "often"}, "split_sentences must be"),
+        ({"split_sentences": []}, "split_sentences must be"),
         ({"glossary_id": "1"}, "keeps no glossaries"),
         ({"custom_instructions": ["rhyme"]}, "custom_instructions"),
+        ({"text": None}, "the field text is missing"),
+        ({"text": 1}, "text must be a string"),
+        ({"text": [["a"]]}, "text[0] must be a string"),
+        ({"target_lang": None}, "the field target_lang is missing"),
+        ({"target_lang": 7}, "target_lang must be a string"),
     ],
 )
-def test_what_the_models_cannot_do_is_refused_by_name(
-    client: deepl.DeepLClient, fields: dict[str, Any], words: str
-) -> None:
-    wanted = {"source_lang": "EN", "target_lang": "DE", **fields}
-    with pytest.raises(deepl.DeepLException, match="Bad request") as caught:
-        ask(client, **wanted)
-    assert words in str(caught.value)
+def test_wrong_fields_are_named(served: Served, fields: dict[str, Any], words: str) -> None:
+    request = {"text": ["a dog"], "source_lang": "EN", "target_lang": "DE", **fields}
+    answer = call(f"{served.url}/v2/translate", {name: value for name, value in request.items() if value is not None})
+    assert (answer.status, words in answer.content["message"]) == (400, True), answer
+
+
+def test_a_refusal_is_an_exception_of_the_client(client: deepl.DeepLClient) -> None:
+    with pytest.raises(deepl.DeepLException, match=r"Bad request.*target_lang") as caught:
+        client.translate_text("a dog", target_lang="FR")
     assert caught.value.http_status_code == 400
-
-
-def ask(client: deepl.DeepLClient, *, source_lang: str, target_lang: str, **fields: object) -> object:
-    return client.translate_text(
-        "a dog", source_lang=source_lang, target_lang=target_lang, extra_body_parameters=fields
-    )
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"target_lang": "DE"},
-        {"text": 1, "target_lang": "DE"},
-        {"text": [["a"]], "target_lang": "DE"},
-        {"text": ["a"]},
-        {"text": ["a"], "target_lang": 7},
-        {"text": ["a"], "target_lang": "DE", "split_sentences": []},
-        {"text": ["a"], "target_lang": "DE", "tag_handling": {}},
-        {"text": ["a"], "target_lang": "DE", "tag_handling": "xml", "ignore_tags": [1]},
-    ],
-)
-def test_wrong_fields_have_a_message(served: Served, fields: dict[str, object]) -> None:
-    answer = call(f"{served.url}/v2/translate", fields)
-    assert answer.status == 400
-    assert answer.content["message"]
 
 
 def test_a_request_that_is_too_large(translator: Translator) -> None:
@@ -144,6 +125,14 @@ def test_usage_is_counted_by_key(keys: tuple[str, str, str]) -> None:
         usage = client.get_usage().character
         assert usage.count == characters
         assert not usage.limit_reached
+
+
+def test_the_key_that_is_idle_for_longest_is_no_longer_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(site, "MAX_COUNTED", 2)
+    counts = site.CharacterCounts()
+    for key in ("a", "b", "a", "c"):
+        counts.add(key, ["one", "two"])
+    assert [counts.of(key) for key in ("a", "b", "c", "d")] == [12, 0, 6, 0]
 
 
 def test_a_wrong_key_and_one_over_its_rate(keys: tuple[str, str, str]) -> None:

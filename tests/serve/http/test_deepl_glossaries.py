@@ -21,11 +21,6 @@ TERMS = {"dog": "Vierbeiner", "blue shirt": "Blauhemd"}
 TEXT = "a dog in a blue shirt"
 
 
-@pytest.fixture(autouse=True)
-def no_retries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(deepl.http_client, "max_network_retries", 0)
-
-
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> GlossaryStore:
     return GlossaryStore(tmp_path_factory.mktemp("glossaries"))

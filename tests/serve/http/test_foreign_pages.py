@@ -10,7 +10,7 @@ import pytest
 
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.translator import Translator
-from tests.support.servers.http_server import Served, call, serving_http
+from tests.support.servers.http_server import Served, call, head, serving_http
 from tests.support.servers.tokens import token_file
 
 PAGE = "https://page.example"
@@ -62,7 +62,8 @@ def test_pages_elsewhere_may_not_translate(served: Served, named: Served, origin
                 assert "name the origin in http_origins" in answer.content["error"]
         for verb in ("DELETE", "PATCH", "PUT"):
             assert call(f"{server.url}/v3/glossaries/a", method=verb, headers={"Origin": origin}).status == 403
-        assert call(f"{server.url}/languages", headers={"Origin": origin}).status == 200
+        seen = call(f"{server.url}/languages", headers={"Origin": origin})
+        assert (seen.status, seen.headers["Access-Control-Allow-Origin"]) == (200, None)
 
 
 @pytest.mark.parametrize("origin", KNOWN)
@@ -70,6 +71,10 @@ def test_named_pages_and_extensions_may_translate(named: Served, origin: str) ->
     answer = call(f"{named.url}/translate", TEXT, headers={"Origin": origin})
     assert answer.status == 200
     assert answer.headers["Access-Control-Allow-Origin"] == origin
+    asked = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: content-type")
+    with named.connect() as connection:
+        connection.sendall(head("OPTIONS", "/translate", None, f"Origin: {origin}", *asked))
+        assert b"POST" in connection.recv(65536)
 
 
 def test_the_own_page_may_translate(served: Served) -> None:

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,20 @@ import pytest
 from click.testing import CliRunner
 
 import jumok
+from jumok_proto.markup import MarkupRules
 from jumok_proto.v1.translation_pb2 import Hypothesis, TranslateTextResponse, Translation
 from jumok_serve.cli.gateway_command import gateway
+from jumok_serve.http.stub_backend import translate_request
+from jumok_serve.search.options import DecodingOptions
+from jumok_serve.service.handlers.api import Settings
+from jumok_serve.service.handlers.translation_service import parse_settings
 from jumok_serve.service.limits import ServiceLimits
+from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.text.terms import GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S
-from tests.support.servers.http_server import call, events, serving_http
+from tests.support.servers.http_server import Served, call, events
 from tests.support.servers.in_process_server import serving
 from tests.support.servers.losing_proxy import losing_proxy
 
@@ -48,34 +55,66 @@ def gateway_to(*servers: str, stop: bool = True) -> Iterator[tuple[subprocess.Po
     assert (process.returncode, "Traceback" in errors) == (0, False), errors
 
 
-def test_all_apis_are_those_of_the_servers(translator: Translator) -> None:
+@pytest.fixture(scope="module")
+def url(served: Served) -> Iterator[str]:
+    """A gateway to a server without tokens."""
+    with gateway_to(served.grpc) as (_, url):
+        yield url
+
+
+def counted(url: str) -> int:
+    """Characters that the gateway has had translated."""
+    count: int = call(f"{url}/v2/usage").content["character_count"]
+    return count
+
+
+def test_all_apis_are_those_of_the_servers(url: str, translator: Translator) -> None:
     expected = [one.text for one in translator.translate(TEXTS, split_sentences=True)]
-    with serving(translator) as server, gateway_to(server) as (_, url):
-        assert call(f"{url}/translate", REQUEST).content == {"translatedText": expected}
-        assert [one["code"] for one in call(f"{url}/languages").content] == ["de", "en"]
-        deepl = call(f"{url}/v2/translate", {"text": TEXTS, "target_lang": "DE"}).content
-        assert [one["text"] for one in deepl["translations"]] == expected
-        assert call(f"{url}/v2/usage").content["character_count"] == 2 * sum(map(len, TEXTS))
-        assert call(f"{url}/v1/models").content["models"][0]["name"] == "tiny-en-de"
-        *_, (_, last) = events(f"{url}/v1/text:streamTranslate", {"content": TEXTS[0]})
-        assert last["stableText"] == translator.translate(TEXTS[0]).text
+    before = counted(url)
+    assert call(f"{url}/translate", REQUEST).content == {"translatedText": expected}
+    assert [one["code"] for one in call(f"{url}/languages").content] == ["de", "en"]
+    deepl = call(f"{url}/v2/translate", {"text": TEXTS, "target_lang": "DE"}).content
+    assert [one["text"] for one in deepl["translations"]] == expected
+    assert counted(url) - before == 2 * sum(map(len, TEXTS))
+    assert call(f"{url}/v1/models").content["models"][0]["name"] == "tiny-en-de"
+    *_, (_, last) = events(f"{url}/v1/text:streamTranslate", {"content": TEXTS[0]})
+    assert last["stableText"] == translator.translate(TEXTS[0]).text
 
 
-def test_files_are_translated(translator: Translator) -> None:
+def test_all_parameters_of_translations_are_sent() -> None:
+    """Those with their defaults here are the server's own."""
+    parameters = TranslationParameters(
+        source_language="en",
+        target_language="de",
+        truncate=True,
+        options=DecodingOptions(beam_size=3, early_stopping="never", suppress_tokens=(1,)),
+        attention=True,
+        split_sentences=True,
+        cut_long_sentences=False,
+        copy_unreadable=True,
+        markup="xml",
+        markup_rules=MarkupRules(ignore_tags=("x",)),
+    )
+    default = TranslationParameters()
+    own = {one.name for one in fields(default) if getattr(parameters, one.name) == getattr(default, one.name)}
+    assert own == {"deadline", "caller", "source_confidence", "later_sentences", "terms"}
+    settings = Settings(model="tiny", parameters=parameters, stored_glossary="pets")
+    assert parse_settings(translate_request(settings, TEXTS)) == settings
+
+
+def test_files_are_translated(url: str, translator: Translator) -> None:
     request = {"settings": {"name": "a.txt"}, "file": base64.b64encode(b"a dog\na man\n").decode()}
-    with serving(translator) as server, gateway_to(server) as (_, url):
-        found = [data for _, data in events(f"{url}/v1/files:translate", request)]
+    found = [data for _, data in events(f"{url}/v1/files:translate", request)]
     assert found[-1]["translatedCount"] == found[-1]["textCount"] == 2
     expected = "".join(f"{one.text}\n" for one in translator.translate(["a dog", "a man"]))
     assert b"".join(base64.b64decode(data.get("file", "")) for data in found).decode() == expected
 
 
 @pytest.mark.parametrize("data", [b"", b"a dog", b"\n\n"])
-def test_files_without_texts_are_answered_as_by_the_server(data: bytes, translator: Translator) -> None:
+def test_files_without_texts_are_answered_as_by_the_server(data: bytes, url: str, served: Served) -> None:
     request = {"settings": {"name": "a.txt"}, "file": base64.b64encode(data).decode()}
-    with serving_http(translator) as served, gateway_to(served.grpc) as (_, url):
-        answer = events(f"{url}/v1/files:translate", request)
-        assert answer == events(f"{served.url}/v1/files:translate", request) != []
+    answer = events(f"{url}/v1/files:translate", request)
+    assert answer == events(f"{served.url}/v1/files:translate", request) != []
 
 
 def test_errors_are_those_of_the_servers(translator: Translator) -> None:
@@ -188,13 +227,13 @@ def test_a_foreign_stream_ends_with_an_error(data: tuple[bytes, ...]) -> None:
 
 
 @pytest.mark.parametrize("key", ["a\tb", "\xe9\xff", "a\x01", "a" * 5000])
-def test_keys_that_no_call_can_carry_are_no_tokens(key: str, translator: Translator) -> None:
+def test_keys_that_no_call_can_carry_are_no_tokens(key: str, url: str) -> None:
     request = {"text": TEXTS, "target_lang": "DE"}
-    with serving(translator) as server, gateway_to(server) as (_, url):
-        answered = call(f"{url}/v2/translate", request, headers={"Authorization": f"DeepL-Auth-Key {key}"})
-        assert answered.status == 200
-        assert call(f"{url}/translate", {**REQUEST, "api_key": f"{key}\n"}).status == 200
-        assert call(f"{url}/v2/usage").content["character_count"] == 2 * sum(map(len, TEXTS))
+    before = counted(url)
+    answered = call(f"{url}/v2/translate", request, headers={"Authorization": f"DeepL-Auth-Key {key}"})
+    assert answered.status == 200
+    assert call(f"{url}/translate", {**REQUEST, "api_key": f"{key}\n"}).status == 200
+    assert counted(url) - before == 2 * sum(map(len, TEXTS))
 
 
 def test_without_servers_clients_are_told_to_wait() -> None:
@@ -204,10 +243,10 @@ def test_without_servers_clients_are_told_to_wait() -> None:
         assert answer.content["error"]
 
 
-def test_sigterm_finishes_running_requests(tiny_bundle: Path) -> None:
+def test_sigterm_finishes_running_requests(own: Translator) -> None:
     statuses: list[int] = []
-    with Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator, serving(translator) as server:
-        gate = Gate(translator)
+    with serving(own) as server:
+        gate = Gate(own)
         with gateway_to(server, stop=False) as (process, url):
             asking = threading.Thread(target=lambda: statuses.append(call(f"{url}/translate", REQUEST).status))
             asking.start()

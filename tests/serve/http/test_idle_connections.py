@@ -10,11 +10,10 @@ import pytest
 
 from tests.support.command import JUMOK
 from tests.support.hang import HANG_S
-from tests.support.servers.http_server import call
+from tests.support.servers.http_server import HEALTH, call
 
 CONNECTIONS = 10_000
 MAX_GROWTH_BYTES = 200 * 2**20
-REQUEST = b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 FILES = CONNECTIONS + 500
 
 
@@ -26,7 +25,7 @@ def resident_bytes(process: int) -> int:
 
 def exchange(connection: socket.socket) -> bytes:
     """Send a request, and read its response to the end."""
-    connection.sendall(REQUEST)
+    connection.sendall(HEALTH)
     received = b""
     while not received.endswith(b'{"status":"ok"}'):
         piece = connection.recv(65536)

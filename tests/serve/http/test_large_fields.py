@@ -18,8 +18,8 @@ from jumok_serve import GlossaryStore
 from jumok_serve.http import port as http_port
 from jumok_serve.http import site
 from jumok_serve.http.apis import deepl, libretranslate
-from jumok_serve.http.backend import EngineBackend, Sender
 from jumok_serve.http.port import MAX_HEAD_BYTES, MAX_HEADERS, MAX_RECEIVE
+from jumok_serve.http.site import EngineBackend, Sender
 from jumok_serve.service.handlers import model_service
 from jumok_serve.service.rpc.request_reader import MAX_NAME_CHARACTERS, check_request
 from jumok_serve.translator import Translator
@@ -249,17 +249,17 @@ def test_languages_are_described_once_for_a_set_of_models(served: Served, thread
     assert described == ([], [])
 
 
-def test_directions_are_new_after_a_change_of_the_models_alone() -> None:
+async def test_directions_are_new_after_a_change_of_the_models_alone() -> None:
     known: tuple[tuple[str, str], ...] = (("en", "de"), ("EN", "fr"), ("fr", "en_GB"), ("fr", "en-gb"))
     services: Any = SimpleNamespace(services={}, models=SimpleNamespace(pairs=lambda: known))
     backend = EngineBackend(services)
     sender = Sender(peer="", request_id="", token="", timeout_s=1)
-    found = asyncio.run(backend.directions(sender))
+    found = await backend.directions(sender)
     assert {source: list(targets) for source, targets in found.targets.items()} == {"en": ["de", "fr"], "fr": ["en_GB"]}
     assert found.all_targets == ["de", "en_GB", "fr"]
-    assert asyncio.run(backend.directions(sender)) is found
+    assert await backend.directions(sender) is found
     known = known[:1]
-    assert asyncio.run(backend.directions(sender)).pairs == known
+    assert (await backend.directions(sender)).pairs == known
 
 
 def test_responses_of_many_texts_that_no_model_translates_are_made_in_threads(

@@ -7,52 +7,43 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from concurrent.futures import CancelledError
 from pathlib import Path
 
-import pytest
-
 from jumok_serve.translator import Translator
-from tests.serve.engine.test_engine import PATIENCE_S, Gate
+from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S, wait_until
-from tests.support.servers.http_server import call, serving_http
-from tests.support.servers.in_process_server import IDLE, check_idle
+from tests.support.servers.http_server import Served, call, head, serving_http
+from tests.support.servers.in_process_server import check_idle
 
-HEAD = "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {size}\r\n\r\n"
 BODY = json.dumps({"q": ["a dog", "a man"], "source": "en", "target": "de", "alternatives": 2}).encode()
 CLIENTS = 8
 
 
-def one_replica(bundle: Path) -> Translator:
-    return Translator(bundle, precision="fp32", replicas=1, threads=1)
+def wait_for_cancellation(served: Served) -> None:
+    """Wait until the server has seen that the client has left, and cancelled its sentences."""
+    wait_until(lambda: served.server.open_calls == 0)
 
 
-def test_a_client_that_leaves_frees_its_rows_within_one_step(tiny_bundle: Path) -> None:
-    with one_replica(tiny_bundle) as translator, serving_http(translator) as served:
-        gate = Gate(translator)
+def test_a_client_that_leaves_frees_its_rows_within_one_step(own: Translator) -> None:
+    with serving_http(own) as served:
+        gate = Gate(own)
         with served.connect() as connection:
-            head = HEAD.format(path="/translate", size=len(BODY))
-            connection.sendall(head.encode() + BODY)
+            connection.sendall(head("POST", "/translate", len(BODY)) + BODY)
             gate.arrive()
-            sentences = list(translator._engine._replicas[0].batches[5, False].sentences)
-            assert translator.load().rows == 10
-        for sentence in sentences:  # the server has noticed once the futures are cancelled
-            with pytest.raises(CancelledError):
-                sentence.future.result(PATIENCE_S)
+            assert own.load().rows == 10
+        wait_for_cancellation(served)
         gate.open()
-        check_idle(translator)
-        assert translator.load() == IDLE
+        check_idle(own)
         assert gate.rows[0] == 10
         assert 10 not in gate.rows[1:]
 
 
-def test_a_reader_of_a_stream_that_leaves_frees_its_row(tiny_bundle: Path) -> None:
-    body = json.dumps({"content": "a dog", "options": {"beamSize": 1, "minLength": 30, "maxLength": 30}})
-    with one_replica(tiny_bundle) as translator, serving_http(translator) as served:
-        gate = Gate(translator)
+def test_a_reader_of_a_stream_that_leaves_frees_its_row(own: Translator) -> None:
+    body = json.dumps({"content": "a dog", "options": {"beamSize": 1, "minLength": 30, "maxLength": 30}}).encode()
+    with serving_http(own) as served:
+        gate = Gate(own)
         with served.connect() as connection:
-            head = HEAD.format(path="/v1/text:streamTranslate", size=len(body))
-            connection.sendall(f"{head}{body}".encode())
+            connection.sendall(head("POST", "/v1/text:streamTranslate", len(body)) + body)
             gate.arrive()
             for _ in range(8):
                 gate.step()
@@ -61,32 +52,29 @@ def test_a_reader_of_a_stream_that_leaves_frees_its_row(tiny_bundle: Path) -> No
                 piece = connection.recv(65536)
                 assert piece, received
                 received += piece
-            (sentence,) = translator._engine._replicas[0].batches[1, False].sentences
-        with pytest.raises(CancelledError):
-            sentence.future.result(PATIENCE_S)
+        wait_for_cancellation(served)
         gate.open()
-        check_idle(translator)
+        check_idle(own)
 
 
-def test_a_late_response_is_given_up(tiny_bundle: Path) -> None:
-    with one_replica(tiny_bundle) as translator, serving_http(translator, front={"timeout_s": 0.5}) as served:
-        gate = Gate(translator)
+def test_a_late_response_is_given_up(own: Translator) -> None:
+    with serving_http(own, front={"timeout_s": 0.5}) as served:
+        gate = Gate(own)
         answer = call(f"{served.url}/translate", json.loads(BODY))
         assert answer.status == 504
         gate.open()
-        check_idle(translator)
+        check_idle(own)
 
 
-def test_a_stop_without_grace_answers_running_requests(tiny_bundle: Path) -> None:
+def test_a_stop_without_grace_answers_running_requests(own: Translator) -> None:
     answers = []
-    with one_replica(tiny_bundle) as translator:
-        with serving_http(translator) as served:
-            gate = Gate(translator)
-            asking = threading.Thread(target=lambda: answers.append(call(f"{served.url}/translate", json.loads(BODY))))
-            asking.start()
-            gate.arrive()
-        asking.join(HANG_S)
-        gate.open()
+    with serving_http(own) as served:
+        gate = Gate(own)
+        asking = threading.Thread(target=lambda: answers.append(call(f"{served.url}/translate", json.loads(BODY))))
+        asking.start()
+        gate.arrive()
+    asking.join(HANG_S)
+    gate.open()
     assert [one.status for one in answers] == [503]
     assert "is being stopped" in answers[0].content["error"]
     assert answers[0].headers["Connection"] == "close"

@@ -1,9 +1,10 @@
-"""The contract as JSON: the same results and errors as over gRPC, streams of events, and the OpenAPI document."""
+"""The contract as JSON: results and errors of gRPC, streams of events, stated paths, and the OpenAPI document."""
 
 import asyncio
 import base64
 import json
 import random
+import re
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -18,6 +19,7 @@ from google.protobuf import json_format
 
 from jumok_proto.errors import EngineFailedError
 from jumok_proto.v1 import model_pb2, model_pb2_grpc, translation_pb2, translation_pb2_grpc
+from jumok_serve import GlossaryStore
 from jumok_serve.http.apis.own_json import METHODS
 from jumok_serve.http.port import make_http_front
 from jumok_serve.service import Server
@@ -84,8 +86,7 @@ def fail_late() -> None:
     raise EngineFailedError("the engine failed", retry_after_s=1)
 
 
-async def later_error() -> tuple[bytes, bytes]:
-    """Fail after the first event; returns that event and the rest."""
+async def test_a_later_error_is_the_last_event() -> None:
     model = FakeModel(on_submit=hold)
     async with begun(model, "/v1/text:streamTranslate", STREAM) as (_, opening):
         answer = await model.submitted.get()
@@ -94,12 +95,13 @@ async def later_error() -> tuple[bytes, bytes]:
             first = await asyncio.to_thread(response.readline)
             answer.on_collect = fail_late
             answer.complete()
-            return first, await asyncio.to_thread(response.read)
-
-
-def test_a_later_error_is_the_last_event() -> None:
-    first, rest = asyncio.run(later_error())
+            rest = await asyncio.to_thread(response.read)
     assert json.loads(first.removeprefix(b"data: ")) == {"stableText": "Ein"}
+    check_unavailable(rest)
+
+
+def check_unavailable(rest: bytes) -> None:
+    """Assert that the rest of a stream is this error."""
     name, data = rest.decode().strip().split("\n")
     assert name == "event: error"
     assert json.loads(data.removeprefix("data: "))["error"]["status"] == "UNAVAILABLE"
@@ -128,18 +130,16 @@ async def stopped_file(grace_s: float, *, complete: bool) -> tuple[list[bytes], 
         return first, rest
 
 
-def test_a_server_that_stops_finishes_a_file() -> None:
-    first, rest = asyncio.run(stopped_file(HANG_S, complete=True))
+async def test_a_server_that_stops_finishes_a_file() -> None:
+    first, rest = await stopped_file(HANG_S, complete=True)
     events = [json.loads(line.removeprefix(b"data: ")) for line in (first[0], *rest.split(b"\n\n")) if line]
     assert b"".join(base64.b64decode(event.get("file", "")) for event in events) == b"A DOG.\nA MAN.\n"
     assert events[-1]["translatedCount"] == 2
 
 
-def test_the_last_event_of_a_file_that_outlasts_the_grace_is_an_error() -> None:
-    _, rest = asyncio.run(stopped_file(0.1, complete=False))
-    name, data = rest.decode().strip().split("\n")
-    assert name == "event: error"
-    assert json.loads(data.removeprefix("data: "))["error"]["status"] == "UNAVAILABLE"
+async def test_the_last_event_of_a_file_that_outlasts_the_grace_is_an_error() -> None:
+    _, rest = await stopped_file(0.1, complete=False)
+    check_unavailable(rest)
 
 
 def test_errors_have_status_reason_and_field(served: Served) -> None:
@@ -286,33 +286,63 @@ def check_schema(value: Any, schema: dict[str, Any], schemas: dict[str, Any]) ->
         check_schema(part, schema["properties"][name], schemas)
 
 
-PATHS = ("/translate", "/detect", "/v2/translate", "/v2/languages", "/v2/usage", "/v1/text:translate", "/v1/text:align")
-FIELDS = "q source target format alternatives api_key text target_lang tag_handling contents options".split()  # noqa: SIM905
-VALUES: tuple[object, ...] = (
-    None,
-    True,
-    -1,
-    1e300,
-    "",
-    "en",
-    "de",
-    "auto",
-    "html",
-    "a dog",
-    "\0",
-    "\u202e<b>",
-    [],
-    ["a"],
-    [["a"]],
-    {},
-    {"beamSize": 2},
+ROOT = Path(__file__).parents[3]
+_METHOD = re.compile(
+    r"  rpc (\w+)\([^;{]*\) returns \((?:stream )?\w+\)(?: {\s*option \(google.api.http\) = {(.*?)};)?", re.DOTALL
 )
+_RULE = re.compile(r"(get|post|patch|delete): \"([^\"]+)\"")
+IN_STREAMS = {"TranslateCorpus"}
+"""Methods whose requests do not fit into one message."""
 
 
-def test_random_requests_end_in_an_answer_that_is_no_fault(served: Served) -> None:
-    generator = random.Random(1)
-    for _ in range(300):
-        content = {name: generator.choice(VALUES) for name in generator.sample(FIELDS, generator.randint(0, 6))}
-        path = generator.choice(PATHS)
-        answer = call(served.url + path, content)
-        assert answer.status in {200, 400, 404, 405}, (path, content, answer)
+def stated() -> dict[str, tuple[str, str]]:
+    """Read verb and path of each method from the .proto files."""
+    found = {}
+    for name in ("translation", "file", "glossary", "model"):
+        text = (ROOT / f"proto/jumok_proto/v1/{name}.proto").read_text(encoding="utf-8")
+        for method, rule in _METHOD.findall(text):
+            if method not in IN_STREAMS:
+                ((verb, path),) = _RULE.findall(rule)
+                found[method] = (verb, path)
+    return found
+
+
+def test_the_description_has_the_stated_paths(served: Served) -> None:
+    paths = call(f"{served.url}/openapi.json").content["paths"]
+    described = {
+        operation["operationId"]: (verb, path) for path, verbs in paths.items() for verb, operation in verbs.items()
+    }
+    assert described == stated()
+    assert len(stated()) > 10
+
+
+def test_the_document_has_the_stated_paths() -> None:
+    text = (ROOT / "docs/http.md").read_text(encoding="utf-8").partition("## Our own JSON")[2]
+    written = {(verb.lower(), path) for verb, path in re.findall(r"`([A-Z]+) (/v1/[^`]+)`", text)}
+    assert written == set(stated().values())
+
+
+@pytest.mark.parametrize("method", sorted(stated()))
+def test_every_path_is_served(served: Served, method: str) -> None:
+    verb, path = stated()[method]
+    answer = call(served.url + path.format(name="other", glossary="other"), raw=b"[]", method=verb.upper())
+    assert "error" not in answer.content or isinstance(answer.content["error"], dict)  # of no unknown path or verb
+
+
+def test_glossaries_of_the_contract(translator: Translator, tmp_path: Path) -> None:
+    entries = {"sourceLanguageCode": "en", "targetLanguageCode": "de", "tsv": "dog\tHund\n"}
+    with serving_http(translator, glossaries=GlossaryStore(tmp_path)) as served:
+        url = f"{served.url}/v1/glossaries"
+        made = call(url, {"name": "pets", "dictionaries": [entries]}).content["glossary"]
+        assert call(url).content["glossaries"] == [made]
+        changed = call(f"{url}/{made['id']}", {"glossary": "other", "name": "toys"}, method="PATCH").content["glossary"]
+        assert changed == {**made, "name": "toys"}
+        assert call(f"{url}/toys").content == {"glossary": changed}
+        found = call(f"{url}/toys/entries?sourceLanguageCode=en&target_language_code=de")
+        assert found.content == {"entries": entries}
+        wrong = call(f"{url}/toys/entries?sourceLanguageCode=fr")
+        assert (wrong.status, "has no entries" in wrong.content["error"]["message"]) == (400, True)
+        unknown = call(f"{url}/toys/entries?colour=red")
+        assert (unknown.status, "colour" in unknown.content["error"]["message"]) == (400, True)
+        assert call(f"{url}/toys", method="DELETE").content == {"glossary": changed}
+        assert call(f"{url}/toys").status == 404

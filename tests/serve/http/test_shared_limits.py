@@ -1,19 +1,23 @@
-"""Limits, counts and logs that HTTP and gRPC share."""
+"""Limits, counts and logs that HTTP and gRPC share, and responses that are not read."""
 
 import logging
+import socket
 import threading
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 import jumok
+from jumok_proto.glossaries.stored import GlossaryEntries
+from jumok_serve import GlossaryStore
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.telemetry.logs import CallLog
 from jumok_serve.service.telemetry.metrics import make_registry
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S
-from tests.support.servers.http_server import Answer, call, serving_http
+from tests.support.servers.http_server import HEALTH, Answer, call, head, serving_http
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
 REQUEST = {"q": "a dog", "source": "en", "target": "de"}
@@ -34,13 +38,10 @@ def test_a_caller_has_one_rate(translator: Translator) -> None:
     assert sum(counts.refused_s["RATE_LIMITED"].counts) == 2
 
 
-def test_a_caller_has_one_number_of_open_calls(tiny_bundle: Path) -> None:
+def test_a_caller_has_one_number_of_open_calls(own: Translator) -> None:
     answers: list[Answer] = []
-    with (
-        Translator(tiny_bundle, precision="fp32", replicas=1, threads=1) as translator,
-        serving_http(translator, limits=ServiceLimits(max_calls_of_caller=1)) as served,
-    ):
-        gate = Gate(translator)
+    with serving_http(own, limits=ServiceLimits(max_calls_of_caller=1)) as served:
+        gate = Gate(own)
         asking = threading.Thread(target=lambda: answers.append(call(f"{served.url}/translate", REQUEST)))
         asking.start()
         gate.arrive()
@@ -83,6 +84,33 @@ def test_responses_are_counted_by_status(translator: Translator) -> None:
         }
         assert counted == {"200": 2, "404": 1, "405": 1, "400": 1}
         with served.connect() as connection:
-            connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            connection.sendall(HEALTH)
             assert connection.recv(65536)
             assert (registry.get_sample_value("jumok_http_connections") or 0) >= 1
+
+
+def test_unread_answers_over_http_are_refused(translator: Translator, tmp_path: Path) -> None:
+    """A glossary is a large answer to a small request."""
+    entries = "".join(f"{number:06}{'a' * 93}\tb\n" for number in range(40_000))
+    limits = ServiceLimits(max_open_bytes=0, max_watches=8, max_calls=64)
+    store = GlossaryStore(tmp_path)
+    name = store.create("", "large", [GlossaryEntries(tsv=entries)]).id
+    request = head("GET", f"/v2/glossaries/{name}/entries", None, "Authorization: DeepL-Auth-Key any")
+    with serving_http(translator, glossaries=store, limits=limits) as served:
+        statuses = []
+        with ExitStack() as opened:
+            connections = [opened.enter_context(socket.socket()) for _ in range(6)]
+            for connection in connections:
+                if connection is not connections[0]:  # the system takes little of these responses
+                    connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+                connection.settimeout(HANG_S)
+                connection.connect(served.address)
+                connection.sendall(request)
+                statuses.append(connection.recv(12)[9:])
+            assert statuses[0] == b"200"
+            assert statuses[-1] == b"429"
+            with connections[0].makefile("rb") as rest:  # all of it arrives, in pieces
+                while rest.readline().strip():
+                    pass
+                assert len(rest.read(len(entries))) == len(entries)
+        assert call(f"{served.url}/v2/usage", headers={"Authorization": "DeepL-Auth-Key any"}).status == 200

@@ -21,7 +21,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.service.rpc.request_reader import STRANGERS
 from jumok_serve.translator import Translator
-from tests.support.servers.http_server import Served, call, serving_http
+from tests.support.servers.http_server import Served, call, head, serving_http
 from tests.support.servers.tokens import token_file
 
 LARGEST = 2**20
@@ -57,11 +57,6 @@ def guarded(translator: Translator, tmp_path_factory: pytest.TempPathFactory) ->
     store = GlossaryStore(folder / "glossaries")
     with serving_http(translator, tokens=TokenFile(tokens), limits=LIMITS, glossaries=store) as served:
         yield Guarded(served, secret)
-
-
-def head(verb: str, path: str, size: int, *lines: str) -> bytes:
-    fields = ("Host: localhost", "Content-Type: application/json", f"Content-Length: {size}", *lines)
-    return "\r\n".join((f"{verb} {path} HTTP/1.1", *fields, "", "")).encode()
 
 
 def status_of(connection: socket.socket) -> int:

@@ -63,7 +63,7 @@ async def replica_of(bundle: Path, version: str | None = None) -> AsyncIterator[
         replica.__del__()
 
 
-def test_each_rpc_is_a_method(tiny_bundle: Path) -> None:
+async def test_each_rpc_is_a_method(tiny_bundle: Path) -> None:
     with Translator(tiny_bundle, threads=1) as translator:
         expected = translator.translate("a man", beam_size=1).text
 
@@ -73,52 +73,44 @@ def test_each_rpc_is_a_method(tiny_bundle: Path) -> None:
         yield TranslateCorpusRequest(settings=settings, items=[CorpusItem(id=1, content="a man")]).SerializeToString()
         yield TranslateCorpusRequest(items=[CorpusItem(id=2, content="a man")]).SerializeToString()
 
-    async def scenario() -> None:
-        async with replica_of(tiny_bundle) as replica:
-            one = TranslateTextRequest(contents=["a man"])
-            one.options.beam_size = 1
-            response = await replica.TranslateText(one.SerializeToString(), grpc_context=RayContext(Caller()))
-            assert isinstance(response, TranslateTextResponse)
-            assert response.translations[0].hypotheses[0].text == expected
-            text = StreamTranslateTextRequest(content="a man", options=one.options).SerializeToString()
-            updates = [each async for each in replica.StreamTranslateText(text, grpc_context=RayContext(Caller()))]
-            assert updates[-1].stable_text == expected
-            found: list[tuple[int, str]] = []
-            async for answer in replica.TranslateCorpus(items(), grpc_context=RayContext(Caller())):
-                assert isinstance(answer, TranslateCorpusResponse)
-                found += [(each.id, each.translation.hypotheses[0].text) for each in answer.results]
-            assert found == [(1, expected), (2, expected)]
-            replica.check_health()
-
-    asyncio.run(scenario())
+    async with replica_of(tiny_bundle) as replica:
+        one = TranslateTextRequest(contents=["a man"])
+        one.options.beam_size = 1
+        response = await replica.TranslateText(one.SerializeToString(), grpc_context=RayContext(Caller()))
+        assert isinstance(response, TranslateTextResponse)
+        assert response.translations[0].hypotheses[0].text == expected
+        text = StreamTranslateTextRequest(content="a man", options=one.options).SerializeToString()
+        updates = [each async for each in replica.StreamTranslateText(text, grpc_context=RayContext(Caller()))]
+        assert updates[-1].stable_text == expected
+        found: list[tuple[int, str]] = []
+        async for answer in replica.TranslateCorpus(items(), grpc_context=RayContext(Caller())):
+            assert isinstance(answer, TranslateCorpusResponse)
+            found += [(each.id, each.translation.hypotheses[0].text) for each in answer.results]
+        assert found == [(1, expected), (2, expected)]
+        replica.check_health()
 
 
-def test_http_is_an_application_with_a_lifespan(tiny_bundle: Path) -> None:
-    async def scenario() -> None:
-        async with replica_of(tiny_bundle) as replica:
-            await asyncio.to_thread(check_http, replica.__serve_build_asgi_app__())
-
+async def test_http_is_an_application_with_a_lifespan(tiny_bundle: Path) -> None:
     def check_http(application: Any) -> None:
         with TestClient(application) as client:
             assert client.get("/languages").json()
 
-    asyncio.run(scenario())
+    async with replica_of(tiny_bundle) as replica:
+        await asyncio.to_thread(check_http, replica.__serve_build_asgi_app__())
 
 
-def test_a_bundle_that_is_missing_or_of_another_version_stops_a_replica(tiny_bundle: Path, tmp_path: Path) -> None:
-    async def scenario(bundle: Path, version: str | None = None) -> None:
-        async with replica_of(bundle, version):
-            raise AssertionError
-
+async def test_a_bundle_that_is_missing_or_of_another_version_stops_a_replica(
+    tiny_bundle: Path, tmp_path: Path
+) -> None:
     with pytest.raises(
         ValueError, match=r"version \S+ on this machine, and the application was built with 0\.9: copy one"
     ):
-        asyncio.run(scenario(tiny_bundle, "0.9"))
+        await replica_of(tiny_bundle, "0.9").__aenter__()
     broken = tmp_path / "bundle"
     shutil.copytree(tiny_bundle, broken)
     next(broken.glob("**/*.onnx")).unlink()
     with pytest.raises(BundleError, match="bundle"):
-        asyncio.run(scenario(broken))
+        await replica_of(broken).__aenter__()
 
 
 @pytest.mark.parametrize(

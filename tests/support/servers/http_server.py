@@ -50,6 +50,15 @@ def serving_http(*translators: Translator, front: Mapping[str, Any] = {}, **sett
         yield Served(f"http://{server.front.address}", address, server)
 
 
+def head(verb: str, path: str, size: int | None = None, *lines: str) -> bytes:
+    """Head of a request, with a JSON body of a size or without a body."""
+    body = () if size is None else ("Content-Type: application/json", f"Content-Length: {size}")
+    return "\r\n".join((f"{verb} {path} HTTP/1.1", "Host: localhost", *body, *lines, "", "")).encode()
+
+
+HEALTH = head("GET", "/health")
+
+
 class Answer(NamedTuple):
     """Response to a request."""
 

@@ -8,7 +8,7 @@ import grpc
 from google.protobuf.descriptor import MethodDescriptor
 
 from jumok_serve.ray import add_services
-from jumok_serve.ray.calls import METHODS, Calls
+from jumok_serve.ray.deployment import METHODS, Calls
 from jumok_serve.service import Services
 
 

@@ -13,9 +13,8 @@ from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
 from jumok_serve.http.apis.deepl_glossaries import DEEPL, glossary_routes
 from jumok_serve.http.apis.languages import language_name, spelled_by
-from jumok_serve.http.backend import LIST_MODELS, TRANSLATE, Directions
 from jumok_serve.http.requests import Fields, Meaning, meaning, text_field, texts_field
-from jumok_serve.http.site import Incoming, Site, renamed_fields, route
+from jumok_serve.http.site import LIST_MODELS, TRANSLATE, Directions, Incoming, Site, route
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.handlers.api import Settings, check_tag_names
 from jumok_serve.tasks.model import TranslationParameters
@@ -23,16 +22,6 @@ from jumok_serve.text.translation import Translated
 
 UNLIMITED = 10**12
 """Number of characters by which this API means no limit."""
-FIELDS = {
-    "contents": "text",
-    "source_language_code": "source_lang",
-    "target_language_code": "target_lang",
-    "markup": "tag_handling",
-    "markup_rules": "tag_handling",
-    "glossary": "glossary_id",
-    "glossary.stored": "glossary_id",
-}
-"""Names of this API for fields of requests."""
 TAG_HANDLING: dict[str | int, MarkupKind | None] = {"": None, "html": "html", "xml": "xml"}
 TAG_LISTS = ("ignore_tags", "non_splitting_tags", "splitting_tags")
 SPLITTING: dict[str | int, bool] = {"0": False, "1": True, "nonewlines": True, 0: False, 1: True}
@@ -56,9 +45,8 @@ def deepl_routes(site: Site) -> list[Route]:
 
 async def _translate(incoming: Incoming) -> Response:
     directions = await incoming.site.backend.directions(incoming.sender)
-    with renamed_fields(FIELDS):
-        settings, texts = await incoming.work(partial(_request, incoming.fields, directions), incoming.size)
-        return await incoming.translate(settings, texts, partial(_response, settings, texts))
+    settings, texts = await incoming.work(partial(_request, incoming.fields, directions), incoming.size)
+    return await incoming.translate(settings, texts, partial(_response, settings, texts))
 
 
 def _response(settings: Settings, texts: Sequence[str], translated: Translated) -> dict[str, object]:
@@ -160,5 +148,6 @@ async def _languages(incoming: Incoming) -> Response:
 
 
 async def _usage(incoming: Incoming) -> Response:
-    characters = await incoming.site.backend.usage(incoming.sender)
+    await incoming.call(LIST_MODELS, ListModelsRequest(), ListModelsResponse)
+    characters = incoming.site.characters.of(incoming.owner)
     return JSONResponse({"character_count": characters, "character_limit": UNLIMITED})

@@ -16,15 +16,14 @@ from jumok_proto.errors import GlossariesUnavailableError, InvalidArgumentError
 from jumok_proto.glossaries.tsv import read_tsv, write_tsv
 from jumok_proto.v1 import glossary_pb2 as messages
 from jumok_serve.http.apis.languages import listed_languages, spelled_by
-from jumok_serve.http.backend import Directions
-from jumok_serve.http.backend import Response as Message
 from jumok_serve.http.requests import Fields, meaning, parse_fields, text_field
 from jumok_serve.http.site import (
     Answer,
+    Called,
     Dialect,
+    Directions,
     Incoming,
     Site,
-    renamed_fields,
     route,
     status_of_others,
 )
@@ -35,6 +34,17 @@ from jumok_serve.text.terms.glossary import MAX_ENTRIES
 DEEPL = Dialect(
     error=lambda _, status: {"message": status.message},
     status=status_of_others,
+    fields={
+        "contents": "text",
+        "source_language_code": "source_lang",
+        "target_language_code": "target_lang",
+        "markup": "tag_handling",
+        "markup_rules": "tag_handling",
+        "glossary": "glossary_id",
+        "glossary.stored": "glossary_id",
+        "dictionaries[0]": "entries",
+        "dictionaries[0].tsv": "entries",
+    },
     schemes=("DeepL-Auth-Key ", BEARER),
     parse=partial(parse_fields, default=""),
 )
@@ -72,11 +82,9 @@ def glossary_routes(site: Site) -> list[Route]:
     ]
 
 
-async def _call(incoming: Incoming, request: Any, kind: type[Message]) -> Message:
+async def _call(incoming: Incoming, request: Any, kind: type[Called]) -> Called:
     name = type(request).__name__.removesuffix("Request")
-    fields = {"dictionaries[0]": "entries", "dictionaries[0].tsv": "entries", "glossary": "glossary_id"}
-    with renamed_fields(fields):
-        return await incoming.call(f"{SERVICE}/{name}", request, kind)
+    return await incoming.call(f"{SERVICE}/{name}", request, kind)
 
 
 # Version 2: a glossary has one dictionary.

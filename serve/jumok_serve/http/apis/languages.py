@@ -5,9 +5,8 @@ from functools import lru_cache, partial
 
 from starlette.responses import JSONResponse, Response
 
-from jumok_serve.http.backend import Directions
 from jumok_serve.http.requests import JSON
-from jumok_serve.http.site import Incoming
+from jumok_serve.http.site import Directions, Incoming
 from jumok_serve.manifest.languages import tag_key
 
 # ISO 639-1, and some codes of three letters.

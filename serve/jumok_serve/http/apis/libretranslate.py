@@ -1,5 +1,6 @@
 """The HTTP API of LibreTranslate."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -8,9 +9,17 @@ from starlette.routing import Route
 
 from jumok_proto.markup import MarkupKind
 from jumok_serve.http.apis.languages import language_name, listed_languages
-from jumok_serve.http.backend import DETECT, TRANSLATE, Directions
 from jumok_serve.http.requests import Fields, meaning, number_field, text_field, texts_field
-from jumok_serve.http.site import Dialect, Incoming, Site, renamed_fields, route, status_of_others
+from jumok_serve.http.site import (
+    DETECT,
+    TRANSLATE,
+    Dialect,
+    Directions,
+    Incoming,
+    Site,
+    route,
+    status_of_others,
+)
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Settings
@@ -21,14 +30,6 @@ FORMATS: dict[str | int, MarkupKind | None] = {"text": None, "html": "html"}
 MAX_ALTERNATIVES = 10
 MIN_BEAM_SIZE = 5
 """Beam size of a request for alternatives, if they are fewer."""
-FIELDS = {
-    "contents": "q",
-    "source_language_code": "source",
-    "target_language_code": "target",
-    "options.num_hypotheses": "alternatives",
-    "markup": "format",
-}
-"""Names of this API for fields of requests."""
 
 
 def libretranslate_routes(site: Site) -> list[Route]:
@@ -43,15 +44,23 @@ def libretranslate_routes(site: Site) -> list[Route]:
 
 
 LIBRETRANSLATE = Dialect(
-    error=lambda _, status: {"error": status.message}, status=status_of_others, key_field="api_key"
+    error=lambda _, status: {"error": status.message},
+    status=status_of_others,
+    fields={
+        "contents": "q",
+        "source_language_code": "source",
+        "target_language_code": "target",
+        "options.num_hypotheses": "alternatives",
+        "markup": "format",
+    },
+    key_field="api_key",
 )
 
 
 async def _translate(incoming: Incoming) -> Response:
     several = isinstance(incoming.fields.get("q"), list)
-    with renamed_fields(FIELDS):
-        settings, texts = await incoming.work(partial(_request, incoming.fields), incoming.size)
-        return await incoming.translate(settings, texts, partial(_response, settings, several))
+    settings, texts = await incoming.work(partial(_request, incoming.fields), incoming.size)
+    return await incoming.translate(settings, texts, partial(_response, settings, several))
 
 
 def _response(settings: Settings, several: bool, translated: Translated) -> dict[str, Any]:
@@ -74,17 +83,16 @@ def _request(fields: Fields) -> tuple[Settings, list[str]]:
     source, target = text_field(fields, "source"), text_field(fields, "target")
     alternatives = number_field(fields, "alternatives", MAX_ALTERNATIVES)
     markup = meaning(text_field(fields, "format", "text"), "format", FORMATS)
-    options = DecodingOptions()
-    if alternatives:
-        options = DecodingOptions(num_hypotheses=alternatives + 1, beam_size=max(MIN_BEAM_SIZE, alternatives + 1))
     parameters = TranslationParameters(
-        options=options,
         source_language=source,
         target_language=target,
         split_sentences=not alternatives,
         markup=markup,
         copy_unreadable=not alternatives,
     )
+    if alternatives:
+        options = DecodingOptions(num_hypotheses=alternatives + 1, beam_size=max(MIN_BEAM_SIZE, alternatives + 1))
+        parameters = replace(parameters, options=options)
     return Settings(parameters=parameters), texts
 
 
@@ -94,8 +102,7 @@ def _detected(language: str, confidence: float) -> dict[str, object]:
 
 async def _detect(incoming: Incoming) -> Response:
     text = text_field(incoming.fields, "q")
-    with renamed_fields(FIELDS):
-        (languages,) = await incoming.site.backend.detect([text], incoming.sender)
+    (languages,) = await incoming.site.backend.detect([text], incoming.sender)
     return JSONResponse([_detected(language, confidence) for language, confidence in languages])
 
 

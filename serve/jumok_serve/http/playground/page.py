@@ -8,7 +8,10 @@ from starlette.routing import Route
 
 from jumok_serve.http.apis.own_json import OWN
 from jumok_serve.http.site import Answer, Incoming, Site, route
+from jumok_serve.text.files.document import ENDINGS
 
+ENDINGS_MARK = b"{endings}"
+"""Stands in the page for the ends of the names of files that can be translated."""
 FILES = Path(__file__).parent / "static"
 INDEX = "index.html"
 TYPES = {
@@ -50,7 +53,7 @@ def playground_routes(site: Site) -> list[Route]:
 
 
 def _answer_of(path: Path) -> Answer:
-    content = path.read_bytes()
+    content = path.read_bytes().replace(ENDINGS_MARK, ", ".join(f".{ending}" for ending in ENDINGS).encode())
     headers = {**HEADERS, "content-type": TYPES[path.suffix], "etag": f'"{hashlib.sha256(content).hexdigest()[:16]}"'}
 
     async def answer(incoming: Incoming) -> Response:

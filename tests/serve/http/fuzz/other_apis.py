@@ -15,6 +15,14 @@ ENTRIES: dict[str, Any] = {
     "entries_format": {"enum": ["tsv", "csv", "xml"]},
 }
 NAME: dict[str, Any] = {"enum": ["pets", "toys", "other", "\u0085", "%2e%2e"]}
+GLOSSARY: dict[str, Any] = {
+    "name": NAME,
+    "dictionaries": {
+        "type": "array",
+        "items": {"type": "object", "properties": ENTRIES, "required": list(ENTRIES)},
+        "maxItems": 3,
+    },
+}
 PAIR = [
     {"name": name, "in": "query", "required": True, "schema": {"enum": choices}}
     for name, choices in (("source_lang", ["EN", "x"]), ("target_lang", ["DE", "x"]))
@@ -44,22 +52,8 @@ BODIES: dict[str, dict[str, Any]] = {
         "context": {"type": "string"},
     },
     "POST /v2/glossaries": {"name": NAME, **ENTRIES},
-    "POST /v3/glossaries": {
-        "name": NAME,
-        "dictionaries": {
-            "type": "array",
-            "items": {"type": "object", "properties": ENTRIES, "required": list(ENTRIES)},
-            "maxItems": 3,
-        },
-    },
-    "PATCH /v3/glossaries/{id}": {
-        "name": NAME,
-        "dictionaries": {
-            "type": "array",
-            "items": {"type": "object", "properties": ENTRIES, "required": list(ENTRIES)},
-            "maxItems": 3,
-        },
-    },
+    "POST /v3/glossaries": GLOSSARY,
+    "PATCH /v3/glossaries/{id}": GLOSSARY,
     "PUT /v3/glossaries/{id}/dictionaries": ENTRIES,
 }
 """Fields of bodies, by method and path."""

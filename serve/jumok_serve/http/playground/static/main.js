@@ -5,7 +5,7 @@ import { nameButton } from './files.js';
 import { fillModels, request, setModels, swapLanguages } from './form.js';
 import { $, announce, askForKey, fail, remembered, say, setTheme } from './page.js';
 import { clear, mirror, show, shownText, unpin } from './result.js';
-import { speak, text } from './texts.js';
+import { INTERFACES, languageName, speak, text } from './texts.js';
 
 let running = null; // AbortController of the request in progress
 let ready = false; // true if there are models
@@ -108,6 +108,11 @@ $('interface').addEventListener('change', () => {
   setLanguage($('interface').value);
 });
 
+for (const code of INTERFACES) {
+  const option = new Option(languageName(code, code), code);
+  option.lang = code;
+  $('interface').append(option);
+}
 setTheme(remembered.get('theme'));
 setLanguage(remembered.get('language') ?? (navigator.language ?? 'en').slice(0, 2));
 mirror();
