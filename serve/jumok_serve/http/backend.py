@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from itertools import chain
 from typing import Protocol, TypeVar, cast
 
+from cachetools import LRUCache
 from google.protobuf.message import Message
 
 from jumok_proto.errors import DeadlineExceededError, JumokError
@@ -53,18 +53,15 @@ class CharacterCounts:
     """Translated characters by key; event loop only."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+        self._counts: LRUCache[str, int] = LRUCache(MAX_COUNTED)
 
     def add(self, key: str, texts: Iterable[str]) -> None:
         """Count the characters of texts."""
-        count = self._counts.pop(key, 0) + sum(map(len, texts))
-        self._counts[key] = count  # as the last
-        if len(self._counts) > MAX_COUNTED:
-            del self._counts[next(iter(self._counts))]
+        self._counts[key] = self.of(key) + sum(map(len, texts))
 
     def of(self, key: str) -> int:
         """Return the characters of a key since the start."""
-        return self._counts[key]
+        return self._counts.get(key, 0)
 
 
 class Directions:
