@@ -18,7 +18,7 @@ from pydantic import (
 from jumok_serve.cache import EXAMPLE, HubName, parse_hub_name
 from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.text.files.pieces import MAX_READ
+from jumok_serve.text.files.document import MAX_READ
 
 
 def _no_boolean(value: object) -> object:

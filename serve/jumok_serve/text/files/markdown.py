@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from jumok_serve.text.files.pieces import (
+from jumok_serve.text.files.document import (
     MAX_READ,
     FileFormat,
     Parts,
@@ -354,8 +354,10 @@ def _written(inline: Inline, translation: str, *, cell: bool) -> str:
     return re.sub(r"(?<!\\)\|", r"\\|", text) if cell else text
 
 
-MARKDOWN = FileFormat(
-    markdown_pieces,
-    "html",
-    parts=Parts(name="lines and marks", marks="\n|*_`[]<&\\~", size=250, most=500_000),
-)
+FORMATS: Final = {
+    "markdown": FileFormat(
+        markdown_pieces,
+        "html",
+        parts=Parts(name="lines and marks", marks="\n|*_`[]<&\\~", size=250, most=500_000),
+    )
+}

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from jumok_serve.text.files.pieces import (
+from jumok_serve.text.files.document import (
     MAX_READ,
     MAX_SHOWN,
     FileFormat,
@@ -208,4 +208,4 @@ def _strings(text: str, end: str) -> str:
     return strings[0] if len(strings) == 1 else end.join(['""', *strings])
 
 
-PO = FileFormat(po_pieces)
+FORMATS: Final = {"po": FileFormat(po_pieces)}

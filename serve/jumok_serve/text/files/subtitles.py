@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from jumok_serve.text.files.pieces import (
+from jumok_serve.text.files.document import (
     MAX_READ,
     FileFormat,
     Parts,
@@ -204,5 +204,7 @@ def _srt_text(markup: str) -> str:
 
 
 _PARTS: Final = Parts(name="lines and tags", marks="\n<", size=250, most=500_000)
-SRT = FileFormat(srt_pieces, "html", parts=_PARTS)
-VTT = FileFormat(vtt_pieces, "html", parts=_PARTS)
+FORMATS: Final = {
+    "srt": FileFormat(srt_pieces, "html", parts=_PARTS),
+    "vtt": FileFormat(vtt_pieces, "html", parts=_PARTS),
+}

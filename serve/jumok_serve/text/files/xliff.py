@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.files.pieces import (
+from jumok_serve.text.files.document import (
     MAX_SHOWN,
     FileFormat,
     Parts,
@@ -144,9 +144,11 @@ def _written(tokens: Sequence[Token], first: int, after: int) -> str:
     return "".join(token.written for token in tokens[first:after])
 
 
-XLIFF = FileFormat(
-    xliff_pieces,
-    "xml",
-    MarkupRules(ignore_tags=CODES, non_splitting_tags=INLINE),
-    Parts(name="tags, attributes and entities", marks="<=&", size=380, most=450_000),
-)
+FORMATS: Final = {
+    "xliff": FileFormat(
+        xliff_pieces,
+        "xml",
+        MarkupRules(ignore_tags=CODES, non_splitting_tags=INLINE),
+        Parts(name="tags, attributes and entities", marks="<=&", size=380, most=450_000),
+    )
+}
