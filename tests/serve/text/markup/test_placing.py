@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jumok_serve.tasks.word_alignment import words
 from jumok_serve.text.markup.parser import Span
-from jumok_serve.text.markup.transfer import MAX_CELLS, Word, best_intervals, transfer, write_spans
+from jumok_serve.text.markup.placing import MAX_CELLS, Word, best_intervals, transfer, write_spans
 from tests.support.growth import lines_run
 from tests.support.memory import memory_of
 
