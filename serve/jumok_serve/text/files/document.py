@@ -134,6 +134,11 @@ def with_end(lines: Sequence[str], index: int) -> str:
     return lines[index] + ("\n" if index + 1 < len(lines) else "")
 
 
+def with_ends(lines: Sequence[str], first: int, after: int) -> str:
+    """Return some lines of a file, as they are written there."""
+    return "".join(with_end(lines, index) for index in range(first, after))
+
+
 def has_letters(text: str) -> bool:
     """True if there is something to translate."""
     parts = (text[start : start + 2**14] for start in range(0, len(text), 2**14))  # other threads run between them

@@ -17,6 +17,7 @@ from jumok_serve.text.files.document import (
     shown,
     unread,
     with_end,
+    with_ends,
 )
 
 _LINE: Final = re.compile(r'[ \t]*+(msgctxt|msgid_plural|msgid|msgstr(?:\[\d++\])?)[ \t]*+"')
@@ -105,7 +106,7 @@ def po_pieces(content: str) -> Iterator[Piece]:
             strings.append(more[1])
             index += 1
         value = _characters(strings)
-        whole = "".join(with_end(lines, number) for number in range(first, index))
+        whole = with_ends(lines, first, index)
         if not keyword.startswith("msgstr"):
             if entry.done:
                 entry = _Entry()

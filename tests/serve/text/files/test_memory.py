@@ -47,6 +47,7 @@ def unit(inside: str) -> str:
         ("html", WIDE + "a" * 200_000),
         ("xliff", unit("<x/>" * 4000)),
         ("xliff", unit("<g>" * 2000 + "</g>" * 2000)),
+        ("xliff", unit("".join(f"<a{number}></a{number}>" for number in range(2000)))),
         ("xliff", unit("a").replace("<xliff>", f"<xliff {ATTRIBUTES}>")),
         ("xliff", f"<xliff>{'<trans-unit><source>a</source></trans-unit>' * 1500}</xliff>"),
         ("xliff", unit(WIDE + "a" * 100_000)),
