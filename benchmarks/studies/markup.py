@@ -31,7 +31,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.evaluation.parallel_text import read_lines
 from jumok_serve.tasks.word_alignment import Floats, Place, TokenAlignment, align_words, token_places, words
 from jumok_serve.text.markup.parser import Block, Span, parse
-from jumok_serve.text.markup.transfer import Word, transfer
+from jumok_serve.text.markup.placing import Word, transfer
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 Heads = Sequence[tuple[int, int]]

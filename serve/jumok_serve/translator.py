@@ -5,14 +5,16 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Self, Unpack, cast, overload
+from functools import partial
+from typing import Any, Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
-from jumok_proto.errors import FailedPreconditionError
+from jumok_proto.errors import FailedPreconditionError, GlossariesUnavailableError
+from jumok_proto.options import check_names
 from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
-from jumok_proto.text_options import TranslateOptions
+from jumok_proto.text_options import TranslateOptions, separate, separate_terms, splits_sentences
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.engine.engine import Engine
 from jumok_serve.engine.request_queue import EngineLimits
@@ -20,18 +22,26 @@ from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.errors import BundleError
 from jumok_serve.forks import check_not_inherited
 from jumok_serve.interrupts import deadline_after
+from jumok_serve.manifest.languages import Languages, is_auto
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.device import CudaSettings, candidate_devices
 from jumok_serve.runtime.graphs import Graphs
 from jumok_serve.runtime.loader import load_graphs
+from jumok_serve.search.options import DecodingOptions
 from jumok_serve.tasks.alignment import AttentionQuery, PendingAlignments, prepare_alignment
-from jumok_serve.tasks.model import ScoringParameters, TaskModel, TextParameters, TranslationParameters
+from jumok_serve.tasks.model import (
+    ScoringParameters,
+    TaskModel,
+    TextParameters,
+    TranslationParameters,
+)
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
+from jumok_serve.tasks.terms import TermFinder
 from jumok_serve.tasks.warm_up import WarmUp
-from jumok_serve.text.submission import translate_texts
-from jumok_serve.text.terms import GlossaryStore
-from jumok_serve.text.translation import PendingTexts, submit_texts
-from jumok_serve.tokenizers.input_processor import check_texts
+from jumok_serve.text.detection import detect_source, group_by_language, sources_into
+from jumok_serve.text.terms import GlossaryStore, terminology
+from jumok_serve.text.translation import PendingTexts, blamed_texts, submit_texts
+from jumok_serve.tokenizers.input_processor import check_count, check_text, check_texts
 from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
@@ -192,7 +202,7 @@ class Translator:
         """
         alone = isinstance(texts, str)
         prefixes = [target_prefix] if alone and target_prefix is not None else target_prefix
-        translations = translate_texts(
+        translations = _translate_texts(
             self.submit,
             self.manifest.languages,
             [texts] if isinstance(texts, str) else texts,
@@ -451,3 +461,102 @@ class Translator:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close(drain=error is None)
+
+
+def _translate_texts(
+    submit: Callable[..., PendingTexts],
+    languages: Languages,
+    texts: Sequence[str],
+    prefixes: Sequence[str | None] | None,
+    options: TranslateOptions,
+    *,
+    source_language: str | None,
+    target_language: str | None,
+    **others: Any,
+) -> list[Translation]:
+    """Translate texts with one model, each from its own language if that shall be detected.
+
+    Args:
+        submit: queues texts.
+        others: further arguments of `_parameters`.
+
+    Raises:
+        InvalidArgumentError: an option cannot be used.
+        TypeError: an option does not exist.
+    """
+    parameters = partial(_parameters, options, languages=languages, target_language=target_language, **others)
+    if not is_auto(source_language):
+        return submit(texts, parameters(source_language=source_language), target_prefixes=prefixes).collect()
+    check_texts(texts)
+    for index, text in enumerate(texts):
+        check_text(text, f"contents[{index}]")
+    if prefixes is not None:
+        check_count("target_prefixes", prefixes, len(texts))
+    sources = sources_into(languages, target_language)
+    detected = [detect_source(text, {*languages.sources, *languages.targets}, sources) for text in texts]
+    translations: dict[int, Translation] = {}
+    for language, indices in group_by_language(detected).items():
+        own = None if prefixes is None else [prefixes[index] for index in indices]
+        with blamed_texts(indices.__getitem__):
+            of_language = submit(
+                [texts[index] for index in indices], parameters(source_language=language), target_prefixes=own
+            ).collect()
+        for index, translation in zip(indices, of_language, strict=True):
+            translations[index] = replace(translation, source_confidence=detected[index].confidence)
+    return [translations[index] for index in range(len(texts))]
+
+
+def _parameters(
+    options: TranslateOptions,
+    *,
+    languages: Languages,
+    glossaries: GlossaryStore | None,
+    source_language: str | None,
+    target_language: str | None,
+    split_sentences: bool | None,
+    target_prefix: object,
+    attention: bool,
+    **others: Any,
+) -> TranslationParameters:
+    """Make the parameters of a translation; `others` are those without a default of their own here.
+
+    Args:
+        languages: languages of the model.
+        glossaries: stored glossaries.
+
+    Raises:
+        InvalidArgumentError: an option cannot be used.
+        TypeError: an option does not exist.
+    """
+    text_options, decoding = separate(options)
+    terms, for_parts = separate_terms(text_options)
+    check_names(decoding)
+    stored = terms.get("stored_glossary")
+    splits = splits_sentences(split_sentences, attention=attention, target_prefix=target_prefix, options=decoding)
+    return TranslationParameters(
+        options=DecodingOptions(**decoding),
+        source_language=source_language,
+        target_language=target_language,
+        attention=attention,
+        split_sentences=splits,
+        terms=terminology(
+            terms, _stored(glossaries, languages, stored, source_language, target_language) if stored else None
+        ),
+        **for_parts,
+        **others,
+    )
+
+
+def _stored(
+    store: GlossaryStore | None, languages: Languages, name: str, source: str | None, target: str | None
+) -> TermFinder:
+    """Return a stored glossary of this process for a pair of languages.
+
+    Raises:
+        GlossariesUnavailableError: there is no store.
+        GlossaryNotFoundError, InvalidArgumentError: errors of `GlossaryStore.terms`.
+    """
+    if store is None:
+        raise GlossariesUnavailableError("this translator keeps no glossaries: give it the parameter glossaries")
+    direction = languages.direction(source or None, target or None)
+    return store.terms("", name, direction.source, direction.target)

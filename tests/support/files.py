@@ -5,8 +5,7 @@ from collections.abc import Callable
 
 from hypothesis import settings
 
-from jumok_serve.text.files.document import FORMATS, FileDocument
-from jumok_serve.text.files.pieces import Text
+from jumok_serve.text.files.document import FileDocument, Text, known_formats
 
 THOROUGH = bool(os.environ.get("JUMOK_TEST_THOROUGH"))
 
@@ -27,12 +26,12 @@ def read_file(data: bytes, name: str = "", file_format: str = "") -> FileDocumen
 
 def texts(content: str, name: str) -> list[Text]:
     """The texts of a file."""
-    return [piece for piece in FORMATS[name].pieces(content) if isinstance(piece, Text)]
+    return [piece for piece in known_formats()[name].pieces(content) if isinstance(piece, Text)]
 
 
 def rewritten(content: str, name: str, translate: Callable[[str], str] = str) -> str:
     """The file with translated texts; by default with the texts themselves."""
     return "".join(
         piece if isinstance(piece, str) else piece.write(translate(piece.content))
-        for piece in FORMATS[name].pieces(content)
+        for piece in known_formats()[name].pieces(content)
     )

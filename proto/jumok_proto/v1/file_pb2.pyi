@@ -55,7 +55,7 @@ class FileSettings(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     TRANSLATION_FIELD_NUMBER: builtins.int
     format: builtins.str
-    """Format: text, markdown, html, po, xliff, srt, vtt. Empty: by the end of the name."""
+    """Name of the format; an unknown one is refused with the known ones. Empty: by the end of the name."""
     name: builtins.str
     """Name of the file, with or without a folder; empty: none."""
     @property

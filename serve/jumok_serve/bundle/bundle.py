@@ -25,7 +25,8 @@ from jumok_serve.manifest.manifest import (
     PrecisionVariant,
 )
 from jumok_serve.manifest.parts import MANIFEST_FILE, RelativePath
-from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from jumok_serve.tokenizers import load_tokenizer
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 # Documents beside the manifest, which may be edited; the runtime reads none of them.
 COMPANIONS = frozenset({"README.md", "LICENSE", "LICENSE.txt", "NOTICE", "config.toml"})

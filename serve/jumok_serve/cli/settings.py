@@ -32,7 +32,7 @@ from jumok_serve.errors import ConfigurationError
 from jumok_serve.files import read_file
 from jumok_serve.runtime.device import Arena, DeviceName
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.text.files.pieces import MAX_READ
+from jumok_serve.text.files.document import MAX_READ
 
 
 def _no_boolean(value: object) -> object:

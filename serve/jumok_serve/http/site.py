@@ -4,7 +4,6 @@ import asyncio
 import logging
 import math
 import time
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -12,6 +11,7 @@ from functools import partial
 from itertools import chain
 from typing import Any, Protocol, TypeVar, cast
 
+from cachetools import LRUCache
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status
 from grpc import StatusCode
@@ -81,18 +81,15 @@ class CharacterCounts:
     """Characters by key; event loop only."""
 
     def __init__(self) -> None:
-        self._counts: Counter[str] = Counter()
+        self._counts: LRUCache[str, int] = LRUCache(MAX_COUNTED)
 
     def add(self, key: str, texts: Iterable[str]) -> None:
         """Count the characters of texts."""
-        count = self._counts.pop(key, 0) + sum(map(len, texts))
-        self._counts[key] = count  # as the last
-        if len(self._counts) > MAX_COUNTED:
-            del self._counts[next(iter(self._counts))]
+        self._counts[key] = self.of(key) + sum(map(len, texts))
 
     def of(self, key: str) -> int:
         """Return the characters of a key since the start."""
-        return self._counts[key]
+        return self._counts.get(key, 0)
 
 
 class Directions:

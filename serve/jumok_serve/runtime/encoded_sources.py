@@ -1,11 +1,11 @@
 """Encoded sources of the last searches, which an aligner then need not encode again."""
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
+from cachetools import LRUCache
 from numpy.typing import NDArray
 
 from jumok_serve.runtime.graph_checks.contract import EncodedSource
@@ -31,9 +31,7 @@ class EncodedSources:
     def __init__(self, tensor: EncodedSource, most_bytes: int = MAX_BYTES) -> None:
         self.tensor = tensor
         self.wanted = False
-        self._most = most_bytes
-        self._bytes = 0
-        self._kept: OrderedDict[bytes, Encoded] = OrderedDict()
+        self._kept: LRUCache[bytes, Encoded] = LRUCache(most_bytes, getsizeof=lambda encoded: encoded.nbytes)
         self._lock = threading.Lock()
 
     def keep(self, source_ids: Integers, lengths: Integers, encoded: Encoded) -> None:
@@ -47,13 +45,9 @@ class EncodedSources:
         rows = list(zip(source_ids, lengths.tolist(), encoded, strict=True))
         with self._lock:
             for ids, length, row in rows:
-                key = ids[:length].tobytes()
-                if key not in self._kept:
-                    self._kept[key] = kept = row[:length].copy()
-                    self._bytes += kept.nbytes
-            while self._bytes > self._most:
-                _, oldest = self._kept.popitem(last=False)
-                self._bytes -= oldest.nbytes
+                key, own = ids[:length].tobytes(), row[:length]
+                if key not in self._kept and own.nbytes <= self._kept.maxsize:
+                    self._kept[key] = own.copy()
 
     def padded(
         self, source_ids: Integers, lengths: Integers, encode: Callable[[Integers, Integers], Encoded]
@@ -83,5 +77,5 @@ class EncodedSources:
     def clear(self) -> None:
         """Drop everything, until an aligner asks again."""
         with self._lock:
-            self.wanted, self._bytes = False, 0
+            self.wanted = False
             self._kept.clear()

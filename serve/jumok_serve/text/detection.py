@@ -3,13 +3,12 @@
 import copy
 import re
 import threading
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterable, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from jumok_proto.errors import LanguageNotFoundError
-from jumok_proto.results import DetectedLanguage, Translation
+from jumok_proto.results import DetectedLanguage
 from jumok_serve.manifest.languages import Languages, primary_language
 
 if TYPE_CHECKING:
@@ -76,26 +75,6 @@ def sources_into(languages: Languages, target: str | None) -> list[str]:
     if not usable:
         raise problem
     return usable
-
-
-def translate_detected(
-    texts: Sequence[str],
-    languages: Languages,
-    target: str | None,
-    translate: Callable[[str, list[int]], list[Translation]],
-) -> list[Translation]:
-    """Translate texts from their own languages, with one model.
-
-    Args:
-        translate: translates from a language the texts of the given indices.
-    """
-    sources = sources_into(languages, target)
-    detected = [detect_source(text, {*languages.sources, *languages.targets}, sources) for text in texts]
-    translations: dict[int, Translation] = {}
-    for language, indices in group_by_language(detected).items():
-        for index, translation in zip(indices, translate(language, indices), strict=True):
-            translations[index] = replace(translation, source_confidence=detected[index].confidence)
-    return [translations[index] for index in range(len(texts))]
 
 
 def group_by_language(detected: Sequence[DetectedLanguage]) -> dict[str, list[int]]:

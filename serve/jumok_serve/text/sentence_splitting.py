@@ -64,27 +64,14 @@ def _words(*lists: str) -> frozenset[str]:
 
 
 _TITLES_OF: Mapping[str, frozenset[str]] = {language: _words(words) for language, words in _TITLES.items()}
+"""Abbreviations that names follow, without full stop, in small letters."""
 _ABBREVIATIONS_OF: Mapping[str, frozenset[str]] = {
     language: _words(_ANY, words, _TITLES.get(language, "")) for language, words in _BEFORE_NUMBERS.items()
 }
+"""Abbreviations that small letters, numbers or brackets follow."""
 _OF_ANY_LANGUAGE = _words(_ANY)
 _STARTERS_OF: Mapping[str, frozenset[str]] = {language: _words(words) for language, words in _STARTERS.items()}
-_NONE: frozenset[str] = frozenset()
-
-
-def titles(language: str) -> frozenset[str]:
-    """Return abbreviations that names follow, without full stop, in small letters."""
-    return _TITLES_OF.get(language, _NONE)
-
-
-def abbreviations(language: str) -> frozenset[str]:
-    """Return abbreviations that small letters, numbers or brackets follow."""
-    return _ABBREVIATIONS_OF.get(language, _OF_ANY_LANGUAGE)
-
-
-def sentence_starters(language: str) -> frozenset[str]:
-    """Return words that often begin a sentence, of languages with full stops after ordinals; others have none."""
-    return _STARTERS_OF.get(language, _NONE)
+"""Words that often begin a sentence, of languages with full stops after ordinals."""
 
 
 REACH = 64
@@ -139,14 +126,15 @@ def ends_sentence(line: str, begin: int, end: int, language: str) -> bool:
         first = _FIRST_LETTER.search(line, begin, min(end, begin + REACH))
         capitals = first is not None and first[0].isupper() and next_word.islower()
         return not (capitals or _is_abbreviation(word, language))
-    ordinal = bool(sentence_starters(language)) and _NUMBER.fullmatch(word) is not None and next_word != ""
-    return not ordinal or next_word.lower() in sentence_starters(language)
+    starters = _STARTERS_OF.get(language, ())
+    ordinal = bool(starters) and _NUMBER.fullmatch(word) is not None and next_word != ""
+    return not ordinal or next_word.lower() in starters
 
 
 def _is_name_part(word: str, language: str, *, alone: bool) -> bool:
     """True for titles and initials, if a name follows them."""
     initials = word.isupper() and (alone or _INITIALS.fullmatch(word) is not None) and word.lower() != _ERA
-    return initials or word.lower().rpartition(".-")[2] in titles(language)  # Dipl.-Ing., but not next-gen
+    return initials or word.lower().rpartition(".-")[2] in _TITLES_OF.get(language, ())  # Dipl.-Ing., but not next-gen
 
 
 def _is_inside(word: str, after: str, *, spaced: bool) -> bool:
@@ -198,7 +186,7 @@ def _is_marker(sentence: str) -> bool:
 
 def _is_abbreviation(word: str, language: str) -> bool:
     """True if a word is a known abbreviation, or written like one."""
-    if word.lower() in abbreviations(language) or "." in word:
+    if word.lower() in _ABBREVIATIONS_OF.get(language, _OF_ANY_LANGUAGE) or "." in word:
         return True
     return word.isalpha() and len(word) <= 4 and not _VOWEL.search(word)
 

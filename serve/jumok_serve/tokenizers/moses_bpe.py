@@ -1,6 +1,5 @@
 """Tokenizer of Moses words cut by byte-pair codes (Argos Translate)."""
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -12,8 +11,9 @@ from typing import Any, Self
 from jumok_serve.errors import ForeignCodeError
 from jumok_serve.manifest.tokenizers import MosesBPEDescription
 from jumok_serve.native import ForeignCode
-from jumok_serve.tokenizers.piece_vocabulary import read_vocabulary
+from jumok_serve.tokenizers.piece_vocabulary import read_vocabulary, write_vocabulary
 from jumok_serve.tokenizers.sentencepiece import checked_ids, ranges
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 _MOSES = ForeignCode("sacremoses")
 _SEPARATOR = "@@"
@@ -31,7 +31,7 @@ _LOOKS_AT_THE_END = {"cs"}
 """Languages whose words are joined by the last ones of the text."""
 
 
-class MosesBPETokenizer:
+class MosesBPETokenizer(Tokenizer):
     """Moses words cut by byte-pair codes; safe in any number of threads.
 
     It encodes and decodes as Argos Translate does: punctuation is normalized, words are Moses tokens, and codes are
@@ -65,7 +65,7 @@ class MosesBPETokenizer:
         self._cut = lru_cache(_CACHED_WORDS)(_Codes(codes).cut)
         self._source, self._target = source_vocabulary, target_vocabulary or source_vocabulary
         self._shared = target_vocabulary is None
-        self._sizes = (source_vocab_size, target_vocab_size)
+        self.source_vocab_size, self.vocab_size = source_vocab_size, target_vocab_size
         self._unknown, self._special, self._languages = unknown, tuple(special_tokens), languages
         for side, vocabulary, size in (
             ("source", self._source, source_vocab_size),
@@ -75,6 +75,7 @@ class MosesBPETokenizer:
                 raise ValueError(f"the {side} vocabulary has no {unknown!r}, the token of unknown pieces")
             if max(vocabulary.values()) >= size:
                 raise ValueError(f"the {side} vocabulary has ids beyond the model's, which end at {size - 1}")
+        self.source_unknown, self.target_unknown = self._source[unknown], self._target[unknown]
         silent = {unknown, *special_tokens}
         self._text = [
             {piece: token for piece, token in vocabulary.items() if piece not in silent}
@@ -103,33 +104,9 @@ class MosesBPETokenizer:
             languages=(description.source_language, description.target_language),
         )
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of target token ids, the width of the logits."""
-        return self._sizes[1]
-
-    @property
-    def source_vocab_size(self) -> int:
-        """Number of source token ids."""
-        return self._sizes[0]
-
-    @property
-    def source_unknown(self) -> int | None:
-        """The unknown token."""
-        return self._source[self._unknown]
-
-    @property
-    def target_unknown(self) -> int | None:
-        """The unknown token of translations."""
-        return self._target[self._unknown]
-
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""
-        return self._encode(text, 0, self._source[self._unknown])
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` several texts."""
-        return list(map(self.encode, texts))
+        return self._encode(text, 0)
 
     def pieces(self, text: str) -> list[str]:
         """Return the pieces of ``text``, unknown ones as in the text."""
@@ -137,9 +114,10 @@ class MosesBPETokenizer:
 
     def encode_target(self, text: str) -> list[int]:
         """Return the target token ids of ``text``; none for an empty text."""
-        return self._encode(text, 1, self._target[self._unknown])
+        return self._encode(text, 1)
 
-    def _encode(self, text: str, side: int, unknown: int) -> list[int]:
+    def _encode(self, text: str, side: int) -> list[int]:
+        unknown = (self.source_unknown, self.target_unknown)[side]
         return list(map(self._text[side].get, self._pieces(text, side), repeat(unknown)))
 
     def _pieces(self, text: str, side: int) -> list[str]:
@@ -148,10 +126,6 @@ class MosesBPETokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         """Return the text of target token ids."""
         return self._moses[1].join(self._words(ids))
-
-    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """``decode`` several texts."""
-        return list(map(self.decode, ids))
 
     def decode_stable(self, ids: Sequence[int]) -> str:
         """Return the part of ``decode(ids)`` that further ids cannot change."""
@@ -175,9 +149,9 @@ class MosesBPETokenizer:
         """Write codes and vocabularies into ``folder``, as ``bpe.codes``, ``vocabulary.json`` and so on."""
         target_vocabulary = None if self._shared else "target_vocabulary.json"
         (folder / "bpe.codes").write_bytes(self._codes)
-        _write(folder / "vocabulary.json", self._source)
+        write_vocabulary(folder / "vocabulary.json", self._source)
         if target_vocabulary is not None:
-            _write(folder / target_vocabulary, self._target)
+            write_vocabulary(folder / target_vocabulary, self._target)
         return MosesBPEDescription(
             codes="bpe.codes",
             source_vocabulary="vocabulary.json",
@@ -319,7 +293,3 @@ class _Codes:
                 for start in {place, max(before[place], 0)}:
                     note(start)
         return [symbol for symbol in symbols if symbol]
-
-
-def _write(path: Path, vocabulary: Mapping[str, int]) -> None:
-    path.write_text(json.dumps(dict(vocabulary), ensure_ascii=False, indent=0) + "\n", encoding="utf-8")

@@ -13,6 +13,7 @@ from jumok_serve.files import MOST_JSON_BYTES, UnusableFileError, read_file
 from jumok_serve.manifest.parts import TokenId
 from jumok_serve.manifest.tokenizers import PieceVocabularyDescription
 from jumok_serve.tokenizers.sentencepiece import SentencePieceModel, checked_ids, clean_up_spaces, stable_text
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 SPACE = "▁"
 """SentencePiece's character for a space."""
@@ -20,7 +21,7 @@ SPACE = "▁"
 _VOCABULARY: TypeAdapter[dict[str, int]] = TypeAdapter(dict[str, TokenId])
 
 
-class PieceVocabularyTokenizer:
+class PieceVocabularyTokenizer(Tokenizer):
     """SentencePiece models with vocabularies of their pieces' ids; safe in any number of threads.
 
     It encodes and decodes as Hugging Face's `MarianTokenizer` and `M2M100Tokenizer` (`skip_special_tokens`):
@@ -60,7 +61,7 @@ class PieceVocabularyTokenizer:
     ) -> None:
         self._source_model = SentencePieceModel(source_model)
         self._target_model = self._source_model if target_model is None else SentencePieceModel(target_model)
-        self._sizes = (source_vocab_size, target_vocab_size)
+        self.source_vocab_size, self.vocab_size = source_vocab_size, target_vocab_size
         special = {unknown, *special_tokens, *input_tokens}
 
         def vocabulary_of(ids: Mapping[str, int]) -> _Vocabulary:
@@ -71,6 +72,7 @@ class PieceVocabularyTokenizer:
         self._target = self._source if target_vocabulary is None else vocabulary_of(target_vocabulary)
         self._source.check("source", source_vocab_size)
         self._target.check("target", target_vocab_size)
+        self.source_unknown, self.target_unknown = self._source.unknown, self._target.unknown
         # With separate vocabularies, Hugging Face looks up special tokens in the source's.
         silent = self._target.silent | {source_vocabulary[token] for token in special & source_vocabulary.keys()}
         self._shown = {token: piece for token, piece in self._target.spelling.items() if token not in silent}
@@ -104,33 +106,9 @@ class PieceVocabularyTokenizer:
             clean_up_spaces=description.clean_up_spaces,
         )
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of target token ids, the width of the logits."""
-        return self._sizes[1]
-
-    @property
-    def source_vocab_size(self) -> int:
-        """Number of source token ids."""
-        return self._sizes[0]
-
-    @property
-    def source_unknown(self) -> int | None:
-        """The unknown token."""
-        return self._source.unknown
-
-    @property
-    def target_unknown(self) -> int | None:
-        """The unknown token of translations."""
-        return self._target.unknown
-
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""
         return self._source.encode(self._source_model, text)
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` several texts."""
-        return list(map(self.encode, texts))
 
     def pieces(self, text: str) -> list[str]:
         """Return the source pieces of ``text``, unknown ones as in it."""
@@ -144,10 +122,6 @@ class PieceVocabularyTokenizer:
         """Return the text of target token ids."""
         text = self._joined(ids)
         return clean_up_spaces(text) if self._clean_up_spaces else text
-
-    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """``decode`` several texts."""
-        return list(map(self.decode, ids))
 
     def _joined(self, ids: Sequence[int]) -> str:
         pieces = [self._shown[token] for token in checked_ids(ids, self.vocab_size) if token in self._shown]
@@ -247,8 +221,7 @@ class _Vocabulary:
             raise ValueError(f"the {side} vocabulary has ids up to {largest}, but the model's ids end at {size - 1}")
 
     def write(self, path: Path) -> None:
-        ids = self._text | self._special
-        path.write_text(json.dumps(ids, ensure_ascii=False, indent=0) + "\n", encoding="utf-8")
+        write_vocabulary(path, self._text | self._special)
 
 
 def _is_code(piece: str) -> bool:
@@ -269,3 +242,8 @@ def read_vocabulary(path: Path) -> dict[str, int]:
         fault = error.errors()[0]
         where = f" at {'.'.join(map(str, fault['loc']))!r}" if fault["loc"] else ""
         raise ValueError(f"{path.name} is not a JSON object from piece to id: {fault['msg']}{where}") from error
+
+
+def write_vocabulary(path: Path, ids: Mapping[str, int]) -> None:
+    """Write the id of every piece, for `read_vocabulary`."""
+    path.write_text(json.dumps(dict(ids), ensure_ascii=False, indent=0) + "\n", encoding="utf-8")

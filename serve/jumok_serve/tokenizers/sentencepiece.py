@@ -12,6 +12,7 @@ from jumok_serve.errors import ForeignCodeError
 from jumok_serve.files import UnusableFileError, read_file
 from jumok_serve.manifest.tokenizers import SentencePieceDescription
 from jumok_serve.native import ForeignCode
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 
 def ranges(characters: Iterable[str]) -> str:
@@ -188,7 +189,7 @@ def _threads(texts: int) -> int:
     return 1 if wanted <= 1 else min(wanted, len(os.sched_getaffinity(0)))
 
 
-class SentencePieceTokenizer:
+class SentencePieceTokenizer(Tokenizer):
     """One SentencePiece model for both languages, or one each; thread-safe.
 
     An unknown character becomes the unknown token, which decodes to ``" ⁇ "``. Control tokens (padding, start, end)
@@ -205,26 +206,8 @@ class SentencePieceTokenizer:
     def __init__(self, source_model: Path | bytes, target_model: Path | bytes | None = None) -> None:
         self._source = SentencePieceModel(source_model)
         self._target = self._source if target_model is None else SentencePieceModel(target_model)
-
-    @property
-    def vocab_size(self) -> int:
-        """Number of target token ids, V."""
-        return self._target.size
-
-    @property
-    def source_vocab_size(self) -> int:
-        """Number of source token ids."""
-        return self._source.size
-
-    @property
-    def source_unknown(self) -> int | None:
-        """The unknown token."""
-        return self._source.unknown
-
-    @property
-    def target_unknown(self) -> int | None:
-        """The unknown token of translations."""
-        return self._target.unknown
+        self.source_vocab_size, self.vocab_size = self._source.size, self._target.size
+        self.source_unknown, self.target_unknown = self._source.unknown, self._target.unknown
 
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""

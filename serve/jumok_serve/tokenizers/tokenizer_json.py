@@ -11,6 +11,7 @@ import tokenizers
 from jumok_serve.manifest.tokenizers import TokenizerJsonDescription
 from jumok_serve.native import ForeignCode
 from jumok_serve.tokenizers.sentencepiece import checked_ids, clean_up_spaces, stable_text
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 _TOKENIZERS = ForeignCode("tokenizers")
 
@@ -25,7 +26,7 @@ _BYTE = re.compile("<0x[0-9A-F]{2}>")
 """A token of one byte, for decoders with byte fallback."""
 
 
-class TokenizerJson:
+class TokenizerJson(Tokenizer):
     """The tokenizer of a ``tokenizer.json``, for both languages; safe in any number of threads.
 
     Encoding and decoding raise ForeignCodeError if the library fails.
@@ -63,7 +64,7 @@ class TokenizerJson:
             with _TOKENIZERS:
                 self._tokenizer = tokenizers.Tokenizer.from_str(json.dumps(fields))
                 vocabulary = self._tokenizer.get_vocab()
-            self._unknown = _unknown(fields["model"], vocabulary)
+            self.source_unknown = self.target_unknown = _unknown(fields["model"], vocabulary)
         except Exception as exc:  # a file may lack or hold anything
             raise ValueError(
                 f"{name} is not a tokenizer.json that tokenizers {tokenizers.__version__} reads: {exc}"
@@ -71,9 +72,9 @@ class TokenizerJson:
         self._only_appends = _only_appends(fields.get("decoder"))
         self._tokenizer.encode_special_tokens = True
         size = 1 + max(vocabulary.values(), default=0)
-        self._source_vocab_size = source_vocab_size or size
-        self._target_vocab_size = target_vocab_size or size
-        smallest = min(self._source_vocab_size, self._target_vocab_size)
+        self.source_vocab_size = source_vocab_size or size
+        self.vocab_size = target_vocab_size or size
+        smallest = min(self.source_vocab_size, self.vocab_size)
         largest = max((number for number in vocabulary.values() if number not in self._special), default=0)
         if largest >= smallest:
             raise ValueError(f"{name} has ids up to {largest}, but the model's ids end at {smallest - 1}")
@@ -98,26 +99,6 @@ class TokenizerJson:
             clean_up_spaces=description.clean_up_spaces,
         )
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of target token ids, the width of the logits."""
-        return self._target_vocab_size
-
-    @property
-    def source_vocab_size(self) -> int:
-        """Number of source token ids."""
-        return self._source_vocab_size
-
-    @property
-    def source_unknown(self) -> int | None:
-        """The unknown token; None if the model spells every text in bytes."""
-        return self._unknown
-
-    @property
-    def target_unknown(self) -> int | None:
-        """The unknown token, as of sources."""
-        return self._unknown
-
     def encode(self, text: str) -> list[int]:
         """Return the token ids of ``text``; none for an empty text."""
         with _TOKENIZERS:
@@ -134,17 +115,14 @@ class TokenizerJson:
         with _TOKENIZERS:
             encoding = self._encoding(text)
             ids, spelled, offsets = encoding.ids, encoding.tokens, encoding.offsets
-            unknown = None if self._unknown is None else self._tokenizer.id_to_token(self._unknown)
+            unknown = None if self.source_unknown is None else self._tokenizer.id_to_token(self.source_unknown)
         pieces = self._spelled(ids)
         for place, (token, (start, end)) in enumerate(zip(ids, offsets, strict=True)):
-            if token == self._unknown:  # a Unigram model spells it, with its mark of a word; others have its place
+            if token == self.source_unknown:
+                # A Unigram model spells it, with its mark of a word; others have its place.
                 written = text[start:end].strip() or text[start:end]
                 pieces[place] = written if spelled[place] == unknown else spelled[place]
         return pieces
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` several texts."""
-        return list(map(self.encode, texts))
 
     def encode_target(self, text: str) -> list[int]:
         """Return the token ids of ``text``; sources and targets share them."""
@@ -154,10 +132,6 @@ class TokenizerJson:
         """Return the text of target token ids."""
         text = self._decoded(checked_ids(ids, self.vocab_size))
         return clean_up_spaces(text) if self._clean_up_spaces else text
-
-    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """``decode`` several texts."""
-        return list(map(self.decode, ids))
 
     def decode_stable(self, ids: Sequence[int]) -> str:
         """Return the part of ``decode(ids)`` that further ids cannot change; empty if unknown."""

@@ -6,11 +6,12 @@ from typing import Literal, Self
 
 from jumok_serve.manifest.tokenizers import WordListDescription
 from jumok_serve.tokenizers.sentencepiece import checked_ids
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 Unit = Literal["character", "word"]
 
 
-class WordListTokenizer:
+class WordListTokenizer(Tokenizer):
     """Characters or words by their place in a list; safe in any number of threads.
 
     - Words stand between white space, and are joined by one space. Characters are Unicode code points, joined by
@@ -47,7 +48,9 @@ class WordListTokenizer:
         silent = {*special_tokens, *(() if unknown is None else (unknown,))}
         self._source = _List("source", source, silent, unknown)
         self._target = self._source if target is None else _List("target", target, silent, unknown)
-        if unknown is not None and self._source.unknown is None:
+        self.source_vocab_size, self.vocab_size = len(self._source.tokens), len(self._target.tokens)
+        self.source_unknown, self.target_unknown = self._source.unknown, self._target.unknown
+        if unknown is not None and self.source_unknown is None:
             raise ValueError(f"the source vocabulary has no {unknown!r}, the token of unknown parts")
         missing = sorted(silent - {*self._source.tokens, *self._target.tokens})
         if missing:
@@ -70,33 +73,9 @@ class WordListTokenizer:
             special_tokens=description.special_tokens,
         )
 
-    @property
-    def vocab_size(self) -> int:
-        """Number of target token ids, the width of the logits."""
-        return len(self._target.tokens)
-
-    @property
-    def source_vocab_size(self) -> int:
-        """Number of source token ids."""
-        return len(self._source.tokens)
-
-    @property
-    def source_unknown(self) -> int | None:
-        """The unknown token; None if unknown parts are left out."""
-        return self._source.unknown
-
-    @property
-    def target_unknown(self) -> int | None:
-        """The unknown token of translations; None if unknown parts are left out."""
-        return self._target.unknown
-
     def encode(self, text: str) -> list[int]:
         """Return the source token ids of ``text``; none for an empty text."""
         return self._source.encode(_split(text, self._unit))
-
-    def encode_all(self, texts: Sequence[str]) -> list[list[int]]:
-        """``encode`` several texts."""
-        return list(map(self.encode, texts))
 
     def pieces(self, text: str) -> list[str]:
         """Return the characters or words of ``text`` that have a source token, unknown ones too."""
@@ -111,10 +90,6 @@ class WordListTokenizer:
         spelled = self._target.spelled
         parts = [spelled[token] for token in checked_ids(ids, self.vocab_size) if token in spelled]
         return ("" if self._target_unit == "character" else " ").join(parts)
-
-    def decode_all(self, ids: Sequence[Sequence[int]]) -> list[str]:
-        """``decode`` several texts."""
-        return list(map(self.decode, ids))
 
     def decode_stable(self, ids: Sequence[int]) -> str:
         """Return the part of ``decode(ids)`` that further ids cannot change: all of it."""

@@ -10,8 +10,7 @@ from pathlib import Path
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.service.handlers.file_service import take_pieces
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.text.files.document import FORMATS, FileDocument, needed_memory
-from jumok_serve.text.files.pieces import Text
+from jumok_serve.text.files.document import FileDocument, Text, known_formats, needed_memory
 from jumok_serve.text.markup.parser import parse
 
 MOST_S = 20.0
@@ -71,7 +70,7 @@ class Files:
 
     def __init__(self, file_format: str, bundle: Path | None = None) -> None:
         self._format = file_format
-        self._markup = FORMATS[file_format].markup
+        self._markup = known_formats()[file_format].markup
         tracemalloc.start()
 
     def read(self, data: bytes) -> None:
@@ -117,7 +116,7 @@ class Files:
     def _translate(self, text: Text) -> None:
         """Parse a text as the service does, and write other texts in its place."""
         if self._markup is not None:
-            document = parse(text.content, self._markup, FORMATS[self._format].rules)
+            document = parse(text.content, self._markup, known_formats()[self._format].rules)
             document.written(lambda block: block.escape(block.text))
         for translation in (text.content, f"{text.content} b", "", "- 1. | &lt; --> ]]> <"):
             text.write(translation)

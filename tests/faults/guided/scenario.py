@@ -11,12 +11,12 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from benchmarks.common.progress import progress
-from jumok_serve.text.files.document import FORMATS
+from jumok_proto.file_formats import FILE_FORMATS
 from tests.faults.tools.findings import Findings, Plan
 
 READERS = {"requests": "tests.faults.guided.readers:Requests", "manifest": "tests.faults.guided.readers:Manifests"}
 """Readers, as their processes import them."""
-FILE_READERS = {f"{name} files": f"tests.faults.guided.file_readers:{name}" for name in FORMATS}
+FILE_READERS = {f"{name} files": f"tests.faults.guided.file_readers:{name}" for name in FILE_FORMATS}
 UNIT_S = 60
 """Longest time of one input; it takes a millisecond otherwise."""
 MEMORY_MIB = 2048

@@ -20,6 +20,7 @@ from grpc_reflection.v1alpha import reflection_pb2
 from hypothesis import strategies as st
 
 from benchmarks.common.progress import progress
+from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.v1 import admin_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
 from tests.faults.scenarios.swaps import model_name
 from tests.faults.tools.findings import Findings, Plan
@@ -40,7 +41,6 @@ OTHER, BROKEN = "other", "broken"
 """Bundles that a server may be told to load; the second cannot be."""
 GLOSSARIES = st.sampled_from(("pets", "toys", ""))
 ON_GLOSSARIES = ("GetGlossary", "GetGlossaryEntries", "UpdateGlossary", "DeleteGlossary")
-FORMATS = ("text", "markdown", "html", "po", "xliff", "srt", "vtt")
 FILES = (
     b"A dog runs.\n",
     b"# A dog\n\n- a *man* and [a dog](a)\n",
@@ -73,7 +73,7 @@ def likely_values(model: str, texts: Sequence[str], others: Sequence[str] = ()) 
         **{f"{method}Request.glossary": GLOSSARIES for method in ON_GLOSSARIES},
         "stored_glossary": GLOSSARIES,
         "tsv": st.sampled_from(("dog\tHund\n", "a man\tein Mann\nice\tEis\tEiscreme\n", "dog\n", "\t\n")),
-        "format": st.sampled_from(FORMATS),
+        "format": st.sampled_from(tuple(FILE_FORMATS)),
         "TranslateFileRequest.file": st.sampled_from(FILES),
         "target_prefix": st.text(max_size=5),
         "target_prefixes": st.text(max_size=5),

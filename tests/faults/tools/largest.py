@@ -12,6 +12,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor, MethodDescri
 from google.protobuf.message import Message
 from google.protobuf.message_factory import GetMessageClass
 
+from jumok_proto.file_formats import FILE_FORMATS
 from jumok_serve.http.port import MAX_HEAD_BYTES
 from jumok_serve.http.requests import FORM, JSON, MAX_FORM_FIELDS
 from jumok_serve.service.limits import ServiceLimits
@@ -51,7 +52,6 @@ TEXTS = frozenset({"content", "contents", "targets", "target_prefix", "target_pr
 TEXTS |= {"source", "patterns", "entries"}
 SWITCHED = ("words", "sentences", "tags", "emoji")
 """Patterns of texts that are tried with each switch."""
-FORMATS = ("text", "markdown", "html", "po", "xliff", "srt", "vtt")
 
 PLAUSIBLE: Mapping[str, Any] = {
     "contents": ["a man"],
@@ -295,7 +295,7 @@ def _filled(method: MethodDescriptor, limits: ServiceLimits, encoding: Encoding)
                 _put(message, where, number)
                 yield _name(path), f"{name}, {switch} {number}", message
     if "settings.format" in map(_name, _fields(method.input_type)):
-        for file_format in FORMATS:
+        for file_format in FILE_FORMATS:
             for name, text in _texts(limits, encoding, PATTERNS):
                 message = base()
                 message.settings.format, message.file = file_format, text.encode()

@@ -112,3 +112,7 @@ def test_the_oldest_sources_leave() -> None:
 
     np.testing.assert_array_equal(kept.padded(ids, lengths, encode), encoded(ids, lengths))
     assert missing == [[1, 3]]
+    long, length = np.full((1, 7), 9), np.array([7])
+    kept.keep(long, length, encoded(long, length))  # alone more than all may take
+    np.testing.assert_array_equal(kept.padded(ids, lengths, encode), encoded(ids, lengths))
+    assert missing == [[1, 3]] * 2

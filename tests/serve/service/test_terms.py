@@ -1,6 +1,7 @@
 """Terms over gRPC: all calls, the SDK and the command line as in process."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,12 @@ import pytest
 import jumok
 from jumok_proto.v1 import translation_pb2
 from jumok_serve import Translator
-from jumok_serve.service.handlers.translation_service import MAX_REQUEST_ENTRIES, ReadTerms, RequestTerms, request_terms
+from jumok_serve.service.handlers.translation_service import (
+    MAX_REQUEST_ENTRIES,
+    RequestTerms,
+    request_terms,
+    terms_reader,
+)
 from jumok_serve.text.terms import Glossary
 from tests.support.command import run_here
 from tests.support.memory import memory_of
@@ -99,30 +105,29 @@ def test_terms_of_many_requests_are_read_once(monkeypatch: pytest.MonkeyPatch) -
         return Glossary(entries)
 
     monkeypatch.setattr("jumok_serve.service.handlers.translation_service.Glossary", counted)
-    kept = ReadTerms()
+    read_terms = terms_reader()
     for _ in range(3):
         for number in range(60):
-            assert kept.get(terms_of(number, 20)).find(f"a {number} 7") != []
+            assert read_terms(terms_of(number, 20)).terminology.find(f"a {number} 7") != []
     assert len(read) == 60
 
 
-def test_memory_of_terms_of_many_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_terms_of_many_requests() -> None:
     most = 2**20
-    monkeypatch.setattr("jumok_serve.service.handlers.translation_service.MAX_KEPT_BYTES", most)
 
-    def filled(kept: ReadTerms) -> ReadTerms:
+    def filled(read_terms: Callable[[RequestTerms], object]) -> object:
         for number in range(20):
-            kept.get(terms_of(number, 250))
-            kept.get(terms_of(1, 250))
-        return kept
+            read_terms(terms_of(number, 250))
+            read_terms(terms_of(1, 250))
+        return read_terms
 
-    assert 0.5 * most < memory_of(lambda: filled(ReadTerms()))[0] < 1.1 * most
-    kept = ReadTerms()
-    first = kept.get(terms_of(0, 250))
-    filled(kept)
-    again = kept.get(terms_of(1, 250))
-    assert again is kept.get(terms_of(1, 250))
-    assert kept.get(terms_of(0, 250)) is not first
+    assert 0.5 * most < memory_of(lambda: filled(terms_reader(most)))[0] < 1.1 * most
+    read_terms = terms_reader(most)
+    first = read_terms(terms_of(0, 250))
+    filled(read_terms)
+    again = read_terms(terms_of(1, 250))
+    assert again is read_terms(terms_of(1, 250))
+    assert read_terms(terms_of(0, 250)) is not first
 
 
 def test_no_terms() -> None:

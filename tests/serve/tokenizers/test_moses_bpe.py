@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from jumok_serve.manifest.tokenizers import MosesBPEDescription
+from jumok_serve.tokenizers import load_tokenizer
 from jumok_serve.tokenizers.moses_bpe import MosesBPETokenizer
-from jumok_serve.tokenizers.tokenizer import load_tokenizer
 from tests.support.files import THOROUGH
 from tests.support.growth import assert_linear
 

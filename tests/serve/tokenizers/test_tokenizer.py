@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import tokenizers
 
+from jumok_serve.tokenizers import load_tokenizer
 from jumok_serve.tokenizers.input_processor import check_text
 from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
-from jumok_serve.tokenizers.tokenizer import load_tokenizer
 from jumok_serve.tokenizers.tokenizer_json import MAX_LOCKED, TokenizerJson
 from tests.support.refusals import refused
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from jumok_serve.tokenizers.tokenizer import load_tokenizer
+from jumok_serve.tokenizers import load_tokenizer
 from jumok_serve.tokenizers.word_list import WordListTokenizer, read_tokens
 
 SPECIAL = ["<pad>", "<s>", "</s>"]

@@ -16,9 +16,11 @@ from jumok.commands._options import (
 )
 from jumok.commands._output import LongTexts
 from jumok.commands._terms import term_options
+from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.flags import decoding_flags
 
 DASH = Path("-")
+*_FORMATS, _LAST_FORMAT = FILE_FORMATS
 
 
 @click.command("translate-file")
@@ -34,7 +36,7 @@ DASH = Path("-")
     "file_format",
     default="",
     metavar="NAME",
-    help="Format of the file: text, markdown, html, srt, vtt, po or xliff.  [default: by the end of its name]",
+    help=f"Format of the file: {', '.join(_FORMATS)} or {_LAST_FORMAT}.  [default: by the end of its name]",
 )
 @server_options
 @model_option

@@ -1,19 +1,20 @@
 """Files of the page, with headers that let it load and call this server alone."""
 
 import hashlib
+from itertools import chain
 from pathlib import Path
 
 from starlette.responses import Response
 from starlette.routing import Route
 
+from jumok_proto.file_formats import FILE_FORMATS
 from jumok_serve.http.apis.own_json import OWN
 from jumok_serve.http.site import Answer, Incoming, Site, route
-from jumok_serve.text.files.document import ENDINGS
 
-ENDINGS_MARK = b"{endings}"
-"""Stands in the page for the ends of the names of files that can be translated."""
 FILES = Path(__file__).parent / "static"
 INDEX = "index.html"
+ENDINGS = ", ".join(f".{ending}" for ending in chain.from_iterable(FILE_FORMATS.values()))
+"""Ends of the names of files that can be translated, in place of ``{endings}`` in the page."""
 TYPES = {
     ".css": "text/css; charset=utf-8",
     ".html": "text/html; charset=utf-8",
@@ -53,7 +54,9 @@ def playground_routes(site: Site) -> list[Route]:
 
 
 def _answer_of(path: Path) -> Answer:
-    content = path.read_bytes().replace(ENDINGS_MARK, ", ".join(f".{ending}" for ending in ENDINGS).encode())
+    content = path.read_bytes()
+    if path.name == INDEX:
+        content = content.replace(b"{endings}", ENDINGS.encode())
     headers = {**HEADERS, "content-type": TYPES[path.suffix], "etag": f'"{hashlib.sha256(content).hexdigest()[:16]}"'}
 
     async def answer(incoming: Incoming) -> Response:

@@ -28,8 +28,7 @@ from jumok_serve.service.rpc.request_reader import (
 )
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.share import OpenCalls
-from jumok_serve.text.files.document import FileDocument, needed_memory
-from jumok_serve.text.files.pieces import Piece, Text
+from jumok_serve.text.files.document import FileDocument, Piece, Text, needed_memory
 
 MAX_OPEN_FILES = 16
 """Files that are translated at once; one caller may have half, and further ones wait."""

@@ -2,10 +2,11 @@
 
 import asyncio
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any, Final, NamedTuple, TypeAlias, cast
+
+from cachetools import LRUCache, cached
 
 from jumok_proto.alignment_conversion import alignments_to_proto, kinds_from_proto
 from jumok_proto.conversion import (
@@ -66,7 +67,7 @@ class RequestTerms(NamedTuple):
 
     def find(self, text: str) -> list[TermMatch]:
         """Return the terms of a text; raises InvalidArgumentError if the request's terms cannot be used."""
-        return READ.get(self).find(text)
+        return _READ(self).terminology.find(text)
 
 
 def request_terms(
@@ -97,36 +98,14 @@ class _Read(NamedTuple):
     num_bytes: int
 
 
-class ReadTerms:
-    """The terms that were used last; any thread may call the methods.
+def terms_reader(most_bytes: int = MAX_KEPT_BYTES) -> Callable[[RequestTerms], _Read]:
+    """Return a function that reads terms, and keeps those that were used last; any thread may call it.
 
-    All texts of a request use its terms, and many requests send the same ones.
+    All texts of a request use its terms, and many requests send the same ones. The function raises
+    InvalidArgumentError if terms cannot be used.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: OrderedDict[RequestTerms, _Read] = OrderedDict()  # last used last
-        self._num_bytes = 0
-
-    def get(self, terms: RequestTerms) -> Terminology:
-        """Return terms, read if they are not kept; raises InvalidArgumentError if they cannot be used."""
-        with self._lock:
-            found = self._kept.get(terms)
-            if found is not None:
-                self._kept.move_to_end(terms)
-                return found.terminology
-        found = _read(terms)
-        with self._lock:
-            if terms not in self._kept:  # another thread may have read them too
-                self._kept[terms] = found
-                self._num_bytes += found.num_bytes
-            while len(self._kept) > 1 and self._num_bytes > MAX_KEPT_BYTES:
-                _, dropped = self._kept.popitem(last=False)
-                self._num_bytes -= dropped.num_bytes
-        return found.terminology
-
-
-READ: Final = ReadTerms()
+    kept: LRUCache[Any, _Read] = LRUCache(most_bytes, getsizeof=lambda read: min(read.num_bytes, most_bytes))
+    return cached(kept, lock=threading.Lock())(_read)
 
 
 def _read(terms: RequestTerms) -> _Read:
@@ -146,6 +125,9 @@ def _read(terms: RequestTerms) -> _Read:
     placeholders = Placeholders(kinds, copied.patterns)
     num_bytes = MIN_BYTES + len(terms.glossary) + len(terms.do_not_translate)
     return _Read(Terminology(placeholders, glossary), num_bytes + glossary.num_bytes + placeholders.num_bytes)
+
+
+_READ: Final = terms_reader()
 
 
 MAX_LISTED_TOKENS = 256

@@ -1,36 +1,172 @@
-"""A file that was read: its characters, its format, and its pieces."""
+"""Files of texts: formats, the pieces of a file, and its characters and bytes; plain text."""
 
 import codecs
-from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from collections import ChainMap
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from itertools import chain
 from pathlib import PurePosixPath
-from types import MappingProxyType
-from typing import Final, Self
+from pkgutil import iter_modules
+from typing import Final, NoReturn, Self, TypeAlias, TypeVar
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.text.files.markdown import MARKDOWN
-from jumok_serve.text.files.pieces import MAX_READ, PARTS_PER_STEP, PLAIN, FileFormat, Formats, Piece, Text, refuse
-from jumok_serve.text.files.po import PO
-from jumok_serve.text.files.subtitles import SRT, VTT
-from jumok_serve.text.files.web import HTML
-from jumok_serve.text.files.xliff import XLIFF
+from jumok_proto.file_formats import FILE_FORMATS
+from jumok_proto.markup import MarkupKind, MarkupRules
 
-FORMATS: Final[Formats] = MappingProxyType(
-    {"text": PLAIN, "markdown": MARKDOWN, "html": HTML, "po": PO, "xliff": XLIFF, "srt": SRT, "vtt": VTT}
-)
-"""Formats by name."""
-ENDINGS: Final = MappingProxyType(
-    {
-        "txt": "text",
-        **dict.fromkeys(("md", "markdown"), "markdown"),
-        **dict.fromkeys(("html", "htm", "xhtml"), "html"),
-        **dict.fromkeys(("po", "pot"), "po"),
-        **dict.fromkeys(("xliff", "xlf"), "xliff"),
-        "srt": "srt",
-        "vtt": "vtt",
-    }
-)
-"""Names of formats by the end of a file's name."""
+MAX_READ: Final = 2**18
+"""Characters of a text above which its words and marks are not read: it is far too long to be translated."""
+
+MAX_SHOWN: Final = 60
+"""Characters of a file that a message shows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A text of a file.
+
+    Attributes:
+        content: what is translated, in the markup of the format.
+        written: what stands in the file; it stays if the text cannot be translated.
+        line: its first line, from 1.
+        write: makes of a translation what stands in its place.
+    """
+
+    content: str
+    written: str
+    line: int
+    write: Callable[[str], str]
+
+
+Piece: TypeAlias = "str | Text"
+_Part = TypeVar("_Part")
+PARTS_PER_STEP: Final = 1024
+"""Parts, or pieces, that are found between two looks at whether the file is needed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Parts that a file is made of, and that take memory, such as lines.
+
+    Attributes:
+        name: their plural.
+        marks: ASCII characters; each begins or ends a part.
+        size: memory of a part in bytes, with its texts that are being translated; a bound.
+        most: parts of a file.
+    """
+
+    name: str
+    marks: str
+    size: int
+    most: int
+
+
+LINES: Final = Parts(name="lines", marks="\n", size=200, most=500_000)
+TAGS: Final = Parts(name="tags and entities", marks="<&", size=450, most=300_000)
+
+
+@dataclass(frozen=True, slots=True)
+class FileFormat:
+    """A format of files.
+
+    Attributes:
+        pieces: yields the pieces of a file's characters; raises InvalidArgumentError for a bad file. Its time and its
+            memory are proportional to the file.
+        markup: markup of texts; None: they are plain.
+        rules: rules for elements of the markup.
+        parts: parts that take memory while the file is translated.
+        copies: copies of the file's characters in memory while it is read; a bound.
+    """
+
+    pieces: Callable[[str], Iterator[Piece]]
+    markup: MarkupKind | None = None
+    rules: MarkupRules = field(default_factory=MarkupRules)
+    parts: Parts = LINES
+    copies: int = 5
+
+
+def in_steps(parts: Iterable[_Part], found: list[_Part]) -> Iterator[str]:
+    """Find the parts of a file; yields an empty piece after some of them, where reading may stop."""
+    for number, part in enumerate(parts, start=1):
+        found.append(part)
+        if number % PARTS_PER_STEP == 0:
+            yield ""
+
+
+def refuse(line: int, problem: str) -> NoReturn:
+    """Raise the error of a bad file.
+
+    Args:
+        line: the line, from 1.
+        problem: subject, what is wrong, and the way out.
+    """
+    raise InvalidArgumentError(f"file: line {line}: {problem}", field="file")
+
+
+def shown(line: str) -> str:
+    """Return the beginning of a line for a message."""
+    text = line.strip()
+    return repr(text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}...")
+
+
+def unchanged(content: str, written: str, write: Callable[[str], str]) -> Callable[[str], str]:
+    """Return a function that writes a text as it was if the translation is equal to it."""
+    return lambda translation: written if translation == content else write(translation)
+
+
+def unread(content: str, written: str, line: int) -> Text:
+    """Return a text of more than `MAX_READ` characters: no server takes it, and it stays as it is."""
+    return Text(content, written, line, lambda translation: written)
+
+
+def separate(text: str) -> tuple[str, str, str]:
+    """Return white space at the beginning, the text between, and white space at the end."""
+    content = text.strip()
+    if not content:
+        return text, "", ""
+    first = text.index(content)
+    return text[:first], content, text[first + len(content) :]
+
+
+def with_end(lines: Sequence[str], index: int) -> str:
+    """Return a line of a file with its end, which the last one lacks."""
+    return lines[index] + ("\n" if index + 1 < len(lines) else "")
+
+
+def with_ends(lines: Sequence[str], first: int, after: int) -> str:
+    """Return some lines of a file, as they are written there."""
+    return "".join(with_end(lines, index) for index in range(first, after))
+
+
+def has_letters(text: str) -> bool:
+    """True if there is something to translate."""
+    parts = (text[start : start + 2**14] for start in range(0, len(text), 2**14))  # other threads run between them
+    return any(any(map(str.isalpha, part)) for part in parts)
+
+
+def plain_pieces(content: str) -> Iterator[Piece]:
+    """Yield the lines of a text, without white space at their ends, and all else."""
+    start, number = 0, 1
+    while True:
+        end = content.find("\n", start)
+        line = content[start:] if end < 0 else content[start:end]
+        before, text, after = separate(line)
+        del line  # it takes memory, as much as the text
+        yield before
+        if has_letters(text):
+            yield Text(text, text, number, str)
+        else:
+            yield text
+        yield after
+        if end < 0:
+            return
+        yield "\n"
+        start, number = end + 1, number + 1
+
+
+FORMATS: Final = {"text": FileFormat(plain_pieces, parts=Parts(name="lines", marks="", size=0, most=0), copies=3)}
+
 MAX_KEPT: Final = 10_000
 """Pieces of a file that are kept in memory between its check and its translation."""
 KEPT_BYTES: Final = 512 * MAX_KEPT
@@ -146,17 +282,26 @@ def _encoding(data: bytes | bytearray) -> tuple[bytes, str]:
     return next(((mark, name) for mark, name in _MARKS if data.startswith(mark)), (b"", "utf-8"))
 
 
+@cache
+def known_formats() -> Mapping[str, FileFormat]:
+    """Return the formats by name: each module beside this one has some in its `FORMATS`."""
+    package = str(__package__)
+    modules = (import_module(f"{package}.{found.name}") for found in iter_modules(import_module(package).__path__))
+    formats = ChainMap(*(module.FORMATS for module in modules))
+    return {name: formats[name] for name in FILE_FORMATS}
+
+
 def _format(name: str, file_format: str) -> FileFormat:
     ending = PurePosixPath(name.replace("\\", "/")).suffix.removeprefix(".").lower()
-    chosen = file_format or ENDINGS.get(ending, "")
-    if chosen in FORMATS:
-        return FORMATS[chosen]
-    known = ", ".join(FORMATS)
+    chosen = file_format or next((one for one, endings in FILE_FORMATS.items() if ending in endings), "")
+    if chosen in known_formats():
+        return known_formats()[chosen]
+    known = ", ".join(known_formats())
     if file_format:
         raise InvalidArgumentError(f"format: {file_format!r} is unknown; choose of {known}", field="format")
+    endings = ", ".join(chain.from_iterable(FILE_FORMATS.values()))
     raise InvalidArgumentError(
-        f"format: the name {name!r} has no known ending ({', '.join(ENDINGS)}): give the format, one of {known}",
-        field="format",
+        f"format: the name {name!r} has no known ending ({endings}): give the format, one of {known}", field="format"
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from jumok_serve.text.files.pieces import (
+from jumok_serve.text.files.document import (
     MAX_READ,
     FileFormat,
     Parts,
@@ -17,6 +17,7 @@ from jumok_serve.text.files.pieces import (
     unchanged,
     unread,
     with_end,
+    with_ends,
 )
 from jumok_serve.text.markup.scanner import Kind, scan
 from jumok_serve.text.markup.structure import BLOCKS
@@ -203,7 +204,7 @@ def markdown_pieces(content: str) -> Iterator[Piece]:
     """Yield the pieces of a document."""
     lines = content.split("\n")
     index = _front_matter(lines)
-    yield "".join(with_end(lines, number) for number in range(index))
+    yield with_ends(lines, 0, index)
     blank, in_list = True, False
     while index < len(lines):
         line = lines[index]
@@ -238,7 +239,7 @@ def markdown_pieces(content: str) -> Iterator[Piece]:
             blank = False
             continue
         blank = indented and blank
-        yield "".join(with_end(lines, number) for number in range(first, index))
+        yield with_ends(lines, first, index)
 
 
 def _front_matter(lines: Sequence[str]) -> int:
@@ -302,7 +303,7 @@ def _breaks(line: str) -> bool:
 
 
 def _paragraph(lines: Sequence[str], first: int, after: int) -> Iterator[Piece]:
-    whole = "".join(with_end(lines, number) for number in range(first, after))
+    whole = with_ends(lines, first, after)
     start = _prefix_end(whole)
     yield whole[:start]
     end = _heading_end(whole, start) if "#" in whole[:start] else len(whole)
@@ -354,8 +355,10 @@ def _written(inline: Inline, translation: str, *, cell: bool) -> str:
     return re.sub(r"(?<!\\)\|", r"\\|", text) if cell else text
 
 
-MARKDOWN = FileFormat(
-    markdown_pieces,
-    "html",
-    parts=Parts(name="lines and marks", marks="\n|*_`[]<&\\~", size=250, most=500_000),
-)
+FORMATS: Final = {
+    "markdown": FileFormat(
+        markdown_pieces,
+        "html",
+        parts=Parts(name="lines and marks", marks="\n|*_`[]<&\\~", size=250, most=500_000),
+    )
+}

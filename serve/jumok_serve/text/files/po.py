@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from jumok_serve.text.files.pieces import (
+from jumok_serve.text.files.document import (
     MAX_READ,
     MAX_SHOWN,
     FileFormat,
@@ -17,6 +17,7 @@ from jumok_serve.text.files.pieces import (
     shown,
     unread,
     with_end,
+    with_ends,
 )
 
 _LINE: Final = re.compile(r'[ \t]*+(msgctxt|msgid_plural|msgid|msgstr(?:\[\d++\])?)[ \t]*+"')
@@ -105,7 +106,7 @@ def po_pieces(content: str) -> Iterator[Piece]:
             strings.append(more[1])
             index += 1
         value = _characters(strings)
-        whole = "".join(with_end(lines, number) for number in range(first, index))
+        whole = with_ends(lines, first, index)
         if not keyword.startswith("msgstr"):
             if entry.done:
                 entry = _Entry()
@@ -208,4 +209,4 @@ def _strings(text: str, end: str) -> str:
     return strings[0] if len(strings) == 1 else end.join(['""', *strings])
 
 
-PO = FileFormat(po_pieces)
+FORMATS: Final = {"po": FileFormat(po_pieces)}

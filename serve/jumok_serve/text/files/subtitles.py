@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from jumok_serve.text.files.pieces import (
+from jumok_serve.text.files.document import (
     MAX_READ,
     FileFormat,
     Parts,
@@ -19,6 +19,7 @@ from jumok_serve.text.files.pieces import (
     unchanged,
     unread,
     with_end,
+    with_ends,
 )
 from jumok_serve.text.markup.scanner import Kind, scan
 
@@ -83,7 +84,7 @@ def vtt_pieces(content: str) -> Iterator[Piece]:
     if re.match(r"WEBVTT(?:[ \t\r]|$)", lines[0]) is None:
         refuse(1, f"the first line must be WEBVTT, got {shown(lines[0])}: mend it, or give the format srt")
     index = _paragraph_end(lines, 0)
-    yield "".join(with_end(lines, number) for number in range(index))
+    yield with_ends(lines, 0, index)
     while index < len(lines):
         after = _paragraph_end(lines, index)
         if after == index:
@@ -91,7 +92,7 @@ def vtt_pieces(content: str) -> Iterator[Piece]:
             index += 1
             continue
         if _COMMENT.match(lines[index]):
-            yield "".join(with_end(lines, number) for number in range(index, after))
+            yield with_ends(lines, index, after)
             index = after
             continue
         if _ARROW not in lines[index] and index + 1 < after:
@@ -127,7 +128,7 @@ def _cue(
     start = first
     for index in range(first, after):
         if index + 1 == after or _is_dialogue(lines[index + 1]):
-            whole = "".join(with_end(lines, number) for number in range(start, index + 1))
+            whole = with_ends(lines, start, index + 1)
             before = len(whole) - len(whole.lstrip())
             if (end := _after_all(_CODE, whole, before)) > before:
                 yield whole[:end]
@@ -204,5 +205,7 @@ def _srt_text(markup: str) -> str:
 
 
 _PARTS: Final = Parts(name="lines and tags", marks="\n<", size=250, most=500_000)
-SRT = FileFormat(srt_pieces, "html", parts=_PARTS)
-VTT = FileFormat(vtt_pieces, "html", parts=_PARTS)
+FORMATS: Final = {
+    "srt": FileFormat(srt_pieces, "html", parts=_PARTS),
+    "vtt": FileFormat(vtt_pieces, "html", parts=_PARTS),
+}

@@ -1,9 +1,10 @@
 """HTML: blocks of text with their inline tags are translated; all else stays."""
 
 from collections.abc import Iterator
+from typing import Final
 
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.files.pieces import TAGS, FileFormat, Piece, Text, has_letters, in_steps, separate
+from jumok_serve.text.files.document import TAGS, FileFormat, Piece, Text, has_letters, in_steps, separate
 from jumok_serve.text.markup.scanner import Kind, Token, scan
 from jumok_serve.text.markup.structure import find_structure
 
@@ -45,4 +46,4 @@ def _text(written: str, line: int, *, letters: bool) -> Iterator[Piece]:
     yield after
 
 
-HTML = FileFormat(html_pieces, "html", parts=TAGS)
+FORMATS: Final = {"html": FileFormat(html_pieces, "html", parts=TAGS)}

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.files.pieces import (
+from jumok_serve.text.files.document import (
     MAX_SHOWN,
     FileFormat,
     Parts,
@@ -17,6 +17,7 @@ from jumok_serve.text.files.pieces import (
     separate,
 )
 from jumok_serve.text.markup.scanner import Kind, Token, XmlError, attributes, read_xml
+from jumok_serve.text.markup.structure import find_ends
 
 UNITS: Final = frozenset({"trans-unit", "segment"})
 """Elements with a source and its target, of versions 1 and 2."""
@@ -51,7 +52,7 @@ def xliff_pieces(content: str) -> Iterator[Piece]:
     if root is None or _local(root) != "xliff":
         name = "none" if root is None else root.name[:MAX_SHOWN]
         refuse(1, f"the outermost element must be xliff, got {name}: give the format of the file")
-    ends = _ends(tokens)
+    ends = find_ends(tokens)
     translated = [True]  # of the elements around a token
     line, done = 1, 0
     for index, token in enumerate(tokens):
@@ -66,17 +67,6 @@ def xliff_pieces(content: str) -> Iterator[Piece]:
             translated.pop()
         line += token.written.count("\n")
     yield "".join(token.written for token in tokens[done:])
-
-
-def _ends(tokens: Sequence[Token]) -> dict[int, int]:
-    """Return the index of the end tag of each start tag; the XML is well formed."""
-    ends, opened = dict[int, int](), list[int]()
-    for index, token in enumerate(tokens):
-        if token.kind is Kind.START:
-            opened.append(index)
-        elif token.kind is Kind.END and opened:
-            ends[opened.pop()] = index
-    return ends
 
 
 def _is_translated(token: Token, inherited: bool) -> bool:
@@ -144,9 +134,11 @@ def _written(tokens: Sequence[Token], first: int, after: int) -> str:
     return "".join(token.written for token in tokens[first:after])
 
 
-XLIFF = FileFormat(
-    xliff_pieces,
-    "xml",
-    MarkupRules(ignore_tags=CODES, non_splitting_tags=INLINE),
-    Parts(name="tags, attributes and entities", marks="<=&", size=380, most=450_000),
-)
+FORMATS: Final = {
+    "xliff": FileFormat(
+        xliff_pieces,
+        "xml",
+        MarkupRules(ignore_tags=CODES, non_splitting_tags=INLINE),
+        Parts(name="tags, attributes and entities", marks="<=&", size=380, most=450_000),
+    )
+}

@@ -149,7 +149,7 @@ def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules
     splitting = {name(tag) for tag in rules.splitting_tags}
     inside = {name(tag) for tag in rules.non_splitting_tags}
     ignored = {name(tag) for tag in rules.ignore_tags} | (IGNORED if kind == "html" else frozenset())
-    found = Structure(tokens, _ends(tokens))
+    found = Structure(tokens, find_ends(tokens))
     for index, token in enumerate(tokens):
         block = (token.name if kind == "html" else index) in blocks
         named = bool(token.name) and token.name not in inside
@@ -166,7 +166,7 @@ def _not_translated(token: Token) -> bool:
     )
 
 
-def _ends(tokens: Sequence[Token]) -> dict[int, int]:
+def find_ends(tokens: Sequence[Token]) -> dict[int, int]:
     """Return the index of each start tag's end tag, for those that have one."""
     ends: dict[int, int] = {}
     stack: list[int] = []
@@ -203,7 +203,7 @@ def _xml_blocks(tokens: Sequence[Token]) -> set[int]:
     has_text = {parent for parent, token in _with_parents(tokens) if token.kind is Kind.TEXT and token.written.strip()}
     blocks: set[int] = set()
     inline: set[int] = set()
-    ends = _ends(tokens)
+    ends = find_ends(tokens)
     for index, (parent, token) in enumerate(_with_parents(tokens)):
         if token.kind not in {Kind.START, Kind.EMPTY}:
             continue

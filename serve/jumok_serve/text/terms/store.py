@@ -7,7 +7,6 @@ import stat
 import threading
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from urllib.parse import quote
 from weakref import WeakValueDictionary
+
+from cachetools import LRUCache
 
 from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError, OverloadedError, printable
 from jumok_proto.glossaries.stored import GlossaryDictionary, GlossaryEntries, StoredGlossary
@@ -56,7 +57,9 @@ class LoadedGlossaries:
         self._reading = threading.Lock()  # held while a glossary is read: one at a time takes the memory for it
         self._lock = threading.Lock()
         self._known: WeakValueDictionary[Key, Glossary] = WeakValueDictionary()
-        self._kept: OrderedDict[Key, Glossary] = OrderedDict()  # last used last
+        self._kept: LRUCache[Key, Glossary] = LRUCache(
+            MAX_KEPT_BYTES, getsizeof=lambda glossary: min(glossary.num_bytes, MAX_KEPT_BYTES)
+        )
 
     def get(self, key: Key, read: Callable[[], Glossary]) -> Glossary:
         """Return a glossary; read once, however many calls wait for it.
@@ -90,9 +93,6 @@ class LoadedGlossaries:
     def _keep(self, key: Key, glossary: Glossary) -> None:
         with self._lock:
             self._known[key] = self._kept[key] = glossary
-            self._kept.move_to_end(key)
-            while len(self._kept) > 1 and sum(one.num_bytes for one in self._kept.values()) > MAX_KEPT_BYTES:
-                self._kept.popitem(last=False)
 
     def _check_room(self, owner: str) -> None:
         with self._lock:

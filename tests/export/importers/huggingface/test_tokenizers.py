@@ -15,7 +15,8 @@ from transformers.models.mbart50.tokenization_mbart50 import FAIRSEQ_LANGUAGE_CO
 
 from jumok_serve.manifest.languages import Languages
 from jumok_serve.manifest.tokenizers import TokenizerDescription
-from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from jumok_serve.tokenizers import load_tokenizer
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 from tests.support.checkpoints.tokenizer_checkpoints import (
     CHECKPOINTS,
     DIRECTIONS,

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from jumok_export.importers.huggingface.errors import CheckpointError
-from jumok_serve.tokenizers.tokenizer import Tokenizer, load_tokenizer
+from jumok_serve.tokenizers import load_tokenizer
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 from tests.support.checkpoints.tokenizer_checkpoints import DIRECTIONS, change, load_reference, read, size_of, write
 
 ADDED = {

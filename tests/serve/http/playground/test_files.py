@@ -4,11 +4,12 @@ import re
 import urllib.error
 import urllib.request
 from email.message import Message
+from itertools import chain
 
 import pytest
 
+from jumok_proto.file_formats import FILE_FORMATS
 from jumok_serve.http.playground.page import FILES
-from jumok_serve.text.files.document import ENDINGS
 from jumok_serve.translator import Translator
 from tests.support.hang import HANG_S
 from tests.support.servers.http_server import Served, serving_http
@@ -49,10 +50,11 @@ def test_the_page_has_nothing_inline_or_from_elsewhere() -> None:
 
 
 def test_the_page_takes_files_of_all_formats(served: Served) -> None:
-    page = fetch(served.url)[2].decode()
-    (accepted,) = re.findall(r'accept="([^"]*), text/plain"', page)
-    assert accepted.split(", ") == [f".{ending}" for ending in ENDINGS]
-    assert page == (FILES / "index.html").read_text(encoding="utf-8").replace("{endings}", accepted)
+    page = fetch(f"{served.url}/")[2].decode()
+    (accepted,) = re.findall(r'accept="([^"]*)"', page)
+    endings = [f".{ending}" for ending in chain.from_iterable(FILE_FORMATS.values())]
+    assert accepted.split(", ") == [*endings, "text/plain"]
+    assert f"</span> {', '.join(endings)}</p>" in page
 
 
 @pytest.mark.parametrize("path", ["/", "/playground/main.js"])

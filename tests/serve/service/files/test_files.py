@@ -20,8 +20,7 @@ from jumok_proto.v1.translation_pb2 import CORPUS_ORDER_INPUT, CorpusSettings
 from jumok_serve import Translator
 from jumok_serve.service.handlers.file_service import MAX_OPEN_FILES, READING_THREADS
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.text.files.document import FORMATS, FileDocument
-from jumok_serve.text.files.pieces import FileFormat
+from jumok_serve.text.files.document import FileDocument, FileFormat, known_formats
 from tests.serve.text.test_long_sentences import LONG
 from tests.support.clients import await_, wait
 from tests.support.command import run_here, serve
@@ -200,8 +199,8 @@ async def test_a_caller_that_leaves_while_its_file_is_read(monkeypatch: pytest.M
         begun.release()
         yield from itertools.repeat("")
 
-    formats = {"endless": FileFormat(endless), "text": FORMATS["text"]}
-    monkeypatch.setattr("jumok_serve.text.files.document.FORMATS", formats)
+    formats = {"endless": FileFormat(endless), "text": known_formats()["text"]}
+    monkeypatch.setattr("jumok_serve.text.files.document.known_formats", lambda: formats)
     request = TranslateFileRequest(settings=FileSettings(format="endless"), file=b"A dog.\n")
     other = TranslateFileRequest(settings=FileSettings(format="text"), file=b"A dog.\n")
     async with serving_fake(FakeModel()) as (server, channel):

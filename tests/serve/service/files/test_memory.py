@@ -16,8 +16,7 @@ from jumok_serve.service.handlers.file_service import CHARACTERS_PER_MESSAGE, MA
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc import request_reader
 from jumok_serve.service.rpc.call import Call
-from jumok_serve.text.files.document import FORMATS, needed_memory
-from jumok_serve.text.files.pieces import TAGS
+from jumok_serve.text.files.document import TAGS, known_formats, needed_memory
 from tests.support.calls import noted_calls
 from tests.support.hang import HANG_S, until
 from tests.support.memory import memory_of
@@ -219,7 +218,7 @@ def test_memory_of_a_callers_files(content: str, monkeypatch: pytest.MonkeyPatch
 def test_what_is_between_two_texts_is_one_piece() -> None:
     """A file of line ends has millions of pieces."""
     content = "\n" * MEGABYTE
-    assert take_pieces(FORMATS["text"].pieces(content)) == ["\n" * CHARACTERS_PER_MESSAGE]
-    assert memory_of(lambda: take_pieces(FORMATS["text"].pieces(content)))[1] < 4 * MEGABYTE
+    assert take_pieces(known_formats()["text"].pieces(content)) == ["\n" * CHARACTERS_PER_MESSAGE]
+    assert memory_of(lambda: take_pieces(known_formats()["text"].pieces(content)))[1] < 4 * MEGABYTE
     pieces = iter(["", "a", "", "b", ""])
     assert (take_pieces(pieces), take_pieces(pieces)) == (["ab"], [])

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.text.files.document import ENDINGS, FORMATS, FileDocument
-from jumok_serve.text.files.pieces import Text
+from jumok_proto.file_formats import FILE_FORMATS
+from jumok_serve.text.files.document import FileDocument, Text, known_formats
 from tests.support.files import made, read_file, rewritten, texts
 from tests.support.refusals import refused
 
@@ -29,7 +29,7 @@ def test_encodings_stay(encoding: str) -> None:
 
 
 def test_formats_by_name_and_ending() -> None:
-    assert set(ENDINGS.values()) == set(FORMATS)
+    assert known_formats().keys() == FILE_FORMATS.keys()
     srt = b"1\n00:00:01,000 --> 00:00:02,500\nA dog\n"
     assert read_file(srt, r"C:\films\a.Srt", "").count == 1
     assert read_file(srt, "", "srt").count == 1

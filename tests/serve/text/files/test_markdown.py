@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jumok_serve.text.files.document import MAX_READ
 from jumok_serve.text.files.markdown import Inline
-from jumok_serve.text.files.pieces import MAX_READ
 from tests.support.files import made, rewritten, texts
 from tests.support.growth import assert_linear
 

@@ -7,8 +7,15 @@ import pytest
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.service.limits import ServiceLimits
-from jumok_serve.text.files.document import FORMATS, KEPT_BYTES, MAX_KEPT, READ_BYTES, FileDocument, needed_memory
-from jumok_serve.text.files.pieces import Text
+from jumok_serve.text.files.document import (
+    KEPT_BYTES,
+    MAX_KEPT,
+    READ_BYTES,
+    FileDocument,
+    Text,
+    known_formats,
+    needed_memory,
+)
 from tests.support.files import read_file
 from tests.support.memory import memory_of
 
@@ -40,6 +47,7 @@ def unit(inside: str) -> str:
         ("html", WIDE + "a" * 200_000),
         ("xliff", unit("<x/>" * 4000)),
         ("xliff", unit("<g>" * 2000 + "</g>" * 2000)),
+        ("xliff", unit("".join(f"<a{number}></a{number}>" for number in range(2000)))),
         ("xliff", unit("a").replace("<xliff>", f"<xliff {ATTRIBUTES}>")),
         ("xliff", f"<xliff>{'<trans-unit><source>a</source></trans-unit>' * 1500}</xliff>"),
         ("xliff", unit(WIDE + "a" * 100_000)),
@@ -70,7 +78,7 @@ def peak_of(content: str, name: str) -> int:
 
     def run() -> None:
         whole = (content + " ")[:-1]
-        for piece in FORMATS[name].pieces(whole):
+        for piece in known_formats()[name].pieces(whole):
             if isinstance(piece, Text) and len(piece.content) <= MAX_CHARACTERS:
                 piece.write(piece.written)
 
@@ -105,7 +113,7 @@ OCTALS = "\\777" * 400_000
 )
 def test_memory_of_a_text_far_too_long_to_be_translated(name: str, content: str) -> None:
     assert peak_of(content, name) < needed_memory(content.encode(), "", name) - KEPT_BYTES
-    texts = [piece for piece in FORMATS[name].pieces(content) if isinstance(piece, Text)]
+    texts = [piece for piece in known_formats()[name].pieces(content) if isinstance(piece, Text)]
     assert [piece.content for piece in texts if len(piece.content) <= MAX_CHARACTERS] in ([], ["a"])
 
 
@@ -160,7 +168,7 @@ def test_memory_of_kept_pieces(name: str, content: str) -> None:
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
 def test_a_file_of_too_many_parts_is_refused(name: str, part: str, encoding: str) -> None:
-    parts = FORMATS[name].parts
+    parts = known_formats()[name].parts
     mark = codecs.BOM_UTF16_LE if encoding == "utf-16-le" else b""
     most = mark + (part * parts.most).encode(encoding)
     needed_memory(most, "", name)

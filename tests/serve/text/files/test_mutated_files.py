@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from jumok_serve.text.files.document import FORMATS
+from jumok_proto.file_formats import FILE_FORMATS
 from tests.faults.guided.file_readers import Files
 from tests.support.files import THOROUGH
 
@@ -20,7 +20,7 @@ def changed(data: bytes, source: random.Random) -> bytes:
     return bytes(made)
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize("name", FILE_FORMATS)
 def test_mutated_files_are_read_or_refused(name: str) -> None:
     reader, source = Files(name), random.Random(1)
     corpus = [*reader.seeds()]

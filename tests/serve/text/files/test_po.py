@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_serve.text.files.pieces import MAX_READ
+from jumok_serve.text.files.document import MAX_READ
 from jumok_serve.text.files.po import po_pieces
 from tests.support.files import made, rewritten, texts
 from tests.support.growth import calls_made

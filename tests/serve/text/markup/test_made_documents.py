@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from jumok_proto.markup import MarkupKind
 from jumok_serve.tasks.word_alignment import words
 from jumok_serve.text.markup.parser import Block, parse
-from jumok_serve.text.markup.transfer import Word, transfer, write_spans
+from jumok_serve.text.markup.placing import Word, transfer, write_spans
 from tests.support.files import made
 
 INLINE = ("b", "i", "span title='a &gt; b'", "em", 'a href="x?a=1&amp;b=2"')

@@ -14,8 +14,7 @@ from jumok_proto.markup import MarkupRules
 from jumok_serve.tasks.model import TranslationParameters
 from jumok_serve.tasks.word_alignment import token_places
 from jumok_serve.text.markup.parser import Block, Span
-from jumok_serve.text.markup.placing import MAX_SEARCHED, align_copies
-from jumok_serve.text.markup.transfer import Word
+from jumok_serve.text.markup.placing import MAX_SEARCHED, Word, align_copies
 from jumok_serve.translator import Translator
 from tests.support.servers.in_process_server import serving
 

@@ -53,9 +53,10 @@ def test_calls_that_wait_for_one_glossary_read_it_once(stored: GlossaryStore, re
 
 
 def test_a_glossary_in_use_is_shared_although_it_is_not_kept(
-    stored: GlossaryStore, reads: Reads, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, reads: Reads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(store, "MAX_KEPT_BYTES", SIZE)
+    stored = GlossaryStore(tmp_path)
     names = ["first", "second", "third"]
     make(stored, "", *names)
     used = [stored.terms("", name, "en", "de") for _ in range(5) for name in names]

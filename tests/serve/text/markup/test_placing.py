@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from jumok_serve.tasks.word_alignment import words
 from jumok_serve.text.markup.parser import Span
-from jumok_serve.text.markup.transfer import MAX_CELLS, Word, best_intervals, transfer, write_spans
+from jumok_serve.text.markup.placing import MAX_CELLS, Word, best_intervals, transfer, write_spans
 from tests.support.growth import lines_run
 from tests.support.memory import memory_of
 
@@ -81,7 +81,7 @@ def one_sentence(shape: str, size: int) -> tuple[list[Span], str]:
 @pytest.mark.parametrize("kept", [1.0, 0.1])
 def test_work_for_one_sentence_is_bounded(monkeypatch: pytest.MonkeyPatch, shape: str, kept: float) -> None:
     assert MAX_CELLS <= 2**20
-    monkeypatch.setattr("jumok_serve.text.markup.transfer.MAX_CELLS", 2**10)
+    monkeypatch.setattr("jumok_serve.text.markup.placing.MAX_CELLS", 2**10)
 
     def most(size: int) -> tuple[int, int]:
         """Return the lines of Python that placing spans takes, and the memory."""
