@@ -97,9 +97,3 @@ def test_a_packages_model_answers_as_the_package_does(corpus: Path, tmp_path: Pa
     arguments = ("--packages", "tg2fa-translit", "--inputs", "60", "--folder", tmp_path)
     printed = run("benchmarks.studies.real_models", *arguments, corpus=corpus)
     assert re.search(r"tg2fa-translit .* 60 +60 +\d+ ", printed), printed
-
-
-def test_a_student_translates_as_in_firefox(corpus: Path, tmp_path: Path) -> None:
-    arguments = ("--texts", "5", "--rounds", "1", "--threads", "1", "--engine", tmp_path)
-    printed = run("benchmarks.studies.students", DATA / "models/student", *arguments, corpus=corpus)
-    assert re.findall(r"(one by one|together) +(?:yes|no) +[45] of 5 ", printed) == ["one by one", "together"] * 2
