@@ -25,9 +25,8 @@ from jumok._responses import (
     read_translations,
 )
 from jumok._transport.aio import AsyncConnected, AsyncConnection
-from jumok._transport.channel import Tls
 from jumok._transport.retry import MAX_ATTEMPTS
-from jumok._transport.servers import Servers
+from jumok._transport.servers import Servers, Tls
 from jumok._validation import check_count, check_text, check_texts
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind

@@ -26,9 +26,8 @@ from jumok._responses import (
     read_scores,
     read_translations,
 )
-from jumok._transport.channel import Tls
 from jumok._transport.retry import MAX_ATTEMPTS
-from jumok._transport.servers import Servers
+from jumok._transport.servers import Servers, Tls
 from jumok._transport.sync import Connected, Connection
 from jumok._validation import check_count, check_text, check_texts
 from jumok_proto.alignments import Alignment

@@ -15,8 +15,7 @@ import grpc
 from jumok import Alignment, Client, Score, Tls, Translation
 from jumok._client import DEFAULT_TIMEOUT_S
 from jumok._errors import UNREACHABLE
-from jumok._transport.address import addresses
-from jumok._transport.channel import HEALTH_CHECK, Opener
+from jumok._transport.servers import HEALTH_CHECK, Opener, addresses
 from jumok.commands._main import missing
 from jumok_proto.markup import MarkupKind, MarkupRules
 
