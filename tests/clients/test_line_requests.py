@@ -15,12 +15,12 @@ from jumok.commands._line_requests import (
     MAX_UNWRITTEN_REQUESTS,
     InputError,
     Line,
+    Outcome,
     _LineQueue,
     answer_lines,
     read_lines,
 )
 from jumok.commands._output import as_json, n_best, one_line
-from jumok.commands._runners import Outcome
 from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.parameters import parameter_name
 from jumok_proto.results import Translation
