@@ -10,8 +10,7 @@ from typing import Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
-from jumok_proto.errors import FailedPreconditionError
-from jumok_proto.parameters import naming_parameters
+from jumok_proto.errors import FailedPreconditionError, naming_parameters
 from jumok_proto.results import Score, Translation
 from jumok_proto.text_options import TranslateOptions
 from jumok_serve.bundle.bundle import Bundle

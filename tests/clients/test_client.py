@@ -13,7 +13,7 @@ import pytest
 import jumok
 from jumok import _validation
 from jumok._transport.servers import MAX_MESSAGE_BYTES
-from jumok_proto.parameters import parameter_name
+from jumok_proto.errors import parameter_name
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_serve.errors import BundleError, ModelFailedError
 from tests.clients.conftest import served

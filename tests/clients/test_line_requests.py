@@ -21,8 +21,7 @@ from jumok.commands._line_requests import (
     read_lines,
 )
 from jumok.commands._output import as_json, n_best, one_line
-from jumok_proto.errors import InvalidArgumentError, JumokError
-from jumok_proto.parameters import parameter_name
+from jumok_proto.errors import InvalidArgumentError, JumokError, parameter_name
 from jumok_proto.results import Translation
 from tests.support.corpus_jobs import in_capitals, translation
 from tests.support.hang import HANG_S

@@ -44,7 +44,7 @@ from jumok_proto.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from jumok_proto.glossaries.stored import GlossaryDictionary, StoredGlossary
+from jumok_proto.glossaries import GlossaryDictionary, StoredGlossary
 from jumok_proto.markup import MarkupRules
 from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (

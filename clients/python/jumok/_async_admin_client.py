@@ -3,8 +3,7 @@
 from jumok._transport.aio import AsyncConnected, AsyncConnection
 from jumok._transport.servers import Servers, Tls, one_address
 from jumok._validation import check_text
-from jumok_proto.admin_conversion import bundle_from_proto, loaded_from_proto
-from jumok_proto.conversion import model_from_proto
+from jumok_proto.conversion import bundle_from_proto, loaded_from_proto, model_from_proto
 from jumok_proto.results import BundleSummary, LoadResult, Model
 from jumok_proto.v1.admin_pb2 import ListBundlesRequest, LoadModelRequest, UnloadModelRequest
 

@@ -4,7 +4,7 @@ import socket
 from contextlib import ExitStack
 from pathlib import Path
 
-from jumok_proto.glossaries.stored import GlossaryEntries
+from jumok_proto.glossaries import GlossaryEntries
 from jumok_serve import GlossaryStore
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.translator import Translator

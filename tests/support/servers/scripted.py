@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc
 
-from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionWeights
 from jumok_proto.conversion import (
+    alignments_to_proto,
     detected_to_proto,
     response_to_proto,
     scores_to_proto,

@@ -20,8 +20,7 @@ import click
 from jumok import Client, TextResult, Translation
 from jumok._concurrency import WAKE_S
 from jumok.commands._options import LocalTranslator
-from jumok_proto.errors import JumokError
-from jumok_proto.parameters import parameter_name
+from jumok_proto.errors import JumokError, parameter_name
 
 STDIN = 0
 MAX_REQUEST_LINES = 128

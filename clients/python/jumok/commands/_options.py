@@ -17,9 +17,9 @@ from jumok._client import DEFAULT_TIMEOUT_S
 from jumok._errors import UNREACHABLE
 from jumok._transport.servers import HEALTH_CHECK, Opener, addresses
 from jumok.commands._main import missing
-from jumok_proto.glossaries.tsv import read_tsv
+from jumok_proto.conversion import PLACEHOLDER_KINDS
+from jumok_proto.glossaries import read_tsv
 from jumok_proto.markup import MarkupKind, MarkupRules
-from jumok_proto.term_conversion import PLACEHOLDER_KINDS
 
 Command = Callable[..., None]
 Decorator = Callable[[Command], Command]

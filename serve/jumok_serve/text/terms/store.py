@@ -18,7 +18,7 @@ from urllib.parse import quote
 from weakref import WeakValueDictionary
 
 from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError, OverloadedError, printable
-from jumok_proto.glossaries.stored import GlossaryDictionary, GlossaryEntries, StoredGlossary
+from jumok_proto.glossaries import GlossaryDictionary, GlossaryEntries, StoredGlossary
 from jumok_serve.files import UnusableFileError
 from jumok_serve.text.terms.glossary import PREFIX, Glossary
 from jumok_serve.text.terms.glossary_file import (
