@@ -13,7 +13,7 @@ PAIR = r"\d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\)"
 TINY = "--set width=32 --set heads=2 --set feed_forward=32 --set encoder_layers=1 --set decoder_layers=1"
 STUDIES = {
     "import_memory --shapes tiny-nllb --folder OUT": r"\| tiny-nllb \| .* \| CTranslate2 \| int8 \| ",
-    "made_tags MODEL --sentences 3 --rounds 1 --cost-only": "every tag once: 3; well formed: 3; ",
+    "made_tags MODEL --sentences 3 --tags-only": "every tag once: 3; well formed: 3; ",
     "markup TINY TAGGED.en TAGGED.de --parallel TAGGED.en TAGGED.de": ": aligner of guided alignment\n",
     "quality --plan PLAN --runs OUT --plots OUT": r"\| self-attention \| tiny-transformer - tiny-general \| [+-]\d",
     "scale": r"\| both \(scaled-object.yaml\) \| ",
