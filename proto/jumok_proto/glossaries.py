@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
-from jumok_proto.fields import Conversion, Form, each
+from jumok_proto.conversion import Conversion, Form, each
 from jumok_proto.v1 import glossary_pb2
 
 _SHOWN: Final = 40
