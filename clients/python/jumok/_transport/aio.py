@@ -1,7 +1,7 @@
 """Unary and streaming calls of tasks to one of several servers, with retries."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -40,20 +40,24 @@ class AsyncStubs:
         self.models = ModelServiceStub(channel)
 
 
-class AsyncWatch:
-    """The watch over calls: a server that stays silent is asked for its health, and left if it does not answer.
+class AsyncLink:
+    """The services of all servers, and the watch over calls to them.
 
-    A busy server answers a health check at once, so its calls stay where they are; a stopped one does not, nor does one
-    behind a network that drops packets. Only clients of several servers watch: others have no server to go to.
+    A server that stays silent is asked for its health, and left if it does not answer. A busy server answers a health
+    check at once, so its calls stay where they are; a stopped one does not, nor does one behind a network that drops
+    packets. Only clients of several servers watch: others have no server to go to.
 
     Args:
-        channels: channel to each server.
         servers: servers of the client.
         is_closed: returns True after the end of the connection.
+
+    Attributes:
+        stubs: services of each server.
     """
 
-    def __init__(self, channels: Sequence[grpc.aio.Channel], servers: Servers, is_closed: Callable[[], bool]) -> None:
-        self._checks = [channel.unary_unary(HEALTH_CHECK, None, None) for channel in channels]
+    def __init__(self, servers: Servers, is_closed: Callable[[], bool]) -> None:
+        self.stubs = [AsyncStubs(servers.opener.channel(address, grpc.aio)) for address in servers.addresses]
+        self._checks = [stubs.channel.unary_unary(HEALTH_CHECK, None, None) for stubs in self.stubs]
         self._addresses = servers.addresses
         self._is_closed = is_closed
         self._silence = Silence(servers.endpoints, len(servers.addresses))
@@ -61,7 +65,7 @@ class AsyncWatch:
         self._alarm = AsyncAlarm(self._turn)
 
     @contextmanager
-    def over(self, endpoint: int, cancel: Callable[[], object], timeout_s: float) -> Iterator[Watched]:
+    def watch(self, endpoint: int, cancel: Callable[[], object], timeout_s: float) -> Iterator[Watched]:
         """Watch over a call until the end of the block, and cancel it there if it has not ended."""
         patience_s = min(PATIENCE_S, PATIENCE_SHARE * timeout_s)
         watched = Watched(endpoint, self._addresses[endpoint], patience_s, time.monotonic(), cancel)
@@ -87,7 +91,7 @@ class AsyncWatch:
             with async_cancellation(self._is_closed):
                 return await method(request, timeout=timeout_s)
         call = method(request, timeout=timeout_s)
-        with self.over(endpoint, call.cancel, timeout_s):
+        with self.watch(endpoint, call.cancel, timeout_s):
             return await call
 
     def _turn(self) -> None:
@@ -113,14 +117,6 @@ class AsyncWatch:
             with self._changes:
                 answered = code is not grpc.StatusCode.DEADLINE_EXCEEDED
                 self._silence.checked(endpoint, time.monotonic(), answered=answered)
-
-
-class AsyncLink:
-    """The services of all servers, and the watch over calls to them."""
-
-    def __init__(self, servers: Servers, is_closed: Callable[[], bool]) -> None:
-        self.stubs = [AsyncStubs(servers.opener.channel(address, grpc.aio)) for address in servers.addresses]
-        self.watch = AsyncWatch([stubs.channel for stubs in self.stubs], servers, is_closed)
 
 
 class AsyncCorpusCall:
@@ -203,7 +199,7 @@ class AsyncConnection:
             link = self._links.get()
             remaining_s = attempts.begin(time.monotonic())
             try:
-                response: Response | None = await link.watch.answer(
+                response: Response | None = await link.answer(
                     method(link.stubs[attempts.endpoint]), attempts.endpoint, request, remaining_s
                 )
             except (grpc.RpcError, UnavailableError) as error:
@@ -227,7 +223,7 @@ class AsyncConnection:
         return AsyncCorpusCall(
             link.stubs[endpoint].translation.TranslateCorpus(requests),
             lambda error: self.servers.failure(endpoint, error),
-            lambda cancel: link.watch.over(endpoint, cancel, LONGEST_TIMEOUT_S),
+            lambda cancel: link.watch(endpoint, cancel, LONGEST_TIMEOUT_S),
         )
 
     async def translate_file(self, source: FileSource, target: FileTarget, options: FileOptions) -> FileResult:
@@ -239,7 +235,7 @@ class AsyncConnection:
         link, endpoint = self._links.get(), self.servers.endpoints.pick(time.monotonic())
         call = link.stubs[endpoint].files.TranslateFile(iter(requests), timeout=limit_s)
         try:
-            with written(target) as out, link.watch.over(endpoint, call.cancel, limit_s) as watched:
+            with written(target) as out, link.watch(endpoint, call.cancel, limit_s) as watched:
                 receiver = FileReceiver(out, options.get("on_progress"))
                 async for response in call:
                     watched.heard()
@@ -266,7 +262,7 @@ class AsyncConnection:
             remaining_s = attempts.begin(time.monotonic())
             call = link.stubs[attempts.endpoint].translation.StreamTranslateText(request, timeout=remaining_s)
             try:
-                with link.watch.over(attempts.endpoint, call.cancel, remaining_s) as watched:
+                with link.watch(attempts.endpoint, call.cancel, remaining_s) as watched:
                     async for response in call:
                         watched.heard()
                         if is_empty(response):
