@@ -20,7 +20,7 @@ PYTEST_OPTIONS := --numprocesses auto --dist loadgroup
 PYTEST := $(VENV)/bin/pytest $(PYTEST_OPTIONS)
 
 .DEFAULT_GOAL := help
-.PHONY: help kernels-check kernels-asan kernels-qemu demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving http-load step import-memory gpu quality regression real-models students parity faults format clean
+.PHONY: help kernels-check kernels-asan kernels-qemu demo test test-fast test-all test-slow thorough check lint types proto sync bench offline serving http-load step import-memory gpu quality regression parity faults format clean
 # Where an installation fails, its stamp must not say that it was done.
 .DELETE_ON_ERROR:
 
@@ -135,12 +135,6 @@ quality: $(VENV)/installed-bench  ## train models that differ in attention, and 
 
 regression: $(VENV)/installed-bench  ## compare speed with another checkout; BEFORE is its folder, ARGS are the benchmark's
 	$(VENV)/bin/python -m benchmarks.regression $(BEFORE) $(ARGS)
-
-real-models: $(VENV)/installed-bench  ## compare trained models of PyPI packages with their own output; ARGS are the benchmark's
-	$(VENV)/bin/python -m benchmarks.studies.real_models $(ARGS)
-
-students: $(VENV)/installed-bench  ## compare a student with Firefox's engine; ARGS are its folder and the benchmark's
-	$(VENV)/bin/python -m benchmarks.studies.students $(ARGS)
 
 gpu:  ## check and measure decoding on a GPU; ARGS are the check's
 	@$(MAKE) --no-print-directory VENV=$(CUDA_VENV) $(CUDA_VENV)/installed-bench-gpu

@@ -20,9 +20,8 @@ import torch
 from benchmarks.common.graphs import Model, Sizes, opened, random_graphs
 from benchmarks.common.progress import write_json
 from benchmarks.gpu_checks.correctness import Setting, bleu, invariance, parity
-from benchmarks.gpu_checks.peers import peers
 from benchmarks.gpu_checks.report import Found, Report
-from benchmarks.gpu_checks.speed import bytes_a_second, load, peak_memory, steps, throughput
+from benchmarks.gpu_checks.speed import bytes_a_second, load, peak_memory, peers, steps, throughput
 from jumok_export.bundles.recipe import half_sources, write_variant
 from jumok_serve.errors import DeviceError
 from jumok_serve.runtime.device import CPU, CPU_AS_DEVICE, Device, candidate_devices

@@ -33,23 +33,25 @@ from benchmarks.common import models
 from benchmarks.common.data import MULTI30K, corpus
 from benchmarks.common.processes import Process, Program
 from benchmarks.common.progress import described, progress, setup, write_json
-from benchmarks.common.random_marian import MarianSizes, sentences, source_tokens
-from benchmarks.common.ratios import (
-    MEMORY_GOAL,
-    NO_FIGURES,
-    Cell,
-    CellResult,
-    Memory,
-    memory_table,
-    ratio_table,
-    with_goals,
-)
-from benchmarks.common.rests import QUICK_RESTS, RESTS, Rested, measure_rests, rest_table
+from benchmarks.common.random_marian import TINY, MarianSizes, sentences, source_tokens
+from benchmarks.common.ratios import NO_FIGURES
 from benchmarks.common.rounds import (
     LEAST_S,
+    MEMORY_GOAL,
+    QUICK_RESTS,
+    RESTS,
+    Cell,
+    CellResult,
     Contenders,
+    Memory,
+    Rested,
     measure_memory,
+    measure_rests,
+    memory_table,
+    ratio_table,
+    rest_table,
     run_cell,
+    with_goals,
 )
 from benchmarks.contenders.worker import Task, Turn
 from jumok_serve.bundle.bundle import Bundle
@@ -59,7 +61,6 @@ SOURCE_LENGTH, TARGET_LENGTH = 20, 32
 LONGEST = 100
 """Most tokens of a translation without fixed length."""
 RANDOM, TRAINED = "Marian", "Multi30k"
-TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=64)
 QUICK = 5
 """Target tokens of the tiny model's translations."""
 

@@ -63,6 +63,7 @@ SLOW = (
     "tests/export/importers/marian/test_import.py",
     "tests/export/importers/marian/test_listed.py",
     "tests/export/importers/test_hub.py",
+    "tests/export/models/test_real_model.py",
     "tests/export/native/test_graphs.py::test_add_native",
     "tests/export/quantization/test_calibration.py::test_a_bundle_says",
     "tests/export/quantization/test_calibration.py::test_broken",

@@ -8,7 +8,6 @@ before it, and nothing is awaited after it.
 
 import asyncio
 import itertools
-import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -16,9 +15,6 @@ from dataclasses import dataclass
 import jumok
 from benchmarks.common.processes import Server
 from jumok_proto.options import Options
-from jumok_serve import Translator
-from jumok_serve.search.options import DecodingOptions
-from jumok_serve.tasks.model import TranslationParameters
 
 TIMEOUT_S = 1200.0
 """Timeout of a request: a server that decodes one sentence after another makes the last one wait."""
@@ -69,7 +65,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class _Moment:
+class Moment:
     """Clocks at one moment."""
 
     wall_s: float
@@ -93,13 +89,13 @@ async def load(
     first = last = None
     enough = asyncio.Event()
 
-    def now() -> _Moment:
-        return _Moment(time.perf_counter(), server.cpu_s(), time.process_time())
+    def now() -> Moment:
+        return Moment(time.perf_counter(), server.cpu_s(), time.process_time())
 
-    async def ask(client: jumok.AsyncClient, waiting: Iterator[str]) -> None:
+    async def ask_on(client: jumok.AsyncClient, waiting: Iterator[str]) -> None:
         nonlocal first, last
         for text in waiting:
-            latencies.append(await _ask(client, text, decoding))
+            latencies.append(await ask(client, text, decoding))
             if len(latencies) == outstanding:
                 first = now()
             if len(latencies) == outstanding + sentences:
@@ -108,7 +104,7 @@ async def load(
 
     async with jumok.AsyncClient(server.address, timeout_s=TIMEOUT_S) as client:
         waiting = itertools.cycle(texts)  # they all take from
-        asking = [asyncio.create_task(ask(client, waiting)) for _ in range(outstanding)]
+        asking = [asyncio.create_task(ask_on(client, waiting)) for _ in range(outstanding)]
         ended = asyncio.create_task(enough.wait())
         try:
             await asyncio.wait((*asking, ended), return_when=asyncio.FIRST_COMPLETED)
@@ -120,7 +116,7 @@ async def load(
             if isinstance(outcome, Exception):
                 raise outcome
         # The server first ends its work for cancelled calls, then answers this one.
-        await _ask(client, texts[0], decoding)
+        await ask(client, texts[0], decoding)
     assert first is not None
     assert last is not None
     return Measured(
@@ -132,74 +128,9 @@ async def load(
     )
 
 
-def latencies_after(server: Server, text: str, decoding: Decoding, rests_s: Sequence[float]) -> list[float]:
-    """Return the latencies of calls after these rests, in seconds."""
-
-    async def call_all() -> list[float]:
-        latencies = []
-        async with jumok.AsyncClient(server.address, timeout_s=TIMEOUT_S) as client:
-            await _ask(client, text, decoding)  # connects
-            for rest_s in rests_s:
-                await asyncio.sleep(rest_s)
-                latencies.append(await _ask(client, text, decoding))
-        return latencies
-
-    return asyncio.run(call_all())
-
-
-async def _ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> float:
+async def ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> float:
     """Translate a text; returns the seconds that the call took."""
     source_language, target_language = decoding.languages or (None, None)
     began = time.perf_counter()
     await client.translate(text, source_language=source_language, target_language=target_language, **decoding.options)
     return time.perf_counter() - began
-
-
-def offline(
-    translator: Translator, texts: Sequence[str], decoding: Decoding, *, beside: int, sentences: int
-) -> Measured:
-    """Decode all texts in this process, with one request each.
-
-    The sentences and their order are those of the server's measurement.
-
-    One request with all texts would be decoded in another order. The time counts from the first to the last measured
-    sentence; sentences after these keep the batch full. The time to tokenize and to detokenize counts for as many
-    sentences, as in a server.
-
-    Args:
-        translator: the engine.
-        texts: texts to translate, repeated as needed.
-        decoding: decoding options.
-        beside: number of sentences before the measured ones, and again after them.
-        sentences: number of measured sentences.
-    """
-    moments: list[_Moment] = []
-    over = threading.Event()
-
-    def note(_: object) -> None:
-        cpu_s = time.process_time()
-        moments.append(_Moment(time.perf_counter(), cpu_s, cpu_s))
-        if len(moments) == len(futures):
-            over.set()
-
-    submitted = list(itertools.islice(itertools.cycle(texts), sentences + 2 * beside))
-    began = time.thread_time()
-    parameters = TranslationParameters(options=DecodingOptions(**decoding.options))
-    requests = [translator.submit([text], parameters) for text in submitted]
-    around_s = time.thread_time() - began
-    futures = [future for request in requests for future in request.futures]
-    for future in futures:
-        future.add_done_callback(note)
-    over.wait()
-    began = time.thread_time()
-    for request in requests:
-        request.collect()
-    around_s += time.thread_time() - began
-    first, last = moments[beside - 1], moments[beside + sentences - 1]
-    return Measured(
-        latencies_s=(),
-        sentences=sentences,
-        wall_s=last.wall_s - first.wall_s,
-        cpu_s=last.cpu_s - first.cpu_s + around_s * sentences / len(submitted),
-        client_cpu_s=0.0,
-    )

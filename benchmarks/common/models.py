@@ -6,20 +6,27 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import torch
 from ctranslate2.converters import TransformersConverter
+from torch import Tensor
+from torch.nn import functional as F
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForSeq2SeqLM
 
 from benchmarks.common.data import TRANSFORMER, corpus
-from benchmarks.common.learned_ends import learn_to_end
 from benchmarks.common.processes import Contender, Program, size_on_disk
 from benchmarks.common.progress import progress, quiet
 from benchmarks.common.random_marian import MarianSizes, make_checkpoint, sentences, words
 from benchmarks.common.trained import dequantized, specification
-from benchmarks.contenders.shortlists import MadeUpLexicon, save_vocabulary_map
 from jumok_export.bundles.export import export_bundle
 from jumok_export.importers.huggingface.importing import import_checkpoint
+from jumok_export.shortlists.lexicon import Lexicon
 from jumok_export.shortlists.sources import ParallelText, ShortlistPlan
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 COMPUTE_TYPES = {"fp32": "float32", "int8": "int8"}
 """CTranslate2's name of each precision; its models are stored in it."""
@@ -33,6 +40,16 @@ MEAN_WORDS, DEVIATION_WORDS, FEWEST_WORDS, MOST_WORDS = 14, 4.5, 5, 32
 SENTENCES = 512
 LEARNT_FROM = 96
 """Sentences on which a random model learns to end its translations."""
+
+OF_MANY, FREQUENT = 90, 4000
+"""Translations of every source token that come from the frequent target tokens, by Zipf's law."""
+OF_ITS_OWN = 10
+"""Translations of every source token among all others."""
+RIDGE = 100.0
+STRETCH = 1.7
+"""Factor by which the fitted lengths deviate more from their mean: regression shrinks deviations."""
+SPARE = 8
+"""Steps beyond the longest source that are fitted."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,3 +246,114 @@ def made_up(sizes: MarianSizes, count: int, *, seed: int) -> list[str]:
     generator, known = random.Random(seed), words(sizes)
     lengths = (round(generator.gauss(MEAN_WORDS, DEVIATION_WORDS)) for _ in range(count))
     return [" ".join(generator.choices(known, k=min(max(length, FEWEST_WORDS), MOST_WORDS))) for length in lengths]
+
+
+@dataclass(frozen=True)
+class MadeUpLexicon:
+    """A random lexicon with lists as long as real text's.
+
+    The lists also overlap as much.
+
+    20 source tokens list some 1,000 target tokens, 32 such texts some 9,000 of 32,000.
+    """
+
+    origin: str = "made up"
+
+    def lexicon(self, tokenizer: Tokenizer, progress: Callable[[str], None]) -> Lexicon:
+        """See `jumok_export.shortlists.sources.LexiconSource`."""
+        progress("making up a lexicon")
+        random = np.random.default_rng(0)
+        sources, targets = tokenizer.source_vocab_size, tokenizer.vocab_size
+        frequent = random.permutation(targets)[: min(FREQUENT, targets)]
+        shares = 1 / np.arange(1, len(frequent) + 1)
+        rows = [
+            np.unique(
+                np.concatenate(
+                    (
+                        frequent[np.searchsorted(np.cumsum(shares), random.random(OF_MANY) * shares.sum())],
+                        random.integers(targets, size=OF_ITS_OWN),
+                    )
+                )
+            )
+            for _ in range(sources)
+        ]
+        frequencies = np.zeros(targets)
+        frequencies[frequent] = shares
+        return Lexicon(
+            offsets=np.cumsum([0, *map(len, rows)]),
+            targets=np.concatenate(rows),
+            probabilities=np.ones(sum(map(len, rows)), np.float32),
+            frequencies=frequencies,
+        )
+
+
+def save_vocabulary_map(bundle: Bundle, path: Path) -> None:
+    """Writes a bundle's shortlist in CTranslate2's format.
+
+    Lines have a source token, a tab, and its target tokens.
+
+    An empty source token stands for what is in every list. CTranslate2 takes the lists of a whole batch together.
+
+    Raises:
+        BundleError: the bundle has none.
+    """
+    shortlist, tokenizer = bundle.shortlist(), bundle.tokenizer
+    spelled = tokenizer.tokens(range(tokenizer.vocab_size))
+    always = shortlist.of([])
+    lines = [("", always)]
+    for source, token in enumerate(tokenizer.source_tokens(range(shortlist.sources))):
+        own = np.setdiff1d(shortlist.of([source]), always, assume_unique=True)
+        if len(own):
+            lines.append((token, own))
+    with path.open("w", encoding="utf-8") as file:
+        for token, listed in lines:
+            print(f"{token}\t{' '.join(spelled[target] for target in listed.tolist())}", file=file)
+
+
+def learn_to_end(checkpoint: Path, sources: Sequence[Sequence[int]]) -> None:
+    """Fit the end token's row in a Marian checkpoint, and save it: translations then are about as long as sources.
+
+    Speed depends on sizes and on the distribution of weights; batching depends on lengths too, and random weights never
+    end. A Transformer's hidden states hold its position and, through cross-attention, the source length. So ridge
+    regression (Hoerl and Kennard, 1970) finds a row of the output layer, that of the end token, that counts the tokens
+    left. Its logit rises by one per token and meets the maximum of the others at the end. The checkpoint has tied
+    embeddings.
+
+    Args:
+        checkpoint: folder of the checkpoint.
+        sources: token ids of the training sources, with end tokens.
+    """
+    auto: Any = AutoModelForSeq2SeqLM  # untyped
+    model = auto.from_pretrained(checkpoint, dtype=torch.float32).eval()
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(0)
+        for _ in range(2):  # the row is an input too, where a source ends
+            _fit_end(model, [torch.tensor(source) for source in sources])
+    model.save_pretrained(checkpoint)
+
+
+def _fit_end(model: Any, sources: Sequence[Tensor]) -> None:
+    pad, end = model.config.pad_token_id, model.config.eos_token_id
+    padded = pad_sequence(list(sources), batch_first=True, padding_value=pad)  # [B, S]
+    lengths = torch.tensor([len(source) for source in sources])  # [B]
+    steps = padded.shape[1] + SPARE
+    written = torch.randint(2, pad, (len(sources), steps))  # [B, T]
+    written[:, 0] = model.config.decoder_start_token_id
+    output = model(
+        input_ids=padded,
+        attention_mask=(padded != pad).long(),
+        decoder_input_ids=written,
+        use_cache=False,
+        output_hidden_states=True,
+    )
+    hidden = output.decoder_hidden_states[-1]  # [B, T, D]
+    output.logits[..., end] = -torch.inf
+    ends = lengths.float().mean() + STRETCH * (lengths - lengths.float().mean())  # [B]
+    rising = (torch.arange(1, steps + 1) - ends[:, None]).clamp(-SPARE, SPARE)  # [B, T], 0 where it is to end
+    wanted = (rising + output.logits.amax(-1).mean()).flatten()
+    inputs = F.pad(hidden.flatten(0, 1), (0, 1), value=1.0)  # [B*T, D+1]
+    penalty = RIDGE * torch.eye(inputs.shape[1])
+    penalty[-1, -1] = 0
+    found = torch.linalg.solve(inputs.T @ inputs + penalty, inputs.T @ wanted)
+    model.lm_head.weight[end] = found[:-1]
+    model.final_logits_bias[0, end] = found[-1]

@@ -46,6 +46,10 @@ class MarianSizes:
     positions: int = 512
 
 
+TINY = MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2, positions=128)
+"""Sizes that only show that a benchmark runs."""
+
+
 def words(sizes: MarianSizes) -> list[str]:
     """All words of the vocabulary, without ``</s>``, ``<unk>`` and ``<pad>``."""
     spelled = ("".join(syllables) for syllables in itertools.product(SYLLABLES, repeat=3))

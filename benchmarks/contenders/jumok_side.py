@@ -16,22 +16,16 @@ def main() -> None:
     parser.add_argument("bundle")
     parser.add_argument("precision")
     parser.add_argument("--shortlist", action="store_true", help="use the bundle's shortlist")
-    parser.add_argument("--threads", type=int, help="threads; default: the server's choice")
     parser.add_argument("--whole", action="store_true", help="do not split texts into sentences")
     arguments = parser.parse_args()
-    with Translator(
-        arguments.bundle,
-        precision=arguments.precision,
-        shortlist=arguments.shortlist,
-        threads=arguments.threads,
-    ) as translator:
+    with Translator(arguments.bundle, precision=arguments.precision, shortlist=arguments.shortlist) as translator:
         gc.collect()
         gc.freeze()  # as `jumok serve` does
 
         def prepare(task: Task) -> Run:
-            def translate(texts: list[str]) -> list[list[str]]:
+            def run() -> list[list[str]]:
                 translations = translator.translate(
-                    texts,
+                    task.texts,
                     split_sentences=False if arguments.whole else None,
                     beam_size=task.beam_size,
                     num_hypotheses=1,
@@ -42,9 +36,7 @@ def main() -> None:
                 )
                 return [_tokens(translation.hypotheses[0]) for translation in translations]
 
-            if task.one_by_one:
-                return lambda: [tokens for text in task.texts for tokens in translate([text])]
-            return lambda: translate(task.texts)
+            return run
 
         serve(prepare)
 

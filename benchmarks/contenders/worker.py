@@ -28,7 +28,6 @@ class Task:
         max_length: most new tokens.
         least_s: the task is repeated until this many seconds have passed.
         rests_s: seconds of rest before each repetition; after the last the task is repeated without, if at all.
-        one_by_one: True to translate each text alone, after the one before it.
         batch_size: batch size of CTranslate2 and ``generate``; 0 shares the sentences equally among CTranslate2's
             workers, and gives ``generate`` all at once.
         batch_type: unit of the batch size, "examples" or "tokens".
@@ -43,7 +42,6 @@ class Task:
     batch_size: int = 0
     batch_type: str = "examples"
     rests_s: Sequence[float] = (0.0,)
-    one_by_one: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

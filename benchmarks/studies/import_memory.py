@@ -4,6 +4,8 @@ Checkpoints have random weights. Each import runs in a process of its own, which
 """
 
 import argparse
+import itertools
+import json
 import multiprocessing
 import os
 import re
@@ -11,17 +13,20 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.common import random_marian, random_nllb
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from transformers import M2M100Config, M2M100ForConditionalGeneration, NllbTokenizer
+
 from benchmarks.common.data import ROOT
 from benchmarks.common.processes import size_on_disk
 from benchmarks.common.progress import progress, setup, write_json
-from benchmarks.common.random_marian import MarianSizes
-from benchmarks.common.random_nllb import NllbSizes
+from benchmarks.common.random_marian import SYLLABLES, TINY, MarianSizes, make_checkpoint
 from benchmarks.common.ratios import markdown
 
 INTERVAL_S = 0.05
@@ -33,38 +38,134 @@ from ctranslate2.converters import TransformersConverter
 TransformersConverter(sys.argv[1]).convert(sys.argv[2], quantization=sys.argv[3].replace("fp32", "float32"))
 """
 
+PART_BYTES = 500 * 10**6
+"""Most bytes of a weights file, unless one tensor has more."""
+SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+_NLLB: Any = M2M100ForConditionalGeneration  # untyped
+
+
+@dataclass(frozen=True, kw_only=True)
+class NllbSizes:
+    """Sizes of a checkpoint; defaults as NLLB-200-distilled-600M.
+
+    Attributes:
+        vocabulary: vocabulary size, language codes included.
+        layers: layers of the encoder, and of the decoder.
+        width: d_model.
+        feed_forward: width of the hidden layers.
+        heads: attention heads.
+        languages: number of languages.
+        half: True to store fp16.
+    """
+
+    vocabulary: int = 256_206
+    layers: int = 12
+    width: int = 1024
+    feed_forward: int = 4096
+    heads: int = 16
+    languages: int = 202
+    half: bool = False
+
+
+def make_nllb(sizes: NllbSizes, folder: Path) -> None:
+    """Save an NLLB checkpoint with random weights in a new folder, always the same.
+
+    It is written in parts, and never is in memory as a whole.
+    """
+    folder.mkdir(parents=True)
+    _save_tokenizer(sizes, folder)
+    config = M2M100Config(
+        vocab_size=sizes.vocabulary,
+        d_model=sizes.width,
+        encoder_layers=sizes.layers,
+        decoder_layers=sizes.layers,
+        encoder_ffn_dim=sizes.feed_forward,
+        decoder_ffn_dim=sizes.feed_forward,
+        encoder_attention_heads=sizes.heads,
+        decoder_attention_heads=sizes.heads,
+        architectures=["M2M100ForConditionalGeneration"],
+    )
+    config.save_pretrained(folder)
+    generation = {"num_beams": 4, "max_length": 200, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+    _write(folder / "generation_config.json", {**generation, "decoder_start_token_id": 2})
+    found: dict[str, str] = {}
+    for number, part in enumerate(_parts(config, half=sizes.half)):
+        name = f"model-{number:05}.safetensors"
+        save_file(part, folder / name)
+        found |= dict.fromkeys(part, name)
+    _write(folder / "model.safetensors.index.json", {"metadata": {}, "weight_map": found})
+
+
+def _parts(config: M2M100Config, *, half: bool) -> Iterator[dict[str, Tensor]]:
+    with torch.device("meta"):
+        model = _NLLB(config)
+    random = torch.Generator().manual_seed(0)
+    part: dict[str, Tensor] = {}
+    for name, parameter in model.named_parameters():  # a tied one has its first name
+        if "norm" in name:
+            values = torch.full(parameter.shape, float(name.endswith("weight")))
+        else:
+            values = torch.empty(parameter.shape).normal_(std=config.init_std, generator=random)
+        part[name] = values.half() if half else values
+        if sum(tensor.nbytes for tensor in part.values()) >= PART_BYTES:
+            yield part
+            part = {}
+    yield part
+
+
+def _save_tokenizer(sizes: NllbSizes, folder: Path) -> None:
+    """Save byte pairs that merge letters to words of three syllables."""
+    codes = [f"{first}{second}{third}_Latn" for first, second, third in itertools.product("abcdefgh", repeat=3)]
+    letters = sorted({letter for syllable in SYLLABLES for letter in syllable})
+    pairs = itertools.chain(
+        (tuple(syllable) for syllable in SYLLABLES),
+        itertools.product(SYLLABLES, SYLLABLES),
+        ((one + two, three) for one, two, three in itertools.product(SYLLABLES, repeat=3)),
+    )
+    start = [*SPECIAL, "▁", *letters]
+    merges = list(itertools.islice(pairs, sizes.vocabulary - len(start) - sizes.languages - 1))  # the last is <mask>
+    vocabulary = {token: number for number, token in enumerate([*start, *(left + right for left, right in merges)])}
+    make: Any = NllbTokenizer  # its annotations forget the pairs of merges
+    tokenizer = make(
+        vocabulary, merges, additional_special_tokens=codes[: sizes.languages], src_lang=codes[0], tgt_lang=codes[1]
+    )
+    tokenizer.save_pretrained(folder)
+
+
+def _write(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content), encoding="utf-8")
+
 
 @dataclass(frozen=True)
 class Shape:
     """A checkpoint to import.
 
     Attributes:
-        make: function that writes it to a folder.
+        sizes: sizes of the checkpoint, which say its kind too.
         limit_gib: goal of the most anonymous memory in int8.
         limit_s: goal of the time in int8; None: no goal.
     """
 
-    make: Callable[[Path], None]
+    sizes: MarianSizes | NllbSizes
     limit_gib: float
-    limit_s: float | None
+    limit_s: float | None = None
+
+    def make(self, folder: Path) -> None:
+        """Write the checkpoint to a new folder."""
+        if isinstance(self.sizes, MarianSizes):
+            make_checkpoint(self.sizes, folder)
+        else:
+            make_nllb(self.sizes, folder)
 
 
-_marian, _nllb = random_marian.make_checkpoint, random_nllb.make_checkpoint
-TINY = ("tiny-marian", "tiny-nllb")
 SHAPES = {
-    "opus-mt": Shape(partial(_marian, MarianSizes()), 1.2, 25),
-    "tc-big": Shape(partial(_marian, MarianSizes(vocabulary=60_000, width=1024, feed_forward=4096, heads=16)), 2.5, 60),
-    "nllb-600m": Shape(partial(_nllb, NllbSizes()), 5.0, 150),
-    "nllb-1.3b": Shape(partial(_nllb, NllbSizes(layers=24, feed_forward=8192)), 9.0, None),
-    "nllb-3.3b": Shape(
-        partial(_nllb, NllbSizes(layers=24, width=2048, feed_forward=8192, half=True)), 20.0, None
-    ),  # in fp16
-    "tiny-marian": Shape(
-        partial(_marian, MarianSizes(vocabulary=300, layers=1, width=32, feed_forward=64, heads=2)), 2.0, None
-    ),
-    "tiny-nllb": Shape(
-        partial(_nllb, NllbSizes(vocabulary=900, layers=1, width=32, feed_forward=64, heads=2)), 2.0, None
-    ),
+    "opus-mt": Shape(MarianSizes(), 1.2, 25),
+    "tc-big": Shape(MarianSizes(vocabulary=60_000, width=1024, feed_forward=4096, heads=16), 2.5, 60),
+    "nllb-600m": Shape(NllbSizes(), 5.0, 150),
+    "nllb-1.3b": Shape(NllbSizes(layers=24, feed_forward=8192), 9.0),
+    "nllb-3.3b": Shape(NllbSizes(layers=24, width=2048, feed_forward=8192, half=True), 20.0),  # in fp16
+    "tiny-marian": Shape(TINY, 2.0),
+    "tiny-nllb": Shape(NllbSizes(vocabulary=900, layers=1, width=32, feed_forward=64, heads=2), 2.0),
 }
 
 
@@ -198,7 +299,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(setup(len(os.sched_getaffinity(0))))
     results: list[Result] = []
-    for name in TINY if arguments.quick else arguments.shapes:
+    for name in [*SHAPES][-2:] if arguments.quick else arguments.shapes:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             checkpoint = Path(folder) / "checkpoint"
             make_apart(name, checkpoint)

@@ -13,7 +13,6 @@ error if the elements around its source token are not those around itself.
 
 import argparse
 import re
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -242,37 +241,16 @@ def plain(fragments: Sequence[str]) -> list[str]:
     return [blocks[0].text if len(blocks) == 1 else "" for blocks in parsed]
 
 
-def check_translations(translator: Translator, sources: Sequence[str], beam_size: int, *, rounds: int = 1) -> None:
-    """Translate with tags and without, and print the share with all tags once, the same words, and the cost.
-
-    Args:
-        rounds: rounds of both, which take turns after a first one that only warms up; 1: no other.
-    """
+def check_translations(translator: Translator, sources: Sequence[str], beam_size: int) -> None:
+    """Translate with tags and without, and print the share with all tags once, and with the same words."""
     plain_texts = ["\n".join(block.text for block in parse(source, "html").blocks) for source in sources]
-    seconds = []
-    for _ in range(1 if rounds == 1 else rounds + 1):
-        times = [_now()]
-        marked = translator.translate(sources, markup="html", beam_size=beam_size, split_sentences=True)
-        times.append(_now())
-        plain = translator.translate(plain_texts, beam_size=beam_size, split_sentences=True)
-        times.append(_now())
-        seconds.append(np.diff(times, axis=0))
+    marked = translator.translate(sources, markup="html", beam_size=beam_size, split_sentences=True)
+    plain = translator.translate(plain_texts, beam_size=beam_size, split_sentences=True)
     once = sum(Counter(TAG.findall(a)) == Counter(TAG.findall(b.text)) for a, b in zip(sources, marked, strict=True))
     nested = sum(_is_nested(one.text) for one in marked)
     same = sum(a.hypotheses[0].token_ids == b.hypotheses[0].token_ids for a, b in zip(marked, plain, strict=True))
     print(f"translated {len(sources)} texts with beam size {beam_size}")
     print(f"every tag once: {once}; well formed: {nested}; tokens as without tags: {same}")
-    for kind, measured in zip(
-        ("seconds", "processor seconds"), np.moveaxis(np.array(seconds[-rounds:]), 2, 0), strict=True
-    ):
-        with_tags, without = np.median(measured, axis=0)
-        share = np.median(measured[:, 1] / measured[:, 0])
-        print(f"{kind}: {with_tags:.1f} with tags, {without:.1f} without; throughput with tags: {share:.1%} of without")
-
-
-def _now() -> tuple[float, float]:
-    """Return the time and the processor time of this process, in seconds."""
-    return time.perf_counter(), time.process_time()
 
 
 def _is_nested(text: str) -> bool:

@@ -16,7 +16,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from benchmarks.common.closed_loop import Decoding, latencies_after, load
+import jumok
+from benchmarks.common.closed_loop import TIMEOUT_S, Decoding, ask, load
 from benchmarks.common.data import TRANSFORMER, corpus
 from benchmarks.common.processes import Server, serving
 from benchmarks.common.progress import progress, setup
@@ -75,6 +76,21 @@ async def measure_curve(bundle: Path, shape: str, *, outstanding: Sequence[int],
         f"client_ms = {[round(client_ms, 2) for _, client_ms in medians]}\n"
         f"wire_bytes = {(sums[1] - sums[0]) / 20:.0f}\n"
     )
+
+
+def latencies_after(server: Server, text: str, decoding: Decoding, rests_s: Sequence[float]) -> list[float]:
+    """Return the latencies of calls after these rests, in seconds."""
+
+    async def call_all() -> list[float]:
+        latencies = []
+        async with jumok.AsyncClient(server.address, timeout_s=TIMEOUT_S) as client:
+            await ask(client, text, decoding)  # connects
+            for rest_s in rests_s:
+                await asyncio.sleep(rest_s)
+                latencies.append(await ask(client, text, decoding))
+        return latencies
+
+    return asyncio.run(call_all())
 
 
 @asynccontextmanager

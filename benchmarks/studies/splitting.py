@@ -24,8 +24,7 @@ from matplotlib.figure import Figure
 import jumok
 from benchmarks.common.processes import serving
 from benchmarks.common.progress import progress
-from benchmarks.common.ratios import aligned
-from benchmarks.common.report import percentile
+from benchmarks.common.ratios import aligned, percentile
 from jumok_serve.text.sentence_splitting import sentence_spans, split
 
 PARTS = Path(__file__).with_suffix(".toml")

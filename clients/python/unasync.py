@@ -16,7 +16,6 @@ FILES = {
     "_async_glossaries.py": "_glossaries.py",
     "_async_admin_client.py": "_admin_client.py",
     "_transport/aio.py": "_transport/sync.py",
-    "_transport/aio_watch.py": "_transport/sync_watch.py",
     "_corpus/aio.py": "_corpus/sync.py",
 }
 

@@ -9,8 +9,8 @@ from google.protobuf.message import DecodeError, Message
 from google.rpc import error_details_pb2, status_pb2
 
 from jumok_proto import errors
+from jumok_proto.conversion import Conversion, Form
 from jumok_proto.errors import Details, FieldViolation, JumokError, Resource, printable
-from jumok_proto.fields import Conversion, Form
 
 DOMAIN = "jumok"
 LONGEST_RETRY_S = 86_400.0

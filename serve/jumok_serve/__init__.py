@@ -14,7 +14,7 @@ try:
         ScoringUnavailableError,
         UnavailableError,
     )
-    from jumok_proto.glossaries.stored import GlossaryEntries
+    from jumok_proto.glossaries import GlossaryEntries
     from jumok_proto.options import Options
     from jumok_proto.results import FinishReason, Hypothesis, Score, Translation
     from jumok_serve.engine.request_queue import EngineLimits

@@ -10,9 +10,8 @@ from typing import Any, Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
-from jumok_proto.errors import FailedPreconditionError, GlossariesUnavailableError
+from jumok_proto.errors import FailedPreconditionError, GlossariesUnavailableError, naming_parameters
 from jumok_proto.options import check_names
-from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
 from jumok_proto.text_options import TranslateOptions, separate, separate_terms, splits_sentences
 from jumok_serve.bundle.bundle import Bundle

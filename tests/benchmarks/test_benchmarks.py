@@ -1,10 +1,6 @@
 """Each benchmark runs on tiny models, and prints and records its table."""
 
-import gzip
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,26 +9,14 @@ import pytest
 from jumok_serve.errors import DeviceError
 from jumok_serve.native import library
 from jumok_serve.runtime.device import candidate_devices
+from tests.benchmarks.conftest import DATA, ROOT, run
 from tests.support.hang import HANG_S
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests/data"
 
-
-def run(benchmark: str, *arguments: str | Path, out: Path, **environment: str) -> tuple[str, Any]:
+def recorded(benchmark: str, *arguments: str | Path, out: Path, corpus: Path | None = None) -> tuple[str, Any]:
     """Run a benchmark to its end; returns its output, and what it recorded."""
-    command = [sys.executable, "-m", f"benchmarks.{benchmark}", *map(str, arguments), "--json", str(out / "found.json")]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        env=os.environ | environment,
-        capture_output=True,
-        text=True,
-        timeout=HANG_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout, json.loads((out / "found.json").read_text(encoding="utf-8"))
+    printed = run(benchmark, *arguments, "--json", out / "found.json", corpus=corpus)
+    return printed, json.loads((out / "found.json").read_text(encoding="utf-8"))
 
 
 def on_gpu() -> bool:
@@ -45,7 +29,7 @@ def on_gpu() -> bool:
 
 def test_offline_compares_every_cell(tmp_path: Path) -> None:
     plan = ("--quick", "--cells", "1x1", "3x2", "--rounds", "2", "--threads", "1")
-    printed, record = run("offline", *plan, out=tmp_path)
+    printed, record = recorded("offline", *plan, out=tmp_path)
     result = [(each["cell"]["batch"], each["cell"]["beam"], each["precision"]) for each in record["cells"]]
     assert result == [(batch, beam, precision) for batch, beam in ((1, 1), (3, 2)) for precision in ("int8", "fp32")]
     for each in record["cells"]:
@@ -62,28 +46,24 @@ def test_offline_compares_every_cell(tmp_path: Path) -> None:
 
 def test_with_shortlists_both_sides_have_the_same_lists(tmp_path: Path) -> None:
     plan = ("--quick", "--shortlist", "--cells", "1x1", "--rounds", "1", "--threads", "1", "--precision", "fp32")
-    _, record = run("offline", *plan, "--keep", tmp_path, out=tmp_path)
+    _, record = recorded("offline", *plan, "--keep", tmp_path, out=tmp_path)
     [result] = record["cells"]
     assert (result["same"], result["goal"], result["generate"]) == (1.0, None, [])
     made = tmp_path / "tiny-shortlist"
     assert (made / "ctranslate2-float32" / "vmap.txt").read_bytes() == (made / "vmap.txt").read_bytes()
 
 
-def test_ctranslate2_has_the_committed_model(tmp_path: Path) -> None:
+def test_ctranslate2_has_the_committed_model(corpus: Path, tmp_path: Path) -> None:
     """In fp32 both write the same tokens, so weights of the bundle and of the converted model are equal."""
-    for language in ("en", "de"):
-        lines = (DATA / f"train.{language}").read_bytes().splitlines(keepends=True)
-        for part, count in (("val", 20), ("test_2016_flickr", 8)):
-            (tmp_path / f"{part}.{language}.gz").write_bytes(gzip.compress(b"".join(lines[:count])))
     plan = ("--model", "Multi30k", "--beam", "1", "--rounds", "1", "--threads", "1", "--precision", "fp32")
-    _, record = run("offline", *plan, out=tmp_path, JUMOK_MULTI30K=str(tmp_path))
+    _, record = recorded("offline", *plan, out=tmp_path, corpus=corpus)
     [result] = record["cells"]
     assert (result["same"], result["bleu"][0]) == (1.0, result["bleu"][1])
 
 
 def test_serving_compares_all_servers(tmp_path: Path) -> None:
     plan = ("--quick", "--outstanding", "1", "3", "--rounds", "2", "--sentences", "5")
-    printed, record = run("serving", *plan, out=tmp_path)
+    printed, record = recorded("serving", *plan, out=tmp_path)
     contenders = ["jumok", "plain peer", "batching peer", "offline engine"]
     measured = [(each["outstanding"], each["contender"]) for each in record["figures"]]
     assert measured == [(outstanding, name) for outstanding in (1, 3) for name in contenders]
@@ -95,7 +75,7 @@ def test_serving_compares_all_servers(tmp_path: Path) -> None:
 
 def test_a_step_is_compared_with_its_products(tiny_bundle: Path, tmp_path: Path) -> None:
     plan = ("--rounds", "2", "--steps", "3", "--threads", "1", "--bundle", tiny_bundle, "--cases", "1x1", "2x3")
-    printed, results = run("step", *plan, out=tmp_path)
+    printed, results = recorded("step", *plan, out=tmp_path)
     settings = [(result["precision"], result["sentences"], result["beam_size"]) for result in results]
     assert settings == [("int8", 1, 1), ("int8", 2, 3), ("fp32", 1, 1), ("fp32", 2, 3)]
     for result in results:
@@ -109,19 +89,18 @@ def test_a_step_is_compared_with_its_products(tiny_bundle: Path, tmp_path: Path)
 def test_a_step_of_an_untrained_model_is_measured(tmp_path: Path) -> None:
     sizes = ("--layers", "1", "--width", "16", "--feed-forward", "24", "--vocabulary", "90")
     plan = ("--rounds", "2", "--steps", "3", "--threads", "1", "--cases", "1x2", "--precisions", "int8")
-    assert "int8, 1 x 2: " in run("step", *sizes, *plan, out=tmp_path)[0]
+    assert "int8, 1 x 2: " in recorded("step", *sizes, *plan, out=tmp_path)[0]
 
 
 def test_a_checkout_is_compared_with_itself(tmp_path: Path) -> None:
-    _, record = run("regression", ROOT, "--quick", out=tmp_path)
+    _, record = recorded("regression", ROOT, "--quick", out=tmp_path)
     assert {each["benchmark"] for each in record["ratios"]} == {"offline", "step", "serving"}
     assert all(len(each["rounds"]) == 2 for each in record["ratios"])
 
 
-def test_http_is_compared_with_grpc(tmp_path: Path) -> None:
-    (tmp_path / "test_2016_flickr.en.gz").write_bytes(gzip.compress((DATA / "train.en").read_bytes()))
+def test_http_is_compared_with_grpc(corpus: Path, tmp_path: Path) -> None:
     plan = ("--outstanding", "2", "--sentences", "4", "--rounds", "1")
-    _, record = run("http_load", *plan, out=tmp_path, JUMOK_MULTI30K=str(tmp_path))
+    _, record = recorded("http_load", *plan, out=tmp_path, corpus=corpus)
     assert record["seconds"].keys() == {"gRPC", "own JSON", "LibreTranslate", "DeepL"}
     assert all(len(taken) == 1 and taken[0] > 0 for taken in record["seconds"].values())
 
@@ -129,7 +108,7 @@ def test_http_is_compared_with_grpc(tmp_path: Path) -> None:
 @pytest.mark.skipif(on_gpu(), reason="there is a GPU, and the check takes minutes with one")
 def test_the_check_of_a_gpu_takes_the_same_path_without_one(half_bundle: Path, tmp_path: Path) -> None:
     corpus = ("--source", DATA / "train.en", "--reference", DATA / "train.de")
-    _, found = run("gpu", "--bundle", half_bundle, *corpus, "--budget", str(HANG_S), out=tmp_path)
+    _, found = recorded("gpu", "--bundle", half_bundle, *corpus, "--budget", str(HANG_S), out=tmp_path)
     assert found["about"]["provider"] == "CPUExecutionProvider"
     verdicts = {line["name"]: line["verdict"] for line in found["lines"]}
     for name in (

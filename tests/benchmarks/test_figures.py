@@ -9,11 +9,10 @@ from sacrebleu.metrics.chrf import CHRF
 from benchmarks.common.bootstrap import score
 from benchmarks.common.closed_loop import Measured
 from benchmarks.common.processes import Contender, Process, Program
-from benchmarks.common.ratios import Cell, Ratio, against, aligned, markdown, ratio, turns
-from benchmarks.common.report import BATCHING, JUMOK, OFFLINE, PLAIN, comparisons, figures
-from benchmarks.common.rests import measure_rests
-from benchmarks.common.rounds import Contenders, run_cell
+from benchmarks.common.ratios import Ratio, against, aligned, markdown, ratio, turns
+from benchmarks.common.rounds import Cell, Contenders, measure_rests, run_cell
 from benchmarks.contenders.worker import Task, Turn
+from benchmarks.serving import BATCHING, JUMOK, OFFLINE, PLAIN, comparisons, figures
 from tests.parity.texts import parallel_sentences
 
 CELL = Cell(model="Marian", batch=8, beam=4)

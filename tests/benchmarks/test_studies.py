@@ -1,25 +1,19 @@
 """Each study runs on tiny models and texts, and prints its table."""
 
-import gzip
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.hang import HANG_S
+from tests.benchmarks.conftest import DATA, ROOT, run
 
-ROOT = Path(__file__).parents[2]
-DATA = ROOT / "tests/data"
 PAIR = r"\d+\.\d\d \(\d+\.\d\d to \d+\.\d\d\)"
 """A value with its range."""
 TINY = "--set width=32 --set heads=2 --set feed_forward=32 --set encoder_layers=1 --set decoder_layers=1"
 STUDIES = {
     "import_memory --shapes tiny-nllb --folder OUT": r"\| tiny-nllb \| .* \| CTranslate2 \| int8 \| ",
-    "made_tags MODEL --sentences 3 --rounds 1 --cost-only": "every tag once: 3; well formed: 3; ",
+    "made_tags MODEL --sentences 3 --tags-only": "every tag once: 3; well formed: 3; ",
     "markup TINY TAGGED.en TAGGED.de --parallel TAGGED.en TAGGED.de": ": aligner of guided alignment\n",
     "quality --plan PLAN --runs OUT --plots OUT": r"\| self-attention \| tiny-transformer - tiny-general \| [+-]\d",
     "scale": r"\| both \(scaled-object.yaml\) \| ",
@@ -34,32 +28,6 @@ STUDIES = {
 """Pattern in the output of each study, by its command; words in capitals are replaced by paths."""
 
 
-@pytest.fixture(scope="module")
-def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tests' sentences under the names of Multi30k's files."""
-    folder = tmp_path_factory.mktemp("corpus")
-    for language in ("en", "de"):
-        lines = (DATA / f"train.{language}").read_bytes().splitlines(keepends=True)
-        for part, count in (("train", None), ("val", None), ("test_2016_flickr", 5)):
-            (folder / f"{part}.{language}.gz").write_bytes(gzip.compress(b"".join(lines[:count])))
-        tagged = b"".join(b"<b>" + line.strip() + b"</b>\n" for line in lines[:9])
-        (folder / f"tagged.{language}.gz").write_bytes(gzip.compress(tagged))
-    return folder
-
-
-def run(*arguments: str | Path, corpus: Path) -> str:
-    """Run a study to its end, and return its output."""
-    command = [sys.executable, "-m", *map(str, arguments)]
-    environment = os.environ | {"JUMOK_MULTI30K": str(corpus)}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=HANG_S, check=False
-    )
-    if "subprocess.CalledProcessError" in done.stderr and "'pip', 'install'" in done.stderr:
-        pytest.skip("pip cannot install the package here")
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.mark.parametrize("command", STUDIES)
 def test_a_study_prints_its_table(command: str, corpus: Path, tiny_bundle: Path, tmp_path: Path) -> None:
     paths: dict[str, Path] = {
@@ -71,7 +39,7 @@ def test_a_study_prints_its_table(command: str, corpus: Path, tiny_bundle: Path,
         **{f"CORPUS.{language}": corpus / f"val.{language}.gz" for language in ("en", "de")},
     }
     name, *arguments = command.split()
-    printed = run(f"benchmarks.studies.{name}", *(paths.get(each, each) for each in arguments), corpus=corpus)
+    printed = run(f"studies.{name}", *(paths.get(each, each) for each in arguments), corpus=corpus)
     assert re.search(STUDIES[command], printed), printed
     if name == "quality":
         for plot in ("lengths", "gradients", "entropies"):
@@ -84,22 +52,10 @@ def test_a_study_prints_its_table(command: str, corpus: Path, tiny_bundle: Path,
 def test_meanings_are_told_apart_by_no_single_head(corpus: Path, tmp_path: Path) -> None:
     """With words that take little time; all words give the figures of the page."""
     file = tmp_path / "homonyms.json"
-    run("benchmarks.studies.homonyms", "--words", "glasses", "track", "bar", "--json", file, corpus=corpus)
+    run("studies.homonyms", "--words", "glasses", "track", "bar", "--json", file, corpus=corpus)
     found = json.loads(file.read_text(encoding="utf-8"))
     context, alone = (found["shifts"][encoder] for encoder in ("with context", "word alone"))
     gain = context["word alone"] - alone["word alone"]
     assert gain > 1
     assert max(max(heads) for heads in found["heads"]) < gain
     assert alone["with context"] > alone["word alone"]
-
-
-def test_a_packages_model_answers_as_the_package_does(corpus: Path, tmp_path: Path) -> None:
-    arguments = ("--packages", "tg2fa-translit", "--inputs", "60", "--folder", tmp_path)
-    printed = run("benchmarks.studies.real_models", *arguments, corpus=corpus)
-    assert re.search(r"tg2fa-translit .* 60 +60 +\d+ ", printed), printed
-
-
-def test_a_student_translates_as_in_firefox(corpus: Path, tmp_path: Path) -> None:
-    arguments = ("--texts", "5", "--rounds", "1", "--threads", "1", "--engine", tmp_path)
-    printed = run("benchmarks.studies.students", DATA / "models/student", *arguments, corpus=corpus)
-    assert re.findall(r"(one by one|together) +(?:yes|no) +[45] of 5 ", printed) == ["one by one", "together"] * 2

@@ -215,12 +215,7 @@ def test_usage_errors_are_explained(arguments: list[str], message: str) -> None:
     assert message in done.stderr.decode()
 
 
-def test_an_unreachable_server_is_one_line() -> None:
-    done = command("translate", "--server", "127.0.0.1:1", "x")
-    check_one_line(done, "Error: cannot reach a server at 127.0.0.1:1: ")
-
-
-def test_the_server_can_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_server_of_the_environment_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JUMOK_SERVER", "127.0.0.1:2")
     check_one_line(command("translate", "x"), "Error: cannot reach a server at 127.0.0.1:2: ")
 

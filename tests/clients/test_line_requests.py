@@ -3,7 +3,7 @@
 import io
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -15,14 +15,12 @@ from jumok.commands._line_requests import (
     MAX_UNWRITTEN_REQUESTS,
     InputError,
     Line,
-    _LineQueue,
+    Outcome,
     answer_lines,
     read_lines,
 )
 from jumok.commands._output import as_json, n_best, one_line
-from jumok.commands._runners import Outcome
-from jumok_proto.errors import InvalidArgumentError, JumokError
-from jumok_proto.parameters import parameter_name
+from jumok_proto.errors import InvalidArgumentError, JumokError, parameter_name
 from jumok_proto.results import Translation
 from tests.support.corpus_jobs import in_capitals, translation
 from tests.support.hang import HANG_S
@@ -104,30 +102,40 @@ def test_a_line_is_answered_before_the_next_arrives() -> None:
         assert list(answers) == ["SEVEN"]
 
 
-def test_lines_after_the_first_error_are_not_asked_for_if_it_ends_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    take = _LineQueue.take
-
-    def take_all(queue: _LineQueue) -> list[Line]:
-        with queue._changed:
-            queue._changed.wait_for(lambda: queue._ended)
-        return take(queue)
-
-    monkeypatch.setattr(_LineQueue, "take", take_all)  # one request, however fast lines are read
+def test_lines_after_the_first_error_are_not_asked_for_if_it_ends_the_input() -> None:
     asked: list[str] = []
+    held, read = threading.Semaphore(0), threading.Event()
+
+    def in_one_request(texts: Iterable[Line]) -> Iterator[Line]:
+        """Keep both requests in flight busy with a line each until all others are read."""
+        for line in lines("first", "second"):
+            yield line
+            assert held.acquire(timeout=HANG_S)
+        yield from texts
+        read.set()
 
     def translate(texts: list[str]) -> list[Translation]:
+        if texts in (["first"], ["second"]):
+            held.release()
+            assert read.wait(HANG_S)
+            return in_capitals(texts)
         if "bad" in texts:
             raise InvalidArgumentError("it is bad", field=f"contents[{texts.index('bad')}]")
         asked.extend(texts)
         return in_capitals(texts)
 
-    texts = lines("one", "two", "bad", "three")
-    assert list(outputs(answer_lines(texts, translate, retry_s=1, until_error=True)))[:2] == ["ONE", "TWO"]
+    def answers(texts: Iterable[Line], *, until_error: bool = True) -> Iterator[str]:
+        read.clear()
+        found = outputs(answer_lines(in_one_request(texts), translate, retry_s=1, until_error=until_error))
+        assert [next(found), next(found)] == ["FIRST", "SECOND"]
+        return found
+
+    assert list(answers(lines("one", "two", "bad", "three")))[:2] == ["ONE", "TWO"]
     assert asked == ["one", "two"]
     unread = [*lines("four"), Line("", "text 2", 9, "longer than 8 bytes"), *lines("five")]
-    assert next(outputs(answer_lines(unread, translate, retry_s=1, until_error=True))) == "FOUR"
+    assert next(answers(unread)) == "FOUR"
     assert asked == ["one", "two", "four"]
-    assert list(outputs(answer_lines(unread, translate, retry_s=1)))[1:] == ["text 2: longer than 8 bytes", "FIVE"]
+    assert list(answers(unread, until_error=False))[1:] == ["text 2: longer than 8 bytes", "FIVE"]
     assert "" not in asked
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import jumok
 from jumok._errors import UnreadCallError, call_error
-from jumok._transport.address import addresses
 from jumok._transport.retry import LONGEST_DELAY_S, Attempts, Endpoints
+from jumok._transport.servers import addresses
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
 from jumok_proto.v1.translation_pb2_grpc import TranslationServiceStub
 from tests.support.clients import Call, await_, wait

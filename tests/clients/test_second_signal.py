@@ -21,7 +21,7 @@ from tests.support.models.hostile_bundles import edit_graph, loop_forever
 linux = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 PROGRAM = """
 import os, signal, sys, time
-from jumok._second_signal import STOP_SIGNALS, end_at_second_signal
+from jumok.__main__ import STOP_SIGNALS, end_at_second_signal
 for number in STOP_SIGNALS:
     signal.signal(number, lambda *_: None)
 end_at_second_signal(float({closing_s}))

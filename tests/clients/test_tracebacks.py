@@ -73,6 +73,8 @@ def test_a_server_that_is_down_gives_one_traceback(call: Call, nowhere: str) -> 
         call(nowhere)
     check_short(raised.value)
     assert raised.value.code is grpc.StatusCode.UNAVAILABLE
+    assert raised.value.retryable
+    assert isinstance(raised.value, ConnectionError)
 
 
 @pytest.mark.parametrize("name", [name for name in CALLS if "translate" in name or "stream" in name])

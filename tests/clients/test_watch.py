@@ -15,10 +15,9 @@ import pytest
 
 import jumok
 from jumok._concurrency import Alarm
-from jumok._transport import aio_watch, sync_watch
-from jumok._transport.channel import HEALTH_CHECK
-from jumok._transport.retry import MAX_ATTEMPTS, Endpoints
-from jumok._transport.watch import Silence, Watched
+from jumok._transport import aio, sync
+from jumok._transport.retry import MAX_ATTEMPTS, Endpoints, Silence, Watched
+from jumok._transport.servers import HEALTH_CHECK
 from jumok.testing import FakeServer
 from tests.clients.conftest import served
 from tests.clients.test_streams import all_ways
@@ -221,7 +220,7 @@ def health_service(calls: int, enough: threading.Event) -> grpc.GenericRpcHandle
 @pytest.mark.parametrize("call", [translate, translate_async])
 def test_the_work_of_a_busy_server_is_not_done_twice(call: Translate, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both servers hold their answers until one has answered two health checks."""
-    for watch in (sync_watch, aio_watch):
+    for watch in (sync, aio):
         monkeypatch.setattr(watch, "PATIENCE_S", 6.0)  # for a check, on a busy machine too
     enough = threading.Event()
     health = health_service(2, enough)

@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from jumok_proto.alignment_conversion import (
+from jumok_proto.alignments import Alignment
+from jumok_proto.attention import ATTENTION_KINDS, AlignedToken, AttentionWeights, Matrix
+from jumok_proto.conversion import (
     alignments_from_proto,
     alignments_to_proto,
     kinds_from_proto,
     kinds_to_proto,
 )
-from jumok_proto.alignments import Alignment
-from jumok_proto.attention import ATTENTION_KINDS, AlignedToken, AttentionWeights, Matrix
 from jumok_proto.v1 import alignment_pb2
 
 END = AlignedToken("</s>", special=True)

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from jumok_proto import admin_conversion, conversion
+from jumok_proto import conversion, glossaries
 from jumok_proto.conversion import (
     model_from_proto,
     model_to_proto,
@@ -16,7 +16,6 @@ from jumok_proto.conversion import (
     response_from_proto,
     response_to_proto,
 )
-from jumok_proto.glossaries import stored
 from jumok_proto.markup import MarkupRules
 from jumok_proto.options import OPTIONS, EarlyStopping, Options, check_names
 from jumok_proto.results import (
@@ -161,7 +160,7 @@ def stopping(early_stopping: EarlyStopping, forced: int | None) -> Model:
 
 PAIRS = (LanguagePair(source="en", target="de"), LanguagePair(source="fr", target="de"))
 BUNDLE = BundleSummary(bundle="a", model="b", version="1", state=BundleState.LOADED, problem="")
-DICTIONARY = stored.GlossaryDictionary(source_language="en", target_language="", entry_count=3)
+DICTIONARY = glossaries.GlossaryDictionary(source_language="en", target_language="", entry_count=3)
 CREATED = datetime(2026, 11, 29, 12, 30, 15, 250000, UTC)
 RESULTS: list[tuple[ModuleType, str, Any]] = [
     (conversion, "scores", [SCORE, NOTHING]),
@@ -170,12 +169,12 @@ RESULTS: list[tuple[ModuleType, str, Any]] = [
     (conversion, "route", Route(source="en", target="de", models=("a", "b"))),
     (conversion, "rules", MarkupRules(ignore_tags=("a", "b"), splitting_tags=("c",))),
     (conversion, "detected", [[DetectedLanguage("en", 0.75), DetectedLanguage("de", 0.25)], []]),
-    (admin_conversion, "bundle", BUNDLE),
-    (admin_conversion, "bundle", replace(BUNDLE, state=BundleState.UNUSABLE, problem="no manifest")),
-    (admin_conversion, "loaded", LoadResult(model=MODEL, replaced_version=None)),
-    (admin_conversion, "loaded", LoadResult(model=MODEL, replaced_version="1")),
-    (stored, "stored", stored.StoredGlossary(id="1", name="a", dictionaries=(DICTIONARY,), created=CREATED)),
-    (stored, "entries", stored.GlossaryEntries(tsv="a\tb\n", target_language="de")),
+    (conversion, "bundle", BUNDLE),
+    (conversion, "bundle", replace(BUNDLE, state=BundleState.UNUSABLE, problem="no manifest")),
+    (conversion, "loaded", LoadResult(model=MODEL, replaced_version=None)),
+    (conversion, "loaded", LoadResult(model=MODEL, replaced_version="1")),
+    (glossaries, "stored", glossaries.StoredGlossary(id="1", name="a", dictionaries=(DICTIONARY,), created=CREATED)),
+    (glossaries, "entries", glossaries.GlossaryEntries(tsv="a\tb\n", target_language="de")),
 ]
 
 
@@ -201,7 +200,7 @@ def test_a_zero_default_is_sent() -> None:
 
 def test_states_of_newer_servers_have_a_meaning() -> None:
     assert model_from_proto(model_pb2.Model(state=model_pb2.ModelState.ValueType(9))).state is ModelState.SERVING
-    assert admin_conversion.bundle_from_proto(admin_pb2.BundleSummary()).state is BundleState.AVAILABLE
+    assert conversion.bundle_from_proto(admin_pb2.BundleSummary()).state is BundleState.AVAILABLE
 
 
 UNSET = dict.fromkeys(Options.__annotations__)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jumok_proto.glossaries.tsv import GlossaryLine, read_tsv, write_tsv
+from jumok_proto.glossaries import GlossaryLine, read_tsv, write_tsv
 
 TERMS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\t\r\n"), min_size=1, max_size=12).filter(
     lambda term: term == term.strip()

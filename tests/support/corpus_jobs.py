@@ -13,8 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from jumok.commands._line_requests import InputError, Line, answer_lines
-from jumok.commands._runners import Outcome
+from jumok.commands._line_requests import InputError, Line, Outcome, answer_lines
 from jumok.commands.corpus.inputs import find_sources, is_one_file
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import Columns

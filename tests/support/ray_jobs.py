@@ -14,8 +14,7 @@ from typing import Any
 
 import ray
 
-from jumok.commands._line_requests import Line
-from jumok.commands._runners import Outcome, Runner
+from jumok.commands._line_requests import Line, Outcome, Runner
 from jumok.commands.corpus.cluster import Cluster, translate_on_cluster
 from jumok.commands.corpus.inputs import find_sources, is_one_file
 from jumok.commands.corpus.job import Job

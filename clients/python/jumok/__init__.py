@@ -11,7 +11,7 @@ from jumok._async_client import AsyncClient
 from jumok._client import Client
 from jumok._files import FileOptions, FileProblem, FileResult
 from jumok._responses import TextResult, TranslationUpdate
-from jumok._transport.channel import Tls
+from jumok._transport.servers import Tls
 from jumok_proto import __version__
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionKind, AttentionWeights
@@ -44,7 +44,7 @@ from jumok_proto.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from jumok_proto.glossaries.stored import GlossaryDictionary, StoredGlossary
+from jumok_proto.glossaries import GlossaryDictionary, StoredGlossary
 from jumok_proto.markup import MarkupRules
 from jumok_proto.options import EarlyStopping, Options
 from jumok_proto.results import (

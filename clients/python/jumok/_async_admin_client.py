@@ -1,12 +1,9 @@
 """The client for operators built on asyncio: load and unload models."""
 
-from jumok._transport.address import one_address
 from jumok._transport.aio import AsyncConnected, AsyncConnection
-from jumok._transport.channel import Tls
-from jumok._transport.servers import Servers
+from jumok._transport.servers import Servers, Tls, one_address
 from jumok._validation import check_text
-from jumok_proto.admin_conversion import bundle_from_proto, loaded_from_proto
-from jumok_proto.conversion import model_from_proto
+from jumok_proto.conversion import bundle_from_proto, loaded_from_proto, model_from_proto
 from jumok_proto.results import BundleSummary, LoadResult, Model
 from jumok_proto.v1.admin_pb2 import ListBundlesRequest, LoadModelRequest, UnloadModelRequest
 

@@ -26,9 +26,8 @@ from jumok._responses import (
     read_scores,
     read_translations,
 )
-from jumok._transport.channel import Tls
 from jumok._transport.retry import MAX_ATTEMPTS
-from jumok._transport.servers import Servers
+from jumok._transport.servers import Servers, Tls
 from jumok._transport.sync import Connected, Connection
 from jumok._validation import check_count, check_text, check_texts
 from jumok_proto.alignments import Alignment
@@ -277,15 +276,9 @@ class Client(Connected):
         self,
         text: str,
         *,
-        source_language: str | None = None,
-        target_language: str | None = None,
         target_prefix: str | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        split_sentences: bool | None = None,
-        model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[TranslateOptions],
+        **settings: Unpack[TranslateParameters],
     ) -> Generator[TranslationUpdate, None, None]:
         """Translate one text, and yield its stable beginning during decoding.
 
@@ -294,18 +287,7 @@ class Client(Connected):
         short until the end. A slow reader gets fewer updates. Arguments are those of ``translate``. Close an iteration
         that you leave early, with ``contextlib.closing``: this cancels the call.
         """
-        request = stream_request(
-            text,
-            source_language=source_language,
-            target_language=target_language,
-            target_prefix=target_prefix,
-            attention=attention,
-            truncate=truncate,
-            split_sentences=split_sentences,
-            model=model,
-            **options,
-        )
-        return self._connection.stream(request, timeout_s)
+        return self._connection.stream(stream_request(text, target_prefix=target_prefix, **settings), timeout_s)
 
     def translate_iter(
         self,
@@ -313,15 +295,9 @@ class Client(Connected):
         *,
         window: int = DEFAULT_WINDOW,
         start: int = 0,
-        source_language: str | None = None,
-        target_language: str | None = None,
         target_prefix: str | None = None,
-        attention: bool = False,
-        truncate: bool = False,
-        split_sentences: bool | None = None,
-        model: str = "",
         timeout_s: float | None = None,
-        **options: Unpack[TranslateOptions],
+        **settings: Unpack[TranslateParameters],
     ) -> Generator[TextResult, None, None]:
         """Translate any number of texts; results come in order, each as soon as possible.
 
@@ -337,6 +313,7 @@ class Client(Connected):
             start: texts to skip.
             target_prefix: beginning of every translation.
             timeout_s: longest time without any result while texts wait for one.
+            settings: other arguments of ``translate``.
 
         Raises:
             JumokError: no server answered the first texts in ``max_attempts`` calls, or ``timeout_s`` passed. Results
@@ -347,15 +324,9 @@ class Client(Connected):
             self._connection.servers,
             window=window,
             start=start,
-            source_language=source_language,
-            target_language=target_language,
             target_prefix=target_prefix,
-            attention=attention,
-            truncate=truncate,
-            split_sentences=split_sentences,
-            model=model,
             timeout_s=timeout_s,
-            **options,
+            **settings,
         )
         self._connection.check_open()
         return CorpusRun(corpus, lines, start, self._connection).results()

@@ -11,8 +11,7 @@ import grpc
 from google.rpc import status_pb2
 
 from jumok_proto.error_conversion import error_from_proto, make_error, read_details
-from jumok_proto.errors import CallCancelledError, Details, JumokError, UnavailableError
-from jumok_proto.parameters import name_parameter
+from jumok_proto.errors import CallCancelledError, Details, JumokError, UnavailableError, name_parameter
 
 PROXIES = ("grpc_proxy", "https_proxy", "http_proxy")
 """Environment variables in which gRPC looks for a proxy, first to last."""

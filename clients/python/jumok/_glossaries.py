@@ -12,7 +12,7 @@ from jumok._transport.retry import MIN_TIMEOUT_S
 from jumok._transport.sync import Connection
 from jumok._validation import check_text
 from jumok_proto.errors import GlossaryNotFoundError
-from jumok_proto.glossaries.stored import StoredGlossary
+from jumok_proto.glossaries import StoredGlossary
 from jumok_proto.v1.glossary_pb2 import (
     CreateGlossaryRequest,
     DeleteGlossaryRequest,

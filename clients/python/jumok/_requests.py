@@ -19,11 +19,9 @@ from jumok._validation import (
     check_texts,
     invalid_field,
 )
-from jumok_proto.alignment_conversion import kinds_to_proto
 from jumok_proto.attention import AttentionKind
-from jumok_proto.conversion import options_to_proto
-from jumok_proto.glossaries.tsv import write_tsv
-from jumok_proto.term_conversion import do_not_translate_to_proto, glossary_to_proto
+from jumok_proto.conversion import kinds_to_proto, options_to_proto
+from jumok_proto.glossaries import write_tsv
 from jumok_proto.text_options import TextOptions, TranslateOptions, separate, splits_sentences
 from jumok_proto.v1 import alignment_pb2, glossary_pb2, translation_pb2
 
@@ -135,12 +133,15 @@ def _text_fields(options: TextOptions) -> dict[str, Any]:
         fields["markup_rules"] = check_rules(rules)
     glossary, stored = options.get("glossary"), options.get("stored_glossary")
     if glossary or stored:
-        entries = check_glossary(glossary or {})
-        fields["glossary"] = glossary_to_proto(entries, check_text("glossary.stored", stored or ""))
+        entries = check_glossary(glossary or {}).items()
+        fields["glossary"] = translation_pb2.Glossary(
+            entries=[translation_pb2.GlossaryEntry(source=source, targets=targets) for source, targets in entries],
+            stored=check_text("glossary.stored", stored or ""),
+        )
     patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
     if patterns or kinds:
         texts = check_texts("do_not_translate", [*patterns] if not isinstance(patterns, str) else [patterns])
-        fields["do_not_translate"] = do_not_translate_to_proto(texts, check_placeholders(kinds))
+        fields["do_not_translate"] = translation_pb2.DoNotTranslate(patterns=texts, kinds=check_placeholders(kinds))
     return fields
 
 

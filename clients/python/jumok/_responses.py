@@ -8,9 +8,9 @@ from typing import TypeVar
 from google.protobuf.message import Message
 
 from jumok._errors import item_error
-from jumok_proto.alignment_conversion import alignments_from_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.conversion import (
+    alignments_from_proto,
     detected_from_proto,
     response_from_proto,
     scores_from_proto,
@@ -18,8 +18,7 @@ from jumok_proto.conversion import (
     translation_from_proto,
 )
 from jumok_proto.errors import InternalError, JumokError
-from jumok_proto.glossaries.stored import StoredGlossary, stored_from_proto
-from jumok_proto.glossaries.tsv import read_tsv
+from jumok_proto.glossaries import StoredGlossary, read_tsv, stored_from_proto
 from jumok_proto.results import DetectedLanguage, Score, Translation
 from jumok_proto.v1 import alignment_pb2, glossary_pb2, translation_pb2
 

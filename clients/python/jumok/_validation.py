@@ -10,12 +10,10 @@ from typing import Any, SupportsFloat, SupportsIndex, cast
 from google.protobuf.descriptor import FieldDescriptor
 
 from jumok_proto.attention import ATTENTION_KINDS, AttentionKind
-from jumok_proto.conversion import markup_to_proto, rules_to_proto
-from jumok_proto.errors import Details, FieldViolation, InvalidArgumentError
+from jumok_proto.conversion import PLACEHOLDER_KINDS, markup_to_proto, rules_to_proto
+from jumok_proto.errors import Details, FieldViolation, InvalidArgumentError, parameter_name
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.options import Options, check_names
-from jumok_proto.parameters import parameter_name
-from jumok_proto.term_conversion import PLACEHOLDER_KINDS
 from jumok_proto.v1 import translation_pb2
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 
@@ -211,11 +209,11 @@ def check_glossary(glossary: object) -> dict[str, list[str]]:
     return entries
 
 
-def check_placeholders(kinds: object) -> list[str]:
-    """Check kinds of placeholders."""
+def check_placeholders(kinds: object) -> list[translation_pb2.PlaceholderKind.ValueType]:
+    """Convert kinds of placeholders to the message's values."""
     if isinstance(kinds, str) or not isinstance(kinds, Sequence):
         raise invalid_field("placeholders", f"must be a sequence of kinds, got {kinds!r}")
     for kind in kinds:
         if kind not in PLACEHOLDER_KINDS:
             raise invalid_field("placeholders", f"unknown kind {kind!r}; choose of {', '.join(PLACEHOLDER_KINDS)}")
-    return list(kinds)
+    return [PLACEHOLDER_KINDS[kind] for kind in kinds]

@@ -18,10 +18,10 @@ from google.protobuf.message import Message
 from google.rpc import status_pb2
 
 from jumok._validation import invalid_field
-from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionWeights
 from jumok_proto.conversion import (
+    alignments_to_proto,
     detected_to_proto,
     model_to_proto,
     response_to_proto,

@@ -14,8 +14,7 @@ from typing import Any
 
 import pytest
 
-from jumok.commands._line_requests import Line
-from jumok.commands._runners import Outcome
+from jumok.commands._line_requests import Line, Outcome
 from jumok.commands.corpus.rows import CorpusError
 from jumok.commands.corpus.run import Progress
 from tests.support import corpus_jobs

@@ -8,8 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from jumok.commands._line_requests import MAX_LINE_BYTES, Line
-from jumok.commands._runners import Outcome
+from jumok.commands._line_requests import MAX_LINE_BYTES, Line, Outcome
 from jumok.commands.corpus.rows import Columns, CorpusError
 from tests.support.corpus_jobs import at_once, run, translation
 

@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 import jumok
 from benchmarks.common.processes import Server
 from benchmarks.common.progress import progress
-from jumok_proto.glossaries.stored import GlossaryEntries as GlossaryLines
+from jumok_proto.glossaries import GlossaryEntries as GlossaryLines
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
 from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, GetGlossaryEntriesRequest, GlossaryEntries

@@ -12,7 +12,7 @@ import grpc
 import pytest
 
 import jumok
-from jumok_proto.glossaries.stored import StoredGlossary
+from jumok_proto.glossaries import StoredGlossary
 from jumok_proto.v1.glossary_pb2 import CreateGlossaryRequest, GetGlossaryEntriesRequest, ListGlossariesRequest
 from jumok_proto.v1.glossary_pb2 import GlossaryEntries as ProtoEntries
 from jumok_proto.v1.translation_pb2 import Glossary, TranslateTextRequest

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import jumok
-from jumok_proto.alignment_conversion import alignments_from_proto, alignments_to_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import ATTENTION_KINDS
+from jumok_proto.conversion import alignments_from_proto, alignments_to_proto
 from jumok_serve import AttentionUnavailableError, InvalidArgumentError, LanguageNotFoundError, Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.runtime.graphs import Pairs

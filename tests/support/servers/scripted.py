@@ -7,10 +7,10 @@ from typing import Any
 
 import grpc
 
-from jumok_proto.alignment_conversion import alignments_to_proto
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AlignedToken, AttentionWeights
 from jumok_proto.conversion import (
+    alignments_to_proto,
     detected_to_proto,
     response_to_proto,
     scores_to_proto,
@@ -74,14 +74,12 @@ class Scripted(TranslationServiceServicer):
     drop_answers: bool = False
     lost: list[str] = field(default_factory=list)
     """Messages of a proxy that has lost its server, for the next calls."""
-    arrived: threading.Event = field(default_factory=threading.Event)
     hold: threading.Event | None = None
 
     def TranslateText(
         self, request: translation_pb2.TranslateTextRequest, context: grpc.ServicerContext
     ) -> translation_pb2.TranslateTextResponse:
         self.requests.append(request)
-        self.arrived.set()
         if self.hold is not None:
             self.hold.wait(HANG_S)
         if self.lost:

@@ -1,8 +1,8 @@
 """Unary and streaming calls of tasks to one of several servers, with retries."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import AbstractContextManager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -10,15 +10,13 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from jumok._concurrency import AsyncEnd, AsyncLinks
+from jumok._concurrency import AsyncAlarm, AsyncBackground, AsyncCondition, AsyncEnd, AsyncLinks, async_cancellation
 from jumok._files import FileOptions, FileReceiver, FileResult, FileSource, FileTarget, file_requests, written
 from jumok._responses import TranslationUpdate, check_complete, is_empty, read_update, readable
-from jumok._transport.aio_watch import AsyncWatch
-from jumok._transport.retry import Attempts
-from jumok._transport.servers import Servers
-from jumok._transport.watch import Watched
+from jumok._transport.retry import PATIENCE_S, PATIENCE_SHARE, Attempts, Silence, Watched
+from jumok._transport.servers import HEALTH_CHECK, Servers
 from jumok._validation import LONGEST_TIMEOUT_S, check_timeout
-from jumok_proto.errors import JumokError, UnavailableError
+from jumok_proto.errors import CallCancelledError, JumokError, UnavailableError
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
 from jumok_proto.v1.glossary_pb2_grpc import GlossaryServiceStub
@@ -43,11 +41,82 @@ class AsyncStubs:
 
 
 class AsyncLink:
-    """The services of all servers, and the watch over calls to them."""
+    """The services of all servers, and the watch over calls to them.
+
+    A server that stays silent is asked for its health, and left if it does not answer. A busy server answers a health
+    check at once, so its calls stay where they are; a stopped one does not, nor does one behind a network that drops
+    packets. Only clients of several servers watch: others have no server to go to.
+
+    Args:
+        servers: servers of the client.
+        is_closed: returns True after the end of the connection.
+
+    Attributes:
+        stubs: services of each server.
+    """
 
     def __init__(self, servers: Servers, is_closed: Callable[[], bool]) -> None:
         self.stubs = [AsyncStubs(servers.opener.channel(address, grpc.aio)) for address in servers.addresses]
-        self.watch = AsyncWatch([stubs.channel for stubs in self.stubs], servers, is_closed)
+        self._checks = [stubs.channel.unary_unary(HEALTH_CHECK, None, None) for stubs in self.stubs]
+        self._addresses = servers.addresses
+        self._is_closed = is_closed
+        self._silence = Silence(servers.endpoints, len(servers.addresses))
+        self._changes = AsyncCondition()
+        self._alarm = AsyncAlarm(self._turn)
+
+    @contextmanager
+    def watch(self, endpoint: int, cancel: Callable[[], object], timeout_s: float) -> Iterator[Watched]:
+        """Watch over a call until the end of the block, and cancel it there if it has not ended."""
+        patience_s = min(PATIENCE_S, PATIENCE_SHARE * timeout_s)
+        watched = Watched(endpoint, self._addresses[endpoint], patience_s, time.monotonic(), cancel)
+        with self._changes:
+            self._silence.calls.add(watched)
+        try:
+            if len(self._addresses) > 1:
+                self._alarm.set(patience_s)
+            with async_cancellation(lambda: watched.silent or self._is_closed()):
+                yield watched
+        except (grpc.RpcError, grpc.FutureCancelledError, CallCancelledError):
+            if (error := watched.error()) is not None:
+                raise error from None
+            raise
+        finally:
+            with self._changes:
+                self._silence.calls.discard(watched)
+            cancel()
+
+    async def answer(self, method: Any, endpoint: int, request: Any, timeout_s: float) -> Any:
+        """Call a method and wait; raise UnavailableError if the server is silent."""
+        if len(self._addresses) == 1:
+            with async_cancellation(self._is_closed):
+                return await method(request, timeout=timeout_s)
+        call = method(request, timeout=timeout_s)
+        with self.watch(endpoint, call.cancel, timeout_s):
+            return await call
+
+    def _turn(self) -> None:
+        now = time.monotonic()
+        with self._changes:
+            checks, silent, wakes_at = self._silence.turn(now)
+        for call in silent:
+            call.cancel()
+        for endpoint in checks:
+            AsyncBackground(self._check, endpoint)
+        if wakes_at is not None:
+            self._alarm.set(wakes_at - now)
+
+    async def _check(self, endpoint: int) -> None:
+        code: grpc.StatusCode | None = None
+        try:
+            await self._checks[endpoint](b"", timeout=2 * PATIENCE_S)
+        except grpc.RpcError as error:  # servers need not have this service: another status is an answer too
+            code = error.code()
+        except ValueError:  # the client was closed, and its calls have ended
+            pass
+        finally:
+            with self._changes:
+                answered = code is not grpc.StatusCode.DEADLINE_EXCEEDED
+                self._silence.checked(endpoint, time.monotonic(), answered=answered)
 
 
 class AsyncCorpusCall:
@@ -130,7 +199,7 @@ class AsyncConnection:
             link = self._links.get()
             remaining_s = attempts.begin(time.monotonic())
             try:
-                response: Response | None = await link.watch.answer(
+                response: Response | None = await link.answer(
                     method(link.stubs[attempts.endpoint]), attempts.endpoint, request, remaining_s
                 )
             except (grpc.RpcError, UnavailableError) as error:
@@ -154,7 +223,7 @@ class AsyncConnection:
         return AsyncCorpusCall(
             link.stubs[endpoint].translation.TranslateCorpus(requests),
             lambda error: self.servers.failure(endpoint, error),
-            lambda cancel: link.watch.over(endpoint, cancel, LONGEST_TIMEOUT_S),
+            lambda cancel: link.watch(endpoint, cancel, LONGEST_TIMEOUT_S),
         )
 
     async def translate_file(self, source: FileSource, target: FileTarget, options: FileOptions) -> FileResult:
@@ -166,7 +235,7 @@ class AsyncConnection:
         link, endpoint = self._links.get(), self.servers.endpoints.pick(time.monotonic())
         call = link.stubs[endpoint].files.TranslateFile(iter(requests), timeout=limit_s)
         try:
-            with written(target) as out, link.watch.over(endpoint, call.cancel, limit_s) as watched:
+            with written(target) as out, link.watch(endpoint, call.cancel, limit_s) as watched:
                 receiver = FileReceiver(out, options.get("on_progress"))
                 async for response in call:
                     watched.heard()
@@ -193,7 +262,7 @@ class AsyncConnection:
             remaining_s = attempts.begin(time.monotonic())
             call = link.stubs[attempts.endpoint].translation.StreamTranslateText(request, timeout=remaining_s)
             try:
-                with link.watch.over(attempts.endpoint, call.cancel, remaining_s) as watched:
+                with link.watch(attempts.endpoint, call.cancel, remaining_s) as watched:
                     async for response in call:
                         watched.heard()
                         if is_empty(response):

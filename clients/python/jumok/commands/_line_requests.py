@@ -1,4 +1,4 @@
-"""Requests of many input lines each, two in flight, results in order."""
+"""Input lines, and their answers in order: many lines a request, or one call of a server for all."""
 
 import codecs
 import re
@@ -7,18 +7,20 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import BinaryIO, Self, TypeAlias, TypeVar
+from typing import Any, BinaryIO, Self, TypeAlias, TypeVar
 
 import click
 
+from jumok import Client, TextResult, Translation
 from jumok._concurrency import WAKE_S
-from jumok_proto.errors import JumokError
-from jumok_proto.parameters import parameter_name
+from jumok.commands._options import LocalTranslator
+from jumok_proto.errors import JumokError, parameter_name
 
 STDIN = 0
 MAX_REQUEST_LINES = 128
@@ -77,6 +79,12 @@ class InputError(JumokError):
 
 _Batch: TypeAlias = tuple[list[tuple[Line, Answer | InputError]], Exception | None]
 """Consecutive lines with their outcomes, and the error that ended the input after them."""
+
+
+Outcome: TypeAlias = Translation | InputError
+TranslateIter = Callable[[Iterator[str]], Generator[TextResult, None, None]]
+Runner: TypeAlias = Callable[[Iterable[Line]], Generator[tuple[Line, Outcome], None, None]]
+"""Translates lines: yields each with its translation or error, as `answer_lines` does."""
 
 
 def outcome_of(line: Line, answer: Answer | JumokError) -> Answer | InputError:
@@ -292,3 +300,48 @@ class _LineQueue:
                 taken.append(self._lines.popleft())
             self._changed.notify_all()
             return taken
+
+
+def make_runner(
+    translator: Client | LocalTranslator,
+    *,
+    model: str,
+    timeout_s: float,
+    target_prefix: str | None = None,
+    **settings: Any,
+) -> Runner:
+    """Make the runner of a server or a bundle.
+
+    Args:
+        model: name of the server's model; empty: chosen by the server.
+        timeout_s: timeout of a request; an overloaded translator is asked again for as long.
+        target_prefix: beginning of each translation.
+        settings: further parameters of ``translate``.
+    """
+    if isinstance(translator, Client):
+        translate_iter = partial(
+            translator.translate_iter, model=model, timeout_s=timeout_s, target_prefix=target_prefix, **settings
+        )
+        return partial(_by_server, translate_iter=translate_iter)
+    translate = translator.translate
+
+    def translate_lines(contents: list[str]) -> list[Translation]:
+        prefixes = None if target_prefix is None else [target_prefix] * len(contents)
+        return translate(contents, target_prefix=prefixes, timeout_s=timeout_s, **settings)
+
+    return partial(answer_lines, request=translate_lines, retry_s=timeout_s)
+
+
+def _by_server(lines: Iterable[Line], translate_iter: TranslateIter) -> Generator[tuple[Line, Outcome], None, None]:
+    """Translate lines through a server, in one call; in order, and as they arrive."""
+    sent: deque[Line] = deque()
+
+    def texts() -> Iterator[str]:
+        for line in lines:
+            sent.append(line)
+            yield line.text
+
+    with closing(translate_iter(texts())) as results:
+        for result in results:
+            line = sent.popleft()
+            yield line, outcome_of(line, result.outcome)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import click
 
 from jumok._admin_client import AdminClient
-from jumok._transport.address import one_address
+from jumok._transport.servers import one_address
 from jumok.commands._main import Group
 from jumok.commands._options import access, await_server, server_options, timeout_option
 from jumok.commands._output import write_columns

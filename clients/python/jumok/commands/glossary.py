@@ -10,8 +10,7 @@ from jumok.commands._main import Group
 from jumok.commands._options import open_client, server_options, timeout_option
 from jumok.commands._output import write_columns
 from jumok_proto.errors import GlossaryNotFoundError
-from jumok_proto.glossaries.stored import StoredGlossary
-from jumok_proto.glossaries.tsv import write_tsv
+from jumok_proto.glossaries import StoredGlossary, write_tsv
 
 with_timeout = timeout_option(60.0, "Seconds to wait for the answer.")
 source_option = click.option("--source-language", metavar="TAG", default="", help="Language of the source terms.")

@@ -6,8 +6,7 @@ from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok._errors import call_error
-from jumok._transport.address import addresses
-from jumok._transport.channel import Opener
+from jumok._transport.servers import Opener, addresses
 from jumok.commands._options import access, await_server, server_options, timeout_option
 from jumok_proto.errors import JumokError
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ModelState

@@ -9,7 +9,7 @@ from typing import Any, cast
 import click
 
 from jumok import Options, Translation
-from jumok.commands._line_requests import InputError, Line, open_document, open_lines, open_texts
+from jumok.commands._line_requests import InputError, Line, make_runner, open_document, open_lines, open_texts
 from jumok.commands._options import (
     file_options,
     language_options,
@@ -18,6 +18,7 @@ from jumok.commands._options import (
     open_target,
     sentence_options,
     target_options,
+    term_options,
 )
 from jumok.commands._output import (
     Warnings,
@@ -32,8 +33,6 @@ from jumok.commands._output import (
     write_line,
     write_text,
 )
-from jumok.commands._runners import make_runner
-from jumok.commands._terms import term_options
 from jumok_proto.flags import decoding_flag, decoding_flags
 from jumok_proto.markup import MarkupKind
 from jumok_proto.text_options import splits_sentences

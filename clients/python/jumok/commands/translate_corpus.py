@@ -9,6 +9,7 @@ from typing import Any, cast
 import click
 
 from jumok import Options
+from jumok.commands._line_requests import Runner, make_runner
 from jumok.commands._options import (
     bundle_settings,
     exclude_server_options,
@@ -19,10 +20,9 @@ from jumok.commands._options import (
     open_target,
     sentence_options,
     target_options,
+    term_options,
     was_given,
 )
-from jumok.commands._runners import Runner, make_runner
-from jumok.commands._terms import term_options
 from jumok.commands.corpus.inputs import FORMATS, find_sources, is_one_file
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import Columns

@@ -12,10 +12,10 @@ from jumok.commands._options import (
     model_option,
     open_client,
     server_options,
+    term_options,
     timeout_option,
 )
 from jumok.commands._output import LongTexts
-from jumok.commands._terms import term_options
 from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.flags import decoding_flags
 

@@ -13,7 +13,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jumok_proto.errors import GlossariesUnavailableError, InvalidArgumentError
-from jumok_proto.glossaries.tsv import read_tsv, write_tsv
+from jumok_proto.glossaries import read_tsv, write_tsv
 from jumok_proto.v1 import glossary_pb2 as messages
 from jumok_serve.http.apis.languages import listed_languages, spelled_by
 from jumok_serve.http.requests import Fields, meaning, parse_fields, text_field

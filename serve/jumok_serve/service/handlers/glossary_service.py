@@ -9,7 +9,7 @@ from contextvars import copy_context
 from typing import TypeVar
 
 from jumok_proto.errors import GlossariesUnavailableError
-from jumok_proto.glossaries.stored import (
+from jumok_proto.glossaries import (
     GlossaryEntries,
     StoredGlossary,
     entries_from_proto,

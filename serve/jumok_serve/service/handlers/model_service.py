@@ -1,7 +1,6 @@
 """ModelService and AdminService."""
 
-from jumok_proto.admin_conversion import bundle_to_proto, loaded_to_proto
-from jumok_proto.conversion import model_to_proto, route_to_proto
+from jumok_proto.conversion import bundle_to_proto, loaded_to_proto, model_to_proto, route_to_proto
 from jumok_proto.results import BundleState, BundleSummary
 from jumok_proto.v1.admin_pb2 import (
     ListBundlesRequest,

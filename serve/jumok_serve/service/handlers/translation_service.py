@@ -8,11 +8,13 @@ from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from cachetools import LRUCache, cached
 
-from jumok_proto.alignment_conversion import alignments_to_proto, kinds_from_proto
 from jumok_proto.conversion import (
+    alignments_to_proto,
     detected_to_proto,
+    kinds_from_proto,
     markup_from_proto,
     options_from_proto,
+    placeholder_kinds_from_proto,
     response_to_proto,
     rules_from_proto,
     scores_to_proto,
@@ -20,7 +22,6 @@ from jumok_proto.conversion import (
     translation_to_proto,
 )
 from jumok_proto.errors import InvalidArgumentError
-from jumok_proto.term_conversion import kinds_from_proto as placeholder_kinds_from_proto
 from jumok_proto.v1 import alignment_pb2, decoding_pb2, translation_pb2
 from jumok_proto.v1.alignment_pb2 import AlignTextRequest, AlignTextResponse
 from jumok_proto.v1.translation_pb2 import (

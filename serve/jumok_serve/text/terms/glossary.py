@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_proto.glossaries.tsv import read_tsv
+from jumok_proto.glossaries import read_tsv
 from jumok_proto.text_options import TermOptions
 from jumok_serve.interrupts import check
 from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
@@ -305,7 +305,7 @@ class Glossary:
 
     @classmethod
     def from_tsv(cls, text: str) -> Self:
-        """Make a glossary of lines; see `jumok_proto.glossaries.tsv.read_tsv`.
+        """Make a glossary of lines; see `jumok_proto.glossaries.read_tsv`.
 
         Raises:
             InvalidArgumentError: too many entries, or a line that cannot be used; names the line.

@@ -13,8 +13,7 @@ from typing import Annotated, Final, Self
 from pydantic import AwareDatetime, BaseModel, Field
 
 from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError
-from jumok_proto.glossaries.stored import GlossaryDictionary, StoredGlossary
-from jumok_proto.glossaries.tsv import read_tsv, write_tsv
+from jumok_proto.glossaries import GlossaryDictionary, StoredGlossary, read_tsv, write_tsv
 from jumok_serve.files import RegularFile, UnusableFileError
 from jumok_serve.manifest.languages import primary_language, tag_key
 

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 from cachetools import LRUCache
 
 from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError, OverloadedError, printable
-from jumok_proto.glossaries.stored import GlossaryDictionary, GlossaryEntries, StoredGlossary
+from jumok_proto.glossaries import GlossaryDictionary, GlossaryEntries, StoredGlossary
 from jumok_serve.files import UnusableFileError
 from jumok_serve.text.terms.glossary import PREFIX, Glossary
 from jumok_serve.text.terms.glossary_file import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jumok_proto.errors import OverloadedError
-from jumok_proto.glossaries.stored import GlossaryEntries
+from jumok_proto.glossaries import GlossaryEntries
 from jumok_serve.text.terms import Glossary, GlossaryStore, store
 from jumok_serve.text.terms.glossary_file import GlossaryFile
 from tests.support.calls import noted_calls

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from jumok_proto.errors import GlossaryNotFoundError, InvalidArgumentError
-from jumok_proto.glossaries.stored import GlossaryEntries
+from jumok_proto.glossaries import GlossaryEntries
 from jumok_serve.text.terms import GlossaryStore, glossary, store
 from jumok_serve.text.terms.glossary import MAX_ENTRIES
 from tests.support.refusals import refused

@@ -17,8 +17,8 @@ import pyarrow as pa
 import ray
 from ray.exceptions import AuthenticationError, RayActorError, RayError
 
+from jumok.commands._line_requests import Runner
 from jumok.commands._output import LongTexts
-from jumok.commands._runners import Runner
 from jumok.commands.corpus.inputs import Source
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import CorpusError, Row

@@ -7,8 +7,7 @@ from pathlib import Path, PurePath
 
 import click
 
-from jumok.commands.corpus.line_formats import JsonLinesFormat, TextFormat
-from jumok.commands.corpus.rows import Columns, CorpusError, Format
+from jumok.commands.corpus.rows import Columns, CorpusError, Format, JsonLinesFormat, TextFormat
 
 FORMATS = ("text", "jsonl", "parquet")
 _BY_SUFFIX = {".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}

@@ -11,9 +11,8 @@ from typing import Any, TypeAlias
 
 import click
 
-from jumok.commands._line_requests import InputError, Line
+from jumok.commands._line_requests import InputError, Line, Runner
 from jumok.commands._output import NONE_LONG, LongTexts
-from jumok.commands._runners import Runner
 from jumok.commands.corpus.inputs import Source
 from jumok.commands.corpus.job import Job
 from jumok.commands.corpus.rows import Block, Done, Row

@@ -1,1 +1,0 @@
-"""Stored glossaries, and the text of their entries."""
