@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from benchmarks.common.progress import progress
 from jumok_proto.v1 import admin_pb2, file_pb2, glossary_pb2, model_pb2, translation_pb2
+from jumok_serve.text.files.document import FORMATS
 from tests.faults.scenarios.swaps import model_name
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.random_messages import RandomCall, each_random_call
@@ -40,7 +41,6 @@ OTHER, BROKEN = "other", "broken"
 """Bundles that a server may be told to load; the second cannot be."""
 GLOSSARIES = st.sampled_from(("pets", "toys", ""))
 ON_GLOSSARIES = ("GetGlossary", "GetGlossaryEntries", "UpdateGlossary", "DeleteGlossary")
-FORMATS = ("text", "markdown", "html", "po", "xliff", "srt", "vtt")
 FILES = (
     b"A dog runs.\n",
     b"# A dog\n\n- a *man* and [a dog](a)\n",
@@ -73,7 +73,7 @@ def likely_values(model: str, texts: Sequence[str], others: Sequence[str] = ()) 
         **{f"{method}Request.glossary": GLOSSARIES for method in ON_GLOSSARIES},
         "stored_glossary": GLOSSARIES,
         "tsv": st.sampled_from(("dog\tHund\n", "a man\tein Mann\nice\tEis\tEiscreme\n", "dog\n", "\t\n")),
-        "format": st.sampled_from(FORMATS),
+        "format": st.sampled_from(list(FORMATS)),
         "TranslateFileRequest.file": st.sampled_from(FILES),
         "target_prefix": st.text(max_size=5),
         "target_prefixes": st.text(max_size=5),
@@ -217,7 +217,7 @@ async def fuzz(plan: Plan, findings: Findings) -> None:
             await expect_well(findings, server, IDLE_WITHIN_S, expected=expected)
     findings.expect_equal("random calls", answers.codes.total(), plan.messages)
     findings.tell("methods that they called", len(answers.methods))
-    findings.tell("of these answered", ", ".join(f"{code} {number}" for code, number in answers.codes.most_common()))
+    findings.tell_counts("of these answered", answers.codes)
     findings.expect_none(f"methods with calls unanswered after {TIMEOUT_S:g} s", sorted(answers.late))
     findings.expect_none("answers with a status that is not documented", answers.undocumented)
     findings.expect_none("errors that do not say their reason", answers.without_details)

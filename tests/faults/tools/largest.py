@@ -16,6 +16,7 @@ from jumok_serve.http.port import MAX_HEAD_BYTES
 from jumok_serve.http.requests import FORM, JSON, MAX_FORM_FIELDS
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.request_reader import make_intake
+from jumok_serve.text.files.document import FORMATS
 from tests.serve.http.fuzz.other_apis import BODIES, PAIR, WITHOUT_BODY
 
 Path: TypeAlias = tuple[FieldDescriptor, ...]
@@ -51,7 +52,6 @@ TEXTS = frozenset({"content", "contents", "targets", "target_prefix", "target_pr
 TEXTS |= {"source", "patterns", "entries"}
 SWITCHED = ("words", "sentences", "tags", "emoji")
 """Patterns of texts that are tried with each switch."""
-FORMATS = ("text", "markdown", "html", "po", "xliff", "srt", "vtt")
 
 PLAUSIBLE: Mapping[str, Any] = {
     "contents": ["a man"],
