@@ -19,7 +19,7 @@ from jumok_serve import EngineLimits, Translator
 from jumok_serve.bundle.bundle import Bundle
 from tests.parity.checkpoints import Checkpoint, make_checkpoint
 from tests.parity.grid import cases
-from tests.parity.marian_ct2 import DIFFERENT, Peer, differences, option_sets, plain_shapes
+from tests.parity.marian_ct2 import DIFFERENT, Peer, compared, option_sets, plain_shapes
 from tests.parity.run import quiet, translate
 from tests.parity.texts import parallel_sentences
 from tests.support.checkpoints.ctranslate2_folders import open_peer, random_spec, save, spec_of, tokens_of
@@ -54,11 +54,7 @@ def test_hypotheses_of_a_converted_marian_are_equal(marian: tuple[Checkpoint, Pe
     limits = EngineLimits(max_queue_requests=10**6, max_queue_tokens=10**9)
     with Translator(tmp_path / "bundle", precision="fp32", threads=1, limits=limits) as translator:
         translations = translate(translator, [case for _, case in asked])
-    problems = []
-    for (chosen, case), translation in zip(asked, translations, strict=True):
-        penalty = 1.0 if case.options.length_penalty is None else case.options.length_penalty
-        problems += [f"{chosen.name}: {one}" for one in differences(translation, peer.translate(case), penalty)]
-    assert problems == []
+    assert [f"{chosen.name}: {what}" for chosen, _, what in compared(asked, translations, peer) if what] == []
     assert len({translation.text for translation in translations}) > 6
 
 
