@@ -55,7 +55,7 @@ SLOW = (
     "tests/export/bundles/test_trained_anew.py",
     "tests/export/cli/test_named_models.py",
     "tests/export/decoding/test_recurrent_models.py",
-    "tests/export/importers/argos",
+    "tests/export/importers/test_argos.py",
     "tests/export/importers/ctranslate2",
     "tests/export/importers/huggingface/test_import.py",
     "tests/export/importers/huggingface/test_import_resources.py::test_a_checkpoint_in_fp16",

@@ -140,6 +140,15 @@ def differences(ours: Translation, theirs: Found, length_penalty: float) -> Iter
             yield f"hypothesis {rank} scores {our.score}, and {score} with CTranslate2"
 
 
+def compared(
+    asked: Sequence[tuple[OptionSet, Case]], translations: Sequence[Translation], peer: Peer
+) -> Iterator[tuple[OptionSet, Case, str | None]]:
+    """Compare all translations; give the first difference of each, or None."""
+    for (chosen, case), translation in zip(asked, translations, strict=True):
+        penalty = 1.0 if case.options.length_penalty is None else case.options.length_penalty
+        yield chosen, case, next(differences(translation, peer.translate(case), penalty), None)
+
+
 def compare(sentences: Sequence[Parallel], progress: Callable[[str], None]) -> int:
     """Prints counts for every set of options; the exit status, 1 where equal rules give different results."""
     counts: dict[str, list[int]] = {}  # by option set: equal, different
@@ -152,9 +161,7 @@ def compare(sentences: Sequence[Parallel], progress: Callable[[str], None]) -> i
             with imported(checkpoint, Path(folder) / "bundle") as translator:
                 progress(f"{shape.name}: converted and imported")
                 translations = translate(translator, [case for _, case in asked])
-            for (chosen, case), translation in zip(asked, translations, strict=True):
-                penalty = 1.0 if case.options.length_penalty is None else case.options.length_penalty
-                what = next(differences(translation, peer.translate(case), penalty), None)
+            for chosen, case, what in compared(asked, translations, peer):
                 counts.setdefault(chosen.name, [0, 0])[what is not None] += 1
                 if what is not None and chosen.name not in DIFFERENT:
                     problems.append(f"{shape.name}, {chosen.name}, {case.text!r}: {what}")

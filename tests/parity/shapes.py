@@ -7,27 +7,35 @@ vocabularies, and in their ``generation_config.json`` every default that decodin
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
-from transformers import BartConfig, M2M100Config, MarianConfig, MBartConfig, PegasusConfig, PreTrainedConfig
+from transformers import (
+    BartConfig,
+    M2M100Config,
+    MarianConfig,
+    MBartConfig,
+    MT5Config,
+    PegasusConfig,
+    PreTrainedConfig,
+    T5Config,
+    UMT5Config,
+)
+from transformers.models.mbart.tokenization_mbart import FAIRSEQ_LANGUAGE_CODES
 
 from tests.parity.checkpoints import Pair, Shape
-from tests.parity.t5_shapes import t5
 from tests.parity.texts import Parallel, all_texts, english, german, targets
-from tests.parity.tokenizers import (
-    save_bart,
-    save_m2m100,
-    save_marian,
-    save_mbart,
-    save_mbart50,
-    save_nllb,
-    save_pegasus,
-)
-
-Token = Callable[[str], int]
-
+from tests.support.checkpoints import tokenizer_checkpoints as tokenizers
 
 FAIRSEQ = {"bos_token_id": "<s>", "pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "</s>"}
+WITHOUT_START = {"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"}
+"""Special tokens of families whose decoder begins with padding."""
+TASKS = {
+    "translation_en_to_de": {"prefix": "translate English to German: "},
+    "translation_en_to_fr": {"prefix": "translate English to French: "},
+}
+Save = Callable[..., None]
+"""Trains a tokenizer on texts, and saves it in a folder."""
 
 
 def _shape(
@@ -36,24 +44,35 @@ def _shape(
     configuration: Callable[..., PreTrainedConfig],
     sizes: Mapping[str, Any],
     *,
-    pairs: tuple[Pair, ...],
-    save: Callable[..., None],
+    save: Save,
     read: Sequence[Callable[[Sequence[Parallel]], list[str]]] = (all_texts,),
     special: Mapping[str, str] = FAIRSEQ,
-    generation: Callable[[Token], dict[str, Any]],
-    named_languages: bool = False,
+    **others: Any,
 ) -> Shape:
     """A shape; its tokenizer is made by `save` of what is read from sentences."""
     return Shape(
         family=family,
         name=name,
-        pairs=pairs,
         configuration=lambda: configuration(**sizes),
         tokenize=lambda folder, sentences: save(folder, *(texts(sentences) for texts in read)),
         special=special,
-        generation=generation,
-        named_languages=named_languages,
+        **others,
     )
+
+
+def _pieces(texts: Sequence[str], size: int) -> bytes:
+    """So few different words have too few parts in common for a unigram model to be grown."""
+    return tokenizers.pieces(texts, size, model_type="bpe")
+
+
+def _of_pieces(save: Save, size: int, *others: Any) -> Save:
+    return lambda folder, texts: save(folder, _pieces(texts, size), *others)
+
+
+def _save_marian(folder: Path, source: Sequence[str], target: Sequence[str], **options: Any) -> None:
+    """Where the sides have vocabularies of their own, of different sizes, the tokens that both need come first."""
+    languages = {"source_lang": "eng", "target_lang": "mul" if options.get("codes") else "deu"}
+    tokenizers.save_marian(folder, _pieces(source, 70), _pieces(target, 120), **languages, **options)
 
 
 def _sizes(
@@ -86,15 +105,14 @@ def _sizes(
 
 def marian() -> list[Shape]:
     """As published by OPUS-MT: one pair, several target languages, and two vocabularies."""
-    special = {"pad_token_id": "<pad>", "decoder_start_token_id": "<pad>", "eos_token_id": "</s>"}
-    shape = partial(_shape, "Marian", configuration=MarianConfig, special=special)
+    shape = partial(_shape, "Marian", configuration=MarianConfig, special=WITHOUT_START)
     pairs = (Pair(source="eng", target="deu"),)
     return [
         shape(
             "marian-3-heads",
             sizes=_sizes(36, (3, 3), (1, 1), (64, 64), "swish", scale_embedding=True),
             pairs=pairs,
-            save=partial(save_marian, separate=False),
+            save=_save_marian,
             read=(english, german),
             generation=lambda token: {
                 "num_beams": 4,
@@ -107,7 +125,7 @@ def marian() -> list[Shape]:
             "marian-two-targets",
             sizes=_sizes(32, (4, 4), (2, 1), (48, 96), "gelu"),
             pairs=tuple(Pair(source="eng", target=code, task_prefix=f">>{code}<< ") for code in ("deu", "fra")),
-            save=partial(save_marian, separate=False, codes=(">>deu<<", ">>fra<<")),
+            save=partial(_save_marian, codes=(">>deu<<", ">>fra<<")),
             read=(english, targets),
             generation=lambda token: {
                 "num_beams": 3,
@@ -124,7 +142,7 @@ def marian() -> list[Shape]:
                 24, (3, 1), (1, 2), (48, 32), "relu", share_encoder_decoder_embeddings=False, scale_embedding=True
             ),
             pairs=pairs,
-            save=partial(save_marian, separate=True),
+            save=partial(_save_marian, separate=True),
             read=(english, german),
             generation=lambda token: {
                 "no_repeat_ngram_size": 3,
@@ -144,7 +162,7 @@ def m2m100() -> list[Shape]:
             "m2m100-3-heads",
             sizes=_sizes(36, (3, 3), (1, 1), (64, 64), "relu"),
             pairs=pairs,
-            save=save_m2m100,
+            save=_of_pieces(tokenizers.save_m2m100, 170),
             generation=lambda token: {
                 "num_beams": 5,
                 "early_stopping": True,
@@ -156,7 +174,7 @@ def m2m100() -> list[Shape]:
             "nllb",
             sizes=_sizes(32, (4, 2), (2, 1), (64, 32), "relu"),
             pairs=tuple(Pair(source="eng_Latn", target=target, first=target) for target in ("deu_Latn", "fra_Latn")),
-            save=save_nllb,
+            save=lambda folder, texts: tokenizers.save_nllb(folder, texts, 180, ["deu_Latn", "eng_Latn", "fra_Latn"]),
             generation=lambda token: {
                 "eos_token_id": [token("</s>"), token("▁!")],
                 "bad_words_ids": [[token("▁die")], [token("▁."), token("▁.")], [token("▁un"), token("▁.")]],
@@ -166,7 +184,7 @@ def m2m100() -> list[Shape]:
             "m2m100-deep-decoder",
             sizes=_sizes(24, (1, 3), (1, 2), (32, 48), "gelu", scale_embedding=False),
             pairs=pairs,
-            save=save_m2m100,
+            save=_of_pieces(tokenizers.save_m2m100, 170),
             generation=lambda token: {
                 "num_beams": 2,
                 "suppress_tokens": [token("<unk>"), token("▁der")],
@@ -181,7 +199,8 @@ def bart() -> list[Shape]:
 
     Pegasus is BART with fixed positions, and norms before the layers as in mBART.
     """
-    shape = partial(_shape, "BART", configuration=BartConfig, save=save_bart, named_languages=True)
+    save = partial(tokenizers.save_bart, size=180)
+    shape = partial(_shape, "BART", configuration=BartConfig, save=save, named_languages=True)
     pairs = (Pair(source="en", target="de"),)
     return [
         shape(
@@ -226,8 +245,8 @@ def bart() -> list[Shape]:
             PegasusConfig,
             _sizes(32, (2, 4), (2, 1), (64, 48), "relu", scale_embedding=True),
             pairs=(Pair(source="und", target="und"),),
-            save=save_pegasus,
-            special={"pad_token_id": "<pad>", "eos_token_id": "</s>", "decoder_start_token_id": "<pad>"},
+            save=_of_pieces(tokenizers.save_pegasus, 170),
+            special=WITHOUT_START,
             generation=lambda token: {"num_beams": 4, "length_penalty": 0.6, "forced_eos_token_id": token("</s>")},
         ),
     ]
@@ -236,6 +255,7 @@ def bart() -> list[Shape]:
 def mbart() -> list[Shape]:
     """mBART, whose start token is the language, and mBART-50, which forces it as the first token."""
     starting = FAIRSEQ | {"decoder_start_token_id": "de_DE"}
+    save = _of_pieces(tokenizers.save_mbart, 170, FAIRSEQ_LANGUAGE_CODES)
     shape = partial(_shape, "mBART", configuration=MBartConfig)
     pairs = tuple(Pair(source="en_XX", target=target, start=target) for target in ("de_DE", "fr_XX"))
     return [
@@ -243,7 +263,7 @@ def mbart() -> list[Shape]:
             "mbart-3-heads",
             sizes=_sizes(36, (3, 3), (1, 1), (64, 64), "gelu", scale_embedding=True),
             pairs=pairs,
-            save=save_mbart,
+            save=save,
             special=starting,
             generation=lambda token: {
                 "num_beams": 5,
@@ -256,7 +276,7 @@ def mbart() -> list[Shape]:
             "mbart-50",
             sizes=_sizes(32, (4, 2), (2, 1), (64, 48), "relu"),
             pairs=tuple(Pair(source="en_XX", target=target, first=target) for target in ("de_DE", "fr_XX")),
-            save=save_mbart50,
+            save=_of_pieces(tokenizers.save_mbart50, 170),
             generation=lambda token: {
                 "num_beams": 3,
                 "eos_token_id": [token("</s>"), token("▁!")],
@@ -268,12 +288,107 @@ def mbart() -> list[Shape]:
             "mbart-deep-decoder",
             sizes=_sizes(24, (3, 1), (1, 2), (32, 64), "gelu_new"),
             pairs=pairs,
-            save=save_mbart,
+            save=save,
             special=starting,
             generation=lambda token: {
                 "bad_words_ids": [[token("▁der")], [token("▁un"), token("▁chien")]],
                 "suppress_tokens": [token("<unk>"), token("▁une")],
             },
+        ),
+    ]
+
+
+def _t5_sizes(
+    width: int,
+    heads: int,
+    head_width: int,
+    layers: tuple[int, int],
+    feed_forward: str,
+    distance: int,
+    **others: Any,
+) -> dict[str, Any]:
+    return {
+        "d_model": width,
+        "num_heads": heads,
+        "d_kv": head_width,
+        "d_ff": 2 * width,
+        "num_layers": layers[0],
+        "num_decoder_layers": layers[1],
+        "feed_forward_proj": feed_forward,
+        "relative_attention_num_buckets": 8,
+        "relative_attention_max_distance": distance,
+        "dropout_rate": 0.0,
+        **others,
+    }
+
+
+def t5() -> list[Shape]:
+    """T5 as first published and as revised: gated, and with an output layer of its own; mT5 and umT5."""
+    tasks = tuple(
+        Pair(source="en", target=target, task_prefix=TASKS[f"translation_en_to_{target}"]["prefix"])
+        for target in ("de", "fr")
+    )
+
+    def with_tasks(sentences: Sequence[Parallel]) -> list[str]:
+        return [*all_texts(sentences), *(task["prefix"] for task in TASKS.values())]
+
+    shape = partial(_shape, "T5", read=(with_tasks,), special=WITHOUT_START)
+    save = _of_pieces(tokenizers.save_t5, 150, 10)
+    return [
+        shape(
+            "t5-3-heads",
+            T5Config,
+            _t5_sizes(32, 3, 10, (1, 1), "relu", 20, task_specific_params=TASKS),
+            pairs=tasks,
+            save=_of_pieces(tokenizers.save_t5, 150, 100),
+            generation=lambda token: {
+                "num_beams": 4,
+                "early_stopping": True,
+                "no_repeat_ngram_size": 3,
+                "forced_eos_token_id": token("</s>"),
+                "bad_words_ids": [[token("▁der")], [token("▁un"), token("▁chien")]],
+            },
+            multiple_of=32,
+        ),
+        shape(
+            "t5-gated-untied",
+            T5Config,
+            _t5_sizes(24, 2, 12, (2, 1), "gated-gelu", 32, tie_word_embeddings=False),
+            pairs=(Pair(source="en", target="de"),),
+            save=save,
+            generation=lambda token: {
+                "eos_token_id": [token("</s>"), token("▁!")],
+                "suppress_tokens": [token("<unk>"), token("▁der")],
+                "begin_suppress_tokens": [token("</s>"), token("▁ein")],
+            },
+            named_languages=True,
+            steps=400,
+        ),
+        shape(
+            "t5-deep-decoder",
+            T5Config,
+            _t5_sizes(24, 1, 8, (1, 2), "gated-silu", 16, task_specific_params=TASKS),
+            pairs=tasks,
+            save=save,
+            uncached=True,
+            generation=lambda _: {
+                "num_beams": 2,
+                "repetition_penalty": 1.2,
+                "length_penalty": 0.0,
+                "renormalize_logits": True,
+            },
+        ),
+        *(
+            shape(
+                name,
+                configuration,
+                _t5_sizes(24, 2, 9, layers, "gated-gelu", 16, tie_word_embeddings=False),
+                pairs=(Pair(source="und", target="und"),),
+                save=save,
+                generation=lambda _: {"num_beams": 3, "length_penalty": 0.8, "no_repeat_ngram_size": 2},
+                steps=400,
+            )
+            for name, configuration, layers in (("mt5", MT5Config, (2, 1)), ("umt5", UMT5Config, (2, 2)))
         ),
     ]
 

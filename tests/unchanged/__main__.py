@@ -160,11 +160,7 @@ def ask_http(address: str, call: HttpCall) -> Answer:
     }
     connection.request(call.verb, call.path, call.data, headers)
     response = connection.getresponse()
-    kept = {
-        name: value
-        for name, value in response.getheaders()
-        if name.lower() not in {"date", "retry-after", "content-length"}
-    }
+    kept = {name: value for name, value in response.getheaders() if name.lower() not in UNSTEADY_HEADERS}
     content = response.read().decode("utf-8", "replace")
     connection.close()
     if response.headers.get_content_type() == "text/event-stream":

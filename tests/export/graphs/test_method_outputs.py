@@ -88,6 +88,16 @@ OUTPUTS: list[tuple[str, Change, str]] = [
     ("encode", with_state(lambda total: total[None]), f"{FIRST} has shape [1, 2, 4], expected [2, ...] for 2"),
     ("encode", with_state(lambda total: total.sum()), f"{FIRST} has shape [], expected [2, ...] for 2 sentences"),
     ("encode", with_state(lambda total: total[:, :3]), f"{TYPES.format([2, 3], 'float32')}: give both one"),
+    (
+        "encode",
+        lambda pair: (pair[0], {"other": pair[0]["total"]}),
+        "`encode` gives first states ['other'] and `empty_state` has ['past', 'sum']",
+    ),
+    (
+        "encode",
+        lambda pair: ({"sideways": pair[0]["total"].T}, pair[1]),
+        "memory 'sideways' of `encode` has shape [4, 2]",
+    ),
     ("empty_state", lambda empty: empty["sum"], "the output of `empty_state` is a tensor [1, 4] of float32"),
     ("empty_state", with_empty(0), "'sum' in the output of `empty_state` is a value of type int"),
     ("empty_state", with_empty(torch.zeros(1, 4).long()), TYPES.format([2, 4], "int64")),
@@ -112,6 +122,15 @@ def test_states_of_other_shapes_come_with_a_hint() -> None:
     assert refusal(changed("empty_state", with_empty(torch.zeros(4)))).endswith(hint)
     layers = changed("encode", with_state(lambda total: total[None]))
     assert "transpose states [layers, B, width] of nn.GRU" in refusal(layers)
+
+
+def test_an_axis_that_is_twice_the_source_is_refused() -> None:
+    class Doubled(Counting):
+        def encode(self, source_ids: Tensor, source_lengths: Tensor) -> Any:
+            memory, state = super().encode(source_ids, source_lengths)
+            return memory | {"twice": torch.cat((source_ids, source_ids), dim=1)}, state
+
+    assert "axis 1 of 'memory.twice' in `encode` has size 10 and 22 where the sizes are" in refusal(Doubled().eval())
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Selection and sampler against PyTorch and Hugging Face, in many shapes."""
+"""Selection, also that for devices, and sampler against PyTorch and Hugging Face, in many shapes."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,9 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from jumok_serve.runtime.step_inputs import constraint_arrays, never_empty
 
+from jumok_export.device.selection import TIE_SHARE, device_select_graph
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.selection import SORTED_FOR_MASS, sampler_graph, select_graph
 from jumok_export.verification.selection_cases import Drawing, Selection, drawings, nucleus, selections
@@ -25,22 +27,14 @@ def session(graph: Graph) -> Any:
     return onnxruntime.InferenceSession(graph.model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
-def constraint_feeds(stage: str, constraints: Constraints, logits: Floats) -> dict[str, Any]:
-    feeds: dict[str, Any] = {}
-    for name, entries in ((f"{stage}_factors", constraints.factors), (f"{stage}_biases", constraints.biases)):
-        feeds[f"{name}.places"] = np.ravel_multi_index((entries.places[:, 0], entries.places[:, 1]), logits.shape)
-        feeds[f"{name}.values"] = entries.values
-    return feeds
-
-
 def select(graph: Any, call: Selection) -> tuple[Integers, Floats]:
     feeds = {
         "logits": call.logits,
         "scores": call.scores,
         "candidates": np.array([call.candidates]),
         "renormalize": np.flatnonzero(call.renormalize),
-        **constraint_feeds("logit", call.on_logits, call.logits),
-        **constraint_feeds("log_prob", call.on_log_probs, call.logits),
+        **constraint_arrays("logit", call.on_logits, call.logits.shape[1]),
+        **constraint_arrays("log_prob", call.on_log_probs, call.logits.shape[1]),
     }
     tokens, totals = graph.run(["tokens", "totals"], feeds)
     return tokens, totals
@@ -56,7 +50,7 @@ def sample(graph: Any, call: Drawing) -> tuple[Integers, Floats]:
         "top_k": np.array(top_k, np.int64),
         "top_p": np.array(top_p, np.float32),
         "uniform": np.array(uniform, np.float32),
-        **constraint_feeds("logit", call.on_logits, call.logits),
+        **constraint_arrays("logit", call.on_logits, call.logits.shape[1]),
     }
     tokens, totals = graph.run(["tokens", "totals"], feeds)
     return tokens, totals
@@ -240,3 +234,41 @@ def test_the_sampler_keeps_the_tokens_that_hugging_face_keeps(temperature: float
         expected = transformers.TopPLogitsWarper(top_p)(None, expected)
     for row, kept in zip(logits, expected, strict=True):
         assert nucleus(row, temperature=temperature, top_k=top_k, top_p=top_p).equal(kept)
+
+
+@pytest.mark.parametrize("vocabulary", [37, 600])
+def test_devices_choose_what_a_stable_sort_does(vocabulary: int) -> None:
+    """Small and large vocabularies take different paths; logits on a coarse grid are often equal."""
+    graph = device_select_graph(vocabulary)
+    assert any(node.op_type == "ReduceMax" for node in graph.model.graph.node) == (vocabulary == 600)
+    opened = session(graph)
+    for selection in selections(vocabulary):
+        asking = np.flatnonzero(selection.renormalize)
+        feeds = {
+            "logits": selection.logits,
+            "scores": selection.scores,
+            "candidates": np.array([selection.candidates]),
+            "renormalize": asking if len(asking) else np.array([0]),
+            "renormalize.asked": np.ones(len(asking), np.bool_) if len(asking) else np.array([False]),
+        }
+        for stage, constraints in (("logit", selection.on_logits), ("log_prob", selection.on_log_probs)):
+            feeds |= constraint_arrays(stage, never_empty(constraints), vocabulary)
+        tokens, totals = opened.run(["tokens", "totals"], feeds)
+        assert selection.misplaced(tokens) == 0
+        assert totals == pytest.approx(selection.expected()[1], rel=1e-5, abs=1e-4)
+
+
+def test_ties_on_devices_are_broken_and_nothing_else() -> None:
+    """The last of 2**18 equals stays before the next smaller number of fp32, and equals are in the order of places."""
+    random = np.random.default_rng(3)
+    numbers = np.concatenate((random.standard_normal(2000) * 10.0 ** random.integers(-30, 30, 2000), [1.0, -1.0, -2.0]))
+    numbers = numbers.astype(np.float32)
+    below = np.nextafter(numbers, np.float32(-np.inf))
+
+    def ranked(values: np.ndarray, place: int) -> np.ndarray:
+        exact = values.astype(np.float64)
+        return np.asarray(exact - np.abs(exact) * (place * TIE_SHARE))
+
+    assert (ranked(numbers, 2**18) > ranked(below, 1)).all()
+    assert (ranked(numbers, 7) > ranked(numbers, 8)).all()
+    assert ranked(np.array([-np.inf], np.float32), 1) == -np.inf

@@ -90,7 +90,7 @@ def test_the_values_of_a_stored_tensor_are_read_once(tmp_path: Path, monkeypatch
 def test_traced_weights_are_tensors_of_the_module_or_their_transpositions(
     tiny_model: Transformer, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A graph from another process then brings no values with it."""
+    """A graph from another process then brings no values with it, and no graph holds weights."""
     written, traced = with_weights_in, list[TracedModel]()
 
     def noted(file: WeightsFile, model: TracedModel, module: torch.nn.Module, stored: Stored) -> onnx.ModelProto:
@@ -102,6 +102,10 @@ def test_traced_weights_are_tensors_of_the_module_or_their_transpositions(
         graphs = export_graphs(tiny_model, len(vocabulary), len(vocabulary), file)
         named = (*tiny_model.named_parameters(), *tiny_model.named_buffers())
         tensors = {name: tensor.detach().numpy().copy() for name, tensor in named}
+        for graph in graphs.values():
+            inline = [tensor for tensor in graph.model.graph.initializer if not is_external(tensor)]
+            assert len(inline) < len(graph.model.graph.initializer)
+            assert all(len(tensor.raw_data) < SMALLEST_EXTERNAL for tensor in inline)
     known = [weight for each in traced for weight in each.weights.values()]
     assert {type(weight) for weight in known} == {Known}
     assert {weight.turned for weight in known if isinstance(weight, Known)} == {False, True}
@@ -160,12 +164,3 @@ def test_graphs_share_the_weights_of_a_file_that_they_were_traced_into(tmp_path:
     constants = written(tmp_path, "int8", "encoder")
     np.testing.assert_array_equal(constants["values"], found)
     np.testing.assert_array_equal(constants["scales"], scales)
-
-
-def test_traced_graphs_hold_no_weights(tiny_model: Transformer, vocabulary: Vocabulary, tmp_path: Path) -> None:
-    with WeightsFile(tmp_path / "fp32" / "weights.bin") as file:
-        graphs = export_graphs(tiny_model, len(vocabulary), len(vocabulary), file)
-        for graph in graphs.values():
-            inline = [tensor for tensor in graph.model.graph.initializer if not is_external(tensor)]
-            assert len(inline) < len(graph.model.graph.initializer)
-            assert all(len(tensor.raw_data) < SMALLEST_EXTERNAL for tensor in inline)

@@ -1,7 +1,5 @@
 """Native graphs: replaced and remaining operators, and equal results."""
 
-import json
-import shutil
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -29,6 +27,7 @@ from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.manifest.parts import NATIVE_GRAPHS
 from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import SLOTS, Graphs
+from tests.support.models import variants
 from tests.support.models.native_operators import needs_library
 from tests.support.models.small_graphs import native_of
 from tests.support.models.small_graphs import operators as names
@@ -393,18 +392,17 @@ def test_bundles_have_verified_native_graphs(tiny_bundle: Path, listed_bundle: P
 
 def stripped(bundle: Path, copy: Path) -> Path:
     """A copy of a bundle without native graphs."""
-    shutil.copytree(bundle, copy)
-    manifest = json.loads((copy / "manifest.json").read_text(encoding="utf-8"))
-    for precision, variant in manifest["precisions"].items():
-        for name in NATIVE_GRAPHS:
-            graph = variant["graphs"].pop(name, None)
-            if graph is not None:
-                (copy / graph["file"]).unlink()
-                del manifest["files"][graph["file"]]
-        report = manifest["verification"][precision]
-        report["checks"] = [check for check in report["checks"] if not check["name"].startswith("native: ")]
-    (copy / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
-    return copy
+
+    def strip(manifest: dict[str, Any]) -> None:
+        for precision, variant in manifest["precisions"].items():
+            for name in variant["graphs"].keys() & {*NATIVE_GRAPHS}:
+                file = variant["graphs"].pop(name)["file"]
+                (copy / file).unlink()
+                del manifest["files"][file]
+            report = manifest["verification"][precision]
+            report["checks"] = [check for check in report["checks"] if not check["name"].startswith("native: ")]
+
+    return variants.edited(bundle, copy, strip)
 
 
 @needs_library

@@ -1,5 +1,6 @@
 """Training configurations: all problems are reported at once, by key."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -122,3 +123,16 @@ def test_invalid_toml_is_refused(tmp_path: Path) -> None:
         load_configuration(path)
     with pytest.raises(ConfigurationError, match=r"nowhere.toml cannot be read"):
         load_configuration(tmp_path / "nowhere.toml")
+
+
+@pytest.mark.parametrize("content", ["a = " + "[" * 100_000, "a = " + "9" * 10_000])
+def test_nested_files_are_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / "config.toml").write_text(content, encoding="utf-8")
+    with pytest.raises(ConfigurationError):
+        load_configuration(tmp_path / "config.toml")
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "config.toml")
+    with pytest.raises(ConfigurationError, match="is not a regular file"):
+        load_configuration(tmp_path / "config.toml")

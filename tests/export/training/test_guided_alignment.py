@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from jumok_export.models.encoder_decoder import CrossAttending
+from jumok_export.models.ssru import SSRUTransformer
 from jumok_export.training.alignment import Alignment
 from jumok_export.training.callbacks import read_metrics
 from jumok_export.training.checkpoint import Checkpoint, load_checkpoint
@@ -161,9 +162,12 @@ def test_the_loss_is_the_cross_entropy_by_hand(sentences: Sentences, vocabulary:
 
 
 @pytest.mark.parametrize("decoder", ["attention", "ssru"])
-def test_mixed_precision_and_both_decoders_are_guided(decoder: str, tmp_path: Path) -> None:
+def test_mixed_precision_and_both_decoders_are_guided_and_loaded(decoder: str, tmp_path: Path) -> None:
     chosen = {"decoder_layers": f'1\ndecoder = "{decoder}"', "max_epochs": '1\nprecision = "bf16-mixed"'}
     path = write(tmp_path / "config.toml", **chosen)
     train(path, tmp_path / "run", data=DATA)
     (row,) = read_metrics(tmp_path / "run")
     assert 0 < float(row["alignment_loss"]) < 10
+    model = load_checkpoint(tmp_path / "run").model
+    assert isinstance(model, SSRUTransformer) == (decoder == "ssru")
+    assert set(model.empty_state()) == ({"cell.0"} if decoder == "ssru" else {"key.0", "value.0"})

@@ -16,7 +16,6 @@ from google.protobuf.message import Message
 
 import jumok
 from benchmarks.common.processes import Server
-from benchmarks.common.progress import progress
 from jumok_proto.glossaries import GlossaryEntries as GlossaryLines
 from jumok_proto.v1.decoding_pb2 import DecodingOptions
 from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest
@@ -34,7 +33,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.terms import GlossaryStore
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.flood import Flood, message
-from tests.faults.tools.servers import expect_well, is_healthy, jumok_serve
+from tests.faults.tools.servers import Peaks, expect_well, jumok_serve
 from tests.support.servers.tokens import token_file
 
 CALLS = ServiceLimits().max_streams
@@ -43,7 +42,7 @@ RESETS = 20
 """Calls that are cancelled at once, for each other call of a connection."""
 GLOSSARIES = 8
 """Stored glossaries that calls name in turn."""
-LASTS_S, SAMPLE_S = 3.0, 0.02
+LASTS_S = 3.0
 STRANGERS_MIB, CALLERS_MIB, LATER_MIB = 100, 400, 30
 TRIED = 300
 SLOWER, FAST_S = 3.0, 0.05
@@ -199,37 +198,26 @@ async def attack(plan: Plan, findings: Findings) -> None:
 async def _all_attacks(
     plan: Plan, findings: Findings, server: Server, who: str, fields: dict[str, str], most_mib: float
 ) -> None:
-    await is_healthy(server.address)  # what the first call needs is there before
-    before = server.rss_mib()
-    peaks = {}
+    peaks = await Peaks.begin(server)
     for name, send in attacks(CALLS).items():
-        peaks[name] = await _peak(server, plan.attackers, send, fields, reads=name not in UNREAD) - before
-        progress(f"attack: {name} of {who}, {peaks[name]:.0f} MiB more")
-    await asyncio.sleep(plan.attack_rest_s)
-    later = server.rss_mib() - before
-    name, peak = max(peaks.items(), key=lambda item: item[1])
-    findings.expect_at_most(f"memory more beside {who}, MiB ({name})", peak, most_mib)
-    if fields:  # what a caller may use, the server may keep
-        findings.tell(f"{plan.attack_rest_s:g} s later, MiB", f"{later:.0f}")
-    else:
-        findings.expect_at_most(f"{plan.attack_rest_s:g} s later, MiB", later, LATER_MIB)
+        async with peaks.watched(name):
+            await _send_for_a_while(server, plan.attackers, send, fields, reads=name not in UNREAD)
+    # What a caller may use, the server may keep.
+    await peaks.judge(findings, who, most_mib, plan.attack_rest_s, None if fields else LATER_MIB)
 
 
-async def _peak(server: Server, connections: int, send: Attack, fields: dict[str, str], *, reads: bool) -> float:
-    """Attack from several connections for a while; returns the largest memory, in MiB."""
+async def _send_for_a_while(
+    server: Server, connections: int, send: Attack, fields: dict[str, str], *, reads: bool
+) -> None:
+    """Attack from several connections."""
     floods = [await Flood.connect(server.address, reads=reads, **fields) for _ in range(connections)]
     try:
         for flood in floods:
             send(flood)
-        until = time.monotonic() + LASTS_S
-        peak = server.rss_mib()
-        while time.monotonic() < until:
-            await asyncio.sleep(SAMPLE_S)
-            peak = max(peak, server.rss_mib())
+        await asyncio.sleep(LASTS_S)
     finally:
         for flood in floods:
             flood.close()
-    return peak
 
 
 async def _beside_watches(plan: Plan, findings: Findings, server: Server) -> None:

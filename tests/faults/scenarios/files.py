@@ -1,19 +1,17 @@
 """Changes to a server's files: certificates that are replaced, and a disk that is full or read-only."""
 
 import asyncio
-import os
 import signal
 import ssl
 import subprocess
 import tempfile
 from pathlib import Path
 
-import trustme
-
 import jumok
 from benchmarks.common.progress import progress
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.servers import is_healthy, jumok_serve
+from tests.support.servers.certificates import Authority
 
 REPLACED = 10
 CALLERS = 4
@@ -40,12 +38,11 @@ async def certificates(plan: Plan, findings: Findings) -> None:
     """Certificate and key are replaced again and again, one after the other, while old and new connections call."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        authority = trustme.CA()
-        authority.cert_pem.write_to_path(str(folder / "ca.pem"))
-        _issue(authority, folder)
-        files = ("--tls-certificate", folder / "server.pem", "--tls-key", folder / "server.key")
+        authority = Authority.make(folder)
+        certificate, key = authority.issue("server")
+        files = ("--tls-certificate", certificate, "--tls-key", key)
         async with jumok_serve(plan.bundle, "--host", "localhost", *files) as server:
-            tls = jumok.Tls(root_certificates=folder / "ca.pem")
+            tls = jumok.Tls(root_certificates=authority.root)
             stopping = asyncio.Event()
             errors: list[BaseException] = []
             answered = connections = 0
@@ -71,8 +68,8 @@ async def certificates(plan: Plan, findings: Findings) -> None:
                 enough = answered + 10
                 while answered < enough and not any(task.done() for task in calling):
                     await asyncio.sleep(0.02)
-                _issue(authority, folder)
-                shown += await _is_shown(server.address, folder)
+                authority.issue("server")
+                shown += await _is_shown(server.address, authority, certificate)
             stopping.set()
             await asyncio.gather(*calling)
     findings.expect_equal("replaced certificates that were shown then", shown, REPLACED)
@@ -81,25 +78,13 @@ async def certificates(plan: Plan, findings: Findings) -> None:
     findings.expect_none("of these that failed", errors)
 
 
-def _issue(authority: trustme.CA, folder: Path) -> None:
-    """Make another certificate and key, and put them where the old ones are, the one and then the other."""
-    issued = authority.issue_cert("localhost")
-    for name, content in (
-        ("server.pem", b"".join(blob.bytes() for blob in issued.cert_chain_pems)),
-        ("server.key", issued.private_key_pem.bytes()),
-    ):
-        new = folder / f"{name}.new"
-        new.write_bytes(content)
-        os.replace(new, folder / name)
-
-
-async def _is_shown(address: str, folder: Path) -> bool:
-    """True if new connections soon see the folder's present certificate."""
-    context = ssl.create_default_context(cafile=str(folder / "ca.pem"))
+async def _is_shown(address: str, authority: Authority, certificate: Path) -> bool:
+    """True if new connections soon see the present certificate."""
+    context = ssl.create_default_context(cafile=str(authority.root))
     context.set_alpn_protocols(["h2"])
     host, _, port = address.rpartition(":")
     wanted = ssl.PEM_cert_to_DER_cert(
-        (folder / "server.pem").read_text(encoding="ascii").split("-----END")[0] + "-----END CERTIFICATE-----\n"
+        certificate.read_text(encoding="ascii").split("-----END")[0] + "-----END CERTIFICATE-----\n"
     )
     for _ in range(round(SHOWN_WITHIN_S / 0.1)):
         _, writer = await asyncio.open_connection(host, int(port), ssl=context)

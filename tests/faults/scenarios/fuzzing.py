@@ -217,7 +217,7 @@ async def fuzz(plan: Plan, findings: Findings) -> None:
             await expect_well(findings, server, IDLE_WITHIN_S, expected=expected)
     findings.expect_equal("random calls", answers.codes.total(), plan.messages)
     findings.tell("methods that they called", len(answers.methods))
-    findings.tell("of these answered", ", ".join(f"{code} {number}" for code, number in answers.codes.most_common()))
+    findings.tell_counts("of these answered", answers.codes)
     findings.expect_none(f"methods with calls unanswered after {TIMEOUT_S:g} s", sorted(answers.late))
     findings.expect_none("answers with a status that is not documented", answers.undocumented)
     findings.expect_none("errors that do not say their reason", answers.without_details)

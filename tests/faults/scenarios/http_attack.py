@@ -4,17 +4,14 @@ import asyncio
 import json
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from benchmarks.common.processes import Server
-from benchmarks.common.progress import progress
 from jumok_serve.service.limits import ServiceLimits
-from tests.faults.scenarios.attack import CALLERS_MIB, LATER_MIB, SAMPLE_S, STRANGERS_MIB
+from tests.faults.scenarios.attack import CALLERS_MIB, LATER_MIB, STRANGERS_MIB
 from tests.faults.tools.findings import Findings, Plan
-from tests.faults.tools.servers import expect_well, is_healthy, jumok_serve
+from tests.faults.tools.servers import Peaks, expect_well, jumok_serve
 from tests.support.ports import free_port
 from tests.support.servers.tokens import token_file
 
@@ -58,51 +55,24 @@ async def attack_http(plan: Plan, findings: Findings) -> None:
 async def _all_attacks(
     plan: Plan, findings: Findings, server: Server, attacker: "_Attacker", who: str, most_mib: float
 ) -> None:
-    await is_healthy(server.address)  # what the first call needs is there before
-    before = server.rss_mib()
-    peaks = {}
+    peaks = await Peaks.begin(server)
     statuses: Counter[str] = Counter()
-
-    @asynccontextmanager
-    async def watched(name: str) -> AsyncIterator[None]:
-        watch = asyncio.ensure_future(_peak_mib(server))
-        yield
-        watch.cancel()
-        peaks[name] = await watch - before
-        progress(f"attack over HTTP: {name} of {who}, {peaks[name]:.0f} MiB more")
-
     for name, (path, body) in large_requests().items():
         request = attacker.request(path, body)
-        async with watched(name):
+        async with peaks.watched(name):
             for _ in range(ONE_BY_ONE):
                 statuses[await attacker.status(request)] += 1
             statuses.update(await asyncio.gather(*(attacker.status(request) for _ in range(TOGETHER))))
     half = attacker.request("/v1/text:translate", {"contents": ["a" * LARGEST]})[: 190 << 10]
     for name, data in (("unfinished bodies", half), ("unfinished heads", b"GET /health?q=" + b"a" * 30_000)):
-        async with watched(name):
+        async with peaks.watched(name):
             await attacker.begin(data)
-    await asyncio.sleep(plan.attack_rest_s)
-    later = server.rss_mib() - before
-    name, peak = max(peaks.items(), key=lambda item: item[1])
-    findings.expect_at_most(f"memory more beside {who} over HTTP, MiB ({name})", peak, most_mib)
-    findings.tell("answers to large requests", ", ".join(f"{code} {number}" for code, number in statuses.most_common()))
-    what = f"{plan.attack_rest_s:g} s later, MiB"
-    if attacker.key:  # what a caller may use, the server may keep
-        findings.tell(what, f"{later:.0f}")
-    else:
+    findings.tell_counts("answers to large requests", statuses)
+    if not attacker.key:
         findings.expect_none("answers other than a refusal", sorted(set(statuses) - REFUSED))
-        findings.expect_at_most(what, later, LATER_MIB)
-
-
-async def _peak_mib(server: Server) -> float:
-    """Sample the memory until it is cancelled; returns the largest."""
-    peak = server.rss_mib()
-    try:
-        while True:
-            await asyncio.sleep(SAMPLE_S)
-            peak = max(peak, server.rss_mib())
-    except asyncio.CancelledError:
-        return peak
+    # What a caller may use, the server may keep.
+    later_mib = None if attacker.key else LATER_MIB
+    await peaks.judge(findings, f"{who} over HTTP", most_mib, plan.attack_rest_s, later_mib)
 
 
 class _Attacker:

@@ -77,9 +77,9 @@ async def fuzz_http(plan: Plan, findings: Findings) -> None:
                     more_mib = await asyncio.to_thread(_send_all, plan, server, answered)
                 finally:
                     answered.close()
-                sent, statuses = answered.statuses.total(), answered.statuses.most_common()
+                sent = answered.statuses.total()
                 findings.expect_at_least(f"requests {who}", sent, plan.messages // 2, "d")
-                findings.tell("of these answered", ", ".join(f"{code} {number}" for code, number in statuses))
+                findings.tell_counts("of these answered", answered.statuses)
                 findings.expect_none("answers that are not as documented", answered.wrong)
                 findings.expect_at_most("more memory at the end, MiB", more_mib, MORE_MIB)
                 await expect_well(findings, server)

@@ -157,7 +157,7 @@ async def largest_fields(plan: Plan, findings: Findings) -> None:
             findings.expect_at_most("more memory afterwards, MiB", server.rss_mib() - before_mib, LATER_MIB)
             await expect_well(findings, server)
     findings.tell("requests", len(sent.waits_s))
-    findings.tell("of these ended", ", ".join(f"{name} {count}" for name, count in sent.endings.most_common()))
+    findings.tell_counts("of these ended", sent.endings)
     findings.expect_none("requests without a documented end", sent.undocumented)
     worst = sorted(sent.waits_s, key=lambda name: -sent.waits_s[name])
     for name in worst[:SHOWN]:

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import grpc
@@ -138,34 +137,28 @@ class Callers:
         async for answer in self.call(caller, "TranslateCorpus", items()):
             done.at += [time.monotonic()] * len(answer.results)
 
-    async def costliest(self, caller: str, done: Done, number: int = COSTLIEST_TEXTS) -> None:
-        """Send costly requests, by default the costliest that is allowed, again and again."""
-        request = TranslateTextRequest(contents=self._some(number), options=COSTLIEST)
-        while True:
-            await self.call(caller, "TranslateText", request)
-            done.at += [time.monotonic()] * number
+    def costliest(self, number: int = COSTLIEST_TEXTS) -> Work:
+        """Send costly requests, by default the costliest that is allowed, one after the other."""
+        return self.again(TranslateTextRequest(contents=self._some(number), options=COSTLIEST), at_once=1)
 
-    async def scorers(self, caller: str, done: Done) -> None:
+    def scorers(self) -> Work:
         """Score as many requests at a time as one caller may have waiting."""
         texts = self._some(64)
-        request = ScoreTextRequest(contents=texts, targets=texts)
+        return self.again(ScoreTextRequest(contents=texts, targets=texts), at_once=SCORERS)
 
-        async def score() -> None:
-            while True:
-                await self.call(caller, "ScoreText", request)
-                done.at += [time.monotonic()] * len(texts)
-
-        await asyncio.gather(*(score() for _ in range(SCORERS)))
-
-    async def again(self, caller: str, done: Done, request: TranslateTextRequest) -> None:
+    def again(self, request: TranslateTextRequest | ScoreTextRequest, at_once: int = CALLS_AT_ONCE) -> Work:
         """Send a request again and again, several times at once."""
+        method = "ScoreText" if isinstance(request, ScoreTextRequest) else "TranslateText"
 
-        async def one() -> None:
-            while True:
-                await self.call(caller, "TranslateText", request)
-                done.at += [time.monotonic()] * len(request.contents)
+        async def work(caller: str, done: Done) -> None:
+            async def one() -> None:
+                while True:
+                    await self.call(caller, method, request)
+                    done.at += [time.monotonic()] * len(request.contents)
 
-        await asyncio.gather(*(one() for _ in range(CALLS_AT_ONCE)))
+            await asyncio.gather(*(one() for _ in range(at_once)))
+
+        return work
 
     @asynccontextmanager
     async def busy(self, *work: Work) -> AsyncIterator[list[Done]]:
@@ -201,10 +194,10 @@ async def sharing(plan: Plan, findings: Findings) -> None:
 async def _latencies(callers: Callers, seconds: float, findings: Findings) -> None:
     beside: dict[str, Sequence[Work]] = {
         ALONE: [],
-        "the costliest request": [callers.costliest],
+        "the costliest request": [callers.costliest()],
         "a corpus": [callers.corpus],
-        f"{SCORERS} requests to score": [callers.scorers],
-        **{name: [partial(callers.again, request=one)] for name, one in freezing_requests().items()},
+        f"{SCORERS} requests to score": [callers.scorers()],
+        **{name: [callers.again(one)] for name, one in freezing_requests().items()},
         f"{CORPORA} corpora of as many callers": [callers.corpus] * CORPORA,
     }
     took: dict[str, list[float]] = {name: [] for name in beside}
@@ -237,7 +230,7 @@ async def _throughput(callers: Callers, seconds: float, findings: Findings) -> N
             await (callers.translate_now_and_then(seconds) if interactive else asyncio.sleep(seconds))
             return [own.rate(since, time.monotonic()) for own in done]
 
-    costly = partial(callers.costliest, number=COSTLY_TEXTS)
+    costly = callers.costliest(COSTLY_TEXTS)
     found: dict[str, list[float]] = {}
     for number in range(ROUNDS):
         (alone,) = await rates(callers.corpus)

@@ -5,6 +5,7 @@ import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -14,6 +15,7 @@ from benchmarks.common.progress import progress
 from tests.faults.scenarios.availability import Load, translations
 from tests.faults.tools.findings import Findings, Plan
 from tests.faults.tools.servers import expect_well, jumok_serve, metrics
+from tests.support.models.variants import edited
 
 VERSIONS = ("1.0", "2.0")
 OTHER = "other"
@@ -26,10 +28,7 @@ def model_root(plan: Plan) -> Iterator[Path]:
     with TemporaryDirectory() as name:
         root = Path(name)
         for version in VERSIONS:
-            shutil.copytree(plan.bundle, root / version)
-            manifest = root / version / "manifest.json"
-            content = json.loads(manifest.read_text(encoding="utf-8")) | {"version": version}
-            manifest.write_text(json.dumps(content), encoding="utf-8")
+            edited(plan.bundle, root / version, partial(dict.update, version=version))
         shutil.copytree(plan.other, root / OTHER)
         yield root
 

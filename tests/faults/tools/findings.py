@@ -1,8 +1,10 @@
 """The plan of a scenario, and its findings beside their limits."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,6 +87,10 @@ class Findings:
     def tell(self, what: str, found: object) -> None:
         """Tell a figure that has no goal."""
         self.checks.append(Check(what=self.label + what, found=str(found)))
+
+    def tell_counts(self, what: str, counts: Counter[Any]) -> None:
+        """Tell how often each thing was found."""
+        self.tell(what, ", ".join(f"{name} {count}" for name, count in counts.most_common()))
 
     def expect(self, what: str, found: object, goal: str, passed: bool) -> None:
         """Hold a figure against its goal."""

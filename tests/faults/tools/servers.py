@@ -5,8 +5,8 @@ import re
 import signal
 import time
 import urllib.request
-from collections.abc import Mapping
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Self
 
@@ -16,11 +16,12 @@ from grpc_health.v1.health_pb2_grpc import HealthStub
 from prometheus_client.parser import text_string_to_metric_families
 
 from benchmarks.common.processes import Server, serving
+from benchmarks.common.progress import progress
 from tests.faults.tools.findings import Findings
 
 IDLE = ("jumok_open_requests", "jumok_queue_requests", "jumok_queue_tokens", "jumok_running_sentences", "jumok_rows")
 """Metrics that are 0 where nothing is done for anybody."""
-POLL_S = 0.05
+POLL_S, SAMPLE_S = 0.05, 0.02
 
 
 def jumok_serve(*arguments: str | Path, within: tuple[str, ...] = ()) -> AbstractAsyncContextManager[Server]:
@@ -116,6 +117,59 @@ async def is_healthy(address: str) -> bool:
         except grpc.aio.AioRpcError:
             return False
     return bool(answer.status == HealthCheckResponse.SERVING)
+
+
+class Peaks:
+    """The most memory of a server beside each of several attacks.
+
+    Args:
+        server: the server.
+        before_mib: its memory before all of them.
+    """
+
+    def __init__(self, server: Server, before_mib: float) -> None:
+        self._server = server
+        self._before_mib = before_mib
+        self._more_mib: dict[str, float] = {}
+
+    @classmethod
+    async def begin(cls, server: Server) -> Self:
+        """Note the memory, once what the first call needs is there."""
+        await is_healthy(server.address)
+        return cls(server, server.rss_mib())
+
+    @asynccontextmanager
+    async def watched(self, name: str) -> AsyncIterator[None]:
+        """Sample the memory beside an attack."""
+        watch = asyncio.ensure_future(self._peak_mib())
+        try:
+            yield
+        finally:
+            watch.cancel()
+            self._more_mib[name] = await watch - self._before_mib
+            progress(f"attack: {name}, {self._more_mib[name]:.0f} MiB more")
+
+    async def _peak_mib(self) -> float:
+        peak = self._server.rss_mib()
+        try:
+            while True:
+                await asyncio.sleep(SAMPLE_S)
+                peak = max(peak, self._server.rss_mib())
+        except asyncio.CancelledError:
+            return peak
+
+    async def judge(
+        self, findings: Findings, who: str, most_mib: float, rest_s: float, later_mib: float | None
+    ) -> None:
+        """Hold the largest of all against its limit, and what is left after a while; None: that may be kept."""
+        await asyncio.sleep(rest_s)
+        later, what = self._server.rss_mib() - self._before_mib, f"{rest_s:g} s later, MiB"
+        name, peak = max(self._more_mib.items(), key=lambda item: item[1])
+        findings.expect_at_most(f"memory more beside {who}, MiB ({name})", peak, most_mib)
+        if later_mib is None:
+            findings.tell(what, f"{later:.0f}")
+        else:
+            findings.expect_at_most(what, later, later_mib)
 
 
 async def expect_well(

@@ -1,13 +1,14 @@
 """Folders of CTranslate2 with random weights, written by its own specifications and converters."""
 
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import ctranslate2
 import numpy as np
 from ctranslate2.specs import EmbeddingsMerge, TransformerSpec
 from ctranslate2.specs.model_spec import visit_spec
+from sentencepiece import SentencePieceProcessor
 
 from jumok_export.models.transformer import Transformer
 
@@ -93,15 +94,26 @@ def _linear(layer: str) -> tuple[int, int]:
     return (2 * WIDTH if name == "linear_1" else WIDTH, WIDTH)
 
 
-def save(spec: TransformerSpec, folder: Path, pieces: Path | None = None, quantization: str | None = None) -> Path:
+def save(spec: TransformerSpec, folder: Path, pieces: bytes | None = None, quantization: str | None = None) -> Path:
     """Write a specification as a converter does, with a SentencePiece model."""
     spec.validate()
     spec.optimize(quantization=quantization)
     folder.mkdir(parents=True)
     spec.save(str(folder))
     if pieces is not None:
-        shutil.copy(pieces, folder / "sentencepiece.model")
+        (folder / "sentencepiece.model").write_bytes(pieces)
     return folder
+
+
+def tokens_of(pieces: bytes) -> list[str]:
+    """Tokens of a SentencePiece model, by their numbers."""
+    processor = SentencePieceProcessor(model_proto=pieces)
+    return [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
+
+
+def open_peer(folder: Path) -> ctranslate2.Translator:
+    """Open a folder with CTranslate2, which rounds no activations."""
+    return ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=1)
 
 
 def spec_of(model: Transformer, tokens: Sequence[str], **options: Any) -> TransformerSpec:

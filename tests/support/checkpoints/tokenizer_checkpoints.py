@@ -14,10 +14,12 @@ from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers,
 from transformers import AutoTokenizer
 
 from jumok_export.importers.huggingface.tokenizer import ImportedTokenizer, read_tokenizer
+from tests.support.data import DATA
 
-DATA = Path(__file__).parents[2] / "data"
 MARIAN_CODES = (">>deu<<", ">>kor<<", ">>jpn<<", ">>cmn_Hans<<")
 NLLB_CODES = ["deu_Latn", "eng_Latn", "jpn_Jpan", "kor_Hang"]
+FAIRSEQ = ("<s>", "<pad>", "</s>", "<unk>")
+"""The first ids of all families that come from fairseq."""
 ALL = ("en", "de", "ko", "ja")
 """Languages of the test data."""
 UNUSED = 7
@@ -74,26 +76,41 @@ def numbered(tokens: Sequence[str]) -> dict[str, int]:
     return {token: number for number, token in enumerate(dict.fromkeys(tokens))}
 
 
-def save_marian(folder: Path, *, codes: Sequence[str] = (), separate: bool = False) -> None:
-    source, target = pieces(lines("en", "ko"), 200), pieces(lines("de", "ja"), 240)
+def save_marian(
+    folder: Path,
+    source: bytes,
+    target: bytes,
+    *,
+    kept: Callable[[Sequence[str]], Sequence[str]] = list,
+    codes: Sequence[str] = (),
+    separate: bool = False,
+    **settings: str,
+) -> None:
+    """Save SentencePiece models of both sides, and one vocabulary or two, which end with padding.
+
+    Args:
+        kept: gives the pieces of a model that have a number.
+        codes: target languages such as ``>>deu<<``.
+        settings: more fields of tokenizer_config.json.
+    """
     (folder / "source.spm").write_bytes(source)
     (folder / "target.spm").write_bytes(target)
-    special = ["</s>", "<unk>"]
-    # A tenth of the pieces has no number, as where a vocabulary is cut.
-    kept = [[token for at, token in enumerate(spellings(model)) if at % 10 != 9] for model in (source, target)]
+    special, sides = ["</s>", "<unk>"], [kept(spellings(model)) for model in (source, target)]
     if separate:
-        write(folder / "vocab.json", numbered([*special, "<pad>", *codes, *kept[0]]))
-        write(folder / "target_vocab.json", numbered([*special, "<pad>", *kept[1]]))
+        write(folder / "vocab.json", numbered([*special, "<pad>", *codes, *sides[0]]))
+        write(folder / "target_vocab.json", numbered([*special, "<pad>", *sides[1]]))
     else:
-        write(folder / "vocab.json", numbered([*special, *kept[0], *kept[1], *codes, "<pad>"]))
-    settings = {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate}
-    write(folder / "tokenizer_config.json", settings | ({} if codes else {"source_lang": "en", "target_lang": "de"}))
+        write(folder / "vocab.json", numbered([*special, *sides[0], *sides[1], *codes, "<pad>"]))
+    write(
+        folder / "tokenizer_config.json",
+        {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, **settings},
+    )
 
 
-def save_m2m100(folder: Path) -> None:
-    model = pieces(lines(*ALL), 300, model_type="bpe")
+def save_m2m100(folder: Path, model: bytes) -> None:
+    """Save a SentencePiece model and its numbers; the 100 languages follow them."""
     (folder / "sentencepiece.bpe.model").write_bytes(model)
-    write(folder / "vocab.json", numbered(["<s>", "<pad>", "</s>", "<unk>", *spellings(model)]))
+    write(folder / "vocab.json", numbered([*FAIRSEQ, *spellings(model)]))
     files: list[Any] = [str(folder / name) for name in ("vocab.json", "sentencepiece.bpe.model")]
     transformers.M2M100Tokenizer(*files).save_pretrained(folder)
 
@@ -105,47 +122,75 @@ def scored(special: Sequence[str], model: bytes) -> list[tuple[str, float]]:
     return [*((token, 0.0) for token in special), *known]
 
 
-def save_nllb(folder: Path) -> None:
+def byte_pairs(
+    sentences: Sequence[str], size: int, split: pre_tokenizers.PreTokenizer, more: Sequence[str] = (), **options: Any
+) -> tuple[dict[str, int], Any]:
+    """Train byte pairs behind fairseq's special tokens; return ids by token, and the merges in order."""
     tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.BpeTrainer(vocab_size=320, show_progress=False)
-    tokenizer.train_from_iterator(lines(*ALL), trainer)
+    tokenizer.pre_tokenizer = split
+    trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False, **options)
+    tokenizer.train_from_iterator(sentences, trainer)
     model = json.loads(tokenizer.to_str())["model"]
-    vocabulary = numbered(["<s>", "<pad>", "</s>", "<unk>", *model["vocab"]])
-    merges: Any = [tuple(merge) for merge in model["merges"]]
-    transformers.NllbTokenizer(vocabulary, merges, additional_special_tokens=NLLB_CODES).save_pretrained(folder)
+    return numbered([*FAIRSEQ, *model["vocab"], *more]), [tuple(merge) for merge in model["merges"]]
 
 
-def save_mbart(folder: Path) -> None:
-    vocabulary = scored(["<s>", "<pad>", "</s>", "<unk>"], pieces(lines(*ALL), 320))
-    transformers.MBartTokenizer([*vocabulary, ("<mask>", 0.0)]).save_pretrained(folder)
+def save_nllb(folder: Path, sentences: Sequence[str], size: int, codes: Sequence[str]) -> None:
+    vocabulary = byte_pairs(sentences, size, pre_tokenizers.Metaspace())
+    transformers.NllbTokenizer(*vocabulary, additional_special_tokens=list(codes)).save_pretrained(folder)
 
 
-def save_mbart50(folder: Path) -> None:
-    vocabulary = scored(["<unk>", "<s>", "</s>"], pieces(lines(*ALL), 320))
-    transformers.MBart50Tokenizer(vocabulary).save_pretrained(folder)
+def save_bart(folder: Path, sentences: Sequence[str], size: int, more: Sequence[str] = (), **options: Any) -> None:
+    """Save byte pairs of bytes."""
+    split = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    transformers.BartTokenizer(*byte_pairs(sentences, size, split, more, **options)).save_pretrained(folder)
 
 
-def save_bart(folder: Path) -> None:
-    tokenizer = Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
-    tokenizer.train_from_iterator(lines(*ALL), trainer)
-    model = json.loads(tokenizer.to_str())["model"]
-    vocabulary = numbered(["<s>", "<pad>", "</s>", "<unk>", *model["vocab"], "<mask>"])
-    merges: Any = [tuple(merge) for merge in model["merges"]]
-    transformers.BartTokenizer(vocabulary, merges).save_pretrained(folder)
+def save_mbart(folder: Path, model: bytes, languages: Sequence[str] = ()) -> None:
+    more = [(token, 0.0) for token in (*languages, "<mask>")]
+    transformers.MBartTokenizer([*scored(FAIRSEQ, model), *more]).save_pretrained(folder)
 
 
-def save_t5(folder: Path) -> None:
-    vocabulary = scored(["<pad>", "</s>", "<unk>"], pieces(lines(*ALL), 320))
-    transformers.T5Tokenizer(vocabulary, extra_ids=10).save_pretrained(folder)
+def save_mbart50(folder: Path, model: bytes) -> None:
+    transformers.MBart50Tokenizer(scored(["<unk>", "<s>", "</s>"], model)).save_pretrained(folder)
+
+
+def save_pegasus(folder: Path, model: bytes) -> None:
+    """Save pieces without the tokens that only pretraining uses."""
+    vocabulary = scored(["<pad>", "</s>", "<unk>", "<mask_1>", "<mask_2>"], model)
+    transformers.PegasusTokenizer(vocabulary, offset=2).save_pretrained(folder)
+
+
+def save_t5(folder: Path, model: bytes, sentinels: int) -> None:
+    """Save pieces with a number of ``<extra_id_...>``."""
+    vocabulary = scored(["<pad>", "</s>", "<unk>"], model)
+    transformers.T5Tokenizer(vocabulary, extra_ids=sentinels).save_pretrained(folder)
+
+
+def save_small_marian(folder: Path, **options: Any) -> None:
+    """Save the models of two languages a side; a tenth of the pieces has no number, as where a vocabulary is cut."""
+    languages = {} if options.get("codes") else {"source_lang": "en", "target_lang": "de"}
+    models = pieces(lines("en", "ko"), 200), pieces(lines("de", "ja"), 240)
+    save_marian(
+        folder,
+        *models,
+        kept=lambda every: [one for at, one in enumerate(every) if at % 10 != 9],
+        **languages,
+        **options,
+    )
+
+
+def save_small_nllb(folder: Path) -> None:
+    save_nllb(folder, lines(*ALL), 320, NLLB_CODES)
+
+
+def unigrams() -> bytes:
+    """A SentencePiece model of all languages."""
+    return pieces(lines(*ALL), 320)
 
 
 def save_generic(folder: Path) -> None:
     """Make a tokenizer.json without a class, with a normalizer, a prompt around texts and an added word."""
-    tokenizer = Tokenizer(models.Unigram(scored(["<pad>", "</s>", "<unk>"], pieces(lines(*ALL), 320)), unk_id=2))
+    tokenizer = Tokenizer(models.Unigram(scored(["<pad>", "</s>", "<unk>"], unigrams()), unk_id=2))
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Strip()])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
@@ -161,16 +206,23 @@ def save_generic(folder: Path) -> None:
     write(folder / "tokenizer_config.json", settings | {"pad_token": "<pad>"})
 
 
+ALPHABET = pre_tokenizers.ByteLevel.alphabet()
 CHECKPOINTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
-    "marian": (save_marian, {"model_type": "marian"}),
-    "marian-codes": (lambda folder: save_marian(folder, codes=MARIAN_CODES), {"model_type": "marian"}),
-    "marian-separate": (lambda folder: save_marian(folder, separate=True), {"model_type": "marian"}),
-    "m2m100": (save_m2m100, {"model_type": "m2m_100"}),
-    "nllb": (save_nllb, {"model_type": "m2m_100"}),
-    "mbart": (save_mbart, {"model_type": "mbart"}),
-    "mbart50": (save_mbart50, {"model_type": "mbart"}),
-    "bart": (save_bart, {"model_type": "bart"}),
-    "t5": (save_t5, {"model_type": "t5", "task_specific_params": TASKS}),
+    "marian": (save_small_marian, {"model_type": "marian"}),
+    "marian-codes": (lambda folder: save_small_marian(folder, codes=MARIAN_CODES), {"model_type": "marian"}),
+    "marian-separate": (lambda folder: save_small_marian(folder, separate=True), {"model_type": "marian"}),
+    "m2m100": (
+        lambda folder: save_m2m100(folder, pieces(lines(*ALL), 300, model_type="bpe")),
+        {"model_type": "m2m_100"},
+    ),
+    "nllb": (save_small_nllb, {"model_type": "m2m_100"}),
+    "mbart": (lambda folder: save_mbart(folder, unigrams()), {"model_type": "mbart"}),
+    "mbart50": (lambda folder: save_mbart50(folder, unigrams()), {"model_type": "mbart"}),
+    "bart": (
+        lambda folder: save_bart(folder, lines(*ALL), 420, ["<mask>"], initial_alphabet=ALPHABET),
+        {"model_type": "bart"},
+    ),
+    "t5": (lambda folder: save_t5(folder, unigrams(), 10), {"model_type": "t5", "task_specific_params": TASKS}),
     "generic": (save_generic, {"model_type": "t5"}),
 }
 """Function and config.json of each kind of checkpoint."""

@@ -10,6 +10,7 @@ from onnx import helper, numpy_helper
 from jumok_export.graphs.graph import Graph
 
 Graphs = dict[str, Graph]
+Damage = Callable[[Graphs], None]
 
 
 def copied(graphs: Mapping[str, Graph]) -> Graphs:
@@ -55,6 +56,47 @@ def constant(graph: Graph, value: np.ndarray[Any, Any]) -> str:
     return name
 
 
+def inserted(role: str, at: str, operator: str, *others: Any, **attributes: Any) -> Damage:
+    """Insert an operator between a tensor of a graph and its readers; its other inputs are constants."""
+
+    def damage(graphs: Graphs) -> None:
+        graph = graphs[role]
+        insert(graph, at, operator, *(constant(graph, np.asarray(other)) for other in others), **attributes)
+
+    return damage
+
+
+def replaced(role: str, operator: str, other: str) -> Damage:
+    """Put another operator in the place of the first one of a kind."""
+
+    def damage(graphs: Graphs) -> None:
+        node(graphs[role], operator).op_type = other
+
+    return damage
+
+
+def attribute_changed(operator: str, name: str, change: Callable[[float], float]) -> Damage:
+    """Change an attribute of the encoder's operators of a kind."""
+
+    def damage(graphs: Graphs) -> None:
+        for each in graphs["encoder"].model.graph.node:
+            for attribute in each.attribute:
+                if each.op_type == operator and attribute.name == name:
+                    attribute.f = change(attribute.f)
+
+    return damage
+
+
+def positions_changed(change: Callable[[np.ndarray[Any, Any]], None]) -> Damage:
+    """Change the decoder's table of positions."""
+
+    def damage(graphs: Graphs) -> None:
+        graph = graphs["decoder"]
+        change_weight(graph, node(graph, "GatherND").input[0], change)
+
+    return damage
+
+
 def perturbed_weight(graphs: Graphs) -> None:
     graph = graphs["decoder"]
     name = weight_of(node(graph, "MatMul", 2), graph)
@@ -66,96 +108,19 @@ def perturbed_bias(graphs: Graphs) -> None:
     change_weight(graph, node(graph, "LayerNormalization").input[2], lambda bias: np.copyto(bias, bias + 0.01))
 
 
-def swapped_operator(graphs: Graphs) -> None:
-    node(graphs["decoder"], "Relu").op_type = "Softplus"
-
-
-def attention_is_too_sharp(graphs: Graphs) -> None:
-    for attribute in node(graphs["encoder"], "MultiHeadAttention").attribute:
-        if attribute.name == "scale":
-            attribute.f *= 1.1
-
-
-def entries_of_all_rows_are_seen(graphs: Graphs) -> None:
-    insert(graphs["decoder"], "visible", "Or", constant(graphs["decoder"], np.array(True)))
-
-
 def token_cannot_see_itself(graphs: Graphs) -> None:
     for reader in graphs["decoder"].model.graph.node:
         reader.input[:] = [name.replace("next_state.key", "state.key") for name in reader.input]
 
 
-def padding_is_seen(graphs: Graphs) -> None:
-    insert(graphs["decoder"], "source_lengths", "Add", constant(graphs["decoder"], np.array(1)))
-
-
-def position_ignored(graphs: Graphs) -> None:
-    graph = graphs["decoder"]
-    lookup = node(graph, "GatherND")
-    change_weight(graph, lookup.input[0], lambda table: table.__setitem__(slice(1, None), table[0]))
-
-
-def scorer_is_not_causal(graphs: Graphs) -> None:
-    node(graphs["scorer"], "GreaterOrEqual").op_type = "Greater"
-
-
 def aligner_swaps_its_outputs(graphs: Graphs) -> None:
-    nodes = graphs["aligner"].model.graph.node
     swap = {"encoder_attention": "decoder_attention", "decoder_attention": "encoder_attention"}
-    for each in nodes:
-        for place, name in enumerate(each.output):
-            each.output[place] = swap.get(name, name)
-
-
-def select_forgets_the_running_score(graphs: Graphs) -> None:
-    insert(graphs["select"], "scores", "Mul", constant(graphs["select"], np.array(0, np.float32)))
+    for each in graphs["aligner"].model.graph.node:
+        each.output[:] = [swap.get(name, name) for name in each.output]
 
 
 def select_takes_the_worst(graphs: Graphs) -> None:
     node(graphs["select"], "TopK", -1).attribute.append(helper.make_attribute("largest", 0))
-
-
-def select_normalizes_again_after_constraints(graphs: Graphs) -> None:
-    insert(graphs["select"], "constrained", "LogSoftmax", axis=-1)
-
-
-def select_never_renormalizes(graphs: Graphs) -> None:
-    insert(graphs["select"], "renormalize", "Mul", constant(graphs["select"], np.array(0)))
-
-
-def select_penalises_too_much(graphs: Graphs) -> None:
-    insert(graphs["select"], "log_prob_factors.values", "Sqrt")
-
-
-def sampler_knows_no_chance(graphs: Graphs) -> None:
-    insert(graphs["sampler"], "uniform", "Mul", constant(graphs["sampler"], np.array(0, np.float32)))
-
-
-def sampler_keeps_one_temperature(graphs: Graphs) -> None:
-    insert(graphs["sampler"], "temperature", "Pow", constant(graphs["sampler"], np.array(0, np.float32)))
-
-
-def sampler_ignores_top_k(graphs: Graphs) -> None:
-    insert(graphs["sampler"], "top_k", "Mul", constant(graphs["sampler"], np.array(0)))
-
-
-def sampler_ignores_top_p(graphs: Graphs) -> None:
-    insert(graphs["sampler"], "top_p", "Max", constant(graphs["sampler"], np.array(1, np.float32)))
-
-
-def sampler_draws_for_the_wrong_rows(graphs: Graphs) -> None:
-    insert(graphs["sampler"], "rows", "Mul", constant(graphs["sampler"], np.array(0)))
-
-
-def a_graph_that_fails_to_run(graphs: Graphs) -> None:
-    insert(graphs["decoder"], "positions", "Sub", constant(graphs["decoder"], np.array(1000)))
-
-
-def epsilon_is_wrong(graphs: Graphs) -> None:
-    for each in graphs["encoder"].model.graph.node:
-        for attribute in each.attribute:
-            if attribute.name == "epsilon":
-                attribute.f = 1e-3
 
 
 def heads_are_swapped(graphs: Graphs) -> None:
@@ -182,37 +147,43 @@ def bias_is_dropped(graphs: Graphs) -> None:
     change_weight(graph, name, lambda bias: bias.fill(0))
 
 
-def position_is_off_by_one(graphs: Graphs) -> None:
-    graph = graphs["decoder"]
-    change_weight(graph, node(graph, "GatherND").input[0], lambda table: np.copyto(table, np.roll(table, 1, axis=0)))
-
-
-BREAKS: dict[Callable[[Graphs], None], str] = {
-    perturbed_weight: "step logits",
-    perturbed_bias: "encoder",
-    swapped_operator: "step logits",
-    attention_is_too_sharp: "encoder",
-    entries_of_all_rows_are_seen: "decode, beam 3",
-    token_cannot_see_itself: "step logits",
-    padding_is_seen: "batch invariance, beam 1",
-    position_ignored: "scorer agreement, beam 1",
-    scorer_is_not_causal: "scorer",
-    aligner_swaps_its_outputs: "aligner",
-    a_graph_that_fails_to_run: "step",
-    epsilon_is_wrong: "encoder",
-    heads_are_swapped: "encoder",
-    bias_is_dropped: "step logits",
-    position_is_off_by_one: "step logits",
+NONE = np.float32(0)
+BREAKS: dict[str, tuple[Damage, str]] = {
+    "perturbed weight": (perturbed_weight, "step logits"),
+    "perturbed bias": (perturbed_bias, "encoder"),
+    "swapped operator": (replaced("decoder", "Relu", "Softplus"), "step logits"),
+    "attention is too sharp": (attribute_changed("MultiHeadAttention", "scale", lambda scale: scale * 1.1), "encoder"),
+    "entries of all rows are seen": (inserted("decoder", "visible", "Or", True), "decode, beam 3"),
+    "token cannot see itself": (token_cannot_see_itself, "step logits"),
+    "padding is seen": (inserted("decoder", "source_lengths", "Add", 1), "batch invariance, beam 1"),
+    "position ignored": (
+        positions_changed(lambda table: table.__setitem__(slice(1, None), table[0])),
+        "scorer agreement, beam 1",
+    ),
+    "scorer is not causal": (replaced("scorer", "GreaterOrEqual", "Greater"), "scorer"),
+    "aligner swaps its outputs": (aligner_swaps_its_outputs, "aligner"),
+    "a graph that fails to run": (inserted("decoder", "positions", "Sub", 1000), "step"),
+    "epsilon is wrong": (attribute_changed("LayerNormalization", "epsilon", lambda _: 1e-3), "encoder"),
+    "heads are swapped": (heads_are_swapped, "encoder"),
+    "bias is dropped": (bias_is_dropped, "step logits"),
+    "position is off by one": (
+        positions_changed(lambda table: np.copyto(table, np.roll(table, 1, axis=0))),
+        "step logits",
+    ),
 }
-SELECTION_BREAKS: dict[Callable[[Graphs], None], str] = {
-    select_forgets_the_running_score: "select scores",
-    select_takes_the_worst: "select tokens",
-    select_normalizes_again_after_constraints: "select scores",
-    select_never_renormalizes: "select scores",
-    select_penalises_too_much: "select scores",
-    sampler_knows_no_chance: "sampler tokens",
-    sampler_keeps_one_temperature: "sampler scores",
-    sampler_ignores_top_k: "sampler scores",
-    sampler_ignores_top_p: "sampler scores",
-    sampler_draws_for_the_wrong_rows: "sampler tokens",
+"""Damages, and the check that notices each."""
+SELECTION_BREAKS: dict[str, tuple[Damage, str]] = {
+    "select forgets the running score": (inserted("select", "scores", "Mul", NONE), "select scores"),
+    "select takes the worst": (select_takes_the_worst, "select tokens"),
+    "select normalizes again after constraints": (
+        inserted("select", "constrained", "LogSoftmax", axis=-1),
+        "select scores",
+    ),
+    "select never renormalizes": (inserted("select", "renormalize", "Mul", 0), "select scores"),
+    "select penalises too much": (inserted("select", "log_prob_factors.values", "Sqrt"), "select scores"),
+    "sampler knows no chance": (inserted("sampler", "uniform", "Mul", NONE), "sampler tokens"),
+    "sampler keeps one temperature": (inserted("sampler", "temperature", "Pow", NONE), "sampler scores"),
+    "sampler ignores top_k": (inserted("sampler", "top_k", "Mul", 0), "sampler scores"),
+    "sampler ignores top_p": (inserted("sampler", "top_p", "Max", np.float32(1)), "sampler scores"),
+    "sampler draws for the wrong rows": (inserted("sampler", "rows", "Mul", 0), "sampler tokens"),
 }

@@ -4,7 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +15,6 @@ from google.rpc import error_details_pb2, status_pb2
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from jumok_proto.alignments import Alignment
-from jumok_proto.attention import AlignedToken
 from jumok_proto.results import FinishReason, Hypothesis, Score, Timings, Translation
 from jumok_proto.v1.admin_pb2_grpc import AdminServiceStub
 from jumok_proto.v1.file_pb2_grpc import FileServiceStub
@@ -42,6 +41,7 @@ from jumok_serve.service import Server
 from jumok_serve.service.rpc.call import Call
 from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
+from tests.support.servers.scripted import capitals, itself, length
 
 FILES = ("graph.onnx", "weights.bin", "spm.model")
 ONE = TranslateTextRequest(contents=["a"])
@@ -108,7 +108,8 @@ class Answer:
     def collect(self) -> list[Translation]:
         self.on_collect()
         return [
-            Translation(
+            replace(
+                capitals(text),
                 hypotheses=(
                     Hypothesis(
                         text=text.upper(),
@@ -120,11 +121,7 @@ class Answer:
                     ),
                 ),
                 source_token_count=2,
-                source_truncated=False,
-                source_language="en",
-                target_language="de",
                 model="held",
-                model_version="1",
             )
             for text in self.texts
         ]
@@ -133,61 +130,47 @@ class Answer:
         return Timings(queue_s=0.125, encode_s=0.25, decode_s=0.5, total_s=1.0)
 
 
-class FakeScoring:
-    """Scoring under the test's control until it is cancelled."""
+class _Collected:
+    """Work under the test's control until it is cancelled; the test may look at it, and raise, when it is collected."""
 
-    def __init__(self, targets: Sequence[str], on_collect: Callable[["FakeScoring"], object]) -> None:
-        self.targets = targets
+    def __init__(self, texts: Sequence[str], on_collect: Callable[[Any], object]) -> None:
+        self.texts = texts
         self.cancelled = threading.Event()
         self._on_collect = on_collect
 
     def cancel(self) -> None:
         self.cancelled.set()
 
+
+class FakeScoring(_Collected):
+    """Scoring of targets."""
+
     def pieces(self) -> Generator[int, None, list[Score]]:
-        yield len(self.targets)
+        yield len(self.texts)
         self._on_collect(self)
         return [
-            Score(
-                score=-float(len(target)),
+            replace(
+                length(target),
                 tokens=(target, "</s>"),
                 token_ids=(7, 3),
                 token_scores=(-0.5, -0.5),
                 source_token_count=2,
-                source_truncated=False,
                 model="held",
-                model_version="1",
             )
-            for target in self.targets
+            for target in self.texts
         ]
 
 
-class FakeAligning:
-    """Aligning under the test's control until it is cancelled."""
+class FakeAligning(_Collected):
+    """Aligning of texts, once the test completes its futures."""
 
     def __init__(self, texts: Sequence[str], on_collect: Callable[["FakeAligning"], object]) -> None:
-        self.texts = texts
+        super().__init__(texts, on_collect)
         self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
-        self.cancelled = threading.Event()
-        self._on_collect = on_collect
-
-    def cancel(self) -> None:
-        self.cancelled.set()
 
     def collect(self) -> list[Alignment]:
         self._on_collect(self)
-        return [
-            Alignment(
-                target=text.upper(),
-                source_tokens=(AlignedToken(text),),
-                target_tokens=(AlignedToken(text.upper()),),
-                decoder_tokens=(AlignedToken("<s>", special=True),),
-                source_truncated=False,
-                model="held",
-                model_version="1",
-            )
-            for text in self.texts
-        ]
+        return [replace(itself(text), cross=None, model="held") for text in self.texts]
 
 
 class FakeModel:

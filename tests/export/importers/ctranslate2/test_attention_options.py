@@ -13,7 +13,7 @@ from jumok_export.importers.ctranslate2.importing import import_folder
 from jumok_export.models.transformer import Transformer
 from jumok_export.training.vocabulary import UNKNOWN, Vocabulary
 from jumok_serve import Translator
-from tests.support.checkpoints.ctranslate2_folders import save, spec_of
+from tests.support.checkpoints.ctranslate2_folders import open_peer, save, spec_of, tokens_of
 from tests.support.data import Sentences
 
 BEAMS = 4
@@ -43,18 +43,15 @@ class Pair(NamedTuple):
 def pair(tiny_model: Transformer, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
     """The tiny model, which likes the unknown token as much as its most frequent word."""
     home = tmp_path_factory.mktemp("ct2")
-    (home / "pieces").write_bytes(vocabulary.model)
-    pieces = SentencePieceProcessor(model_file=str(home / "pieces"))
-    tokens = [pieces.id_to_piece(number) for number in range(pieces.get_piece_size())]
+    tokens = tokens_of(vocabulary.model)
     model = copy.deepcopy(tiny_model)
     with torch.no_grad():
         model.output.weight[UNKNOWN] = 1.02 * model.output.weight[tokens.index("▁ein")]
     spec = spec_of(model, tokens, alignment_heads=model.sizes.heads)  # the mean of all heads of its one layer
-    folder = save(spec, home / "model", home / "pieces")
+    folder = save(spec, home / "model", vocabulary.model)
     import_folder(folder, home / "bundle", precisions=("fp32",), source_language="en", target_language="de")
-    theirs = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=1)
     with Translator(home / "bundle", precision="fp32", threads=1) as ours:
-        yield Pair(ours, theirs, pieces)
+        yield Pair(ours, open_peer(folder), SentencePieceProcessor(model_proto=vocabulary.model))
 
 
 @pytest.mark.parametrize("penalty", [0.0, 0.1, 0.5, 3.0])

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import ctranslate2
 import pytest
 from sentencepiece import SentencePieceProcessor
 
@@ -20,10 +19,10 @@ from jumok_serve import EngineLimits, Translator
 from jumok_serve.bundle.bundle import Bundle
 from tests.parity.checkpoints import Checkpoint, make_checkpoint
 from tests.parity.grid import cases
-from tests.parity.marian_ct2 import DIFFERENT, Peer, differences, option_sets, plain_shapes
+from tests.parity.marian_ct2 import DIFFERENT, Peer, compared, option_sets, plain_shapes
 from tests.parity.run import quiet, translate
 from tests.parity.texts import parallel_sentences
-from tests.support.checkpoints.ctranslate2_folders import random_spec, save, spec_of
+from tests.support.checkpoints.ctranslate2_folders import open_peer, random_spec, save, spec_of, tokens_of
 
 FolderOf = Callable[[str | None], Path]
 TEXTS = ["The cat sleeps.", "A bird sings in the tree.", "My sister drinks cold water.", "The dog reads a bird."]
@@ -55,11 +54,7 @@ def test_hypotheses_of_a_converted_marian_are_equal(marian: tuple[Checkpoint, Pe
     limits = EngineLimits(max_queue_requests=10**6, max_queue_tokens=10**9)
     with Translator(tmp_path / "bundle", precision="fp32", threads=1, limits=limits) as translator:
         translations = translate(translator, [case for _, case in asked])
-    problems = []
-    for (chosen, case), translation in zip(asked, translations, strict=True):
-        penalty = 1.0 if case.options.length_penalty is None else case.options.length_penalty
-        problems += [f"{chosen.name}: {one}" for one in differences(translation, peer.translate(case), penalty)]
-    assert problems == []
+    assert [f"{chosen.name}: {what}" for chosen, _, what in compared(asked, translations, peer) if what] == []
     assert len({translation.text for translation in translations}) > 6
 
 
@@ -67,20 +62,14 @@ def test_hypotheses_of_a_converted_marian_are_equal(marian: tuple[Checkpoint, Pe
 def folder_of(tiny_model: Transformer, vocabulary: Vocabulary, tmp_path_factory: pytest.TempPathFactory) -> FolderOf:
     """Make a folder of the tiny model, quantized or not."""
     home = tmp_path_factory.mktemp("ct2")
-    (home / "pieces").write_bytes(vocabulary.model)
 
     def make(quantization: str | None) -> Path:
         folder = home / str(quantization)
         if not folder.exists():
-            save(spec_of(tiny_model, tokens(home / "pieces")), folder, home / "pieces", quantization)
+            save(spec_of(tiny_model, tokens_of(vocabulary.model)), folder, vocabulary.model, quantization)
         return folder
 
     return make
-
-
-def tokens(pieces: Path) -> list[str]:
-    processor = SentencePieceProcessor(model_file=str(pieces))
-    return [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
 
 
 def import_fp32(folder: Path, out: Path, *also: str) -> Bundle:
@@ -96,10 +85,9 @@ def translator(folder_of: FolderOf, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 def theirs(folder: Path, beam_size: int) -> list[list[tuple[list[str], float]]]:
-    """Pieces and scores of all hypotheses by CTranslate2, which reads the folder and rounds no activations."""
-    peer = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=1)
+    """Pieces and scores of all hypotheses by CTranslate2."""
     pieces = SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
-    results = peer.translate_batch(
+    results = open_peer(folder).translate_batch(
         pieces.encode(TEXTS, out_type=str),
         beam_size=beam_size,
         num_hypotheses=beam_size,
@@ -136,10 +124,9 @@ def test_an_int8_folder_translates_alike(folder_of: FolderOf, tmp_path: Path) ->
 
 
 def test_gated_layers_with_rms_norms_are_exported(vocabulary: Vocabulary, tmp_path: Path) -> None:
-    (tmp_path / "pieces").write_bytes(vocabulary.model)
-    words = tokens(tmp_path / "pieces")
+    words = tokens_of(vocabulary.model)
     spec = random_spec((words, words), ffn_glu=True, rms_norm=True, layernorm_embedding=True)
-    folder = save(spec, tmp_path / "model", tmp_path / "pieces")
+    folder = save(spec, tmp_path / "model", vocabulary.model)
     import_fp32(folder, tmp_path / "bundle")
     with Translator(tmp_path / "bundle", precision="fp32", threads=1) as translator:
         assert_equal(translator, folder, 1)

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import ctranslate2
 import numpy as np
 import pytest
 import torch
@@ -15,7 +14,7 @@ from jumok_export.importers.ctranslate2.transformer import build_model
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.imported import ImportedModel
 from jumok_export.models.transformer import Transformer
-from tests.support.checkpoints.ctranslate2_folders import SPECIAL, WIDTH, random_spec, save
+from tests.support.checkpoints.ctranslate2_folders import SPECIAL, WIDTH, open_peer, random_spec, save
 
 SOURCE = [*SPECIAL, *(f"s{number}" for number in range(9))]
 TARGET = [*SPECIAL, *(f"t{number}" for number in range(7))]
@@ -39,19 +38,16 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 def scores_of(folder: Path) -> list[list[float]]:
     """CTranslate2's log-probabilities of the targets, the end included."""
-    translator = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=1)
-    return [list(result.log_probs) for result in translator.score_batch(SOURCES, TARGETS)]
+    return [list(result.log_probs) for result in open_peer(folder).score_batch(SOURCES, TARGETS)]
 
 
-def own_scores_of(
-    model: ImportedModel, source: Sequence[str] = SOURCE, target: Sequence[str] = TARGET, start: str = "<s>"
-) -> list[list[float]]:
+def own_scores_of(model: ImportedModel, source: Sequence[str], target: Sequence[str]) -> list[list[float]]:
     """Log-probabilities of the same targets by our model."""
     scores = []
     for words, written in zip(SOURCES, TARGETS, strict=True):
         source_ids = torch.tensor([[source.index(word) for word in words]])
         target_ids = torch.tensor([[target.index(word) for word in [*written, "</s>"]]])
-        lengths, start_ids = torch.tensor([len(words)]), torch.tensor([target.index(start)])
+        lengths, start_ids = torch.tensor([len(words)]), torch.tensor([target.index("<s>")])
         with torch.no_grad():
             logits = model.model(source_ids, lengths, start_ids, target_ids)
         scores.append(logits.log_softmax(-1)[0].gather(1, target_ids[0][:, None])[:, 0].tolist())

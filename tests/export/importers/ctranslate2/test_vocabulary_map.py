@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-import ctranslate2
 import pytest
 from sentencepiece import SentencePieceProcessor
 
@@ -15,8 +14,8 @@ from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
 from jumok_serve.tokenizers.sentencepiece import SentencePieceTokenizer
-from tests.export.importers.ctranslate2.test_importing import TEXTS, tokens
-from tests.support.checkpoints.ctranslate2_folders import save, spec_of
+from tests.export.importers.ctranslate2.test_importing import TEXTS
+from tests.support.checkpoints.ctranslate2_folders import open_peer, save, spec_of, tokens_of
 
 
 def lists_of(path: Path, tokenizer: SentencePieceTokenizer, sources: Sequence[int]) -> set[int]:
@@ -47,9 +46,8 @@ def test_lists_are_those_of_the_lines(vocabulary: Vocabulary, tmp_path: Path) ->
 
 
 def test_translations_are_those_of_ctranslate2(tiny_model: Transformer, vocabulary: Vocabulary, tmp_path: Path) -> None:
-    (tmp_path / "pieces").write_bytes(vocabulary.model)
-    folder, words = tmp_path / "ct2", tokens(tmp_path / "pieces")
-    save(spec_of(tiny_model, words), folder, tmp_path / "pieces", None)
+    words = tokens_of(vocabulary.model)
+    folder = save(spec_of(tiny_model, words), tmp_path / "ct2", vocabulary.model)
     # Every source token lists itself, and every seventh token after it. CTranslate2 4.8 takes the listed token in the
     # end token's place for the end, so all tokens before the end token are listed.
     lines = [f"{word}\t{' '.join([word, *words[number % 7 :: 7]])}" for number, word in enumerate(words)]
@@ -57,8 +55,7 @@ def test_translations_are_those_of_ctranslate2(tiny_model: Transformer, vocabula
     (folder / "vmap.txt").write_text("\n".join([f"\t{always}", *lines]), encoding="utf-8")
     import_folder(folder, tmp_path / "bundle", precisions=("fp32",), source_language="en", target_language="de")
     assert "vmap.txt is the bundle's shortlist" in Bundle.open(tmp_path / "bundle").manifest.provenance.notes
-    peer = ctranslate2.Translator(str(folder), compute_type="float32", inter_threads=1, intra_threads=1)
-    pieces = SentencePieceProcessor(model_file=str(folder / "sentencepiece.model"))
+    peer, pieces = open_peer(folder), SentencePieceProcessor(model_proto=vocabulary.model)
     found = {}
     for listed in (True, False):
         with Translator(tmp_path / "bundle", precision="fp32", threads=1, shortlist=listed) as translator:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from jumok_export.errors import ExportError
@@ -21,14 +21,7 @@ from jumok_export.importers.huggingface.t5 import MT5_FAMILY, T5_FAMILY, UMT5_FA
 from jumok_export.importers.huggingface.t5 import build as build_t5
 from jumok_export.models.t5 import T5
 from jumok_export.models.transformer import Transformer
-from tests.support.checkpoints.random_checkpoints import (
-    CONFIGURATIONS,
-    MODELS,
-    config_of,
-    random_checkpoint,
-    sentences,
-    source_mask,
-)
+from tests.support.checkpoints.random_checkpoints import MODELS, config_of, random_checkpoint, sentences, source_mask
 
 Tensors = dict[str, Tensor]
 
@@ -56,17 +49,6 @@ def loaded(theirs: Any, tensors: Mapping[str, Tensor], folder: Path) -> Any:
     apart = {name: tensor.clone() for name, tensor in tensors.items()}
     save_file(apart, folder / "model.safetensors", {"format": "pt"})
     return type(theirs).from_pretrained(folder, attn_implementation="eager", dtype=torch.float32)
-
-
-@pytest.mark.parametrize("name", CONFIGURATIONS)
-def test_all_tensors_of_save_pretrained_are_used(name: str, tmp_path: Path) -> None:
-    theirs = random_checkpoint(name)
-    theirs.save_pretrained(tmp_path)
-    imported = build_model(config_of(theirs), load_file(tmp_path / "model.safetensors"))
-    close(logits(imported, theirs), their_logits(theirs))
-    # `shared` of a checkpoint in which nothing is tied is in no one's use, in transformers either.
-    untied = "untied" in name and "t5" not in name
-    assert imported.unused == (("model.shared.weight",) if untied else ())
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -249,6 +231,33 @@ def test_settings_without_a_model_are_named(name: str, fields: dict[str, Any], e
     theirs = random_checkpoint(name)
     found = problems(config_of(theirs) | fields, theirs.state_dict())
     assert any(each.startswith(expected) for each in found), found
+
+
+HUGE = 10**400
+SIZES = {
+    "bart": ["vocab_size", "d_model", "encoder_attention_heads", "decoder_layers", "encoder_ffn_dim", "pad_token_id"],
+    "marian": ["encoder_layers", "decoder_layers", "max_position_embeddings", "decoder_vocab_size"],
+    "t5": ["num_layers", "num_decoder_layers", "d_kv", "n_positions", "relative_attention_num_buckets"],
+}
+
+
+@pytest.mark.parametrize("size", [10**9, HUGE, 1e300, float("inf"), float("nan"), -HUGE])
+@pytest.mark.parametrize("kind", SIZES)
+def test_huge_sizes_are_problems(kind: str, size: float) -> None:
+    """Neither memory nor time grows with the number."""
+    model = random_checkpoint(kind)
+    given = config_of(model)
+    for field in SIZES[kind]:
+        if field == "decoder_vocab_size":
+            given["share_encoder_decoder_embeddings"] = False
+        found = problems({**given, field: size}, model.state_dict())
+        assert any(field in problem and len(problem) < 500 for problem in found)
+
+
+def test_a_table_of_positions_beyond_memory_is_refused() -> None:
+    model = random_checkpoint("marian")
+    found = problems({**config_of(model), "max_position_embeddings": 2**20, "d_model": 2**20}, model.state_dict())
+    assert any("must make a table of at most" in problem for problem in found)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""Checkpoint folders: every form of weights, and refusal of damaged or foreign files."""
+"""Checkpoint folders: every form of weights, and refusal of damaged, foreign, huge and endless files."""
 
 import hashlib
+import io
 import json
 import os
 import pickle
 import shutil
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from torch import Tensor
 from jumok_export.importers.huggingface.errors import CheckpointError
 from jumok_export.importers.huggingface.folder import open_checkpoint
 from jumok_export.importers.huggingface.importing import import_checkpoint
+from jumok_export.importers.huggingface.weight_files import read_weights
 from tests.support.checkpoints.random_checkpoints import random_checkpoint
 
 
@@ -251,6 +254,73 @@ def test_settings_that_cannot_be_read(folder: Path) -> None:
     assert config == "config.json must hold an object, it holds a list"
     assert generation.startswith("generation_config.json is not JSON: ")
     assert weights.startswith("model.safetensors is damaged")
+
+
+@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "9" * 10_000, '{"a": ' + "9" * 10_000 + "}"])
+@pytest.mark.parametrize("name", ["config.json", "generation_config.json"])
+def test_nested_and_long_json_is_a_problem(name: str, content: str, folder: Path) -> None:
+    (folder / name).write_text(content, encoding="utf-8")
+    assert f"{name} is not JSON" in "\n".join(problems(folder))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "tokenizer.json"],
+)
+def test_a_pipe_is_refused_without_waiting(name: str, folder: Path) -> None:
+    if "index" in name:
+        (folder / "model.safetensors").rename(folder / "part-1.safetensors")
+    (folder / name).unlink(missing_ok=True)
+    os.mkfifo(folder / name)
+    said = "\n".join(problems(folder))
+    assert f"{name} is" in said or "weights are missing" in said
+
+
+def wide(file: Path, zipped: bool) -> None:
+    """A few bytes would become 96 GB when they are copied."""
+    torch.save({"weight": torch.zeros(1).expand(2**30, 24)}, file, _use_new_zipfile_serialization=zipped)
+
+
+def compressed(file: Path) -> None:
+    """Zeros shrink by a factor of a thousand."""
+    torch.save({"weight": torch.zeros(10**6)}, file)
+    with (
+        zipfile.ZipFile(io.BytesIO(file.read_bytes())) as plain,
+        zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as small,
+    ):
+        for member in plain.namelist():
+            small.writestr(member, plain.read(member))
+
+
+def headed(header: bytes) -> Callable[[Path], object]:
+    return lambda file: file.write_bytes(len(header).to_bytes(8, "little") + header + b"rest")
+
+
+NOT_THERE = f"has a tensor 'weight' of {24 * 2**30} numbers, which are not in the file"
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "problem"),
+    [
+        ("pytorch_model.bin", lambda file: wide(file, zipped=True), NOT_THERE),
+        ("pytorch_model.bin", lambda file: wide(file, zipped=False), NOT_THERE),
+        (
+            "pytorch_model.bin",
+            lambda file: torch.save({"weight": torch.eye(3).to_sparse()}, file),
+            "'weight' that is not a plain array of numbers",
+        ),
+        ("pytorch_model.bin", compressed, "is compressed"),
+        ("model.safetensors", headed(b"[" * 50_000), "is damaged"),
+        ("model.safetensors", headed(b'{"a":' * 50_000), "is damaged"),
+        ("model.safetensors", headed(b"{}"), "is damaged"),
+        ("model.safetensors", headed(b"\xff" * 9), "is damaged"),
+    ],
+    ids=["strides of 0", "strides of 0, old", "sparse", "compressed", "lists", "objects", "no tensor", "no text"],
+)
+def test_absent_weights_are_refused(name: str, write: Callable[[Path], object], problem: str, tmp_path: Path) -> None:
+    write(tmp_path / name)
+    with pytest.raises(CheckpointError, match=problem):
+        read_weights([tmp_path / name])
 
 
 def refusal(folder: Path, tmp_path: Path) -> tuple[str, ...]:

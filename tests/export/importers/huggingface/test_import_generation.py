@@ -224,6 +224,17 @@ def test_invalid_values_are_refused(settings: dict[str, Any], said: str) -> None
     assert any(problem.startswith(said) for problem in problems({**IDS, **settings}))
 
 
+HUGE = 10**400
+
+
+@pytest.mark.parametrize("field", ["num_beams", "max_length", "length_penalty", "top_k", "temperature", "eos_token_id"])
+@pytest.mark.parametrize("value", [HUGE, -HUGE, float("inf"), float("nan"), [HUGE], {"a": 1}])
+def test_huge_numbers_of_generation_are_problems(field: str, value: Any) -> None:
+    sampled = field in {"top_k", "temperature"}
+    found = problems({**IDS, "do_sample": sampled, field: value})
+    assert any(field in problem and len(problem) < 500 for problem in found)
+
+
 def test_invalid_sampling_options_do_not_matter_without_sampling() -> None:
     generation = read({**IDS, "temperature": 0.0, "top_p": 7}).generation
     assert (generation.temperature, generation.top_p) == (1.0, 1.0)

@@ -25,7 +25,7 @@ from jumok_export.importers.huggingface import import_checkpoint
 from jumok_export.importers.huggingface.folder import stored_parameters
 from jumok_export.importers.huggingface.weight_files import stores_halves
 from jumok_serve.bundle.bundle import Bundle
-from tests.support.checkpoints.tokenizer_checkpoints import save_marian, save_nllb
+from tests.support.checkpoints.tokenizer_checkpoints import save_small_marian, save_small_nllb
 
 SIZES: dict[str, Any] = {
     **{"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "encoder_layers": 1, "decoder_layers": 1},
@@ -72,7 +72,7 @@ def test_a_model_larger_than_memory_is_refused_before_it_is_read(dtype: str, par
 
 def test_a_checkpoint_in_fp16_gives_the_bundle_of_the_same_weights_in_fp32(tmp_path: Path) -> None:
     (tmp_path / "halves").mkdir()
-    save_nllb(tmp_path / "halves")
+    save_small_nllb(tmp_path / "halves")
     size = len(AutoTokenizer.from_pretrained(tmp_path / "halves"))
     config = transformers.M2M100Config(vocab_size=size, **SIZES)
     with torch.random.fork_rng():
@@ -143,7 +143,7 @@ def test_the_estimate_is_at_least_what_small_models_take_and_grows_as_fast(one_c
     for layers in (1, 3):
         checkpoint, out = tmp_path / f"{layers}", tmp_path / f"{layers}.bundle"
         checkpoint.mkdir()
-        save_marian(checkpoint)
+        save_small_marian(checkpoint)
         size = len(json.loads((checkpoint / "vocab.json").read_text(encoding="utf-8")))
         config = transformers.MarianConfig(
             vocab_size=size,

@@ -1,7 +1,5 @@
 """A student's shortlists in native operators: batches as texts alone, and bundles of before."""
 
-import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ from jumok_serve.runtime.device import CPU
 from jumok_serve.runtime.graphs import Graphs
 from tests.support.checkpoints.tokenizer_checkpoints import lines
 from tests.support.models.native_operators import needs_library
+from tests.support.models.variants import edited
 
 pytestmark = needs_library
 
@@ -77,10 +76,9 @@ def test_bundles_without_packed_weights(student: Path, tmp_path: Path, monkeypat
 
 
 def test_a_decoder_whose_weights_no_graph_gathers_is_refused(student: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "lacking"
-    shutil.copytree(student / "bundle", folder)
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    del manifest["precisions"]["int8"]["graphs"]["projection_native"]
-    (folder / "manifest.json").write_text(json.dumps(manifest), encoding="utf-8")
+    def drop(manifest: dict[str, Any]) -> None:
+        del manifest["precisions"]["int8"]["graphs"]["projection_native"]
+
+    folder = edited(student / "bundle", tmp_path / "lacking", drop)
     with pytest.raises(BundleError, match=r"no graph makes 'projection\.sums', which the decoder reads"):
         Graphs(Bundle.open(folder), "int8", device=CPU, threads=1, listed=True)

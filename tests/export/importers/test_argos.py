@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import ctranslate2
 import pytest
-from sentencepiece import SentencePieceProcessor
 
 from jumok.commands._main import run
 from jumok_export.importers.argos.importing import import_package
@@ -21,7 +19,7 @@ from jumok_export.models.transformer import Transformer
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
-from tests.support.checkpoints.ctranslate2_folders import SPECIAL, random_spec, save, spec_of
+from tests.support.checkpoints.ctranslate2_folders import SPECIAL, open_peer, random_spec, save, spec_of, tokens_of
 
 METADATA = {
     "package_version": "1.9",
@@ -40,9 +38,7 @@ def folder(tiny_model: Transformer, vocabulary: Vocabulary, tmp_path_factory: py
     package = tmp_path_factory.mktemp("argos") / "translate-en_de-1_9"
     package.mkdir()
     (package / "sentencepiece.model").write_bytes(vocabulary.model)
-    processor = SentencePieceProcessor(model_proto=vocabulary.model)
-    tokens = [processor.id_to_piece(number) for number in range(processor.get_piece_size())]
-    save(spec_of(tiny_model, tokens), package / "model")
+    save(spec_of(tiny_model, tokens_of(vocabulary.model)), package / "model")
     (package / "metadata.json").write_text(json.dumps(METADATA))
     (package / "stanza/en").mkdir(parents=True)
     (package / "stanza/en/tokenize.pt").write_bytes(b"never read")
@@ -192,7 +188,7 @@ def test_a_package_with_codes_of_moses_words(tmp_path: Path) -> None:
     (package / "metadata.json").write_text(json.dumps(METADATA))
     (package / "bpe.model").write_text("#version: 0.2\no g</w>\nd og</w>\na t</w>\nc at</w>\n")
     import_package(package, tmp_path / "bundle", precisions=("fp32",))
-    peer = ctranslate2.Translator(str(package / "model"), compute_type="float32", inter_threads=1, intra_threads=1)
+    peer = open_peer(package / "model")
     with Translator(tmp_path / "bundle", precision="fp32", threads=1) as translator:
         assert translator.tokenizer.source_tokens(translator.tokenizer.encode("dog cat.")) == ["dog", "cat", "."]
         [translation] = translator.translate(["dog cat."], beam_size=1, max_length=8)
