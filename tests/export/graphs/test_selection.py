@@ -8,7 +8,7 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from jumok_serve.runtime.step_inputs import constraint_arrays, never_empty
+from jumok_serve.runtime.graphs import constraint_arrays
 
 from jumok_export.device.selection import TIE_SHARE, device_select_graph
 from jumok_export.graphs.graph import Graph
@@ -33,8 +33,8 @@ def select(graph: Any, call: Selection) -> tuple[Integers, Floats]:
         "scores": call.scores,
         "candidates": np.array([call.candidates]),
         "renormalize": np.flatnonzero(call.renormalize),
-        **constraint_arrays("logit", call.on_logits, call.logits.shape[1]),
-        **constraint_arrays("log_prob", call.on_log_probs, call.logits.shape[1]),
+        **constraint_arrays("logit", call.on_logits, call.logits.shape[1], for_device=False),
+        **constraint_arrays("log_prob", call.on_log_probs, call.logits.shape[1], for_device=False),
     }
     tokens, totals = graph.run(["tokens", "totals"], feeds)
     return tokens, totals
@@ -50,7 +50,7 @@ def sample(graph: Any, call: Drawing) -> tuple[Integers, Floats]:
         "top_k": np.array(top_k, np.int64),
         "top_p": np.array(top_p, np.float32),
         "uniform": np.array(uniform, np.float32),
-        **constraint_arrays("logit", call.on_logits, call.logits.shape[1]),
+        **constraint_arrays("logit", call.on_logits, call.logits.shape[1], for_device=False),
     }
     tokens, totals = graph.run(["tokens", "totals"], feeds)
     return tokens, totals
@@ -252,7 +252,7 @@ def test_devices_choose_what_a_stable_sort_does(vocabulary: int) -> None:
             "renormalize.asked": np.ones(len(asking), np.bool_) if len(asking) else np.array([False]),
         }
         for stage, constraints in (("logit", selection.on_logits), ("log_prob", selection.on_log_probs)):
-            feeds |= constraint_arrays(stage, never_empty(constraints), vocabulary)
+            feeds |= constraint_arrays(stage, constraints, vocabulary, for_device=True)
         tokens, totals = opened.run(["tokens", "totals"], feeds)
         assert selection.misplaced(tokens) == 0
         assert totals == pytest.approx(selection.expected()[1], rel=1e-5, abs=1e-4)

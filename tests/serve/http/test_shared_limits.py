@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import jumok
-from jumok_proto.glossaries.stored import GlossaryEntries
+from jumok_proto.glossaries import GlossaryEntries
 from jumok_serve import GlossaryStore
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.telemetry.logs import CallLog
