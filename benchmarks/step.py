@@ -295,7 +295,8 @@ class ProfiledSessions(GraphSessions):
 
     def profile(self) -> list[dict[str, Any]]:
         """End profiling; returns the decoder's events."""
-        events: list[dict[str, Any]] = json.loads(Path(self["decoder"].end_profiling()).read_text(encoding="utf-8"))
+        file = Path(self.opened["decoder"].end_profiling())
+        events: list[dict[str, Any]] = json.loads(file.read_text(encoding="utf-8"))
         return events
 
 

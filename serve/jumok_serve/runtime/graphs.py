@@ -184,7 +184,7 @@ class Graphs:
         keeping = self._encoded if self._encoded is not None and self._encoded.wanted else None
         if keeping is not None:
             names.append(keeping.tensor.encoder)
-        outputs = run_once(self._sessions["encoder"], names, feeds, self._device_id)
+        outputs = run_once(self._sessions.opened["encoder"], names, feeds, self._device_id)
         named = dict(zip(names, outputs, strict=True))
         if keeping is not None:
             keeping.keep(source_ids, source_lengths, named[keeping.tensor.encoder].numpy())
@@ -200,7 +200,7 @@ class Graphs:
             tokens: token ids in the order of the columns, [U].
         """
         names = [spec.name for spec in self._graphs["projection"].outputs]
-        weights = run_once(self._sessions["projection"], names, {"tokens": as_value(tokens)})
+        weights = run_once(self._sessions.opened["projection"], names, {"tokens": as_value(tokens)})
         gathered = dict(zip(names, weights, strict=True))
         return gathered | self._saturates
 
@@ -216,14 +216,15 @@ class Graphs:
         specs, axis = self.memory_specs if kind == "memory" else self.state_specs, LENGTH_AXES[kind]
         if self._device_id is None:
             return SlotBuffers(specs, axis, ahead=self.native and self.in_place)
-        grow, write = (self._sessions.get(f"{kind}_{what}") for what in ("grow", "write"))  # None without specs
+        opened = self._sessions.opened  # without specs there are no such graphs
+        grow, write = (opened.get(f"{kind}_{what}") for what in ("grow", "write"))
         return DeviceSlots(specs, axis, device_id=self._device_id, grow=grow, write=write)
 
     def bind_decoder(self, rows: int) -> Binding:
         """A new binding of the decoder for steps of R rows, with nothing bound."""
         if self.few is not None and rows <= FEW_ROWS:
             return self.few.bind_decoder(rows)
-        return Binding(self._sessions["decoder"], self._device_id)
+        return Binding(self._sessions.opened["decoder"], self._device_id)
 
     def sample(
         self,
@@ -257,7 +258,7 @@ class Graphs:
             "uniform": np.array(uniform, np.float32),
         }
         feeds = {"logits": logits, **{name: as_value(array) for name, array in arrays.items()}}
-        tokens, totals = run_once(self._sessions["sampler"], ["tokens", "totals"], feeds)
+        tokens, totals = run_once(self._sessions.opened["sampler"], ["tokens", "totals"], feeds)
         return tokens.numpy(), totals.numpy()
 
     def score(self, pairs: Pairs) -> Floats:
@@ -300,7 +301,7 @@ class Graphs:
         """Compute the encoded source that the part of an aligner reads, [B, S, W]."""
         assert self._encoded is not None
         feeds = self._feeds("encoder", {"source_ids": source_ids, "source_lengths": source_lengths})
-        (value,) = run_once(self._sessions["encoder"], [self._encoded.tensor.encoder], feeds)
+        (value,) = run_once(self._sessions.opened["encoder"], [self._encoded.tensor.encoder], feeds)
         encoded: Encoded = value.numpy()
         return encoded
 

@@ -226,6 +226,7 @@ class GraphSessions:
         native: True if native operators decode.
 
     Attributes:
+        opened: sessions of the step loop by role, and others by their keys of `on_demand`.
         encoded: the tensor of a native encoder that the aligner can read; None if there is none.
         placement: cores of the threads.
 
@@ -255,13 +256,13 @@ class GraphSessions:
         self.placement = place_threads(threads if device.name == "cpu" else None)
         self._options = self._session_options(threads)
         self._lock = threading.Lock()
-        self._opened: dict[str, Any] = {}
+        self.opened: dict[str, Any] = {}
         self.encoded = self._find_encoded_source() if native else None
         problems: list[str] = []
         # Decoding must not wait for the sampler to load.
         for role in [role for role in graphs if role not in _ONE_PASS]:
             try:
-                self._opened[role] = self._open(role)
+                self.opened[role] = self._open(role)
             except BundleError as error:
                 problems += error.problems
         if problems:
@@ -270,14 +271,6 @@ class GraphSessions:
     def path(self, role: str) -> Path:
         """Return the file of a graph."""
         return self._folder / self._graphs[role].file
-
-    def __getitem__(self, role: str) -> Any:
-        """Session of a graph of the step loop."""
-        return self._opened[role]
-
-    def get(self, role: str) -> Any | None:
-        """Return the session of a graph of the step loop; None if there is no such graph."""
-        return self._opened.get(role)
 
     def on_demand(self, role: str, layers: Sequence[int] = ()) -> Any:
         """Return the session of a graph outside the step loop, opened at its first use.
@@ -290,21 +283,21 @@ class GraphSessions:
         """
         key = " ".join(map(str, (role, *layers)))
         with self._lock:
-            if key not in self._opened:
+            if key not in self.opened:
                 try:
-                    self._opened[key] = self._open(role, layers)
+                    self.opened[key] = self._open(role, layers)
                 except BundleError as error:  # not for the caller of a translation, who did not name a bundle
                     raise BundleNotLoadedError(
                         f"bundle {self._path.name} is not as it was opened, load it again: {'; '.join(error.problems)}"
                     ) from error
-            return self._opened[key]
+            return self.opened[key]
 
     def close(self, role: str) -> None:
         """Close the sessions of a graph outside the step loop; its next use opens it again."""
         assert role in _ONE_PASS
         with self._lock:
-            for key in [key for key in self._opened if key.partition(" ")[0] == role]:
-                del self._opened[key]
+            for key in [key for key in self.opened if key.partition(" ")[0] == role]:
+                del self.opened[key]
 
     def with_threads(self, threads: int, roles: Sequence[str]) -> "GraphSessions":
         """Return these sessions, but for new ones of some roles, which use another number of threads.
@@ -314,7 +307,7 @@ class GraphSessions:
         other = copy.copy(self)
         other.placement = place_threads(threads)
         other._options = other._session_options(threads)
-        other._opened = {**self._opened, **{role: other._open(role) for role in roles}}
+        other.opened = {**self.opened, **{role: other._open(role) for role in roles}}
         return other
 
     def _session_options(self, threads: int | None) -> Any:
