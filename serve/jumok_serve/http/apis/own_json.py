@@ -33,9 +33,9 @@ from jumok_serve.http.site import (
     describe,
     http_status,
     route,
-    stopping,
 )
 from jumok_serve.service.rpc.call import full_name, written
+from jumok_serve.service.rpc.statuses import stopping
 
 FIELD_WORK = 16
 """Work of writing a byte of a message, which can be a number, in bytes of JSON."""
