@@ -13,6 +13,8 @@ from tests.serve.service.handlers.test_unary_calls import request
 from tests.support.logs import own_records
 from tests.support.servers.fake_model import FakeModel, failure, hold, serving, stub_of
 
+SERVING = HealthCheckResponse.SERVING
+
 
 async def test_models_of_the_same_name_are_refused() -> None:
     with pytest.raises(DuplicateModelError, match="'twin'"):
@@ -38,17 +40,20 @@ async def test_a_stop_finishes_what_runs_and_tells_the_watchers() -> None:
         health = stub_of(channel)
         for service in ("", "jumok.v1.TranslationService", "jumok.v1.ModelService"):
             checked = await health.Check(HealthCheckRequest(service=service))
-            assert checked.status == HealthCheckResponse.SERVING
+            assert checked.status == SERVING
         with pytest.raises(grpc.aio.AioRpcError) as unknown:
             await health.Check(HealthCheckRequest(service="other"))
         assert unknown.value.code() is grpc.StatusCode.NOT_FOUND
-        watch = aiter(health.Watch(HealthCheckRequest()))
-        assert (await anext(watch)).status == HealthCheckResponse.SERVING
+        watches = [
+            aiter(health.Watch(HealthCheckRequest(service=name))) for name in ("", "models/held", "models/other")
+        ]
+        states = [(await anext(watch)).status for watch in watches]
+        assert states == [SERVING, SERVING, HealthCheckResponse.SERVICE_UNKNOWN]
         call = stub_of(channel).TranslateText(request("a"))
         answer = await model.submitted.get()
         stop = asyncio.ensure_future(server.stop(grace_s=3600))
-        assert (await anext(watch)).status == HealthCheckResponse.NOT_SERVING
-        assert [state async for state in watch] == []
+        ends = [[state.status async for state in watch] for watch in watches]
+        assert ends == [[HealthCheckResponse.NOT_SERVING]] * 2 + [[]]
         with pytest.raises(grpc.aio.AioRpcError) as refused:
             await stub_of(channel).TranslateText(request("b"))
         assert refused.value.code() is grpc.StatusCode.UNAVAILABLE

@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mappi
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import NamedTuple, Protocol, Self
 from urllib.parse import unquote
 
@@ -340,9 +339,9 @@ class CallGate:
     def __init__(
         self,
         limits: ServiceLimits,
-        tokens: TokenFile | None = None,
-        observers: Sequence[CallObserver] = (),
-        full: Mapping[str, Callable[[str], bool]] = MappingProxyType({}),
+        tokens: TokenFile | None,
+        observers: Sequence[CallObserver],
+        full: Mapping[str, Callable[[str], bool]],
     ) -> None:
         self._calls = OpenCalls("calls", limits.max_calls, limits.max_calls_of_caller)
         self._corpora = OpenCalls("corpora", limits.max_corpora, max(1, limits.max_corpora // 2))

@@ -23,7 +23,7 @@ from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.files.document import FileDocument, FileFormat, known_formats
 from tests.serve.text.test_long_sentences import LONG
 from tests.support.clients import await_, wait
-from tests.support.command import run_here, serve
+from tests.support.command import run_here
 from tests.support.hang import HANG_S, until
 from tests.support.logs import OF_ANOTHER_LOOP
 from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
@@ -243,30 +243,29 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
     assert [one for one in logged if OF_ANOTHER_LOOP not in one] == []
 
 
-def test_the_command_line(tiny_bundle: Path, tmp_path: Path) -> None:
+def test_the_command_line(address: str, tmp_path: Path) -> None:
     (tmp_path / "a.srt").write_text(SRT, encoding="utf-8")
     (tmp_path / "bad.srt").write_text(SRT.replace("--> 00:00:04,000", "-->"), encoding="utf-8")
-    with serve(tiny_bundle, "--precision", "fp32") as (_, address):
-        at = ("--server", address, "--max-length", "6")
-        done = run_here("translate-file", tmp_path / "a.srt", "--out", tmp_path / "b.srt", *at)
-        assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
-        translated = (tmp_path / "b.srt").read_bytes()
-        assert translated.count(b" --> ") == 2
-        piped = run_here("translate-file", "-", "--out", "-", "--format", "srt", *at, given=SRT.encode())
-        assert piped.stdout == translated
-        bad = run_here("translate-file", tmp_path / "bad.srt", "--out", tmp_path / "c.srt", *at)
-        assert bad.returncode == 1
-        assert b"line 7: the times of a cue must be as 00:00:01,000 --> 00:00:02,500" in bad.stderr
-        assert not (tmp_path / "c.srt").exists()
-        nowhere = run_here("translate-file", tmp_path / "a.srt", "--out", tmp_path / "no" / "a.srt", *at)
-        assert (nowhere.returncode, nowhere.stdout) == (1, b"")
-        wanted = f"Error: {tmp_path / 'no'}: the folder does not exist; create it, or choose another\n"
-        assert nowhere.stderr.decode() == wanted
-        (tmp_path / "long.txt").write_text("A dog.\n" + "a" * 100_001, encoding="utf-8")
-        long = run_here("translate-file", tmp_path / "long.txt", "--out", tmp_path / "d.txt", *at)
-        assert long.returncode == 1
-        assert b"long.txt:2: " in long.stderr
-        assert (tmp_path / "d.txt").read_bytes().endswith(b"\n" + b"a" * 100_001)
+    at = ("--server", address, "--max-length", "6")
+    done = run_here("translate-file", tmp_path / "a.srt", "--out", tmp_path / "b.srt", *at)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    translated = (tmp_path / "b.srt").read_bytes()
+    assert translated.count(b" --> ") == 2
+    piped = run_here("translate-file", "-", "--out", "-", "--format", "srt", *at, given=SRT.encode())
+    assert piped.stdout == translated
+    bad = run_here("translate-file", tmp_path / "bad.srt", "--out", tmp_path / "c.srt", *at)
+    assert bad.returncode == 1
+    assert b"line 7: the times of a cue must be as 00:00:01,000 --> 00:00:02,500" in bad.stderr
+    assert not (tmp_path / "c.srt").exists()
+    nowhere = run_here("translate-file", tmp_path / "a.srt", "--out", tmp_path / "no" / "a.srt", *at)
+    assert (nowhere.returncode, nowhere.stdout) == (1, b"")
+    wanted = f"Error: {tmp_path / 'no'}: the folder does not exist; create it, or choose another\n"
+    assert nowhere.stderr.decode() == wanted
+    (tmp_path / "long.txt").write_text("A dog.\n" + "a" * 100_001, encoding="utf-8")
+    long = run_here("translate-file", tmp_path / "long.txt", "--out", tmp_path / "d.txt", *at)
+    assert long.returncode == 1
+    assert b"long.txt:2: " in long.stderr
+    assert (tmp_path / "d.txt").read_bytes().endswith(b"\n" + b"a" * 100_001)
 
 
 def test_sentences_that_are_cut_are_counted(address: str, tmp_path: Path) -> None:
