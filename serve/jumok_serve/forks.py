@@ -31,6 +31,35 @@ def check_not_inherited() -> None:
         )
 
 
+class ForkGuard:
+    """Tells the process that made a translator from those that were forked from it.
+
+    Args:
+        name: name of the model, for the error.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._process = os.getpid()
+
+    @property
+    def forked(self) -> bool:
+        """True in a process that was forked from the one that made the guard."""
+        return os.getpid() != self._process
+
+    def check(self) -> None:
+        """Refuse work in a forked process.
+
+        Raises:
+            FailedPreconditionError: this is one.
+        """
+        if self.forked:
+            raise FailedPreconditionError(
+                f"the translator of {self._name!r} was made before this process was forked, and its threads stayed "
+                "behind: make it after the fork, in each worker"
+            )
+
+
 _with_threads: "weakref.WeakSet[object]" = weakref.WeakSet()
 
 

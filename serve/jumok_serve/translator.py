@@ -10,7 +10,7 @@ from typing import Any, Self, Unpack, cast, overload
 
 from jumok_proto.alignments import Alignment
 from jumok_proto.attention import AttentionKind
-from jumok_proto.errors import FailedPreconditionError, GlossariesUnavailableError
+from jumok_proto.errors import GlossariesUnavailableError
 from jumok_proto.options import check_names
 from jumok_proto.parameters import naming_parameters
 from jumok_proto.results import Score, Translation
@@ -21,7 +21,7 @@ from jumok_serve.engine.request_queue import EngineLimits
 from jumok_serve.engine.statistics import EngineCounters, Load
 from jumok_serve.engine.warm_up import WarmUp
 from jumok_serve.errors import BundleError
-from jumok_serve.forks import check_not_inherited
+from jumok_serve.forks import ForkGuard, check_not_inherited
 from jumok_serve.interrupts import deadline_after
 from jumok_serve.manifest.languages import Languages, is_auto
 from jumok_serve.manifest.manifest import Manifest
@@ -457,35 +457,6 @@ class Translator:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close(drain=error is None)
-
-
-class ForkGuard:
-    """Tells the process that made a translator from those that were forked from it.
-
-    Args:
-        name: name of the model, for the error.
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._process = os.getpid()
-
-    @property
-    def forked(self) -> bool:
-        """True in a process that was forked from the one that made the guard."""
-        return os.getpid() != self._process
-
-    def check(self) -> None:
-        """Refuse work in a forked process.
-
-        Raises:
-            FailedPreconditionError: this is one.
-        """
-        if self.forked:
-            raise FailedPreconditionError(
-                f"the translator of {self._name!r} was made before this process was forked, and its threads stayed "
-                "behind: make it after the fork, in each worker"
-            )
 
 
 def _translate_texts(
