@@ -201,14 +201,13 @@ class Translator:
         """
         alone = isinstance(texts, str)
         prefixes = [target_prefix] if alone and target_prefix is not None else target_prefix
-        translations = _translate_texts(
-            self.submit,
-            self.manifest.languages,
-            [texts] if isinstance(texts, str) else texts,
-            cast("Sequence[str | None] | None", prefixes),  # other types are refused there
+        several = [texts] if isinstance(texts, str) else texts
+        prefixes = cast("Sequence[str | None] | None", prefixes)  # other types are refused later
+        parameters = partial(
+            _parameters,
             options,
+            languages=self.manifest.languages,
             glossaries=self._glossaries,
-            source_language=source_language,
             target_language=target_language,
             target_prefix=target_prefix,
             attention=attention,
@@ -216,7 +215,43 @@ class Translator:
             split_sentences=split_sentences,
             deadline=deadline_after(timeout_s),
         )
+        if is_auto(source_language):
+            translations = self._translate_detected(several, prefixes, target_language, parameters)
+        else:
+            pending = self.submit(several, parameters(source_language=source_language), target_prefixes=prefixes)
+            translations = pending.collect()
         return translations[0] if alone else translations
+
+    def _translate_detected(
+        self,
+        texts: Sequence[str],
+        prefixes: Sequence[str | None] | None,
+        target_language: str | None,
+        parameters: Callable[..., TranslationParameters],
+    ) -> list[Translation]:
+        """Translate texts, each from its own language.
+
+        Args:
+            parameters: makes the parameters of the keyword ``source_language``.
+        """
+        check_texts(texts)
+        for index, text in enumerate(texts):
+            check_text(text, f"contents[{index}]")
+        if prefixes is not None:
+            check_count("target_prefixes", prefixes, len(texts))
+        languages = self.manifest.languages
+        sources = sources_into(languages, target_language)
+        detected = [detect_source(text, {*languages.sources, *languages.targets}, sources) for text in texts]
+        translations: dict[int, Translation] = {}
+        for language, indices in group_by_language(detected).items():
+            own = None if prefixes is None else [prefixes[index] for index in indices]
+            with blamed_texts(indices.__getitem__):
+                of_language = self.submit(
+                    [texts[index] for index in indices], parameters(source_language=language), target_prefixes=own
+                ).collect()
+            for index, translation in zip(indices, of_language, strict=True):
+                translations[index] = replace(translation, source_confidence=detected[index].confidence)
+        return [translations[index] for index in range(len(texts))]
 
     @overload
     def score(  # type: ignore[overload-overlap]  # a str is a Sequence[str] to the type checker
@@ -460,49 +495,6 @@ class Translator:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         self.close(drain=error is None)
-
-
-def _translate_texts(
-    submit: Callable[..., PendingTexts],
-    languages: Languages,
-    texts: Sequence[str],
-    prefixes: Sequence[str | None] | None,
-    options: TranslateOptions,
-    *,
-    source_language: str | None,
-    target_language: str | None,
-    **others: Any,
-) -> list[Translation]:
-    """Translate texts with one model, each from its own language if that shall be detected.
-
-    Args:
-        submit: queues texts.
-        others: further arguments of `_parameters`.
-
-    Raises:
-        InvalidArgumentError: an option cannot be used.
-        TypeError: an option does not exist.
-    """
-    parameters = partial(_parameters, options, languages=languages, target_language=target_language, **others)
-    if not is_auto(source_language):
-        return submit(texts, parameters(source_language=source_language), target_prefixes=prefixes).collect()
-    check_texts(texts)
-    for index, text in enumerate(texts):
-        check_text(text, f"contents[{index}]")
-    if prefixes is not None:
-        check_count("target_prefixes", prefixes, len(texts))
-    sources = sources_into(languages, target_language)
-    detected = [detect_source(text, {*languages.sources, *languages.targets}, sources) for text in texts]
-    translations: dict[int, Translation] = {}
-    for language, indices in group_by_language(detected).items():
-        own = None if prefixes is None else [prefixes[index] for index in indices]
-        with blamed_texts(indices.__getitem__):
-            of_language = submit(
-                [texts[index] for index in indices], parameters(source_language=language), target_prefixes=own
-            ).collect()
-        for index, translation in zip(indices, of_language, strict=True):
-            translations[index] = replace(translation, source_confidence=detected[index].confidence)
-    return [translations[index] for index in range(len(texts))]
 
 
 def _parameters(

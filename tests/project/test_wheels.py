@@ -94,6 +94,13 @@ def test_a_lock_has_the_versions_that_are_needed(name: str) -> None:
             assert requirement.specifier.contains(version, prereleases=True), f"run make lock: {requirement}, {version}"
 
 
+def test_contributors_read_why_the_server_needs_each_package() -> None:
+    page = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    table = page.partition("## Dependencies of the server\n")[2].partition("\n## ")[0]
+    named = [name for row in re.findall(r"^\| (`.+?) \|", table, re.MULTILINE) for name in re.findall(r"`(.+?)`", row)]
+    assert sorted(named) == sorted({requirement.name for requirement in needed("serve,serve-gpu,http")})
+
+
 def test_images_and_wheels_take_the_locked_versions() -> None:
     image = (ROOT / "Dockerfile").read_text(encoding="utf-8")
     installed = re.findall(r"pip (?:--python \S+ )?(?:install|wheel) [^&\n]+", image)

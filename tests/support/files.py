@@ -13,9 +13,9 @@ made = settings(max_examples=10_000 if THOROUGH else 60, deadline=None)
 """Number of files that Hypothesis makes."""
 
 
-def read_file(data: bytes, name: str = "", file_format: str = "") -> FileDocument:
-    """Read a file in all its steps."""
-    steps = FileDocument.read(bytearray(data), name, file_format)
+def read_file(data: bytes | bytearray, name: str = "", file_format: str = "") -> FileDocument:
+    """Read a file in all its steps; a bytearray is emptied."""
+    steps = FileDocument.read(data if isinstance(data, bytearray) else bytearray(data), name, file_format)
     while True:
         try:
             next(steps)

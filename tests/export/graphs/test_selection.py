@@ -8,13 +8,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
-from jumok_serve.runtime.graphs import constraint_arrays
 
 from jumok_export.device.selection import TIE_SHARE, device_select_graph
 from jumok_export.graphs.graph import Graph
 from jumok_export.graphs.selection import SORTED_FOR_MASS, sampler_graph, select_graph
 from jumok_export.verification.selection_cases import Drawing, Selection, drawings, nucleus, selections
-from jumok_serve.runtime.graphs import Floats, Integers
+from jumok_serve.runtime.graphs import Floats, Integers, constraint_arrays
 from jumok_serve.search import NO_CONSTRAINTS, NO_ENTRIES, Constraints, Draw, Entries
 
 VOCABULARIES = (1, 2, 3, 17, 90, SORTED_FOR_MASS - 1, SORTED_FOR_MASS, SORTED_FOR_MASS + 1, 2017, 2021, 3000, 8000)

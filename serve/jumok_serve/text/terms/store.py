@@ -287,23 +287,17 @@ class GlossaryStore:
     ) -> None:
         others = [file for file in files.values() if file.glossary.id != glossary.id]
         own = sum(map(len, contents))
-        if own > MAX_GLOSSARY_BYTES:
-            raise InvalidArgumentError(
-                f"a glossary may have {MAX_GLOSSARY_BYTES} bytes of entries, and would have {own}: make several",
-                field="dictionaries",
-            )
         size = sum(file.size for file in others) + own
         count = sum(len(file.glossary.dictionaries) for file in others) + len(contents)
-        if count > MAX_DICTIONARIES:
-            raise InvalidArgumentError(
-                f"all glossaries may have {MAX_DICTIONARIES} dictionaries, and would have {count}: delete some",
-                field="dictionaries",
-            )
-        if size > MAX_BYTES:
-            raise InvalidArgumentError(
-                f"all glossaries may have {MAX_BYTES} bytes of entries, and would have {size}: delete some",
-                field="dictionaries",
-            )
+        for whose, number, most, unit, remedy in (
+            ("a glossary", own, MAX_GLOSSARY_BYTES, "bytes of entries", "make several"),
+            ("all glossaries", count, MAX_DICTIONARIES, "dictionaries", "delete some"),
+            ("all glossaries", size, MAX_BYTES, "bytes of entries", "delete some"),
+        ):
+            if number > most:
+                raise InvalidArgumentError(
+                    f"{whose} may have {most} {unit}, and would have {number}: {remedy}", field="dictionaries"
+                )
         folder = self._folder_of(owner)
         folder.mkdir(exist_ok=True)
         written = folder / f".{uuid.uuid4()}"

@@ -11,7 +11,6 @@ from jumok_serve.text.files.document import (
     KEPT_BYTES,
     MAX_KEPT,
     READ_BYTES,
-    FileDocument,
     Text,
     known_formats,
     needed_memory,
@@ -120,13 +119,7 @@ def test_memory_of_a_text_far_too_long_to_be_translated(name: str, content: str)
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_the_bytes_of_a_file_are_freed_once_they_are_read(encoding: str) -> None:
     data = bytearray(f"A dog.\n{'a' * 200_000}".encode(encoding))
-    steps = FileDocument.read(data, "", "text")
-    while True:
-        try:
-            next(steps)
-        except StopIteration as end:
-            document: FileDocument = end.value
-            break
+    document = read_file(data, "", "text")
     assert data == b""
     assert document.content == ""
     texts = [piece.content for piece in document.pieces() if isinstance(piece, Text)]
