@@ -366,8 +366,8 @@ class RequestQueue:
         self.rows += sign * rows
         self.positions += sign * tokens * rows
         more = sign, sign * tokens, sign * sentence.waiting_bytes, sign * sentence.work
-        self.totals = Totals(*map(add, self.totals, more))
-        self._totals_of[sentence.caller] = Totals(*map(add, self.totals_of(sentence.caller), more))
+        self.totals = Totals._make(map(add, self.totals, more))
+        self._totals_of[sentence.caller] = Totals._make(map(add, self.totals_of(sentence.caller), more))
 
     def is_full(self, caller: str, free_share: int = MIN_FREE_SHARE) -> bool:
         """True if the queue is full for a caller; for one over its share, if less than 1 / `free_share` is free."""

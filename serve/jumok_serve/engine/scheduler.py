@@ -535,8 +535,8 @@ class Scheduler:
                 work = self._policy.next_work(replica, occupied, ahead, time.monotonic())
                 if work.joins or self._is_over(ahead):  # otherwise idle replicas would wake each other forever
                     self._wake_replicas()
-            if decoding or ahead:
-                self._check_not_aborting()
+            if self._aborting and (decoding or ahead):
+                raise UnavailableError("the model was stopped", retry_after_s=RETRY_AFTER_S)
             return work if work.joins or decoding else None
 
     def set_aside(self, replica: int) -> None:
@@ -577,10 +577,6 @@ class Scheduler:
     def _is_over(self, ahead: Sequence[Sentence]) -> bool:
         """True if an idle replica has nothing to wait for."""
         return self._aborting if ahead else self._closing and not self._policy.queue
-
-    def _check_not_aborting(self) -> None:
-        if self._aborting:
-            raise UnavailableError("the model was stopped", retry_after_s=RETRY_AFTER_S)
 
     def _wait(self) -> None:
         """Wait until the calling replica is woken."""
