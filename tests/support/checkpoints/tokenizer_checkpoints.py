@@ -66,10 +66,9 @@ def write(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
-def change(folder: Path, **settings: Any) -> None:
-    """Set fields of tokenizer_config.json."""
-    path = folder / "tokenizer_config.json"
-    write(path, json.loads(path.read_text("utf-8")) | settings)
+def change(folder: Path, name: str = "tokenizer_config.json", /, **settings: Any) -> None:
+    """Set fields of a JSON file."""
+    write(folder / name, json.loads((folder / name).read_text("utf-8")) | settings)
 
 
 def numbered(tokens: Sequence[str]) -> dict[str, int]:
@@ -179,10 +178,6 @@ def save_small_marian(folder: Path, **options: Any) -> None:
     )
 
 
-def save_small_nllb(folder: Path) -> None:
-    save_nllb(folder, lines(*ALL), 320, NLLB_CODES)
-
-
 def unigrams() -> bytes:
     """A SentencePiece model of all languages."""
     return pieces(lines(*ALL), 320)
@@ -215,7 +210,7 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
         lambda folder: save_m2m100(folder, pieces(lines(*ALL), 300, model_type="bpe")),
         {"model_type": "m2m_100"},
     ),
-    "nllb": (save_small_nllb, {"model_type": "m2m_100"}),
+    "nllb": (lambda folder: save_nllb(folder, lines(*ALL), 320, NLLB_CODES), {"model_type": "m2m_100"}),
     "mbart": (lambda folder: save_mbart(folder, unigrams()), {"model_type": "mbart"}),
     "mbart50": (lambda folder: save_mbart50(folder, unigrams()), {"model_type": "mbart"}),
     "bart": (
