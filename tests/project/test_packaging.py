@@ -23,8 +23,9 @@ import pytest
 
 from jumok_serve import native
 from jumok_serve.translator import Translator
-from tests.project.test_wheels import COMPILER, LIBRARY
+from tests.project.test_wheels import LIBRARY
 from tests.support.hang import HANG_S
+from tests.support.models.native_operators import COMPILER
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["The cat sleeps.", "A bird sings in the tree."]
