@@ -58,7 +58,6 @@ SLOW = (
     "tests/export/importers/test_argos.py",
     "tests/export/importers/ctranslate2",
     "tests/export/importers/huggingface/test_import.py",
-    "tests/export/importers/huggingface/test_import_resources.py::test_a_checkpoint_in_fp16",
     "tests/export/importers/marian/test_engines.py",
     "tests/export/importers/marian/test_import.py",
     "tests/export/importers/marian/test_listed.py",

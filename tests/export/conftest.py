@@ -16,6 +16,7 @@ from jumok_export.models.attention import scaled_queries
 from jumok_export.models.transformer import Transformer
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve.bundle.bundle import Bundle
+from tests.conftest import Made
 from tests.support.checkpoints.random_checkpoints import config_of, random_checkpoint
 from tests.support.checkpoints.tokenizer_checkpoints import CHECKPOINTS, write
 from tests.support.data import MODELS
@@ -25,7 +26,6 @@ from tests.support.models.trained import committed, trace
 torch.set_num_threads(1)  # the models are so small that threads would only wait for each other
 logging.getLogger("torch.__trace").propagate = False  # thousands of records an export, which pytest would keep
 
-Made = Callable[[str, Callable[[Path], object]], Path]
 Graphs = dict[str, Graph]
 
 

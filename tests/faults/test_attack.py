@@ -1,6 +1,5 @@
 """The attacks of ``make faults`` with a few calls each: refused, bounded, and over without a trace."""
 
-import asyncio
 from pathlib import Path
 
 import pytest
@@ -10,6 +9,7 @@ from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
 from tests.faults.scenarios.attack import UNREAD, attacks
 from tests.faults.tools.flood import Flood
+from tests.support.hang import until
 from tests.support.servers.fake_model import FakeModel, serving
 from tests.support.servers.tokens import token_file
 
@@ -37,26 +37,19 @@ def budgets(server: Server) -> list[int]:
 
 @pytest.mark.parametrize("with_token", [False, True])
 @pytest.mark.parametrize("name", attacks(1))
-def test_an_attack_is_bounded_and_leaves_nothing(name: str, with_token: bool, tmp_path: Path) -> None:
+async def test_an_attack_is_bounded_and_leaves_nothing(name: str, with_token: bool, tmp_path: Path) -> None:
     tokens, (secret,) = token_file(tmp_path, "attacker")
     fields = {"authorization": f"Bearer {secret}"} if with_token else {}
-
-    async def scenario() -> None:
-        limits = ServiceLimits(wrong_tokens_per_second=2.0)
-        async with serving(FakeModel(), tokens=TokenFile(tokens), limits=limits) as (server, _):
-            before = budgets(server)
-            flood = await Flood.connect(server.address, reads=name not in UNREAD, **fields)
-            attacks(CALLS)[name](flood)
-            calls = flood.open_calls
-            if name in ENDED_FOR_STRANGERS and not with_token:
-                while flood.ended["call"] < calls:
-                    await asyncio.sleep(0.001)
-                assert budgets(server)[:2] == before[:2]
-            elif calls:
-                while server.open_calls + sum(server.counts.ended_with.values()) < calls:
-                    await asyncio.sleep(0.001)
-            flood.close()
-            while server.open_calls or budgets(server) != before:
-                await asyncio.sleep(0.001)
-
-    asyncio.run(asyncio.wait_for(scenario(), 300))
+    limits = ServiceLimits(wrong_tokens_per_second=2.0)
+    async with serving(FakeModel(), tokens=TokenFile(tokens), limits=limits) as (server, _):
+        before = budgets(server)
+        flood = await Flood.connect(server.address, reads=name not in UNREAD, **fields)
+        attacks(CALLS)[name](flood)
+        calls = flood.open_calls
+        if name in ENDED_FOR_STRANGERS and not with_token:
+            await until(lambda: flood.ended["call"] >= calls)
+            assert budgets(server)[:2] == before[:2]
+        elif calls:
+            await until(lambda: server.open_calls + sum(server.counts.ended_with.values()) >= calls)
+        flood.close()
+        await until(lambda: not server.open_calls and budgets(server) == before)

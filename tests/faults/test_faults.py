@@ -73,45 +73,36 @@ def test_random_messages_are_answered_as_documented(
     assert asyncio.run(is_healthy(address))
 
 
-def test_broken_connections_harm_nobody(address: str, caplog: pytest.LogCaptureFixture) -> None:
+async def test_broken_connections_harm_nobody(address: str, caplog: pytest.LogCaptureFixture) -> None:
     server = Server(address=address, pid=0)
     broken = broken_connections()
-
-    async def scenario() -> None:
-        await asyncio.gather(*(send(server, data) for data in broken.values()))
-        for name, awaited in (
-            ("the preface alone", SETTINGS),  # so what follows it in others is read as HTTP/2
-            ("a method that is not there", b"grpc-status"),
-        ):
-            assert awaited in await send(server, broken[name], whole_s=HANG_S, awaited=awaited), name
-
-    asyncio.run(scenario())
-    with jumok.Client(address, timeout_s=HANG_S) as client:
-        assert client.translate("a man", max_length=3).hypotheses
+    await asyncio.gather(*(send(server, data) for data in broken.values()))
+    for name, awaited in (
+        ("the preface alone", SETTINGS),  # so what follows it in others is read as HTTP/2
+        ("a method that is not there", b"grpc-status"),
+    ):
+        assert awaited in await send(server, broken[name], whole_s=HANG_S, awaited=awaited), name
+    async with jumok.AsyncClient(address, timeout_s=HANG_S) as client:
+        assert (await client.translate("a man", max_length=3)).hypotheses
     ends = "jumok_serve.service.rpc.interceptor"  # logs that it has ended one with too much metadata
     assert not [record for record in own_records(caplog) if record.name != ends]
 
 
-def test_light_calls_learn_what_other_clients_do(translator: Translator, address: str) -> None:
+async def test_light_calls_learn_what_other_clients_do(translator: Translator, address: str) -> None:
     """Texts, no texts, bytes that are no request, and more at once than a connection takes."""
     text = TranslateTextRequest(contents=["a man"], options=DecodingOptions(max_length=2)).SerializeToString()
-    took: list[tuple[int, float]] = []
-
-    async def scenario() -> list[int]:
-        async with await LightCalls.connect(address, timeout_s=HANG_S) as calls:
-            before = translator.counters().finished
-            statuses = await asyncio.gather(*map(calls.ask, [text, b"", b"\xff", text]))
-            assert translator.counters().finished == before + 2
-            many = await asyncio.gather(*(calls.ask(b"\xff" * 100) for _ in range(2000)))
-            assert set(many) == {CODES.INVALID_ARGUMENT.value[0]}
-            ended = asyncio.get_running_loop().create_future()
-            calls.call(text, lambda *told: ended.set_result(told))
-            took.append(await ended)
-        return statuses
-
-    assert asyncio.run(scenario()) == [code.value[0] for code in (CODES.OK, *[CODES.INVALID_ARGUMENT] * 2, CODES.OK)]
-    assert [status for status, _ in took] == [OK]
-    assert took[0][1] > 0
+    async with await LightCalls.connect(address, timeout_s=HANG_S) as calls:
+        before = translator.counters().finished
+        statuses = await asyncio.gather(*map(calls.ask, [text, b"", b"\xff", text]))
+        assert statuses == [code.value[0] for code in (CODES.OK, *[CODES.INVALID_ARGUMENT] * 2, CODES.OK)]
+        assert translator.counters().finished == before + 2
+        many = await asyncio.gather(*(calls.ask(b"\xff" * 100) for _ in range(2000)))
+        assert set(many) == {CODES.INVALID_ARGUMENT.value[0]}
+        ended = asyncio.get_running_loop().create_future()
+        calls.call(text, lambda *told: ended.set_result(told))
+        status, took_s = await ended
+        assert status == OK
+        assert took_s > 0
 
 
 def test_callers_of_all_kinds_share_a_server(tiny_bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,20 +175,14 @@ def test_a_wrong_http_answer_is_noticed(monkeypatch: pytest.MonkeyPatch, transla
     assert answered.wrong
 
 
-def test_the_floor_refuses_everything() -> None:
-    async def scenario() -> list[int]:
-        async with serving_process("tests.faults.tools.refusing") as server:
-            async with await LightCalls.connect(server.address, timeout_s=HANG_S) as calls:
-                statuses = await asyncio.gather(*(calls.ask(b"") for _ in range(3)))
-            with (
-                pytest.raises(jumok.ResourceExhaustedError) as refused,
-                jumok.Client(server.address, timeout_s=HANG_S, max_attempts=1) as client,
-            ):
-                client.translate("a man")
-            assert (refused.value.reason, refused.value.retry_after_s) == ("OVERLOADED", 1.0)
-        return statuses
-
-    assert asyncio.run(scenario()) == [RESOURCE_EXHAUSTED] * 3
+async def test_the_floor_refuses_everything() -> None:
+    async with serving_process("tests.faults.tools.refusing") as server:
+        async with await LightCalls.connect(server.address, timeout_s=HANG_S) as calls:
+            assert await asyncio.gather(*(calls.ask(b"") for _ in range(3))) == [RESOURCE_EXHAUSTED] * 3
+        with pytest.raises(jumok.ResourceExhaustedError) as refused:
+            async with jumok.AsyncClient(server.address, timeout_s=HANG_S, max_attempts=1) as client:
+                await client.translate("a man")
+        assert (refused.value.reason, refused.value.retry_after_s) == ("OVERLOADED", 1.0)
 
 
 def test_what_refusals_leave_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,19 +193,15 @@ def test_what_refusals_leave_of_the_machine(monkeypatch: pytest.MonkeyPatch) -> 
     assert floor.left(1e6) == 0
 
 
-def test_what_is_lost_or_wrong_is_noticed() -> None:
-    async def scenario() -> Findings:
-        findings = Findings(scenario="load")
-        with FakeServer({"a": "right", "b": "wrong"}) as server:
-            async with jumok.AsyncClient(server.address) as client:
-                load = Load(client, {"a": "right", "b": "right"}, seed=1)
-                async with load.running():
-                    await load.finish()
-                load.read += 1
-                load.judge(findings)
-        return findings
-
-    findings = asyncio.run(scenario())
+async def test_what_is_lost_or_wrong_is_noticed() -> None:
+    findings = Findings(scenario="load")
+    with FakeServer({"a": "right", "b": "wrong"}) as server:
+        async with jumok.AsyncClient(server.address) as client:
+            load = Load(client, {"a": "right", "b": "right"}, seed=1)
+            async with load.running():
+                await load.finish()
+            load.read += 1
+            load.judge(findings)
     missed = {check.what for check in findings.checks if not check.passed}
     assert missed == {"of these lost or given twice", "translations that differ from those before"}
     assert not findings.passed

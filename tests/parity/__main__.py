@@ -9,7 +9,7 @@ anything is different, or where too few hypotheses end by themselves or too few 
 much.
 
 Needs transformers 5, which it follows. With ``--ctranslate2`` it compares with CTranslate2 instead; see
-``reference/marian_ct2.py``.
+``marian_ct2.py``.
 """
 
 import argparse

@@ -71,8 +71,8 @@ def _of_pieces(save: Save, size: int, *others: Any) -> Save:
 
 def _save_marian(folder: Path, source: Sequence[str], target: Sequence[str], **options: Any) -> None:
     """Where the sides have vocabularies of their own, of different sizes, the tokens that both need come first."""
-    languages = {"source_lang": "eng", "target_lang": "mul" if options.get("codes") else "deu"}
-    tokenizers.save_marian(folder, _pieces(source, 70), _pieces(target, 120), **languages, **options)
+    languages = ("eng", "mul" if options.get("codes") else "deu")
+    tokenizers.save_marian(folder, _pieces(source, 70), _pieces(target, 120), languages=languages, **options)
 
 
 def _sizes(

@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 
 from jumok_serve import native
+from tests.support.models.native_operators import COMPILER
 
 ROOT = Path(__file__).parents[2]
-COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 HEADER = "constexpr int kAnswer = 42;\n"
 SOURCE = """#include "answer.h"
 extern "C" __attribute__((visibility("default"))) int Answer() { return kAnswer; }

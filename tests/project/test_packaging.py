@@ -23,15 +23,15 @@ import pytest
 
 from jumok_serve import native
 from jumok_serve.translator import Translator
+from tests.project.test_wheels import LIBRARY
 from tests.support.hang import HANG_S
+from tests.support.models.native_operators import COMPILER
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["The cat sleeps.", "A bird sings in the tree."]
 SDK = {"jumok", "grpcio", "protobuf", "googleapis-common-protos", "typing-extensions"}
 """The bare distribution's packages; the last is grpcio's own need."""
 KERNELS = "serve/jumok_serve/kernels"
-LIBRARY = "jumok_serve/kernels/libjumok_kernels.so"
-COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 
 pytestmark = pytest.mark.xdist_group("packaging")  # so that everything is installed once
 

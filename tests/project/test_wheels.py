@@ -10,7 +10,6 @@ import json
 import os
 import re
 import runpy
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -26,6 +25,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.hang import HANG_S
+from tests.support.models.native_operators import COMPILER
 
 ROOT = Path(__file__).parents[2]
 BUILD = ROOT / "deploy/build_wheels.py"
@@ -34,7 +34,6 @@ LOCKS = ROOT / "deploy/locks"
 LIBRARY = "jumok_serve/kernels/libjumok_kernels.so"
 IMAGE = {"python_version": "3.11", "python_full_version": "3.11.9", "platform_machine": "x86_64", "extra": ""}
 """Markers of the images, beside those that all machines here have."""
-COMPILER = next(filter(None, map(shutil.which, ("c++", "g++", "clang++"))), None)
 WHEELS = os.environ.get("JUMOK_TEST_WHEELS")
 IMAGES = os.environ.get("JUMOK_TEST_IMAGES", "").split()
 ENGINE = os.environ.get("JUMOK_TEST_ENGINE", "docker")

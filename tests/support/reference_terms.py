@@ -11,8 +11,6 @@ from jumok_serve.search.term_search import AFTER_TERM
 from jumok_serve.search.terms import TermAutomaton, TermState
 from tests.support.reference_search import START, StepFunction, log_softmax, process
 
-Sequences = tuple[tuple[int, ...], ...]
-
 
 def missing_terms(tokens: Sequence[int], terms: Terms) -> int:
     """The least number of terms that a complete hypothesis lacks: occurrences share no token, nor end within a word."""

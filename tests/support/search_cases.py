@@ -13,30 +13,18 @@ from tests.support.reference_search import START, StepFunction, toy_model
 EARLY_STOPPING: tuple[EarlyStopping, ...] = (False, True, "never")
 
 
-def make_options(
-    *,
-    beam_size: int = 1,
-    num_hypotheses: int | None = None,
-    length_penalty: float = 1.0,
-    early_stopping: EarlyStopping = False,
-    min_length: int = 0,
-    max_length: int = 8,
-    eos_ids: tuple[int, ...] = (1,),
-    suppress_tokens: tuple[int, ...] = (),
-    **constraints: Any,
-) -> SearchOptions:
+def make_options(*, beam_size: int = 1, **options: Any) -> SearchOptions:
     """Make search options, with defaults for all."""
-    return SearchOptions(
-        beam_size=beam_size,
-        num_hypotheses=beam_size if num_hypotheses is None else num_hypotheses,
-        length_penalty=length_penalty,
-        early_stopping=early_stopping,
-        min_length=min_length,
-        max_length=max_length,
-        eos_ids=eos_ids,
-        suppress_tokens=suppress_tokens,
-        **constraints,
-    )
+    defaults: dict[str, Any] = {
+        "num_hypotheses": beam_size,
+        "length_penalty": 1.0,
+        "early_stopping": False,
+        "min_length": 0,
+        "max_length": 8,
+        "eos_ids": (1,),
+        "suppress_tokens": (),
+    }
+    return SearchOptions(beam_size=beam_size, **{**defaults, **options})
 
 
 @dataclass(frozen=True)

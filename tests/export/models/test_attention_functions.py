@@ -2,13 +2,11 @@
 
 import math
 
-import pytest
 import torch
 from torch import Tensor
 
 from jumok_export.models.attention import (
     MultiHeadAttention,
-    additive_scores,
     dot_scores,
     masked_softmax,
     scaled_dot_product_attention,
@@ -74,8 +72,3 @@ def test_heads_are_mixed_by_an_output_projection() -> None:
     heads = attention.merge(weights @ attention.keys_values(x)[1])
     torch.testing.assert_close(output, heads @ attention.output_projection.weight.T)
     assert not torch.allclose(output, heads, atol=1e-2)
-
-
-def test_additive_scores_by_hand() -> None:
-    by_hand = additive_scores(torch.tensor([[0.5, -1.0]]), torch.tensor([[0.5, 1.0]]), torch.tensor([2.0, 7.0]))
-    assert by_hand.item() == pytest.approx(2 * math.tanh(1.0))

@@ -66,10 +66,9 @@ def write(path: Path, content: object) -> None:
     path.write_text(json.dumps(content, ensure_ascii=False), encoding="utf-8")
 
 
-def change(folder: Path, **settings: Any) -> None:
-    """Set fields of tokenizer_config.json."""
-    path = folder / "tokenizer_config.json"
-    write(path, json.loads(path.read_text("utf-8")) | settings)
+def change(folder: Path, name: str = "tokenizer_config.json", /, **settings: Any) -> None:
+    """Set fields of a JSON file."""
+    write(folder / name, json.loads((folder / name).read_text("utf-8")) | settings)
 
 
 def numbered(tokens: Sequence[str]) -> dict[str, int]:
@@ -84,17 +83,18 @@ def save_marian(
     kept: Callable[[Sequence[str]], Sequence[str]] = list,
     codes: Sequence[str] = (),
     separate: bool = False,
-    **settings: str,
+    languages: tuple[str, str] | None = None,
 ) -> None:
     """Save SentencePiece models of both sides, and one vocabulary or two, which end with padding.
 
     Args:
         kept: gives the pieces of a model that have a number.
         codes: target languages such as ``>>deu<<``.
-        settings: more fields of tokenizer_config.json.
+        languages: source and target as the tokenizer names them; None: it names none.
     """
     (folder / "source.spm").write_bytes(source)
     (folder / "target.spm").write_bytes(target)
+    named = {} if languages is None else {"source_lang": languages[0], "target_lang": languages[1]}
     special, sides = ["</s>", "<unk>"], [kept(spellings(model)) for model in (source, target)]
     if separate:
         write(folder / "vocab.json", numbered([*special, "<pad>", *codes, *sides[0]]))
@@ -103,7 +103,7 @@ def save_marian(
         write(folder / "vocab.json", numbered([*special, *sides[0], *sides[1], *codes, "<pad>"]))
     write(
         folder / "tokenizer_config.json",
-        {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, **settings},
+        {"tokenizer_class": "MarianTokenizer", "separate_vocabs": separate, **named},
     )
 
 
@@ -166,21 +166,15 @@ def save_t5(folder: Path, model: bytes, sentinels: int) -> None:
     transformers.T5Tokenizer(vocabulary, extra_ids=sentinels).save_pretrained(folder)
 
 
-def save_small_marian(folder: Path, **options: Any) -> None:
+def save_small_marian(folder: Path, *, codes: Sequence[str] = (), separate: bool = False) -> None:
     """Save the models of two languages a side; a tenth of the pieces has no number, as where a vocabulary is cut."""
-    languages = {} if options.get("codes") else {"source_lang": "en", "target_lang": "de"}
-    models = pieces(lines("en", "ko"), 200), pieces(lines("de", "ja"), 240)
-    save_marian(
-        folder,
-        *models,
-        kept=lambda every: [one for at, one in enumerate(every) if at % 10 != 9],
-        **languages,
-        **options,
-    )
 
+    def kept(every: Sequence[str]) -> list[str]:
+        return [piece for at, piece in enumerate(every) if at % 10 != 9]
 
-def save_small_nllb(folder: Path) -> None:
-    save_nllb(folder, lines(*ALL), 320, NLLB_CODES)
+    sides = pieces(lines("en", "ko"), 200), pieces(lines("de", "ja"), 240)
+    languages = None if codes else ("en", "de")
+    save_marian(folder, *sides, kept=kept, codes=codes, separate=separate, languages=languages)
 
 
 def unigrams() -> bytes:
@@ -215,7 +209,7 @@ CHECKPOINTS: dict[str, tuple[Callable[[Path], None], dict[str, Any]]] = {
         lambda folder: save_m2m100(folder, pieces(lines(*ALL), 300, model_type="bpe")),
         {"model_type": "m2m_100"},
     ),
-    "nllb": (save_small_nllb, {"model_type": "m2m_100"}),
+    "nllb": (lambda folder: save_nllb(folder, lines(*ALL), 320, NLLB_CODES), {"model_type": "m2m_100"}),
     "mbart": (lambda folder: save_mbart(folder, unigrams()), {"model_type": "mbart"}),
     "mbart50": (lambda folder: save_mbart50(folder, unigrams()), {"model_type": "mbart"}),
     "bart": (

@@ -23,6 +23,7 @@ from tests.parity.marian_ct2 import DIFFERENT, Peer, compared, option_sets, plai
 from tests.parity.run import quiet, translate
 from tests.parity.texts import parallel_sentences
 from tests.support.checkpoints.ctranslate2_folders import open_peer, random_spec, save, spec_of, tokens_of
+from tests.support.checkpoints.tokenizer_checkpoints import change
 
 FolderOf = Callable[[str | None], Path]
 TEXTS = ["The cat sleeps.", "A bird sings in the tree.", "My sister drinks cold water.", "The dog reads a bird."]
@@ -155,11 +156,6 @@ def refusal(folder: Path) -> str:
     return "\n".join(raised.value.problems)
 
 
-def change(folder: Path, **settings: object) -> None:
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | settings))
-
-
 def without_pieces(folder: Path) -> None:
     (folder / "sentencepiece.model").unlink()
 
@@ -187,7 +183,7 @@ def with_more_tokens(folder: Path) -> None:
         ),
         (with_more_tokens, ["but the model's ids end at"]),
         (
-            lambda folder: change(folder, eos_token=5, layer_norm_epsilon="small", quantization_type=1),
+            lambda folder: change(folder, "config.json", eos_token=5, layer_norm_epsilon="small", quantization_type=1),
             [
                 "eos_token of config.json must be a token, it is 5",
                 "layer_norm_epsilon of config.json must be a number below 1, it is 'small'",
@@ -195,10 +191,13 @@ def with_more_tokens(folder: Path) -> None:
             ],
         ),
         (
-            lambda folder: change(folder, decoder_start_token=None),
+            lambda folder: change(folder, "config.json", decoder_start_token=None),
             ["leaves the decoder's start token to the caller, and no languages name one"],
         ),
-        (lambda folder: change(folder, decoder_start_token="<begin>"), ["the target vocabulary has no '<begin>'"]),
+        (
+            lambda folder: change(folder, "config.json", decoder_start_token="<begin>"),
+            ["the target vocabulary has no '<begin>'"],
+        ),
     ],
     ids=range(8),
 )

@@ -7,7 +7,6 @@ import re
 import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,6 +20,7 @@ from tests.parity.checkpoints import Checkpoint, make_checkpoint
 from tests.parity.run import quiet
 from tests.parity.shapes import SHAPES
 from tests.parity.texts import parallel_sentences
+from tests.support.checkpoints.tokenizer_checkpoints import change
 
 BY_NAME = {shape.name: shape for shape in SHAPES}
 SENTENCES = [sentence.english for sentence in parallel_sentences(6, seed=5)]
@@ -77,6 +77,7 @@ def text_files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 @pytest.mark.xdist_group("imported")
 def test_marian_through_the_command(marian: Checkpoint, imported: Imported) -> None:
     out = imported.path
+    assert {path.name for path in out.parent.iterdir()} == {"bundle", "sentences.txt"}
     *steps, last = imported.said.splitlines()
     messages = [step.split(" s  ")[1] for step in steps]
     assert [step for step in messages if not re.search("calibrat|shortlist|align|native", step)] == [
@@ -170,10 +171,6 @@ def copy(marian: Checkpoint, tmp_path: Path) -> Path:
     return Path(shutil.copytree(marian.folder, tmp_path / "copy"))
 
 
-def change(file: Path, **settings: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
-
-
 def refusal(folder: Path) -> tuple[str, ...]:
     with pytest.raises(CheckpointError) as raised:
         import_checkpoint(folder, folder.parent / "bundle", source_language="en", target_language="de")
@@ -183,7 +180,7 @@ def refusal(folder: Path) -> tuple[str, ...]:
 
 def test_a_tokenizer_with_more_tokens_than_the_model(copy: Path) -> None:
     size = len(json.loads((copy / "vocab.json").read_text()))
-    change(copy / "vocab.json", **{"▁more": size, "▁and_more": size + 1})
+    change(copy, "vocab.json", **{"▁more": size, "▁and_more": size + 1})
     [problem] = refusal(copy)
     assert str(size + 2) in problem or str(size + 1) in problem
 
@@ -191,10 +188,10 @@ def test_a_tokenizer_with_more_tokens_than_the_model(copy: Path) -> None:
 def test_a_checkpoint_without_a_tokenizer_or_an_end(copy: Path) -> None:
     """Both problems are reported."""
     generation = json.loads((copy / "generation_config.json").read_text())
-    change(copy / "generation_config.json", suppress_tokens=[generation["eos_token_id"]])
+    change(copy, "generation_config.json", suppress_tokens=[generation["eos_token_id"]])
     assert any(problem.startswith("every token of eos_token_id") for problem in refusal(copy))
     (copy / "vocab.json").unlink()
-    change(copy / "generation_config.json", eos_token_id=None)
+    change(copy, "generation_config.json", eos_token_id=None)
     said = refusal(copy)
     assert any("vocab.json" in problem for problem in said)
     assert "eos_token_id is not given: translations would never end" in said

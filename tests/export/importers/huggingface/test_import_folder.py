@@ -22,6 +22,7 @@ from jumok_export.importers.huggingface.folder import open_checkpoint
 from jumok_export.importers.huggingface.importing import import_checkpoint
 from jumok_export.importers.huggingface.weight_files import read_weights
 from tests.support.checkpoints.random_checkpoints import random_checkpoint
+from tests.support.checkpoints.tokenizer_checkpoints import change
 
 
 class Runs:
@@ -331,10 +332,6 @@ def refusal(folder: Path, tmp_path: Path) -> tuple[str, ...]:
     return raised.value.problems
 
 
-def change(file: Path, **settings: object) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | settings))
-
-
 @pytest.mark.parametrize(
     ("config", "said"),
     [
@@ -344,7 +341,7 @@ def change(file: Path, **settings: object) -> None:
 )
 def test_unsupported_models_are_refused(config: dict[str, object], said: str, folder: Path, tmp_path: Path) -> None:
     """No other problem is reported, such as an unknown tokenizer."""
-    change(folder / "config.json", **config)
+    change(folder, "config.json", **config)
     [problem] = refusal(folder, tmp_path)
     assert problem.startswith(said)
 
@@ -355,7 +352,7 @@ def test_all_problems_are_reported_at_once(folder: Path, tmp_path: Path) -> None
     tensors["model.shared.weight"] = torch.ones(3, 3)
     del tensors["model.encoder.layers.0.fc1.bias"]
     save_file({name: tensor.clone() for name, tensor in tensors.items()}, folder / "model.safetensors")
-    change(folder / "generation_config.json", num_beam_groups=2, penalty_alpha=0.6)
+    change(folder, "generation_config.json", num_beam_groups=2, penalty_alpha=0.6)
     said = "\n".join(refusal(folder, tmp_path))
     for problem in (
         "model.shared.weight has shape (3, 3), expected (37, 24)",
