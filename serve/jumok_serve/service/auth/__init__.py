@@ -1,1 +1,1 @@
-"""Tokens, TLS and rate limits."""
+"""Tokens and TLS."""
