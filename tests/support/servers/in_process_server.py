@@ -26,6 +26,12 @@ def serving(*translators: Translator, **settings: Any) -> Iterator[str]:
         await server.start()
         return server
 
+    async def end_others() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in others:
+            task.cancel()
+        await asyncio.gather(*others, return_exceptions=True)
+
     try:
         server = asyncio.run_coroutine_threadsafe(start(), loop).result(HANG_S)
         try:
@@ -36,6 +42,7 @@ def serving(*translators: Translator, **settings: Any) -> Iterator[str]:
                 if held.model not in translators:
                     held.model.close(drain=False)
     finally:
+        asyncio.run_coroutine_threadsafe(end_others(), loop).result(HANG_S)
         loop.call_soon_threadsafe(loop.stop)
         thread.join(HANG_S)
         loop.close()

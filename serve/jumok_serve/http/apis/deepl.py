@@ -133,7 +133,7 @@ def _tag_lists(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
 
 async def _languages(incoming: Incoming) -> Response:
     kind = _meaning(incoming.fields, "type", {"source": "source", "target": "target"}, "source")
-    await incoming.call(LIST_MODELS, ListModelsRequest(), ListModelsResponse)
+    await incoming.site.backend.call(LIST_MODELS, ListModelsRequest(), incoming.sender, ListModelsResponse)
     directions = await incoming.site.backend.directions(incoming.sender)
     tags = list(directions.targets) if kind == "source" else directions.all_targets
     if kind == "source":

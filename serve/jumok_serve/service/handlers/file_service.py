@@ -28,7 +28,7 @@ from jumok_serve.service.rpc.request_reader import (
 )
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.share import OpenCalls
-from jumok_serve.text.files.document import FileDocument, Piece, Text, needed_memory
+from jumok_serve.text.files.document import FileDocument, Piece, Text, known_formats, needed_memory
 
 MAX_OPEN_FILES = 16
 """Files that are translated at once; one caller may have half, and further ones wait."""
@@ -58,6 +58,7 @@ class FileService:
         self._files = OpenCalls("files", MAX_OPEN_FILES, MAX_OPEN_FILES // 2)
         self._uploads = ByteBudget(MAX_OPEN_FILES * limits.max_file_bytes, MAX_UPLOADS * limits.max_file_bytes)
         self._memory = ByteBudget(MAX_FILES_MEMORY, MAX_FILES_MEMORY // 2)
+        known_formats()  # loaded before the first file
         self._reading = WorkerPool("read", threads=READING_THREADS, max_jobs=2 * MAX_OPEN_FILES)
 
     async def TranslateFile(self, requests: RequestReader, call: Call) -> None:  # noqa: N802

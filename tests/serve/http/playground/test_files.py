@@ -49,6 +49,21 @@ def test_the_page_has_nothing_inline_or_from_elsewhere() -> None:
     ]
 
 
+def test_scripts_export_what_others_import() -> None:
+    scripts = {path.name: path.read_text(encoding="utf-8") for path in FILES.glob("*.js")}
+    imports = [
+        (name.strip(), source)
+        for script in scripts.values()
+        for names, source in re.findall(r"import \{([^}]*)\} from '\./([^']*)'", script)
+        for name in names.split(",")
+    ]
+    assert len(imports) > len(scripts)
+    for name, source in imports:
+        assert re.search(
+            rf"^export (async function|function|const|let|class) {re.escape(name)}\b", scripts[source], re.M
+        )
+
+
 def test_the_page_takes_files_of_all_formats(served: Served) -> None:
     page = fetch(f"{served.url}/")[2].decode()
     (accepted,) = re.findall(r'accept="([^"]*)"', page)

@@ -7,7 +7,7 @@ const TEXTS = {
     automatic: 'Automatic', beam: 'Beam size', cancel: 'Cancel', copied: 'Copied', copy: 'Copy', count: 'Translations',
     cross: 'Translation to text', cut: 'Too long for the model, so it was cut: {text}', dark: 'Dark mode',
     decoder: 'Within the translation', default: 'default', detect: 'Detect language', detected: 'The text is in this language: {name}', download: 'Save {name}', done: 'Translated', encoder: 'Within the text', format: 'Format',
-    file: 'File', files: 'Files', filesHint: 'Files with these ends of their names keep their form:', from: 'From', head: 'Head', hint: 'Ctrl+Enter translates', hypotheses: 'Translations, best first', interface: 'Language of this page',
+    file: 'File', files: 'Files', filesHint: 'These files keep their form:', from: 'From', head: 'Head', hint: 'Ctrl+Enter translates', hypotheses: 'Translations, best first', interface: 'Language of this page',
     key: 'API key', keyForbidden: 'This key may not translate. Enter another one.', keyHint: 'The key stays in this tab and goes to this server only. Leave it empty to forget it.',
     keyNeeded: 'This server needs an API key.', keyWrong: 'The server does not know this key.', kind: 'Attention of', layer: 'Layer', mean: 'Mean of all', measures: '{tokens} tokens, {time} ms, {model}', model: 'Model',
     more: 'The same translations are there for programs:', noAttention: 'No attention is known for this translation.', noAttentionMarkup: 'There is no attention for HTML.',
@@ -23,7 +23,7 @@ const TEXTS = {
     automatic: '자동', beam: '빔 크기', cancel: '취소', copied: '복사했습니다', copy: '복사', count: '번역 수',
     cross: '번역문에서 원문으로', cut: '모델에 너무 길어서 나눈 문장: {text}', dark: '어두운 화면',
     decoder: '번역문 안에서', default: '기본값', detect: '언어 감지', detected: '감지한 원문 언어: {name}', download: '{name} 저장', done: '번역했습니다', encoder: '원문 안에서', format: '형식',
-    file: '파일', files: '파일 번역', filesHint: '다음 확장자를 가진 파일의 형식은 그대로 둡니다:', from: '원문 언어', head: '헤드', hint: 'Ctrl+Enter로 번역', hypotheses: '번역 후보(좋은 순서)', interface: '이 페이지의 언어',
+    file: '파일', files: '파일 번역', filesHint: '다음 파일은 형식을 그대로 둡니다:', from: '원문 언어', head: '헤드', hint: 'Ctrl+Enter로 번역', hypotheses: '번역 후보(좋은 순서)', interface: '이 페이지의 언어',
     key: 'API 키', keyForbidden: '이 키로는 번역할 수 없습니다. 다른 키를 입력하세요.', keyHint: '키는 이 탭에만 남고 이 서버에만 보냅니다. 비워 두면 지워집니다.',
     keyNeeded: '이 서버에는 API 키가 필요합니다.', keyWrong: '서버가 모르는 키입니다.', kind: '어텐션 종류', layer: '층', mean: '전체 평균', measures: '토큰 {tokens}개, {time} ms, {model}', model: '모델',
     more: '같은 번역을 프로그램에서도 쓸 수 있습니다:', noAttention: '이 번역의 어텐션은 알 수 없습니다.', noAttentionMarkup: 'HTML에는 어텐션이 없습니다.',
@@ -42,10 +42,13 @@ export function text(name, values = {}) {
   return TEXTS[language][name].replace(/\{(\w+)\}/g, (_, key) => values[key]);
 }
 
-// Return the name of a language in the interface's language, or its code.
-export function languageName(code) {
+// Languages of the interface.
+export const INTERFACES = Object.keys(TEXTS);
+
+// Return the name of a language in another one, that of the interface by default; an unknown language is its code.
+export function languageName(code, spoken = language) {
   try {
-    return new Intl.DisplayNames([language], { type: 'language' }).of(code.replaceAll('_', '-')) ?? code;
+    return new Intl.DisplayNames([spoken], { type: 'language' }).of(code.replaceAll('_', '-')) ?? code;
   } catch {
     return code;
   }
