@@ -180,6 +180,15 @@ def test_two_vocabularies_and_a_projection_of_its_own(write: Write, tmp_path: Pa
     assert not checkpoint.model.training
 
 
+def test_a_model_with_ssru_trains_and_loads(write: Write, tmp_path: Path) -> None:
+    train(write(decoder_layers='2\ndecoder = "ssru"'), tmp_path / "run", data=DATA)
+    checkpoint = load_checkpoint(tmp_path / "run")
+    assert isinstance(checkpoint.model, SSRUTransformer)
+    assert set(checkpoint.model.empty_state()) == {"cell.0", "cell.1"}
+    losses = [float(row["train_loss"]) for row in read_metrics(tmp_path / "run")]
+    assert losses[-1] < losses[0]
+
+
 def test_ctrl_c_leaves_a_run_that_can_be_resumed(write: Write, tmp_path: Path) -> None:
     out = tmp_path / "run"
     command = [sys.executable, "-m", "jumok", "train", str(write(max_epochs="100000")), "--out", str(out)]

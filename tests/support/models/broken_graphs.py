@@ -75,13 +75,16 @@ def replaced(role: str, operator: str, other: str) -> Damage:
     return damage
 
 
-def attribute_changed(operator: str, name: str, change: Callable[[float], float]) -> Damage:
-    """Change an attribute of the encoder's operators of a kind."""
+def attribute_changed(
+    operator: str, name: str, change: Callable[[float], float], *, first_only: bool = False
+) -> Damage:
+    """Change an attribute of the encoder's operators of a kind, or of the first one."""
 
     def damage(graphs: Graphs) -> None:
-        for each in graphs["encoder"].model.graph.node:
+        found = [each for each in graphs["encoder"].model.graph.node if each.op_type == operator]
+        for each in found[:1] if first_only else found:
             for attribute in each.attribute:
-                if each.op_type == operator and attribute.name == name:
+                if attribute.name == name:
                     attribute.f = change(attribute.f)
 
     return damage
@@ -152,7 +155,10 @@ BREAKS: dict[str, tuple[Damage, str]] = {
     "perturbed weight": (perturbed_weight, "step logits"),
     "perturbed bias": (perturbed_bias, "encoder"),
     "swapped operator": (replaced("decoder", "Relu", "Softplus"), "step logits"),
-    "attention is too sharp": (attribute_changed("MultiHeadAttention", "scale", lambda scale: scale * 1.1), "encoder"),
+    "attention is too sharp": (
+        attribute_changed("MultiHeadAttention", "scale", lambda scale: scale * 1.1, first_only=True),
+        "encoder",
+    ),
     "entries of all rows are seen": (inserted("decoder", "visible", "Or", True), "decode, beam 3"),
     "token cannot see itself": (token_cannot_see_itself, "step logits"),
     "padding is seen": (inserted("decoder", "source_lengths", "Add", 1), "batch invariance, beam 1"),

@@ -76,7 +76,10 @@ def test_a_student_translates_as_in_bergamot(student: Path, bergamot: Path, shor
     assert_equal(ours(student, "int8", shortlist=shortlist), expected)
 
 
-def test_a_student_translates_as_in_firefox(student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("shortlist", [False, True])
+def test_a_student_translates_as_in_firefox(
+    student: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shortlist: bool
+) -> None:
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     if subprocess.run([*install, "--target", tmp_path, FXTRANSLATE], check=False, timeout=HANG_S).returncode:
         pytest.skip(f"pip cannot install {FXTRANSLATE} here")
@@ -84,9 +87,12 @@ def test_a_student_translates_as_in_firefox(student: Path, tmp_path: Path, monke
     fxtranslate = importlib.import_module("fxtranslate")
     vocabulary = (student / "vocab.ende.spm").read_bytes()
     peer = fxtranslate.Translator(
-        model=(student / STUDENT).read_bytes(), src_vocab=vocabulary, trg_vocab=vocabulary, shortlist=None
+        model=(student / STUDENT).read_bytes(),
+        src_vocab=vocabulary,
+        trg_vocab=vocabulary,
+        shortlist=(student / "lex.50.50.ende.s2t.bin").read_bytes() if shortlist else None,
     )
-    assert_equal(ours(student, "int8", shortlist=False), [peer.translate(text) for text in TEXTS])
+    assert_equal(ours(student, "int8", shortlist=shortlist), [peer.translate(text) for text in TEXTS])
 
 
 def test_native_graphs_translate_as_plain_ones(student: Path) -> None:

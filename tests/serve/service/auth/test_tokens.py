@@ -106,7 +106,7 @@ OPENED_BY: dict[str, set[str]] = {
     "jumok.v1.AdminService/UnloadModel": {"admin"},
     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": BOTH,
     "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": BOTH,
-    "grpc.health.v1.Health/Check": BOTH | set(NOBODY),
+    "grpc.health.v1.Health/Check": BOTH | {*NOBODY, "a cut token"},
 }
 """Callers who may call a method: those with a token by its scope."""
 
@@ -114,7 +114,8 @@ OPENED_BY: dict[str, set[str]] = {
 @pytest.mark.parametrize("method", OPENED_BY)
 async def test_calls_need_a_token_of_the_right_scope(method: str, tmp_path: Path) -> None:
     tokens, secrets = tokens_of(tmp_path, translate="translate", admin="admin")
-    callers = NOBODY | {name: bearer(secret) for name, secret in secrets.items()}
+    unknown = NOBODY | {"a cut token": bearer(secrets["translate"][:-1])}
+    callers = unknown | {name: bearer(secret) for name, secret in secrets.items()}
     administration = Administration(root=tmp_path, load=Mock())
     async with serving(FakeModel(), tokens=tokens, administration=administration) as (_, channel):
         raw: Any = channel  # without serializers, which its types want
@@ -127,7 +128,7 @@ async def test_calls_need_a_token_of_the_right_scope(method: str, tmp_path: Path
                 continue
             code, reason, words = (
                 (CODES.UNAUTHENTICATED, "UNAUTHENTICATED", "token")
-                if caller in NOBODY
+                if caller in unknown
                 else (CODES.PERMISSION_DENIED, "NOT_ALLOWED", f"'{caller}'")
             )
             refused = await failure(call.read())

@@ -1,6 +1,8 @@
 """Reading of files: formats, encodings, bytes that are no text, and plain text."""
 
 import codecs
+import re
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -30,6 +32,12 @@ def test_encodings_stay(encoding: str) -> None:
 
 def test_formats_by_name_and_ending() -> None:
     assert known_formats().keys() == FILE_FORMATS.keys()
+    page = (Path(__file__).parents[4] / "docs/files.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:`\.\w+`(?:, )?)+) \|", page, re.MULTILINE)
+    documented = [[re.findall(r"\w+", cell) for cell in row] for row in rows]
+    assert {name for names, _ in documented for name in names} == set(FILE_FORMATS)
+    for names, endings in documented:
+        assert [one for name in names for one in FILE_FORMATS[name]] == endings
     srt = b"1\n00:00:01,000 --> 00:00:02,500\nA dog\n"
     assert read_file(srt, r"C:\films\a.Srt", "").count == 1
     assert read_file(srt, "", "srt").count == 1
