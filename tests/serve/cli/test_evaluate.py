@@ -144,6 +144,7 @@ def test_bleu_has_the_tokenizer_of_the_target_language(
         ("KO", "char"),
         ("de", "13a"),
         ("jv", "13a"),
+        ("lzh", "zh"),
         ("und", "13a"),
     ],
 )

@@ -1,6 +1,5 @@
 // Work between two steps for many sentences at once, on arrays of Python. Equals the NumPy code of
-// `jumok_serve.search.step_arrays`, `kv_cache` and `slot_buffers` of `jumok_serve.runtime.state`, which takes
-// many calls.
+// `jumok_serve.search.step_arrays` and `jumok_serve.runtime.tensors`, which takes many calls.
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
