@@ -5,6 +5,7 @@ from pathlib import Path
 import onnx
 import pytest
 
+from jumok_export.bundles import variants
 from jumok_export.training.vocabulary import Vocabulary
 from jumok_serve import Translator
 from jumok_serve.bundle.bundle import Bundle
@@ -25,8 +26,9 @@ def operators(bundle: Bundle) -> dict[str, set[tuple[str, str]]]:
 
 @pytest.mark.parametrize("folder", ["tiny-recurrent", "listed-en-de"])
 def test_they_learn_and_their_bundles_are_made_as_the_committed_ones(
-    folder: str, sentences: Sentences, vocabulary: Vocabulary, tmp_path: Path
+    folder: str, sentences: Sentences, vocabulary: Vocabulary, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(variants, "CALIBRATION_LOSS", 1.0)  # luck decides if scales by row agree better
     settings = bundle_settings(sentences)[folder]
     model, losses = TRAININGS[settings.pop("trained")].train(sentences, vocabulary)
     assert losses[-1] < losses[0] / 2
