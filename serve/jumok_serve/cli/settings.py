@@ -81,7 +81,8 @@ _SERVICE = ServiceLimits()
 class Configuration(BaseModel):
     """All settings of a server; the descriptions are the flags' help."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Pydantic 2.9 warns of names that begin with "model_", as model_root does.
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     bundles: tuple[BundleSource, ...] = Field(
         (),
