@@ -88,7 +88,7 @@ def test_a_changed_file_is_read_again_and_a_broken_one_changes_nothing(
     assert tokens.find(second) == added
 
 
-NOBODY: dict[str, Metadata] = {
+STRANGERS: dict[str, Metadata] = {
     "no token": (),
     "no bearer": (("authorization", "Basic abc"),),
     "an empty token": bearer(""),
@@ -106,7 +106,7 @@ OPENED_BY: dict[str, set[str]] = {
     "jumok.v1.AdminService/UnloadModel": {"admin"},
     "grpc.reflection.v1.ServerReflection/ServerReflectionInfo": BOTH,
     "grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo": BOTH,
-    "grpc.health.v1.Health/Check": BOTH | {*NOBODY, "a cut token"},
+    "grpc.health.v1.Health/Check": BOTH | {*STRANGERS, "a cut token"},
 }
 """Callers who may call a method: those with a token by its scope."""
 
@@ -114,7 +114,7 @@ OPENED_BY: dict[str, set[str]] = {
 @pytest.mark.parametrize("method", OPENED_BY)
 async def test_calls_need_a_token_of_the_right_scope(method: str, tmp_path: Path) -> None:
     tokens, secrets = tokens_of(tmp_path, translate="translate", admin="admin")
-    unknown = NOBODY | {"a cut token": bearer(secrets["translate"][:-1])}
+    unknown = STRANGERS | {"a cut token": bearer(secrets["translate"][:-1])}
     callers = unknown | {name: bearer(secret) for name, secret in secrets.items()}
     administration = Administration(root=tmp_path, load=Mock())
     async with serving(FakeModel(), tokens=tokens, administration=administration) as (_, channel):
