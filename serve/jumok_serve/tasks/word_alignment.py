@@ -39,13 +39,54 @@ _WORD = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
     r"|(?:(?![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])\w)+|[^\w\s]"
 )
+# Korean particles by the last syllable of their noun: an open one, one that ends with a consonant, or any. Most of them
+# follow two syllables at least, as many nouns of two end like a noun of one with a particle: "사이", "정도", "주의".
+_OPEN, _CLOSED, _L = (
+    "".join(chr(code) for code in range(ord("가"), ord("힣") + 1) if (code - ord("가")) % 28 in finals)
+    for finals in ({0}, {*range(1, 28)}, {8})
+)
+_AFTER_OPEN = "가|나|는|든|라|라고|라는|라도|라면|란|랑|로|로는|로서|로써|로의|며|와|와는|와의"
+_AFTER_CLOSED = "과|과는|과의|은|이|이나|이든|이라|이라고|이라는|이라도|이라면|이란|이랑|이며"
+_AFTER_OTHERS = "으로|으로는|으로서|으로써|으로의"
+_AFTER_ANY = (
+    "까지|까지의|께|께서|도|마다|마저|만|만을|만이|밖에|보다|부터|부터의|에|에게|에게서|에는|에도|에만|에서|에서는|에서도"
+    "|에서의|의|이다|입니다|조차|처럼|하고|한테"
+)
+_PARTICLE = re.compile(
+    rf"(?:(?<=[{_CLOSED}])을|(?<=[{_OPEN}])를|(?<=\w[{_OPEN}{_L}])(?:{_AFTER_OPEN})|(?<=\w[{_CLOSED}])(?:{_AFTER_CLOSED})"
+    rf"|(?<=\w(?![{_L}])[{_CLOSED}])(?:{_AFTER_OTHERS})|(?<=\w[가-힣])(?:{_AFTER_ANY})"
+    rf"|(?<=[^\W가-힣_])(?:을|를|{_AFTER_OPEN}|{_AFTER_CLOSED}|{_AFTER_OTHERS}|{_AFTER_ANY}))$"
+)
+_LONGEST = 8
+"""Characters of the longest particle, and of what is looked at before it; a bound."""
 _MARKS = "\u2581\u0120 "
 """Characters of a token that stand for a space."""
 
 
 def words(text: str) -> list[Place]:
-    """Return the words and signs of a text; in scripts without spaces, its characters."""
-    return [found.span() for found in _WORD.finditer(text)]
+    """Return the words and signs of a text; in scripts without spaces, its characters.
+
+    A Korean particle is no part of the word before it: "파일" of "파일을" is a word, and "을" is none.
+    """
+    return [place for place, is_particle in _parts(text) if not is_particle]
+
+
+def _parts(text: str) -> Iterator[tuple[Place, bool]]:
+    """Yield the words and signs of a text, and the particles after them, which are marked."""
+    for found in _WORD.finditer(text):
+        start, end = found.span()
+        if "가" <= text[end - 1] <= "힣" and (particle := _PARTICLE.search(text, max(start, end - _LONGEST), end)):
+            yield (start, particle.start()), False
+            yield particle.span(), True
+        else:
+            yield (start, end), False
+
+
+def after_particle(text: str, place: int) -> int:
+    """Return the end of the particle that follows a word, or the end of the word without one."""
+    while place < len(text) and "가" <= text[place] <= "힣":
+        place += 1
+    return place
 
 
 def token_places(tokens: Sequence[str], text: str) -> list[Place]:
@@ -175,16 +216,19 @@ class _Words:
 
     Attributes:
         places: part of the text that each is; neighbours are one if they are more than MAX_WORDS.
+        particles: True for particles, which have alignments of their own, so that those of their nouns are surer.
         signs: True for signs, False for words.
         once: index of each word that the text has once, -1 for others.
     """
 
     def __init__(self, text: str, before: int) -> None:
-        places = list(takewhile(lambda place: place[0] < before, (found.span() for found in _WORD.finditer(text))))
+        parts = list(takewhile(lambda part: part[0][0] < before, _parts(text)))
+        places, self.particles = [place for place, _ in parts], [is_particle for _, is_particle in parts]
         together = -(-len(places) // MAX_WORDS)
         if together > 1:
             starts = range(0, len(places), together)
             places = [(places[at][0], places[min(at + together, len(places)) - 1][1]) for at in starts]
+            self.particles = [False] * len(places)
         self.places = places
         written = [text[start:end] for start, end in self.places]
         self.signs = [not word.isalnum() for word in written]
@@ -230,7 +274,10 @@ def _align_batch(
         places = sources[number].places
         aligned[batch[number]] = [
             (place, places[word] if is_word else (0, 0))
-            for place, word, is_word in zip(targets[number].places, of_one, is_found, strict=False)
+            for place, is_particle, word, is_word in zip(
+                targets[number].places, targets[number].particles, of_one, is_found, strict=False
+            )
+            if not is_particle
         ]
 
 

@@ -17,6 +17,14 @@ def test_words_and_signs_are_apart() -> None:
     assert [("猫が sit ไป")[slice(*place)] for place in words("猫が sit ไป")] == ["猫", "が", "sit", "ไ", "ป"]
 
 
+def test_korean_particles_are_no_words() -> None:
+    text = "파일을 이미지로 서울로 Basic에서 값을 도구는 창과 IDE의 2개를"
+    assert [text[slice(*place)] for place in words(text)] == "파일 이미지 서울 Basic 값 도구 창과 IDE 2개".split()  # noqa: SIM905
+    # Nouns that end like a particle, after a syllable that no such particle follows, or after one alone.
+    text = "마을 사이 정도 주의 결과 추가 차이 을 에서"
+    assert [text[slice(*place)] for place in words(text)] == text.split()
+
+
 @pytest.mark.parametrize(
     ("tokens", "text", "spelled"),
     [

@@ -12,7 +12,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple, TypeAlias
 
-from jumok_serve.tasks.word_alignment import Place, words
+from jumok_serve.tasks.word_alignment import Place, after_particle, words
 from jumok_serve.text.markup.parser import Block, Span
 
 THRESHOLD = 0.5
@@ -412,7 +412,9 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
             continue
         first, after = found[span]
         empty = first == after
-        begin = words[first - 1][1] if empty and first else words[first][0] if first < len(words) else 0
+        begin = words[first][0] if first < len(words) else 0
+        if empty and first:
+            begin = after_particle(target, words[first - 1][1])
         if empty and span.after_space and first < len(words) and words[first][0] <= limit:
             begin = words[first][0]
         text_until(begin)

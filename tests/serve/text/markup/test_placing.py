@@ -242,6 +242,11 @@ def spanned(source: str, pairs: Sequence[tuple[int, int]], target: str) -> str:
         ("now ({x} or) one", [(0, 0), (1, 1), (2, 5), (3, 4)], "jetzt (eins)", "jetzt ({x} eins)"),
         # Beside letters, where the source has other punctuation.
         ("one/{x} two", [(0, 0), (1, 1)], "eins zwei", "eins zwei {x}"),
+        # A Korean particle is in no span that ends with its noun, and no tag comes between them.
+        ("open [one] now", [(0, 1), (1, 0)], "파일을 열기", "[파일]을 열기"),
+        ("open [one two] now", [(0, 1), (1, 2), (2, 0)], "파일의 이름을 열기", "[파일의 이름]을 열기"),
+        ("in {x} now", [(0, 0), (1, 2)], "안에 지금", "안에 {x} 지금"),
+        ("one| two", [(0, 0), (1, 1)], "파일을 열기", "파일을| 열기"),
     ],
 )
 def test_examples(source: str, pairs: list[tuple[int, int]], target: str, wanted: str) -> None:
