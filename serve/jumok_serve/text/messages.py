@@ -6,6 +6,10 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 
+MAX_MESSAGE: Final = 2**18
+"""Most characters of a message; longer texts are taken as plain ones."""
+
+
 class Hole(NamedTuple):
     """A part of a text that is not language.
 
@@ -99,7 +103,7 @@ def unescaped(text: str) -> str:
 
 _ANY_APOSTROPHE: Final = re.compile("'")
 _APOSTROPHE: Final = re.compile(r"'(?=['{}#]|\Z)")
-_ANY_BRANCHES: Final = re.compile(r"\{\s*+[\w.-]{1,100}+\s*+,\s*+(?:plural|select|selectordinal)\s*+,")
+_ANY_BRANCHES: Final = re.compile(r"\{\s{0,9}+[\w.-]{1,100}+\s{0,9}+,\s{0,9}+(?:plural|select|selectordinal)\s*+,")
 _BRANCHES: Final = {"plural": True, "selectordinal": True, "select": False}
 _SPECIAL: Final = re.compile(r"''|'[{}#][^']*+(?:''[^']*+)*+(?:'|\Z)|\{\{[^{}]++\}\}|[{}#]")
 _ARGUMENT: Final = re.compile(r"\{\s*+[\w.-]++\s*+(?:,\s*+(\w++)\s*+)?+([,}])")
@@ -118,11 +122,11 @@ class _Open:
 
 
 def parse_message(text: str) -> Message | None:
-    """Parse a message of ICU's MessageFormat; None if it has no plural or select argument, or an error.
+    """Parse a message of ICU's MessageFormat; None if it has no plural or select argument, an error, or is too long.
 
     Interpolations in two braces, which Angular allows in branches, are holes.
     """
-    if not _ANY_BRANCHES.search(text):
+    if len(text) > MAX_MESSAGE or not _ANY_BRANCHES.search(text):
         return None
     stack = [_Open(0, 0, "", 0, False)]
     branches = list[Branch | None]([None])
