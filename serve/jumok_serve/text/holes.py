@@ -36,9 +36,11 @@ _NAMES: Final = {
     "BB": "b|center|code|color|i|img|list|quote|s|size|u|url",
     # ISO C's conversion up to its letter, without and with a space among the flags; arguments by number or name.
     "CONVERSION": r"(?:\d{1,3}+\$)?+[-+#0'I,]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
-    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?+",
+    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?",
+    "SIZED": r"(?=[-+#0'I,]{0,5}+[\d.*])⟨CONVERSION⟩",
+    "SUFFIX": "[kKMGT]?i?B|[mnµ]?s|m|min|h|x|px|st|nd|rd|th",
     "STRICT": r"(?:\([^()\n]{1,100}+\)|\d{1,3}+\$)?+[-+#0'I, ]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
-    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?+",
+    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?",
     "ATTRIBUTES": r"(?:\s{1,9}+[\w:.-]{1,60}+(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?+){0,10}+",
     "HANGUL": HANGUL,
     "CJK": HANGUL + UNSPACED,
@@ -176,7 +178,7 @@ RULES: Final = (
     Rule(
         "option",
         "--",
-        r"(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}+(?:=(?:⟨W⟩|[./:+@%-]){1,200}+(?<![.:]))?+(?!⟨W⟩)",
+        r"(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}+(?:=[a-z0-9./~:]{1,200}+(?<![.:]))?+(?![A-Za-z0-9_])",
         "--long-option  --verbose  --output=a/b.txt",
         "a--b  -- a  ---  --A",
         "GNU, argument syntax",
@@ -195,10 +197,11 @@ RULES: Final = (
     Rule(
         "percent",
         "%",
-        r"%%|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|(?<!\d)%⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
-        r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?:⟨CONVERSION⟩[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?+)",
-        "%s  %d  %(count)d  %1$s  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %PRODUCTNAME  %name%  %dth  %.1fMB",
-        "100% sure  5 %  100%sure  5% a  50% e  50 % d'accord  100%.  5%-10%  5 %ige  5 %, a  %  % a",
+        r"%%|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
+        r"|(?:(?<!\d)|(?<=\b0))%(?:⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|⟨SIZED⟩[A-Za-z@]|(?:hh?|ll?|z)?[dsuiX](?=⟨SUFFIX⟩(?!⟨W⟩)|[A-Z][a-z]))"
+        r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?!L\d)[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?+",
+        "%s  %d  %(count)d  %1$s  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %PRODUCTNAME  %name%  %days",
+        "100% sure  5 %  100%sure  5% a  50% e  50 % d'accord  100%.  5%-10%  5 %ige  5 %, a  %  % a  %-encoded",
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; strftime; Drupal; Windows",
     ),
     Rule(
@@ -294,7 +297,7 @@ RULES: Final = (
     Rule(
         "escape",
         r"\\",
-        r"\\(?:[nrt](?![a-z])|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[\"'\\]|[A-Za-z]{1,30}+)",
+        r"\\(?:[nrt](?![a-z])|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[\"\\]|[A-Za-z]{1,30}+)",
         r"\n  \t  \u00e9  \textbf  \"",
         r"\  \ n  \1",
         "C, JSON, LaTeX",
