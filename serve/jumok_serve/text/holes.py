@@ -2,13 +2,24 @@
 
 import re
 from collections.abc import Collection, Iterator
-from functools import lru_cache
+from functools import cache
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from jumok_serve.text.messages import Hole, parse_message
 
-__all__ = ["DEFAULT_KINDS", "KINDS", "MAX_HOLE", "RULES", "Hole", "Rule", "find_holes", "kinds_of_flag"]
+__all__ = [
+    "DEFAULT_KINDS",
+    "HANGUL",
+    "KINDS",
+    "MAX_HOLE",
+    "RULES",
+    "UNSPACED",
+    "Hole",
+    "Rule",
+    "find_holes",
+    "kinds_of_flag",
+]
 
 MAX_HOLE: Final = 2048
 """Most characters of a hole but of ICU's arguments: those of a long address. No rule looks further."""
@@ -41,10 +52,10 @@ _NAMES: Final = {
     "SUFFIX": "[kKMGT]?i?B|[mnµ]?s|m|min|h|x|px|st|nd|rd|th",
     "STRICT": r"(?:\([^()\n]{1,100}+\)|\d{1,3}+\$)?+[-+#0'I, ]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
     r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?",
-    "ATTRIBUTES": r"(?:\s{1,9}+[\w:.-]{1,60}+(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?+){0,10}+",
+    "ATTRIBUTES": r"(?:\s{1,9}+[\w:.-]{1,60}+"
+    r"(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?+){0,10}+",
     "HANGUL": HANGUL,
     "CJK": HANGUL + UNSPACED,
-    "ASCII": "A-Za-z0-9_",
     "URL": r"(?:⟨W⟩|[-.~:/?#@!$&*+,;=%]|\([^\s()<>]{0,200}+\)|\[[^\s\[\]<>]{0,100}+\]|\{[\w.]{1,60}+\}){1,1500}"
     r"(?<![.,;:!?*&])",
     "FILE": r"(?:⟨W⟩|[.+@%~-]){1,120}+",
@@ -149,8 +160,8 @@ RULES: Final = (
     ),
     Rule(
         "url",
-        r"\.(?:⟨DOMAIN⟩)(?![\w])|\.(?:⟨DOMAIN⟩)[⟨HANGUL⟩]",
-        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?![⟨ASCII⟩-])(?!\.⟨W⟩)(?:(?::\d{1,5}+)?+/⟨URL⟩|/)?",
+        r"\.(?:⟨DOMAIN⟩)(?!⟨W⟩)",
+        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?:(?::\d{1,5}+)?+/⟨URL⟩|/)?",
         "example.org  docs.example.com/a/b  a.co.uk  example.org/",
         "a.b  e.g.  end.Der  Node.js  x@example.org",
         "RFC 1034, names",
@@ -160,8 +171,10 @@ RULES: Final = (
         r"[/\\]",
         r"(?:(?<![\w./:$%}<>-])(?:~|\.\.?)|(?<![\w$])\$\{?[A-Za-z_]⟨W⟩{0,60}+\}?|(?<!\w)%⟨W⟩{2,60}+%|(?<![\w{])[{<]⟨W⟩{1,60}+[}>])"
         r"(?:[/\\]⟨FILE⟩){1,40}+(?<![.,])[/\\]?"
-        r"|(?<![\w./:~<>%})-])(?:(?:/⟨FILE⟩){2,40}+(?<![.,])/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys|tmp|usr|var)\b/?)"
-        r"|(?<!\w)[A-Za-z]:[\\/](?:⟨FILE⟩(?<![.,])(?:[\\/]⟨FILE⟩){0,40}+(?<![.,])[\\/]?)?+|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+(?<![.,])",
+        r"|(?<![\w./:~<>%})-])(?:(?:/⟨FILE⟩){2,40}+(?<![.,])/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys"
+        r"|tmp|usr|var)\b/?)"
+        r"|(?<!\w)[A-Za-z]:[\\/](?:⟨FILE⟩(?<![.,])(?:[\\/]⟨FILE⟩){0,40}+(?<![.,])[\\/]?)?+"
+        r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+(?<![.,])",
         r"/etc/hosts  ~/x  ./a/b.py  ../a  C:\Users  C:\Users\a.txt  C:/x  /usr/share/  /tmp  \\server\share  $HOME/.config"
         r"  %APPDATA%\LibreOffice\4  {installation}/program  <User>/Scripts",
         "and/or  1/2  km/h  he/she  TCP/IP  /  a / b  /s  24/7  a: /b",
@@ -169,8 +182,8 @@ RULES: Final = (
     ),
     Rule(
         "path",
-        r"\.(?:⟨ENDING⟩)(?![\w])|\.(?:⟨ENDING⟩)[⟨HANGUL⟩]",
-        r"(?<![\w./@\\-])(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}+(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}?(?:⟨ENDING⟩)(?![⟨ASCII⟩])",
+        r"\.(?:⟨ENDING⟩)(?!⟨W⟩)",
+        r"(?<![\w./@\\-])(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}+(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}?(?:⟨ENDING⟩)(?!⟨W⟩)",
         "b.py  README.md  *.docx  docs/index.html  config.toml",
         "end.The  e.g. this  a.b",
         "common endings of files",
@@ -377,7 +390,7 @@ def _next(pattern: re.Pattern[str], text: str, position: int, after: int) -> re.
     return None
 
 
-@lru_cache(maxsize=None)
+@cache
 def compiled(pattern: str) -> re.Pattern[str]:
     """Compile an expression of the table."""
     while "⟨" in pattern:
