@@ -154,7 +154,7 @@ RULES: Final = (
     Rule(
         "reference",
         r"\$t\(|@[.:]",
-        r"\$t\([^()\n]{1,200}+\)|(?<!⟨W⟩)@(?:\.[a-z]{1,20}+)?+:(?:\([\w.-]{1,100}+\)|\{[^{}\s]{1,100}+\}|\w{1,60}+(?:[.-]\w{1,60}+){0,8}+)",
+        r"\$t\([^()\n]{1,200}+\)|(?<!⟨W⟩)@(?:\.[a-z]{1,20}+)?+:(?:\([\w.-]{1,100}+\)|\{[^{}\s]{1,100}+\}|⟨W⟩{1,60}+(?:[.-]⟨W⟩{1,60}+){0,8}+)",
         "$t(key)  $t(common:key, {\"count\": 1})  @:message.hello  @.lower:message.hello  @:(message.hello)  @:{'a.b'}",
         "t(key)  a@:b  @ :",
         "i18next, nesting; Vue I18n, linked messages",
@@ -173,7 +173,7 @@ RULES: Final = (
         r"(?:(?<![\w./:$%}<>-])(?:~|\.\.?)|(?<![\w$])\$\{?[A-Za-z_]⟨W⟩{0,60}+\}?(?=/)|(?<!\w)%⟨W⟩{2,60}+%|(?<![\w{])[{<]⟨W⟩{1,60}+[}>])"
         r"(?:[/\\]⟨FILE⟩){1,40}+[/\\]?"
         r"|(?<![\w./:~<>%})-])(?:(?:/⟨FILE⟩){2,40}+/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys"
-        r"|tmp|usr|var)\b/?)"
+        r"|tmp|usr|var)(?!⟨W⟩)/?)"
         r"|(?<!\w)[A-Za-z]:[\\/](?:⟨FILE⟩(?:[\\/]⟨FILE⟩){0,40}+[\\/]?)?+"
         r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+",
         r"/etc/hosts  ~/x  ./a/b.py  ../a  C:\Users  C:\Users\a.txt  C:/x  /usr/share/"
@@ -221,7 +221,7 @@ RULES: Final = (
     ),
     Rule(
         "variable",
-        r"%L?[12]",
+        r"%L?[12](?!\d)",
         r"(?<!\d)(?<!\d )%L?[1-9](?!\d|⟨W⟩|\$)",
         "%1  %L1",
         "%10  5%1  5 %1",
@@ -229,7 +229,7 @@ RULES: Final = (
     ),
     Rule(
         "variable",
-        r"\$[12]",
+        r"(?<!\w)\$[12](?!⟨W⟩|[.,]\d)",
         r"(?<![\w$])\$[0-9](?!⟨W⟩|[.,]?\d)(?!\s?(?:[mb]illion|[km]\b))",
         "$1",
         "$10  $1.50  $1,000  $1 million  US$1",
@@ -246,7 +246,7 @@ RULES: Final = (
     Rule(
         "variable",
         ":",
-        r"(?<![^\s(\"'\[>]):(?:[a-z][a-z0-9_]{1,40}+:?|\+1:|-1:)(?![\w:/])",
+        r"(?<![^\s(\"'\[>\u200e\u200f\u202a-\u202e\u2066-\u2069]):(?:[a-z][a-z0-9_]{1,40}+:?|\+1:|-1:)(?!⟨W⟩|[:/])",
         ":count  :smile:  :+1:",
         "a:b  a: b  ::a  12:30  a :  :p",
         "Laravel, localization; shortcodes of emoji",
