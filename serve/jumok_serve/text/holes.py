@@ -6,7 +6,7 @@ from functools import cache
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from jumok_serve.text.messages import Hole, parse_message
+from jumok_serve.text.messages import Branch, Hole, Message, parse_message
 
 __all__ = [
     "DEFAULT_KINDS",
@@ -17,6 +17,7 @@ __all__ = [
     "UNSPACED",
     "Hole",
     "Rule",
+    "branch_holes",
     "find_holes",
     "kinds_of_flag",
 ]
@@ -114,8 +115,9 @@ RULES: Final = (
     Rule(
         "element",
         "<",
-        r"<(?:[A-Za-z][\w:.-]{0,60}+⟨ATTRIBUTES⟩|\d{1,3}+)\s?/>|<(?i:br|hr|img|input|wbr)\b⟨ATTRIBUTES⟩>",
-        """<x id="1"/>  <0/>  <br/>  <br />  <g id='a' b="c"/>  <br>  <img src="a.png" alt="a">""",
+        r"<(?:[A-Za-z][\w:.-]{0,60}+⟨ATTRIBUTES⟩|\d{1,3}+)\s?/>|<([A-Za-z][\w:.-]{0,60}+|\d{1,3}+)⟨ATTRIBUTES⟩></\1>"
+        r"|<(?i:br|hr|img|input|wbr)\b⟨ATTRIBUTES⟩>",
+        """<x id="1"/>  <0/>  <br/>  <br />  <g id='a' b="c"/>  <br>  <img src="a.png" alt="a">  <x id="0"></x>""",
         "a < b  1 </ 2  <  <b>  <file>  <x",
         "XLIFF 1.2 and 2.1, inline elements; HTML, void elements",
     ),
@@ -367,16 +369,26 @@ def find_holes(text: str, kinds: Collection[str] = DEFAULT_KINDS) -> list[Hole]:
 
     The first to begin counts, and of those of one place the first of the table.
     """
-    if not _next(_ANY, text, 0, len(text)):
-        return []
-    rules = [rule for rule in RULES if rule.kind in kinds and _next(compiled(rule.needs), text, 0, len(text))]
     message = parse_message(text) if "icu" in kinds else None
     arguments = [hole for hole in message.branches[0].holes if hole.kind == "icu"] if message else []
-    holes, position = list[Hole](), 0
-    for argument in (*arguments, Hole(len(text), len(text), "")):
-        holes += _find(text, rules, position, argument.first)
-        holes += [argument] if argument.kind else []
-        position = argument.after
+    return _around(arguments, text, kinds, 0, len(text))
+
+
+def branch_holes(message: Message, branch: Branch, kinds: Collection[str] = DEFAULT_KINDS) -> list[Hole]:
+    """Return the holes of a branch at places in its message: its own, and those that the rules find between them."""
+    return _around(branch.holes, message.text, kinds, branch.first, branch.after)
+
+
+def _around(known: Sequence[Hole], text: str, kinds: Collection[str], position: int, after: int) -> list[Hole]:
+    """Return holes that are known in a part of a text, and those that rules find between them."""
+    rules = list[Rule]()
+    if _next(_ANY, text, position, after):
+        rules += (rule for rule in RULES if rule.kind in kinds and _next(compiled(rule.needs), text, position, after))
+    holes = list[Hole]()
+    for hole in known:
+        holes += (*_find(text, rules, position, hole.first), hole)
+        position = hole.after
+    holes += _find(text, rules, position, after)
     return holes
 
 
