@@ -207,11 +207,11 @@ RULES: Final = (
         "braces",
         r"\{",
         r"[$#%@]\{(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+\}"
-        r"|\{(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}+|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
+        r"|\{(?!=)(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}+|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
         r"|[@#/:][a-z]{1,20}+\s[^{}\n]{1,100}+|[\w.]{0,60}+:(?!\s)[^{}\n]{1,100}+|[\w.]{1,60}+,\s?+\w{1,20}+(?:,\s?+(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+)?+)\}",
         "{}  {0}  {name}  { name }  ${x}  #{x}  %{name}  ${a ? b : c}  {user.name!r:>10}  {:{width}}  {0,number}"
         "  {d, date, short}  {0:yyyy MM}  { $user }  { -brand }  {0,choice,0#no|1#{1} one}  {@html x}  {#if a > b}",
-        "{ not this one }  { a b  {  }",
+        "{ not this one }  { a b  {  }  {=SUM(A1)}",
         "Python's str.format; java.text.MessageFormat; C#; Ruby; shell; JavaScript's template literals; Fluent",
     ),
     Rule(
