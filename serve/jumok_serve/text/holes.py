@@ -285,9 +285,9 @@ RULES: Final = (
     Rule(
         "hashtag",
         "#",
-        r"(?<![\w&/#@?=.])#(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
+        r"(?<![\w&/#@?=.])#(?!(?:DIV|NAME|NULL|NUM|REF|VALUE)[!?/])(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
         "#hashtag  #jumok_2026  #fff  #1a2b3c  #한국어",
-        "#1 hit  #을  C# and F#  # a  a#b  ##  #12",
+        "#1 hit  #VALUE!  #DIV/0!  #을  C# and F#  # a  a#b  ##  #12",
         "what services take for hashtags; CSS colours",
     ),
     Rule(
