@@ -23,7 +23,7 @@ def html_pieces(content: str) -> Iterator[Piece]:
         token, first = tokens[index], index
         index += 1
         if first in structure.ignored:
-            index = structure.ends[first] + 1
+            index = structure.ignored[first] + 1
         written = "".join(one.written for one in tokens[first:index])
         alone = token.kind in {Kind.START, Kind.END} and not partners[first]
         if alone or any(structure.separate[first:index]):
@@ -34,7 +34,7 @@ def html_pieces(content: str) -> Iterator[Piece]:
             if not run:
                 first_line = line
             run.append(written)
-            letters = letters or (token.kind is Kind.TEXT and has_letters(written))
+            letters = letters or (token.kind is Kind.TEXT and first not in structure.ignored and has_letters(written))
         line += written.count("\n")
     yield from _text("".join(run), first_line, letters=letters)
 

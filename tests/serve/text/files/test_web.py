@@ -18,6 +18,7 @@ PAGE = """<!DOCTYPE html>
 """
 PARTS = (
     *("<p>", "</p>", "<b>", "</b>", "<i>", "</i>", "<br>", "<img src='a>b'>", "<li>", "<code>", "</code>", ">", "<ul>"),
+    *("<b class=notranslate>", "<i translate=yes>", "x<sup>2</sup>", "<sub>", "</sub>"),
     *("one", " ", "two.", "&amp;", "&", "<", "</", "<!-- c -->", "<script>", "</script>", "\n", "<div translate=no>"),
 )
 
