@@ -1,5 +1,6 @@
 """The HTTP API of DeepL, version 2: texts, languages, usage; glossaries are beside it."""
 
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -24,6 +25,7 @@ UNLIMITED = 10**12
 """Number of characters by which this API means no limit."""
 TAG_HANDLING: dict[str | int, MarkupKind | None] = {"": None, "html": "html", "xml": "xml"}
 TAG_LISTS = ("ignore_tags", "non_splitting_tags", "splitting_tags")
+LINE_END = re.compile(r"\r\n?|\n")
 SPLITTING: dict[str | int, bool] = {"0": False, "1": True, "nonewlines": True, 0: False, 1: True}
 FORMALITIES = ("default", "prefer_more", "prefer_less")
 """Formalities that a model without formality may be asked for."""
@@ -72,7 +74,7 @@ def _request(fields: Fields, directions: Directions) -> tuple[Settings, list[str
     rules = MarkupRules(**_tag_lists(fields))
     _refuse_unknown(fields)
     if fields.get("split_sentences") == "nonewlines":
-        texts = [text.replace("\n", " ") for text in texts]
+        texts = [LINE_END.sub(" ", text) for text in texts]
     parameters = TranslationParameters(
         source_language=source,
         target_language=target,

@@ -156,6 +156,7 @@ def test_memory_of_kept_pieces(name: str, content: str) -> None:
 @pytest.mark.parametrize(
     ("name", "part"),
     [
+        ("text", "\n"),
         ("html", "<b>"),
         ("html", "&lt;"),
         ("xliff", "<x/>"),
@@ -205,7 +206,7 @@ LINES = f"12\n{CUE}A line that <i>actors</i> say,\nand another line.\n\n"
         ("po", ENTRY, 8_000_000),
         ("markdown", LIST, 5_000_000),
         ("srt", LINES, 5_000_000),
-        ("text", "word\n", 8_000_000),
+        ("text", "A line of words.\n", 8_000_000),
     ],
     ids=first,
 )
