@@ -34,7 +34,7 @@ def html_pieces(content: str) -> Iterator[Piece]:
             if not run:
                 first_line = line
             run.append(written)
-            letters = letters or (token.kind is Kind.TEXT and first not in structure.ignored and has_letters(written))
+            letters = letters or (token.kind is Kind.TEXT and has_letters(written))
         line += written.count("\n")
     yield from _text("".join(run), first_line, letters=letters)
 

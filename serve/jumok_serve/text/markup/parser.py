@@ -219,15 +219,7 @@ class _BlockBuilder:
         self._written.append(written)
 
     def ignore(self, tokens: Sequence[Token]) -> None:
-        """Add an element, or a text, that is not translated; the model reads it if it is short."""
-        if len(tokens) == 1:
-            written = tokens[0].written
-            content = written.strip(_SPACES)
-            before, _, after = written.partition(content)
-            self._add(before)
-            self.keep("", content, "", tokens[0].name or content)
-            self._add(after)
-            return
+        """Add an element whose content is not translated; the model reads it if it is short."""
         opening, *inside, closing = (token.written for token in tokens)
         content = "".join(inside)
         short = len(content) <= MAX_WRITTEN and len(inside) == 1 and tokens[1].kind is Kind.TEXT

@@ -207,10 +207,9 @@ def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules
         block = (token.name if kind == "html" else index) in blocks
         named = bool(token.name) and token.name not in inside
         found.separate.append(token.kind is Kind.CDATA or (named and (block or token.name in splitting)))
+    said = {index: _translated(tokens[index], kind, ignored) for index in found.ends}
+    _ignore(found, {index: translated for index, translated in said.items() if translated is not None})
     _separate_parents(found)
-    _ignore(
-        found, {index: said for index in found.ends if (said := _translated(tokens[index], kind, ignored)) is not None}
-    )
     return found
 
 
@@ -227,7 +226,7 @@ def _translated(token: Token, kind: MarkupKind, ignored: Container[str]) -> bool
 
 
 def _ignore(structure: Structure, translated: Mapping[int, bool]) -> None:
-    """Find what is not translated: whole elements, and texts beside elements that are."""
+    """Find what is not translated: whole elements, and texts beside elements that are, which stay apart from them."""
     ends, index, around, divided = structure.ends, 0, list[int](), set[int]()
     if all(translated.values()):
         return
@@ -246,9 +245,13 @@ def _ignore(structure: Structure, translated: Mapping[int, bool]) -> None:
         token, state = structure.tokens[index], translated.get(index, states[-1][1])
         end = ends.get(index, index)
         if end > index and (state or index in divided):
+            if state and not states[-1][1]:
+                structure.separate[index] = structure.separate[end] = True
             states.append((end, state))
-        elif not state and (end > index or (token.kind in _CONTENT and token.written.strip())):
+        elif end > index and not state:
             structure.ignored[index] = index = end
+        elif not state and token.kind in _CONTENT:
+            structure.ignored[index], structure.separate[index] = index, True
         index += 1
 
 

@@ -76,7 +76,8 @@ def test_a_piece_is_escaped_in_one_call() -> None:
         # Google's class, and parts that are translated inside of others.
         (KEPT := 'One <span class="a notranslate">Two</span> three', [KEPT]),
         ("<div translate=no><p>One</p><p translate=yes>Two</p></div> three", ["Two", "three"]),
-        ('<p translate="no">One <b translate="yes">two</b> three</p>', ['One <b translate="yes">two</b> three']),
+        ('<p translate="no">One <b translate="yes">two <i>a</i></b> three</p>', ["two <i>a</i>"]),
+        ("One <b translate=no>m<sup>2</sup> <i translate=yes>two</i></b> three", ["One", "two", "three"]),
         ("<code translate=yes>one</code>", ["<code translate=yes>one</code>"]),
         (
             '<b class="notranslated" title="notranslate">One</b>',
@@ -332,3 +333,9 @@ def test_tags_within_quotation_marks_are_no_tags(text: str) -> None:
     document = parse(text, "xml")
     assert document.written(shown) == text
     assert "one" in blocks(document)[-1]
+
+
+def test_parts_that_are_translated_inside_of_others_in_xml() -> None:
+    text = "<r translate='no'>One <a><![CDATA[two]]></a><b translate='yes'>three <![CDATA[four]]></b></r>"
+    assert blocks(parse(text, "xml")) == ["three", "four"]
+    assert parse(text, "xml").written(shown) == text
