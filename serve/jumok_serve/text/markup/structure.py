@@ -199,7 +199,7 @@ def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules
     """Find the structure of mended tokens."""
     name = str.lower if kind == "html" else str
     blocks = BLOCKS if kind == "html" else _xml_blocks(tokens)
-    splitting = {name(tag) for tag in rules.splitting_tags}
+    splitting = {name(tag) for tag in rules.splitting_tags} | (_cells(tokens) if kind == "html" else set())
     inside = {name(tag) for tag in rules.non_splitting_tags}
     ignored = {name(tag) for tag in rules.ignore_tags} | (IGNORED if kind == "html" else frozenset())
     found = Structure(tokens, find_ends(tokens))
@@ -209,8 +209,20 @@ def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules
         found.separate.append(token.kind is Kind.CDATA or (named and (block or token.name in splitting)))
     said = {index: _translated(tokens[index], kind, ignored) for index in found.ends}
     _ignore(found, {index: translated for index, translated in said.items() if translated is not None})
-    _separate_parents(found)
+    separate_parents(found)
     return found
+
+
+def _cells(tokens: Sequence[Token]) -> set[str]:
+    """Return names of custom elements that follow each other without text between, as cells of a table do."""
+    names, (first, second) = set[str](), (Token(Kind.RAW, ""), Token(Kind.RAW, ""))
+    for token in tokens if any("-" in token.name for token in tokens) else ():
+        if token.kind is Kind.TEXT and not token.written.strip():
+            continue
+        if first.kind is not Kind.START and second.kind is Kind.END and token.kind is Kind.START:
+            names |= {second.name, token.name} if "-" in second.name and "-" in token.name else set()
+        first, second = second, token
+    return names
 
 
 def _translated(token: Token, kind: MarkupKind, ignored: Container[str]) -> bool | None:
@@ -275,7 +287,7 @@ def find_ends(tokens: Sequence[Token]) -> dict[int, int]:
     return ends
 
 
-def _separate_parents(structure: Structure) -> None:
+def separate_parents(structure: Structure) -> None:
     """Let elements around a token that separates sentences do so too."""
     separate, stack = structure.separate, list[int]()
     for index, token in enumerate(structure.tokens):
