@@ -25,7 +25,6 @@ UNLIMITED = 10**12
 """Number of characters by which this API means no limit."""
 TAG_HANDLING: dict[str | int, MarkupKind | None] = {"": None, "html": "html", "xml": "xml"}
 TAG_LISTS = ("ignore_tags", "non_splitting_tags", "splitting_tags")
-LINE_END = re.compile(r"\r\n?|\n")
 SPLITTING: dict[str | int, bool] = {"0": False, "1": True, "nonewlines": True, 0: False, 1: True}
 FORMALITIES = ("default", "prefer_more", "prefer_less")
 """Formalities that a model without formality may be asked for."""
@@ -74,7 +73,7 @@ def _request(fields: Fields, directions: Directions) -> tuple[Settings, list[str
     rules = MarkupRules(**_tag_lists(fields))
     _refuse_unknown(fields)
     if fields.get("split_sentences") == "nonewlines":
-        texts = [LINE_END.sub(" ", text) for text in texts]
+        texts = [re.sub(r"\r\n?|\n", " ", text) for text in texts]
     parameters = TranslationParameters(
         source_language=source,
         target_language=target,

@@ -36,7 +36,6 @@ _WRONG_TIMES: Final = re.compile(rf"\s*+{_ANY_TIME}[\s=<>\u2192\u2010-\u2015-]*+
 """Line of times, with or without the arrow."""
 _SRT_EXAMPLE: Final = "00:00:01,000 --> 00:00:02,500"
 _VTT_EXAMPLE: Final = "00:00:01.000 --> 00:00:02.500"
-_ASS_EXAMPLE: Final = "0:00:01.00"
 _ARROW: Final = "-->"
 _COMMENT: Final = re.compile(r"(?:NOTE|STYLE|REGION)(?:\s|$)")
 _LINE: Final = re.compile(r"[^\r\n]*+(?:\r\n?|\n)|[^\r\n]++")
@@ -94,7 +93,9 @@ def vtt_pieces(content: str) -> Iterator[Piece]:
     lines = list[str]()
     yield from in_steps(_lines(content), lines)
     if re.match(r"WEBVTT(?:\s|$)", content) is None:
-        refuse(1, f"the first line must be WEBVTT, got {shown(content)}: mend it, or give the format srt")
+        refuse(
+            1, f"the first line must be WEBVTT, got {shown(lines[0] if lines else '')}: mend it, or give the format srt"
+        )
     index = _end_of_cue(lines, 0)  # of the header
     yield from lines[:index]
     while index < len(lines):
@@ -141,7 +142,7 @@ def ass_pieces(content: str) -> Iterator[Piece]:
                 refuse(number, f"a dialogue must have {len(fields)} fields, as Format says, got {shown(line)}: mend it")
             for name, value in zip(fields, values, strict=True):
                 if name in {"start", "end"} and not _ASS_TIME.fullmatch(value.strip()):
-                    refuse(number, f"times must be as {_ASS_EXAMPLE}, got {shown(value)}: mend them")
+                    refuse(number, f"times must be as 0:00:01.00, got {shown(value)}: mend them")
             yield line[: len(line) - len(values[-1])]
             yield from _cue(values[-1], number, _ASS)
             continue

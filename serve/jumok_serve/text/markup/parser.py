@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.text.markup.scanner import Kind, Token, XmlError, read_xml, scan
-from jumok_serve.text.markup.structure import READINGS, Structure, find_structure, join_scripts, mend
+from jumok_serve.text.markup.structure import READINGS, Structure, find_structure, ignored_names, join_scripts, mend
 
 
 @dataclass(eq=False, slots=True)
@@ -117,7 +117,11 @@ def parse(text: str, kind: MarkupKind, rules: MarkupRules = MarkupRules()) -> Do
         InvalidArgumentError: the XML is not well formed, or has parts that are refused.
     """
     try:
-        tokens = join_scripts(mend(list(scan(text, html=True)))) if kind == "html" else list(read_xml(text))
+        tokens = (
+            join_scripts(mend(list(scan(text, html=True)), ignored_names(kind, rules)))
+            if kind == "html"
+            else list(read_xml(text))
+        )
     except XmlError as error:
         raise InvalidArgumentError(
             f"the text {error.problem} in line {error.line}; {error.remedy}, or send it as HTML", field="contents"

@@ -100,10 +100,13 @@ _FORMULA_BEFORE = re.compile(rf"(?<!\w){_FORMULA}$")
 _FORMULA_AFTER = re.compile(rf"{_FORMULA}(?![A-Za-z0-9])")
 
 
-def mend(tokens: Sequence[Token]) -> list[Token]:
+def mend(tokens: Sequence[Token], ignored: Container[str] = IGNORED) -> list[Token]:
     """Close elements of HTML that are not blocks in the order in which they were opened.
 
     A tag that comes too late moves; an end without a start stays as a mark. Each tag stays once.
+
+    Args:
+        ignored: names of elements that are not translated; inside of them nothing is mended.
     """
     mended: list[Token] = []
     stack: list[Token] = []
@@ -120,10 +123,13 @@ def mend(tokens: Sequence[Token]) -> list[Token]:
     for token in tokens:
         if token.kind is Kind.END:
             if names[token.name]:
+                count = len(mended)
                 while stack[-1].name != token.name:
                     close_last()
-                stack.pop()
                 names[token.name] -= 1
+                if _translated(stack.pop(), "html", ignored) is False:
+                    closed.subtract(one.name for one in mended[count:])
+                    del mended[count:]
             elif closed[token.name]:
                 closed[token.name] -= 1
                 continue
@@ -151,16 +157,18 @@ def join_scripts(source: Sequence[Token]) -> list[Token]:
             written = "".join(one.written for one in tokens[index : end + 1])
             before = joined[-1] if joined else tokens[-1]
             is_unit = before.kind is Kind.UNIT and len(before.name) < MAX_UNIT
-            word = _FORMULA_BEFORE.search(before.written, max(0, len(before.written) - MAX_SCRIPT))
+            at = max(0, len(before.written) - MAX_SCRIPT)
+            word = _FORMULA_BEFORE.search(before.written, at) if before.kind is Kind.TEXT else None
             rest = _FORMULA_AFTER.match(after)
-            if is_unit or (before.kind is Kind.TEXT and word) or (rest and last.isspace()):
+            if is_unit or word or (rest and last.isspace()):
                 start = before.written if is_unit else word[0] if word else ""
                 name = before.name if is_unit else f" {start}"  # no element has such a name
                 if start:
                     joined[-1] = Token(Kind.TEXT, before.written.removesuffix(start))
                 found = rest[0] if rest else ""
                 joined.append(Token(Kind.UNIT, start + written + found, name + script + found))
-                tokens[end + 1] = tokens[end + 1]._replace(written=after[len(found) :]) if found else tokens[end + 1]
+                if found:
+                    tokens[end + 1] = Token(Kind.TEXT, after[len(found) :])
             else:
                 joined.append(Token(Kind.RAW, written, token.name))
             last = script[-1]
@@ -195,13 +203,18 @@ class Structure:
     ignored: dict[int, int] = field(default_factory=dict)
 
 
+def ignored_names(kind: MarkupKind, rules: MarkupRules) -> Container[str]:
+    """Return the names of elements that are not translated."""
+    return IGNORED.union(map(str.lower, rules.ignore_tags)) if kind == "html" else frozenset(rules.ignore_tags)
+
+
 def find_structure(tokens: Sequence[Token], kind: MarkupKind, rules: MarkupRules) -> Structure:
     """Find the structure of mended tokens."""
     name = str.lower if kind == "html" else str
     blocks = BLOCKS if kind == "html" else _xml_blocks(tokens)
     splitting = {name(tag) for tag in rules.splitting_tags} | (_cells(tokens) if kind == "html" else set())
     inside = {name(tag) for tag in rules.non_splitting_tags}
-    ignored = {name(tag) for tag in rules.ignore_tags} | (IGNORED if kind == "html" else frozenset())
+    ignored = ignored_names(kind, rules)
     found = Structure(tokens, find_ends(tokens))
     for index, token in enumerate(tokens):
         block = (token.name if kind == "html" else index) in blocks

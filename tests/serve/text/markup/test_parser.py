@@ -65,6 +65,9 @@ def test_a_piece_is_escaped_in_one_call() -> None:
         (KEPT := 'One <span translate="no">Two</span> <i TRANSLATE=no>x</i> three', [KEPT]),
         ("<p translate=no>One <b>two</b></p>three", ["three"]),
         ('<b title="translate=no">One</b>', ['<b title="translate=no">One</b>']),
+        *((text, [text]) for text in ("One <code><b></code>", "One <code></b><i></code> <b>two</b>")),
+        ("<svg><path><g></svg>One", ["<svg><path><g></svg>One"]),
+        ("<b>One <u class=notranslate><i></u> two</i></b>", ["<b>One <u class=notranslate><i></u> two</i></b>"]),
         # Attributes as they are written, with any character.
         ("<a b='<i>' c=\"</a>\" d=x>y</a>", ["<a b='<i>' c=\"</a>\" d=x>y</a>"]),
         # Unclosed and crossed tags are mended; each tag stays once.
