@@ -55,8 +55,6 @@ _ASS_FIELDS: Final[Sequence[str]] = (
 )
 _MAX_FIELDS: Final = 64
 
-_Lines = Sequence[str]
-
 
 def srt_pieces(content: str) -> Iterator[Piece]:
     """Yield the pieces of a SubRip file.
@@ -158,7 +156,7 @@ def _has_times(line: str) -> bool:
     return _ARROW in line or _WRONG_TIMES.fullmatch(line) is not None
 
 
-def _times_of_cue(lines: _Lines, index: int, *, named: bool) -> int:
+def _times_of_cue(lines: Sequence[str], index: int, *, named: bool) -> int:
     """Return the index of the line that has the times of a cue, or should have them.
 
     Args:
@@ -177,7 +175,7 @@ def _check_times(times: re.Pattern[str], line: str, index: int, example: str) ->
         refuse(index + 1, f"a cue must begin with times, as {example}, got {shown(line)}: mend it")
 
 
-def _end_of_cue(lines: _Lines, index: int) -> int:
+def _end_of_cue(lines: Sequence[str], index: int) -> int:
     """Return the index after a cue's last line; some files have no empty line there."""
     while index < len(lines) and lines[index].strip():
         line = lines[index + (lines[index].strip().isdecimal() and index + 1 < len(lines))]
@@ -236,7 +234,9 @@ _DASH: Final = r"[-\u2010-\u2015]++(?!\d)\s*+"
 _BEFORE: Final = re.compile(rf"{_EDGE}(?:{_DASH})?{_EDGE}")
 _AFTER: Final = re.compile(rf"(?:[{_SPACE}\u2669-\u266c]|h\\)*+")
 """The same, backwards."""
-_SPEECH: Final = re.compile(rf"\s*+(?:{_DASH}(?:\S|$)|[\[\u2669-\u266c]|[^\W\d_][\w .'\u2019-]{{1,30}}:(?=\s|$))")
+_NAME: Final = r"[^\W\d_][\w .'\u2019-]{1,30}:"
+_SPEAKER: Final = re.compile(rf"{_NAME}(?:\s++|$)")
+_SPEECH: Final = re.compile(rf"\s*+(?:{_DASH}(?:\S|$)|[\[\u2669-\u266c]|{_NAME}(?=\s|$))")
 """Beginning of a line of one of several speakers, of a song, or of a sound."""
 _VOICE: Final = re.compile(r"</?v\b")
 
@@ -281,7 +281,7 @@ def _speech(tokens: Sequence[str], first: int, after: int, line: int, markup: _M
     begin, end = first, after
 
     def is_outside(index: int) -> bool:
-        return index not in partners if index % 2 else _BEFORE.fullmatch(tokens[index]) is not None
+        return index not in partners if index % 2 else _lead(tokens[index]) == len(tokens[index])
 
     while first < after:
         if is_outside(first):
@@ -294,7 +294,7 @@ def _speech(tokens: Sequence[str], first: int, after: int, line: int, markup: _M
             break
     lead, inner, trail = "".join(tokens[begin:first]), list(tokens[first:after]), "".join(tokens[after:end])
     if inner and first % 2 == 0:
-        cut = _end(_BEFORE, inner[0])
+        cut = _lead(inner[0])
         lead, inner[0] = lead + inner[0][:cut], inner[0][cut:]
     if inner and after % 2:
         cut = len(inner[-1]) - _end(_AFTER, inner[-1][::-1])
@@ -305,6 +305,13 @@ def _speech(tokens: Sequence[str], first: int, after: int, line: int, markup: _M
     else:
         yield "".join(inner)
     yield trail
+
+
+def _lead(text: str) -> int:
+    """Return the end of what stands before a text, as the name of a speaker, which has capital letters alone."""
+    end = _end(_BEFORE, text)
+    name = _SPEAKER.match(text, end)
+    return name.end() if name and name[0].isupper() and not text[name.end() :].isupper() else end
 
 
 def _end(pattern: re.Pattern[str], text: str) -> int:

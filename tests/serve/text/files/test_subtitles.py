@@ -160,8 +160,10 @@ def test_texts_of_srt() -> None:
         (
             "srt",
             f"{CUE}ANNA: Hello,\nyou.\nBOB 2: Hi.\nThis is\nit: x",
-            ["ANNA: Hello, you.", "BOB 2: Hi. This is it: x"],
+            ["Hello, you.", "Hi. This is it: x"],
         ),
+        ("srt", f"{CUE}- ANNA:\nHello.\n{{\\an8}}O'HARA: <i>B</i> c", ["Hello.", "<t0>B</t0> c"]),
+        ("srt", f"{CUE}MAN: HI THERE.\nNot Upper: a", ["MAN: HI THERE. Not Upper: a"]),
         ("srt", f"{CUE}[door]\nWho is\nthere?", ["[door]", "Who is there?"]),
         ("srt", f"{CUE}- What?\n- <i>No!</i>", ["What?", "No!"]),
         ("srt", f"{CUE}It is\n-5 degrees", ["It is -5 degrees"]),
