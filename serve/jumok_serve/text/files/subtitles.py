@@ -230,7 +230,7 @@ def _tokens(text: str, markup: _Markup) -> list[str]:
 _SPACE: Final = " \t\r\n\f\v\u00a0\u3000"
 _EDGE: Final = rf"(?:[{_SPACE}\u2669-\u266c]|\\h)*+"
 """White space, and notes of music."""
-_DASH: Final = r"[-\u2010-\u2015]++(?!\d)\s*+"
+_DASH: Final = r"(?:[-\u2010-\u2015]++(?!\d)|(?:>|&gt;){2,3}+)\s*+"
 _BEFORE: Final = re.compile(rf"{_EDGE}(?:{_DASH})?{_EDGE}")
 _AFTER: Final = re.compile(rf"(?:[{_SPACE}\u2669-\u266c]|h\\)*+")
 """The same, backwards."""

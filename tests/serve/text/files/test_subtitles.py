@@ -163,6 +163,8 @@ def test_texts_of_srt() -> None:
             ["Hello, you.", "Hi. This is it: x"],
         ),
         ("srt", f"{CUE}- ANNA:\nHello.\n{{\\an8}}O'HARA: <i>B</i> c", ["Hello.", "<t0>B</t0> c"]),
+        ("srt", f"{CUE}>> ANNA: Hello.\n>>> A dog\n>runs", ["Hello.", "A dog >runs"]),
+        ("vtt", f"WEBVTT\n\n{CUE}&gt;&gt; Hello.".replace(",", "."), ["Hello."]),
         ("srt", f"{CUE}MAN: HI THERE.\nNot Upper: a", ["MAN: HI THERE. Not Upper: a"]),
         ("srt", f"{CUE}[door]\nWho is\nthere?", ["[door]", "Who is there?"]),
         ("srt", f"{CUE}- What?\n- <i>No!</i>", ["What?", "No!"]),
