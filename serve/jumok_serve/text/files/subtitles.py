@@ -8,7 +8,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -199,7 +199,9 @@ class _Markup:
     from_html: Callable[[str], str]
 
 
-_NEW_LINE: Final = re.compile(r"[\r\n]|\\[Nn]")
+_NEW_LINE: Final = re.compile(r"(?:</\w>)?[\r\n]|\\[Nn]")
+_EACH_LINE: Final = re.compile(r"<([ibu])>[^<>\r\n]*+</\1>(?:[\r\n]++<\1>[^<>\r\n]*+</\1>)++\s*+")
+"""Cue whose lines have the same tags each; these are a part of the ends of lines."""
 _OPAQUE: Final = (
     (re.compile(r"(?i)<rt\b"), re.compile(r"(?i)</r")),
     (re.compile(r"\{[^{}]*?\\p[1-9]"), re.compile(r"\{[^{}]*?\\p0")),
@@ -255,6 +257,9 @@ def _cue(text: str, line: int, markup: _Markup) -> Iterator[Piece]:
     if len(text) > MAX_READ:
         yield unread(text, text, line)
         return
+    if each := _EACH_LINE.fullmatch(text):
+        ends = rf"(</{each[1]}>[\r\n]++<{each[1]}>|{markup.marks.pattern[1:]}"
+        markup = replace(markup, marks=re.compile(ends))
     tokens = _tokens(text, markup)
     start, fresh, sound = 0, -1, False  # first parts of the speech, and of the line if it has no text yet
     for index, written in enumerate(tokens):
@@ -402,6 +407,8 @@ def _written(marks: Mapping[str, str], ends: Sequence[str], markup: _Markup, tra
         else:
             lines[-1].append(" " if word.isspace() else markup.from_html(word))
         width += len(word)
+    if ends and "<" in ends[0]:
+        lines += [[]] * (count - len(lines))
     return (ends[0] if ends else "").join("".join(line).strip(" ") for line in lines)
 
 

@@ -167,6 +167,9 @@ def test_texts_of_srt() -> None:
         ("vtt", f"WEBVTT\n\n{CUE}&gt;&gt; Hello.".replace(",", "."), ["Hello."]),
         ("srt", f"{CUE}MAN: HI THERE.\nNot Upper: a", ["MAN: HI THERE. Not Upper: a"]),
         ("srt", f"{CUE}[door]\nWho is\nthere?", ["[door]", "Who is there?"]),
+        ("srt", f"{CUE}<i>A man</i>\r\n<i>is here</i>", ["A man is here"]),
+        ("srt", f"{CUE}<i>- A man</i>\n<i>- B</i>", ["A man", "B"]),
+        ("srt", f"{CUE}<i>A</i>\n<b>B</b>", ["<t0>A</t0> <t3>B</t3>"]),
         ("srt", f"{CUE}- What?\n- <i>No!</i>", ["What?", "No!"]),
         ("srt", f"{CUE}It is\n-5 degrees", ["It is -5 degrees"]),
         ("srt", f"{CUE}1984\n2001 <i>12</i>", []),
@@ -208,6 +211,8 @@ def test_texts(name: str, content: str, found: list[str]) -> None:
     [
         ("srt", "Two\nmen run", "Zwei M\u00e4nner rennen --> hier", "Zwei M\u00e4nner rennen ->\nhier"),
         ("srt", "A <i>b</i>{\\an8} c", "<t0>B</t0> C<t2/> A", "<i>B</i> C{\\an8} A"),
+        ("srt", "<i>A man</i>\n<i>is here</i>", "Ein Mann ist da", "<i>Ein Mann</i>\n<i>ist da</i>"),
+        ("srt", "<i>A man</i>\n<i>is here</i>", "Da", "<i>Da</i>\n<i></i>"),
         ("srt", "- A\n- B", "C - D", "- C - D\n- C - D"),
         ("srt", "A\\Nb", "C D", "C\\ND"),
         ("vtt", "A <00:01.100>b <00:01.200>c", "C <t1/>B <t0/>A &amp;", "C <00:01.100>B <00:01.200>A &amp;"),
