@@ -291,12 +291,12 @@ def _speech(tokens: Sequence[str], first: int, after: int, line: int, markup: _M
     while first < after:
         if is_outside(first):
             first += 1
-        elif is_outside(after - 1):
+            continue
+        while is_outside(after - 1):
             after -= 1
-        elif partners.get(first) == after - 1:
-            first, after = first + 1, after - 1
-        else:
+        if partners.get(first) != after - 1:
             break
+        first, after = first + 1, after - 1
     lead, inner, trail = "".join(tokens[begin:first]), list(tokens[first:after]), "".join(tokens[after:end])
     if inner and first % 2 == 0:
         cut = _lead(inner[0])
