@@ -11,6 +11,7 @@ FILE_FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "html": ("html", "htm", "xhtml"),
         "srt": ("srt",),
         "vtt": ("vtt",),
+        "ass": ("ass", "ssa"),
         "po": ("po", "pot"),
         "xliff": ("xliff", "xlf"),
     }

@@ -16,6 +16,7 @@ from ipaddress import IPv6Address, ip_address
 from typing import Any
 
 import h11
+from grpc import StatusCode
 from starlette.applications import Starlette
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.exceptions import HTTPException
@@ -126,17 +127,21 @@ class Application:
                 message["body"] = bytes(rest)
             await send(message)
 
+        refused = None
+        coding = headers.get("content-encoding", "").strip().lower()
         if framings > 1:  # proxies may disagree about the end of such a request
-            refusal = "the request states its length twice: send one header"
-            await JSONResponse({"error": refusal}, 400)(scope, received, sent)
+            refused = 400, "the request states its length twice: send one header"
         elif (host := headers.get("host")) is not None and not self._is_own(host):
-            refusal = f"this server is not {_shown(host)}: call its address, or name the host in http_hosts"
-            await JSONResponse({"error": refusal}, 421)(scope, received, sent)
+            refused = 421, f"this server is not {_shown(host)}: call its address, or name the host in http_hosts"
         elif scope["method"] not in SAFE and not self._may_call(headers.get("origin"), host):
-            refusal = f"pages of {_shown(headers['origin'])} may not call: name the origin in http_origins"
-            await JSONResponse({"error": refusal}, 403)(scope, received, sent)
-        else:
-            await self._application(scope, received, sent)
+            refused = 403, f"pages of {_shown(headers['origin'])} may not call: name the origin in http_origins"
+        elif arriving and coding not in {"", "identity"}:
+            refused = (
+                415,
+                f"the body has the content coding {_shown(coding)}: send it without Content-Encoding, as it is",
+            )
+        answer = self._application if refused is None else _refusal(scope["path"], *refused)
+        await answer(scope, received, sent)
 
     def bound_to(self, address: str, host: str) -> None:
         """Take requests to this machine alone if only its programs and browsers can call, and need no token.
@@ -181,10 +186,27 @@ def _shown(value: str) -> str:
     return repr(value if len(value) <= 100 else f"{value[:100]}...")
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _refused(request: Request, error: Exception) -> Response:
     """Make the response to an unknown path or method."""
     assert isinstance(error, HTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+    known = (error.headers or {}).get("Allow")
+    problem = f"takes no {request.method}: send {known}" if known else "is unknown: check the address"
+    return _refusal(
+        request.url.path, error.status_code, f"the path {_shown(request.url.path)} {problem}", error.headers
+    )
+
+
+def _refusal(path: str, status: int, message: str, headers: Mapping[str, str] | None = None) -> Response:
+    """Make the response to a request that reaches no endpoint, as the API of its path writes errors."""
+    content: object = {"error": message}
+    if path.startswith("/v1/"):
+        code = {403: StatusCode.PERMISSION_DENIED, 404: StatusCode.NOT_FOUND, 405: StatusCode.UNIMPLEMENTED}
+        name = code.get(status, StatusCode.INVALID_ARGUMENT).name
+        content = {"error": {"code": status, "status": name, "message": message, "details": []}}
+    elif path.startswith(("/v2/", "/v3/")):
+        content = {"message": message}
+    added = {"accept-encoding": "identity"} if status == HTTPStatus.UNSUPPORTED_MEDIA_TYPE else headers
+    return JSONResponse(content, status, headers=added)
 
 
 HEAD_S = HANDSHAKE_S
@@ -511,7 +533,7 @@ class HttpPort:
         """Accept no connections, finish requests for ``grace_s`` seconds, then cancel them.
 
         Responses close their connections. Idle connections are closed after `LAST_REQUESTS_S`, as a request may be on
-        its way; may be called again with less time.
+        its way, and bodies of which nothing arrives for as long are refused. May be called again with less time.
         """
         if self._server is None:
             return
@@ -522,7 +544,13 @@ class HttpPort:
         for connection in list(self._state.connections):
             with suppress(h11.LocalProtocolError):  # it ends with an error already
                 connection.shutdown()
-        await self._wait_for_connections(end - time.monotonic())
+        received = dict[asyncio.Task[Any], int]()
+        while self._state.connections and time.monotonic() < end:
+            await self._wait_for_connections(min(LAST_REQUESTS_S, end - time.monotonic()))
+            for task, body in list(self._application.site.reading.items()):
+                if received.get(task) == body.received:
+                    task.cancel()
+                received[task] = body.received
         for task in list(self._application.site.answering):
             task.cancel()
         await self._wait_for_connections(LAST_REQUESTS_S)

@@ -22,7 +22,11 @@ class ClientDisconnectedError(Exception):
 
 
 class Body:
-    """Body of one request, which holds bytes of a budget as they arrive."""
+    """Body of one request, which holds bytes of a budget as they arrive.
+
+    Attributes:
+        received: number of bytes that have arrived.
+    """
 
     def __init__(self, receive: Receive, intake: Intake) -> None:
         self._receive = receive
@@ -31,6 +35,7 @@ class Body:
         self._caller = ""
         self._held = 0
         self._content = b""
+        self.received = 0
 
     async def read(self, headers: Headers, budget: ByteBudget, caller: str) -> None:
         """Read all bytes.
@@ -72,6 +77,7 @@ class Body:
             chunk = message.get("body", b"")
             more = message.get("more_body", False)
             arrival.received += len(chunk)
+            self.received = arrival.received
             self._check_size(arrival.received)
             await self._budget.take(self._caller, len(chunk), arrival)
             self._held += len(chunk)

@@ -40,7 +40,7 @@ from jumok_serve.service.handlers.worker_pool import WorkerPool
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.service.rpc.call import BEARER, Call, Write, full_name
 from jumok_serve.service.rpc.interceptor import UnreadResponse, UnreadResponses
-from jumok_serve.service.rpc.request_reader import Intake
+from jumok_serve.service.rpc.request_reader import ByteBudget, Intake
 from jumok_serve.service.rpc.statuses import drop_frames, stopping, to_status
 from jumok_serve.service.server import Services
 from jumok_serve.share import account_of, peer_name
@@ -317,6 +317,7 @@ class Site:
         unread: bounds on responses that are not read.
         timeout_s: time for a response once its request is read, in seconds.
         answering: tasks that make responses, or their events; a server that stops cancels those left.
+        reading: tasks that read bodies; a server that stops cancels those for which nothing arrives.
         parsing: threads that read large requests, and write large messages.
         characters: characters that were translated since the start, by token; without tokens, of all together.
     """
@@ -327,6 +328,7 @@ class Site:
     unread: UnreadResponses
     timeout_s: float
     answering: set["asyncio.Task[Any]"] = field(default_factory=set)
+    reading: dict["asyncio.Task[Any]", Body] = field(default_factory=dict)
     parsing: WorkerPool = field(
         default_factory=lambda: WorkerPool("parsed", threads=PARSING_THREADS, max_jobs=MAX_PARSING)
     )
@@ -338,6 +340,15 @@ class Site:
         self.answering.add(task)
         task.add_done_callback(self.answering.discard)
         return task
+
+    async def read(self, body: Body, headers: Headers, budget: ByteBudget, caller: str) -> None:
+        """Read a body, as `Body.read` does, unless the server stops and nothing arrives."""
+        task = asyncio.create_task(body.read(headers, budget, caller))
+        self.reading[task] = body
+        try:
+            await task
+        finally:
+            del self.reading[task]
 
     async def work(self, work: Callable[[], Result], size: int, caller: str) -> Result:
         """Read or write bytes, many of them in a thread.
@@ -521,9 +532,9 @@ class Endpoint:
             return address
         if sender.token or not self._dialect.key_field or not self._site.backend.needs_token:
             caller = await self._site.backend.identify(self._method, sender)
-            await body.read(headers, intake.budget, caller)
+            await self._site.read(body, headers, intake.budget, caller)
             return caller
-        await body.read(headers, intake.stranger_budget, address)
+        await self._site.read(body, headers, intake.stranger_budget, address)
         return ""
 
     async def _make_response(

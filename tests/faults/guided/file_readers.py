@@ -51,6 +51,12 @@ SEEDS = {
         "WEBVTT - a\n\nNOTE b\nc\n\nSTYLE\n::cue {}\n\nintro\n00:01.000 --> 00:02.000 align:start\n"
         "<v Ann>A dog <00:01.500>runs &amp; sleeps\n\n01:00:03.000 --> 01:00:04.000\n- One\n- Two\n",
     ),
+    "ass": (
+        "[Script Info]\nTitle: a\n\n[Events]\n"
+        "Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text\n"
+        "Comment: 0,0:00:00.00,0:00:01.00,,,0,0,0,,a\nDialogue: 0,0:00:01.00,0:00:02.00,Default,Ann,0,0,0,,{\\an8}A "
+        "{\\i1}dog{\\i0}\\Nruns {\\p1}m 0 0{\\p0}{x}fast,\\hfar.\n",
+    ),
 }
 """Files that fuzzing begins with."""
 PARTS = (
@@ -59,7 +65,19 @@ PARTS = (
     *("<!DOCTYPE a [", "<!ENTITY a '&b;'>", "<!ENTITY % a ''>", "<!ATTLIST a b CDATA ''>", "<!ELEMENT a (b)>", "%a;"),
     *("]>", "<script>", "</script", "<pre>", "<title>", "<source>", "</source>", "<target/>", "<trans-unit>"),
     *(" translate='no'", "nplurals=", "charset=", "msgid ", "msgstr[", '"\n"', "\\x", "\\777", "#, fuzzy"),
-    *("00:00:01,000 --> 00:00:02,000\n", "WEBVTT", "NOTE", "{\\", "<1:2>", "a ", "9" * 5000, "\r", "\x0b", "\xa0"),
+    *(
+        "00:00:01,000 --> 00:00:02,000\n",
+        "WEBVTT",
+        "NOTE",
+        "{\\",
+        "\\N",
+        "<1:2>",
+        "a ",
+        "9" * 5000,
+        "\r",
+        "\x0b",
+        "\xa0",
+    ),
     *("\u2028", "\U0001f642", "\0"),
 )
 """Parts that mean something in a format."""
@@ -145,6 +163,6 @@ class Files:
 
 LONGEST = 2**13
 """Characters of a file that is made of parts."""
-text, markdown, html, po, xliff, srt, vtt = (
-    partial(Files, name) for name in ("text", "markdown", "html", "po", "xliff", "srt", "vtt")
+text, markdown, html, po, xliff, srt, vtt, ass = (
+    partial(Files, name) for name in ("text", "markdown", "html", "po", "xliff", "srt", "vtt", "ass")
 )

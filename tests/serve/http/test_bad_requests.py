@@ -1,6 +1,7 @@
 """Requests that are no requests: wrong bodies, endless bodies, header bombs, smuggling shapes, slow clients."""
 
 import gc
+import gzip
 import json
 import select
 import socket
@@ -142,6 +143,33 @@ def test_unknown_paths_and_methods(bounded: Served) -> None:
     assert call(f"{bounded.url}/../../etc/passwd").status == 404
     assert call(f"{bounded.url}/translate").status == 405
     assert call(f"{bounded.url}/languages", method="DELETE").status == 405
+    answer = call(f"{bounded.url}/v1/text:translate")
+    assert answer.content["error"] == {
+        "code": 405,
+        "status": "UNIMPLEMENTED",
+        "message": "the path '/v1/text:translate' takes no GET: send POST",
+        "details": [],
+    }
+    assert (answer.status, answer.headers["Allow"]) == (405, "POST")
+    assert call(f"{bounded.url}/v1/nothing").content["error"]["status"] == "NOT_FOUND"
+    assert call(f"{bounded.url}/v2/nothing").content == {
+        "message": "the path '/v2/nothing' is unknown: check the address"
+    }
+    assert call(f"{bounded.url}/translate").content == {"error": "the path '/translate' takes no GET: send POST"}
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "identity"])
+def test_compressed_bodies_are_refused_by_their_coding(bounded: Served, coding: str) -> None:
+    raw = gzip.compress(GOOD) if coding == "gzip" else GOOD
+    headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+    answer = call(f"{bounded.url}/translate", raw=raw, headers=headers)
+    if coding == "identity":
+        assert answer.status == 200
+        return
+    assert (answer.status, answer.headers["Accept-Encoding"]) == (415, "identity")
+    assert answer.content == {
+        "error": f"the body has the content coding {coding!r}: send it without Content-Encoding, as it is"
+    }
 
 
 def test_a_body_over_the_limit_is_refused(bounded: Served) -> None:

@@ -45,6 +45,11 @@ def test_sentences_are_split_as_asked(client: deepl.DeepLClient, translator: Tra
         found = client.translate_text(PARAGRAPH, source_lang="EN", target_lang="DE", split_sentences=splitting)
         assert isinstance(found, deepl.TextResult)
         assert found.text == translator.translate(text, split_sentences=split).text
+    for end in ("\r\n", "\r"):
+        sent = PARAGRAPH.replace("\n", end)
+        found = client.translate_text(sent, source_lang="EN", target_lang="DE", split_sentences=splitting)
+        assert isinstance(found, deepl.TextResult)
+        assert found.text == translator.translate(text, split_sentences=True).text
 
 
 def test_forms_are_read_too(served: Served, translator: Translator) -> None:

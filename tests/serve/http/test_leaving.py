@@ -1,5 +1,6 @@
 """Ends of requests: clients that leave, deadlines, and a stop under load."""
 
+import asyncio
 import http.client
 import json
 import signal
@@ -9,6 +10,9 @@ import threading
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
+from jumok_serve.http import port
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S, wait_until
@@ -78,6 +82,21 @@ def test_a_stop_without_grace_answers_running_requests(own: Translator) -> None:
     assert [one.status for one in answers] == [503]
     assert "is being stopped" in answers[0].content["error"]
     assert answers[0].headers["Connection"] == "close"
+
+
+def test_a_stop_does_not_wait_for_a_body_that_stays_away(own: Translator, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(port, "LAST_REQUESTS_S", 0.05)
+    with serving_http(own) as served, served.connect() as connection:
+        front = served.server.front
+        assert isinstance(front, port.HttpPort)
+        assert front._server is not None
+        connection.sendall(head("POST", "/translate", len(BODY)) + BODY[:10])
+        wait_until(lambda: any(body.received == 10 for body in list(front._application.site.reading.values())))
+        stopping = asyncio.run_coroutine_threadsafe(front.stop(10 * HANG_S), front._server.get_loop())
+        stopping.result(HANG_S)
+        received = connection.recv(65536)
+    assert received.startswith(b"HTTP/1.1 503")
+    assert b"is being stopped" in received
 
 
 PATIENT = """

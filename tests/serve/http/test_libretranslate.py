@@ -3,13 +3,14 @@
 import urllib.error
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from deep_translator import LibreTranslator
 from deep_translator.exceptions import AuthorizationException
 from libretranslatepy import LibreTranslateAPI
 
+from jumok_proto.results import Translation
 from jumok_serve import rank_languages
 from jumok_serve.service.auth.tokens import TokenFile
 from jumok_serve.service.limits import ServiceLimits
@@ -82,6 +83,18 @@ def test_languages_are_detected(served: Served, expected: list[str]) -> None:
     assert call(f"{served.url}/detect", {"q": "***"}).content == []
     refused = call(f"{served.url}/detect", {"q": "a" * 100_001})
     assert (refused.status, "at most 100000 characters" in refused.content["error"]) == (400, True)
+
+
+def test_alternatives_do_not_repeat_a_text(
+    served: Served, translator: Translator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best, *others = translator.translate(TEXTS[0], beam_size=5, num_hypotheses=3).hypotheses
+    hypotheses: Any = vars(Translation)["hypotheses"]
+    with monkeypatch.context() as patched:
+        repeated = property(lambda one: hypotheses.__get__(one) * 2, hypotheses.__set__)
+        patched.setattr(Translation, "hypotheses", repeated)
+        answer = call(f"{served.url}/translate", request(TEXTS[0], alternatives=2))
+    assert answer.content == {"translatedText": best.text, "alternatives": [one.text for one in others]}
 
 
 def test_the_server_describes_itself(served: Served) -> None:

@@ -207,6 +207,23 @@ def test_numbers_that_a_field_cannot_have_are_refused_by_field(served: Served, f
     assert words in answer.content["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ('{"contents": ["a"], "text": 1}', "text"),
+        ('{"contents": ["a"], "options": {"beams": 2}}', "options.beams"),
+        ('{"contents": ["a"], "glossary": {"entries": [{}, {"src": 1}]}}', "glossary.entries[1].src"),
+        (f'{{"{"x" * 500}": 1}}', "x" * 100),
+    ],
+)
+def test_unknown_fields_are_named(served: Served, body: str, field: str) -> None:
+    answer = call(f"{served.url}/v1/text:translate", raw=body.encode(), headers=JSON_CONTENT)
+    assert (answer.status, answer.content["error"]["status"]) == (400, "INVALID_ARGUMENT")
+    message = f"the field '{field}' is unknown: leave it out; /openapi.json lists the fields"
+    assert answer.content["error"]["message"] == message
+    assert field in str(answer.content["error"]["details"])
+
+
 def test_random_numbers_are_no_faults_in_any_field_of_any_api(served: Served) -> None:
     generator = random.Random(2)
     numbers = ["1e400", "-1e400", "NaN", "-Infinity", HUGE, f"-{HUGE}", "1.5", "[1e400]", "1e39"]

@@ -1,5 +1,6 @@
 """The HTTP API of DeepL, version 2: texts, languages, usage; glossaries are beside it."""
 
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -72,7 +73,7 @@ def _request(fields: Fields, directions: Directions) -> tuple[Settings, list[str
     rules = MarkupRules(**_tag_lists(fields))
     _refuse_unknown(fields)
     if fields.get("split_sentences") == "nonewlines":
-        texts = [text.replace("\n", " ") for text in texts]
+        texts = [re.sub(r"\r\n?|\n", " ", text) for text in texts]
     parameters = TranslationParameters(
         source_language=source,
         target_language=target,

@@ -67,7 +67,7 @@ def _response(settings: Settings, several: bool, translated: Translated) -> dict
     hypotheses = [[one.text for one in translation.hypotheses] for translation in translated.translations]
     content: dict[str, Any] = {"translatedText": [best for best, *_ in hypotheses]}
     if settings.parameters.options.num_hypotheses is not None:
-        content["alternatives"] = [others for _, *others in hypotheses]
+        content["alternatives"] = [list(dict.fromkeys(texts))[1:] for texts in hypotheses]
     if is_auto(settings.source):
         content["detectedLanguage"] = [
             _detected(translation.source_language, translation.source_confidence or 0)

@@ -42,6 +42,8 @@ FIELD_WORK = 16
 """Work of writing a byte of a message, which can be a number, in bytes of JSON."""
 Place: TypeAlias = tuple[tuple[str, int | None], ...]
 """Names of fields from the outermost message on; with an index, those of lists."""
+MAX_NAME = 100
+"""Characters of an unknown field that an error shows."""
 WITH_BODY = frozenset({"POST", "PATCH"})
 """Verbs of requests whose fields are a JSON object."""
 
@@ -157,18 +159,24 @@ def _message_of(method: Method, incoming: Incoming) -> Message:
 
 
 def _take_long(fields: object, kind: Any, before: Place = ()) -> Iterator[tuple[Place, str]]:
-    """Take long texts out of JSON of a message type (a descriptor), with their places; refuse wrong numbers.
+    """Take long texts out of JSON of a message type (a descriptor), with their places.
 
     Protobuf would search each text for surrogates, and hold Python's lock meanwhile. It fails on some numbers, and
     changes others.
+
+    Raises:
+        InvalidArgumentError: a wrong number, or an unknown field.
     """
-    if not isinstance(fields, dict):
+    if not isinstance(fields, dict) or kind.full_name in WELL_KNOWN or kind.GetOptions().map_entry:
         return
     known = {of.json_name: of for of in kind.fields} | dict(kind.fields_by_name)
     for name, value in fields.items():
         of = known.get(name)
         if of is None:
-            continue
+            field = _shown((*before, (name[:MAX_NAME], None)))
+            raise InvalidArgumentError(
+                f"the field {field!r} is unknown: leave it out; /openapi.json lists the fields", field=field
+            )
         holder, keys = (value, range(len(value))) if isinstance(value, list) else (fields, (name,))
         for key in keys:
             place = (*before, (of.name, key if holder is value else None))
@@ -195,8 +203,12 @@ def _check_number(value: float, of: FieldDescriptor, place: Place) -> None:
         FieldDescriptor.CPPTYPE_ENUM: ("the name or number of a value", is_whole),
     }.get(of.cpp_type, ("a whole number of at most 64 bits", is_whole))
     if not fits or (isinstance(value, bool) and of.cpp_type != FieldDescriptor.CPPTYPE_BOOL):
-        name = ".".join(part if index is None else f"{part}[{index}]" for part, index in place)
+        name = _shown(place)
         raise InvalidArgumentError(f"{name} must be {kind}, got {reprlib.repr(value)}", field=name)
+
+
+def _shown(place: Place) -> str:
+    return ".".join(part if index is None else f"{part}[{index}]" for part, index in place)
 
 
 def _put(message: Message, place: Place, text: str) -> None:

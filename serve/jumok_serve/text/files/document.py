@@ -3,7 +3,7 @@
 import codecs
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib import import_module
 from itertools import chain
@@ -165,7 +165,7 @@ def plain_pieces(content: str) -> Iterator[Piece]:
         start, number = end + 1, number + 1
 
 
-FORMATS: Final = {"text": FileFormat(plain_pieces, parts=Parts(name="lines", marks="", size=0, most=0), copies=3)}
+FORMATS: Final = {"text": FileFormat(plain_pieces, parts=replace(LINES, size=0), copies=3)}
 
 MAX_KEPT: Final = 10_000
 """Pieces of a file that are kept in memory between its check and its translation."""

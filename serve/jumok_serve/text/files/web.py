@@ -6,7 +6,7 @@ from typing import Final
 from jumok_proto.markup import MarkupRules
 from jumok_serve.text.files.document import TAGS, FileFormat, Piece, Text, has_letters, in_steps, separate
 from jumok_serve.text.markup.scanner import Kind, Token, scan
-from jumok_serve.text.markup.structure import find_structure
+from jumok_serve.text.markup.structure import find_structure, separate_parents
 
 
 def html_pieces(content: str) -> Iterator[Piece]:
@@ -14,19 +14,24 @@ def html_pieces(content: str) -> Iterator[Piece]:
     tokens = list[Token]()
     yield from in_steps(scan(content, html=True), tokens)
     structure = find_structure(tokens, "html", MarkupRules())
-    partners = bytearray(len(tokens))
+    known = bytearray(len(tokens))  # tags with a partner, and tokens that are not translated
     for start, end in structure.ends.items():
-        partners[start] = partners[end] = True
+        known[start] = known[end] = True
+    for start, end in structure.ignored.items():
+        known[start : end + 1] = b"\1" * (end + 1 - start)
+    for index, token in enumerate(tokens):
+        if token.kind in {Kind.START, Kind.END} and not known[index]:
+            structure.separate[index] = True
+    separate_parents(structure)
     run, letters, line, first_line = list[str](), False, 1, 1
     index = 0
     while index < len(tokens):
         token, first = tokens[index], index
         index += 1
         if first in structure.ignored:
-            index = structure.ends[first] + 1
+            index = structure.ignored[first] + 1
         written = "".join(one.written for one in tokens[first:index])
-        alone = token.kind in {Kind.START, Kind.END} and not partners[first]
-        if alone or any(structure.separate[first:index]):
+        if any(structure.separate[first:index]):
             yield from _text("".join(run), first_line, letters=letters)
             yield written
             run, letters = [], False

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_serve.text.markup.scanner import Kind, Token, XmlError, read_xml, scan
-from jumok_serve.text.markup.structure import Structure, find_structure, mend
+from jumok_serve.text.markup.structure import READINGS, Structure, find_structure, ignored_names, join_scripts, mend
 
 
 @dataclass(eq=False, slots=True)
@@ -117,7 +117,11 @@ def parse(text: str, kind: MarkupKind, rules: MarkupRules = MarkupRules()) -> Do
         InvalidArgumentError: the XML is not well formed, or has parts that are refused.
     """
     try:
-        tokens = mend(list(scan(text, html=True))) if kind == "html" else list(read_xml(text))
+        tokens = (
+            join_scripts(mend(list(scan(text, html=True)), ignored_names(kind, rules)))
+            if kind == "html"
+            else list(read_xml(text))
+        )
     except XmlError as error:
         raise InvalidArgumentError(
             f"the text {error.problem} in line {error.line}; {error.remedy}, or send it as HTML", field="contents"
@@ -134,17 +138,20 @@ def _pieces(structure: Structure, *, html_entities: bool) -> Iterator[str | Bloc
         index += 1
         written, separate = token.written, structure.separate[first]
         if first in structure.ignored:
-            index = structure.ends[first] + 1
+            index = structure.ignored[first] + 1
             written = "".join(one.written for one in tokens[first:index])
             separate = any(structure.separate[first:index])
         if separate:
             yield from block.pieces()
             block = _BlockBuilder(html_entities=html_entities)
-            yield from _literal(written) if token.kind is Kind.CDATA else (written,)
+            literal = token.kind is Kind.CDATA and first not in structure.ignored
+            yield from _literal(written) if literal else (written,)
         elif first in structure.ignored:
             block.ignore(tokens[first:index])
         elif token.kind is Kind.TEXT:
             block.add_text(written)
+        elif token.kind is Kind.UNIT:
+            block.keep("", written, "", token.name)
         elif first in structure.ends:
             block.open(written)
         elif first in ends:
@@ -220,8 +227,11 @@ class _BlockBuilder:
         opening, *inside, closing = (token.written for token in tokens)
         content = "".join(inside)
         short = len(content) <= MAX_WRITTEN and len(inside) == 1 and tokens[1].kind is Kind.TEXT
-        visible = content if short else ""
-        plain = _WHITE_SPACE.sub(" ", html.unescape(visible)).strip()
+        self.keep(opening, content, closing, content if short and tokens[0].name not in READINGS else "")
+
+    def keep(self, opening: str, content: str, closing: str, visible: str) -> None:
+        """Add content that stays as it is, with the text that the model reads for it, if any."""
+        plain = _WHITE_SPACE.sub(" ", html.unescape(visible)).strip() if len(visible) <= MAX_WRITTEN else ""
         if not plain or len(plain) > MAX_VISIBLE or not any(map(str.isalnum, plain)):
             self.mark(opening + content + closing)
             return
@@ -240,14 +250,17 @@ class _BlockBuilder:
         first = self._written[0]
         yield first[: len(first) - len(first.lstrip(_SPACES))]
         length = len(text.rstrip(" "))
-        waiting = list(self._spans)
+        waiting, after_space = self._spans[::-1], None
         while waiting:
             span = waiting.pop()
+            after_space = after_space or (span if length < span.start else None)
             span.start, span.end = min(span.start, length), min(span.end, length)
-            waiting += span.children
+            waiting += reversed(span.children)
+        if after_space:
+            after_space.opening = f" {after_space.opening}"
         yield Block(text[:length], self._spans, self._entities)
         last = self._written[-1]
-        if length < len(text):
+        if length < len(text) and not after_space:
             yield last[len(last.rstrip(_SPACES)) :] or " "
 
     def _place(self, span: Span) -> None:

@@ -23,6 +23,8 @@ class Kind(Enum):
     """A comment, a declaration, a processing instruction."""
     CDATA = auto()
     """Literal text of XML."""
+    UNIT = auto()
+    """A formula, such as ``m<sup>2</sup>``, which stays as it is; its name is its text."""
 
 
 class Token(NamedTuple):

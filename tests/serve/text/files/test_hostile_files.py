@@ -23,7 +23,7 @@ def read(content: str, name: str) -> None:
     try:
         read_file(content.encode(), "", name)
     except InvalidArgumentError:
-        assert name in {"po", "xliff"}
+        assert name in {"ass", "po", "srt", "xliff"}
 
 
 @pytest.mark.parametrize(
@@ -49,6 +49,30 @@ def read(content: str, name: str) -> None:
         ("srt", lambda size: CUE + " " * size + "x\na\n"),
         ("srt", lambda size: CUE + "\na<script>" + "</script " * (size // 9)),
         ("vtt", lambda size: "WEBVTT\n\n00:01.000 --> 00:02.000" + " " * size + "\x0b\na\n"),
+        *(
+            ("srt", lambda size, part=part: f"{CUE}\na{part * (size // len(part))}b\n")
+            for part in (
+                "<",
+                "<b>",
+                "</b>",
+                "{\\p1}",
+                "{\\p",
+                "{\\i1}",
+                "\\N",
+                "\\h",
+                "- ",
+                "\u266a",
+                "<rt>",
+                "A: ",
+                "]\n",
+            )
+        ),
+        ("srt", lambda size: f"{CUE}\n{'<i>' * (size // 8)}x{'</b>' * (size // 8)}{'</i>' * (size // 8)}"),
+        ("srt", lambda size: f"{CUE}\n{' -' * (size // 4)}x{'</b>' * (size // 8)}"),
+        ("srt", lambda size: f"{CUE}\n" + "<i>a</i>\n" * (size // 9) + "b"),
+        ("srt", lambda size: "1" * size + "\n00:00:01,0" + "-" * size + "x\n"),
+        ("ass", lambda size: "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,," + "{\\" * (size // 2) + "a\n"),
+        ("ass", lambda size: "[Events]\nFormat: " + "," * size + "\n"),
         ("xliff", lambda size: f"<xliff><trans-unit>{' ' * size}x<source>a</source></trans-unit></xliff>"),
         (
             "xliff",

@@ -19,6 +19,7 @@ from tests.support.files import read_file
 from tests.support.memory import memory_of
 
 CUE = "00:00:01,000 --> 00:00:02,000\n"
+ASS = "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,,"
 WIDE = "\U0001f642"
 """A character for which Python takes four bytes for each character of a text."""
 MAX_CHARACTERS = ServiceLimits().max_characters
@@ -61,7 +62,14 @@ def unit(inside: str) -> str:
         ("srt", f"{CUE}a{'<b>' * 4000}"),
         ("srt", CUE + "- a\n" * 4000),
         ("srt", f"{CUE}a\n\n" * 2000),
+        ("srt", f"{CUE}a" + "<b>a</b>" * 4000),
+        ("srt", f"{CUE}a" + "{\\i1}" * 4000),
+        ("srt", f"{CUE}a" + "a\\N" * 4000),
+        ("srt", "\r" * 8000),
         ("vtt", "WEBVTT\n\nNOTE " + "a\n" * 4000),
+        ("vtt", "WEBVTT\n\n00:01.000 --> 00:02.000\na" + "<rt>a</rt>" * 4000),
+        ("ass", f"{ASS}a" + "{\\i1}a{\\i0}" * 2000),
+        ("ass", f"{ASS}a\n" * 2000),
         ("text", " " * 200_000 + "a\n"),
         ("text", "\n" * 200_000),
     ],
@@ -105,6 +113,7 @@ OCTALS = "\\777" * 400_000
         ("srt", f"{CUE}{'ab ' * 400_000}"),
         ("srt", f"{CUE}{WIDE}{'ab ' * 400_000}"),
         ("vtt", f"WEBVTT\n\n00:01.000 --> 00:02.000\n{'ab ' * 400_000}"),
+        ("ass", f"{ASS}{'ab ' * 400_000}"),
         ("text", f" {'ab ' * 400_000}\n"),
         ("text", f" {WIDE}{'ab ' * 400_000}\n"),
     ],
@@ -147,6 +156,7 @@ def test_memory_of_kept_pieces(name: str, content: str) -> None:
 @pytest.mark.parametrize(
     ("name", "part"),
     [
+        ("text", "\n"),
         ("html", "<b>"),
         ("html", "&lt;"),
         ("xliff", "<x/>"),
@@ -157,6 +167,8 @@ def test_memory_of_kept_pieces(name: str, content: str) -> None:
         ("markdown", "|a"),
         ("srt", "\n"),
         ("vtt", "<i>"),
+        ("ass", "{}"),
+        ("ass", "\\N"),
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
@@ -194,7 +206,7 @@ LINES = f"12\n{CUE}A line that <i>actors</i> say,\nand another line.\n\n"
         ("po", ENTRY, 8_000_000),
         ("markdown", LIST, 5_000_000),
         ("srt", LINES, 5_000_000),
-        ("text", "word\n", 8_000_000),
+        ("text", "A line of words.\n", 8_000_000),
     ],
     ids=first,
 )

@@ -1,6 +1,7 @@
 """Made HTML and XML: the parsed translation has the structure of the parsed document."""
 
 import random
+import re
 from collections import Counter
 from collections.abc import Callable
 
@@ -21,7 +22,18 @@ BLOCKS = ("p", "div", 'li class="c"', "section", "td")
 BLOCK_NAMES = {"doc", *(tag.split()[0] for tag in BLOCKS)}
 TEXTS = ("one", "two three.", "&amp;", "&lt;x&gt;", "한국어", "12,", "R&amp;D", "größer")
 ALONE = {
-    "html": ('<img src="a.png">', "<!-- c -->", '<input name="x">', "<code>f(x)</code>", '<b translate="no">Name</b>'),
+    "html": (
+        *('<img src="a.png">', "<!-- c -->", '<input name="x">', "<code>f(x)</code>", '<b translate="no">Name</b>'),
+        *(
+            "word<sup>1</sup>",
+            "H<sub>2</sub>O",
+            "<sup>14</sup>C",
+            '<b class="x notranslate">Name</b>',
+            "<u>a <wbr></u>",
+        ),
+        '<i translate="no">a <b translate="yes">dog</b></i>',
+        "<ruby>one<rp>(</rp><rt>wan</rt><rp>)</rp></ruby>",
+    ),
     "xml": ('<img src="a.png"/>', "<!-- c -->", "<?go on?>", "<x/>", "<![CDATA[a < b]]>"),
 }
 
@@ -54,12 +66,12 @@ def documents(draw: st.DrawFn, kind: MarkupKind, depth: int = 0) -> str:
     return f"<{tag}>{inside}</{tag.split()[0]}>"
 
 
-def translated(block: Block, chosen: random.Random) -> str:
-    """Write a block with some of its words in another order, and others of its own."""
+def translated(block: Block, chosen: random.Random, *, all_words: bool = False) -> str:
+    """Write a block with some of its words, or all of them, in another order, and others of its own."""
     source = words(block.text)
     order = [*range(len(source))]
     chosen.shuffle(order)
-    order = order[: chosen.randint(1, len(order))] if order and chosen.random() < 0.3 else order
+    order = order[: chosen.randint(1, len(order))] if order and chosen.random() < 0.3 and not all_words else order
     aligned = [Word(start, end, 0) for start, end in (source[index] for index in order)]
     aligned += [Word(0, 0, 0)] * chosen.randint(0, 2)
     chosen.shuffle(aligned)
@@ -96,3 +108,23 @@ def test_a_translated_document_has_the_structure_of_the_document(
     written = document.written(lambda block: translated(block, chosen))
     assert nodes(read(written)) == nodes(read(text))
     assert kind == "xml" or len(parse(written, kind).blocks) == len(document.blocks)
+
+
+SCRIPTS = (*("H<sub>2</sub>O", "m<sup>2</sup>", "C<sub>6</sub>H<sub>12</sub>O<sub>6</sub>", "<sup>14</sup>C", "10"),)
+NOTES = (
+    "word<sup>1</sup>",
+    "end.<sup>[<a>2</a>]</sup>",
+    "it<sup>*</sup><sup>,3</sup>",
+    "<i>dogs</i><sup>TM</sup>",
+    "a",
+)
+
+
+@given(st.lists(st.sampled_from((*SCRIPTS, *NOTES)), min_size=1, max_size=6).map(" ".join), st.integers(0, 10**6))
+@made
+def test_scripts_stay_glued_to_what_they_belong_to(text: str, seed: int) -> None:
+    written = parse(text, "html").written(lambda block: translated(block, random.Random(seed), all_words=True))
+    for formula in SCRIPTS[:-1]:
+        assert len(re.findall(rf"(?<!\w){formula}(?!\w)", written)) == len(re.findall(rf"(?<!\w){formula}", text))
+    assert len(re.findall(r"\s<sup>(?!14)", written)) == 0
+    assert len(re.findall(r"<sup>", written)) == len(re.findall(r"<sup>", text))

@@ -65,6 +65,9 @@ def test_a_piece_is_escaped_in_one_call() -> None:
         (KEPT := 'One <span translate="no">Two</span> <i TRANSLATE=no>x</i> three', [KEPT]),
         ("<p translate=no>One <b>two</b></p>three", ["three"]),
         ('<b title="translate=no">One</b>', ['<b title="translate=no">One</b>']),
+        *((text, [text]) for text in ("One <code><b></code>", "One <code></b><i></code> <b>two</b>")),
+        ("<svg><path><g></svg>One", ["<svg><path><g></svg>One"]),
+        ("<b>One <u class=notranslate><i></u> two</i></b>", ["<b>One <u class=notranslate><i></u> two</i></b>"]),
         # Attributes as they are written, with any character.
         ("<a b='<i>' c=\"</a>\" d=x>y</a>", ["<a b='<i>' c=\"</a>\" d=x>y</a>"]),
         # Unclosed and crossed tags are mended; each tag stays once.
@@ -73,10 +76,46 @@ def test_a_piece_is_escaped_in_one_call() -> None:
         ("one</b> two", ["one</b> two"]),
         ("1 < 2 & <3", ["1 < 2 & <3"]),
         ("<!--one", ["<!--one"]),
+        # Google's class, and parts that are translated inside of others.
+        (KEPT := 'One <span class="a notranslate">Two</span> three', [KEPT]),
+        ("<div translate=no><p>One</p><p translate=yes>Two</p></div> three", ["Two", "three"]),
+        ('<p translate="no">One <b translate="yes">two <i>a</i></b> three</p>', ["two <i>a</i>"]),
+        ("One <b translate=no>m<sup>2</sup> <i translate=yes>two</i></b> three", ["One", "two", "three"]),
+        ("<code translate=yes>one</code>", ["<code translate=yes>one</code>"]),
+        (
+            '<b class="notranslated" title="notranslate">One</b>',
+            ['<b class="notranslated" title="notranslate">One</b>'],
+        ),
+        # Space before the last element.
+        *((text, [text]) for text in ("One <img src=x>", "One <b>two <img></b>", "One <i><img></i>", "One <img> ")),
+        ("<b>One<br>two</b> three", ["One", "two", "three"]),
+        ("a <![if !IE]>b<![endif]> c", ["a <![if !IE]>b<![endif]> c"]),
     ],
 )
 def test_html_is_blocks_of_text_with_tags(text: str, wanted: list[str]) -> None:
     assert blocks(parse(text, "html")) == wanted
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("H<sub>2</sub>O is wet", "H2O is wet"),
+        (
+            "10 m<sup>2</sup>, C<sub>6</sub>H<sub>12</sub>O<sub>6</sub> and CO<sub>2</sub>\ub294",
+            "10 m2, C6H12O6 and CO2\ub294",
+        ),
+        ("<sup>14</sup>C or <sup>1</sup>University", "14C or University"),
+        ("A word<sup>1</sup>, an end.<sup>[<a href=x>2</a>]</sup>", "A word, an end."),
+        ("A <b>dog</b><sup>1</sup><sup>,2</sup> runs<sup>TM</sup>", "A dog runs"),
+        ("In 2019<sup>1</sup> it is<sup>2</sup>.", "In 2019 it is."),
+        ("a h<sub>1</sub> <sup>b</sup> c", "a h1 b c"),
+        ("One <p translate=no>m<sup>2</sup></p>", "One"),
+        ("<ruby>one<rp>(</rp><rt>wan</rt><rp>)</rp></ruby> two", "one two"),
+    ],
+)
+def test_the_model_reads_formulas_as_they_are_and_no_notes(text: str, wanted: str) -> None:
+    assert [block.text for block in parse(text, "html").blocks] == [wanted]
+    assert blocks(parse(text, "html"))[0] in text
 
 
 @pytest.mark.parametrize(
@@ -218,6 +257,7 @@ FRAGMENTS = (
     *("<p>", "</p>", "<b>", "</b>", "<i>", "</i>", "<br>", "<img src='a>b'>", "<li>", "<code>", "</code>", ">"),
     *("one", " ", "two three.", "&amp;", "&nbsp;", "&", "<", "</", "<!-- c -->", "<!--", "<script>", "</script>", "'"),
     *('"', '<a b="', "\n", "<x/>", "<?p?>", "<![CDATA[", "]]>", "<span translate=no>", "</span>", "=", "/"),
+    *("<sup>", "</sup>", "m<sup>2</sup>", "<i translate=yes>", "<b class=notranslate>", "<rt>", "</rt>"),
 )
 
 
@@ -255,6 +295,9 @@ def test_well_formed_html_has_the_tree_that_lxml_reads(tree: object) -> None:
 HOSTILE = {
     "nested": "<b>x " * 10_000 + "</b>" * 10_000,
     "nested around one word": "<b>" * 10_000 + "x" + "</b>" * 10_000,
+    "formulas": "H<sub>2</sub>" * 20_000,
+    "scripts in scripts": "x" + "<sup>" * 20_000 + "1" + "</sup>" * 20_000,
+    "parts translated and not": "<p translate=no>a<p translate=yes>b" * 5_000 + "</p>" * 10_000,
     "nested blocks": "<div>" * 10_000 + "x" + "</div>" * 10_000,
     "crossed": "<b>a<i>b</b>c</i>" * 10_000,
     "unclosed": "<p><b>x" * 10_000,
@@ -293,3 +336,9 @@ def test_tags_within_quotation_marks_are_no_tags(text: str) -> None:
     document = parse(text, "xml")
     assert document.written(shown) == text
     assert "one" in blocks(document)[-1]
+
+
+def test_parts_that_are_translated_inside_of_others_in_xml() -> None:
+    text = "<r translate='no'>One <a><![CDATA[two]]></a><b translate='yes'>three <![CDATA[four]]></b></r>"
+    assert blocks(parse(text, "xml")) == ["three", "four"]
+    assert parse(text, "xml").written(shown) == text
