@@ -341,7 +341,7 @@ route_to_proto, route_from_proto = _ROUTE.to_proto, _ROUTE.from_proto
 # --- terms ---
 
 _PLACEHOLDERS = Enumeration(
-    ("braces", "double_braces", "percent", "url", "email", "mention"),
+    ("braces", "double_braces", "percent", "url", "email", "mention", "element", "icu"),
     translation_pb2.PlaceholderKind,
     "PLACEHOLDER_KIND",
     refusal="do_not_translate: unknown kind of placeholders {}; leave it out",

@@ -1,14 +1,13 @@
-"""Terms of a request: glossary, placeholders and patterns."""
+"""Terms of a request: glossary, and parts of texts that are copied."""
 
 import re
 import sys
 import unicodedata
 from array import array
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import accumulate, islice
-from types import MappingProxyType
 from typing import Final, NamedTuple, Self
 
 from jumok_proto.errors import InvalidArgumentError
@@ -16,6 +15,7 @@ from jumok_proto.glossaries import read_tsv
 from jumok_proto.text_options import TermOptions
 from jumok_serve.interrupts import check
 from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
+from jumok_serve.text.holes import DEFAULT_KINDS, KINDS, MAX_HOLE, Hole, find_holes
 from jumok_serve.tokenizers.sentencepiece import ranges
 
 _UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -51,7 +51,7 @@ def _pattern() -> re.Pattern[str]:
 
 
 class Terminology:
-    """Glossaries and placeholders of a request; a `TermFinder`.
+    """Glossaries of a request; a `TermFinder`.
 
     Args:
         finders: the first come first: a term that overlaps one of an earlier finder does not count.
@@ -81,16 +81,9 @@ def terminology(options: TermOptions, stored: TermFinder | None = None) -> Termi
         stored: a stored glossary, which counts last.
 
     Raises:
-        InvalidArgumentError: the glossary or the parts to copy cannot be used.
+        InvalidArgumentError: the glossary cannot be used.
     """
-    patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
-    if isinstance(patterns, str) or isinstance(kinds, str):
-        raise InvalidArgumentError(
-            "do_not_translate and placeholders must be sequences of texts, got a text", field="do_not_translate"
-        )
     finders = list[TermFinder]()
-    if patterns or kinds:
-        finders.append(Placeholders(kinds, patterns))
     if glossary := options.get("glossary"):
         finders.append(Glossary(glossary))
     if stored is not None:
@@ -172,85 +165,72 @@ class Patterns:
         return bits
 
 
-KINDS: Final[Mapping[str, str]] = MappingProxyType(
-    {
-        "double_braces": r"\{\{[^{}\n]{1,100}\}\}",  # {{ variable }}
-        "braces": r"\$?\{[^{}\s]{0,100}\}",  # {name}, {0}, ${name}
-        "percent": r"%(?:\([^()\s]{1,100}+\))?[-+ #0]{0,3}+\d{0,9}+(?:\$[-+ #0]{0,3}+\d{0,9}+)?(?:\.\d{1,9}+)?"
-        r"(?:hh|h|ll|l|L|z|j|t)?[diouxXeEfFgGcrsaAp@](?!\w)",  # %s, %(count)d, %1$s, %.2f
-        "url": r"(?:https?|ftp)://[^\s<>\"'{}|\\^`]{0,2000}[^\s<>\"'{}|\\^`.,;:!?()\[\]]|"
-        r"www\.[^\s<>\"'{}|\\^`]{0,2000}[^\s<>\"'{}|\\^`.,;:!?()\[\]]",
-        "email": r"(?<![\w.+-])[\w.+-]{1,64}@[\w-]{1,63}(?:\.[\w-]{1,63}){1,8}",
-        "mention": r"(?<![\w@.])@\w{1,64}",
-    }
-)
-"""Regular expressions by kind, in the order in which they are tried at each place."""
 MAX_PATTERNS: Final = 64
 MAX_CHARACTERS: Final = 256
-MAX_MATCH: Final = 2048
-"""Most characters of a part that is copied: those of a long address. No kind looks further."""
-_PIECE: Final = 2**14
-"""Characters at which kinds may begin in one search: some milliseconds at worst."""
 
 
 class Placeholders:
-    """Kinds of placeholders, and patterns.
+    """Kinds of placeholders, and patterns; a `HoleFinder`.
 
     A pattern is a text that matches itself; `*` in it stands for one or more letters, digits or `_`.
 
     Attributes:
+        kinds: see `jumok_serve.text.holes.KINDS`.
         num_bytes: memory that they take, about.
 
     Raises:
         InvalidArgumentError: an unknown kind, too many patterns, or an empty or too long one.
     """
 
-    def __init__(self, kinds: Sequence[str] = (), patterns: Sequence[str] = ()) -> None:
+    def __init__(self, kinds: Collection[str] = (), patterns: Sequence[str] = ()) -> None:
         for kind in kinds:
             if kind not in KINDS:
-                raise _refused_placeholder(f"unknown kind {kind!r}: choose of {', '.join(KINDS)}")
+                raise _refused_placeholder(f"unknown kind {kind!r}: choose of {', '.join(sorted(KINDS))}")
         if len(patterns) > MAX_PATTERNS:
             raise _refused_placeholder(f"at most {MAX_PATTERNS} patterns are possible, got {len(patterns)}")
         for pattern in patterns:
             _check_pattern(pattern)
         self._patterns = Patterns(patterns) if patterns else None
-        parts = [f"(?:{expression})" for kind, expression in KINDS.items() if kind in kinds]
-        self._kinds = re.compile("|".join(parts)) if parts else None
+        self.kinds = frozenset(kinds)
         self.num_bytes = 0 if self._patterns is None else self._patterns.num_bytes
 
-    def find(self, text: str) -> Iterator[TermMatch]:
-        """Yield the parts of a text to copy, in their order; parts of more than `MAX_MATCH` characters are left out."""
-        for first, after in self._places(text):
-            if after - first <= MAX_MATCH:
-                yield TermMatch(first, after, (text[first:after],), once=True)
+    def find(self, text: str) -> list[Hole]:
+        """Return the parts of a text to copy, in their order; parts of more than `MAX_HOLE` characters are left out."""
+        found = find_holes(text, self.kinds) if self.kinds else []
+        if self._patterns is not None:
+            copied = (Hole(*place, "copied") for place in self._patterns.find(text))
+            found = _first(sorted([*copied, *found], key=lambda hole: hole.first))  # of one place, a pattern
+        return [hole for hole in found if hole.kind == "icu" or hole.after - hole.first <= MAX_HOLE]
 
-    def _places(self, text: str) -> Iterator[tuple[int, int]]:
-        """Yield places that share no character: the first to begin counts, and of those of one place a pattern."""
-        position, kind = 0, self._next_kind(text, 0)
-        for first, after in self._patterns.find(text) if self._patterns else ():
-            while kind is not None and kind[0] < first:
-                if kind[0] >= position:
-                    yield kind
-                    position = kind[1]
-                kind = self._next_kind(text, position)
-            if first >= position:
-                yield first, after
-                position = after
-        while kind is not None:
-            if kind[0] >= position:
-                yield kind
-                position = kind[1]
-            kind = self._next_kind(text, position)
 
-    def _next_kind(self, text: str, position: int) -> tuple[int, int] | None:
-        """Return the next place of a kind; looks at a piece of a text at a time, as a search holds Python's lock."""
-        while self._kinds is not None and position < len(text):
-            after = position + _PIECE
-            found = self._kinds.search(text, position, after + MAX_MATCH)
-            if found is not None and found.start() < after:
-                return found.span()
-            position = after
-        return None
+PLACEHOLDERS: Final = Placeholders(DEFAULT_KINDS)
+"""The placeholders that are copied by default."""
+
+
+def placeholders_of(options: TermOptions) -> Placeholders | None:
+    """Return the parts of texts to copy that options give, or None without any.
+
+    Raises:
+        InvalidArgumentError: they cannot be used.
+    """
+    patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
+    if isinstance(patterns, str) or isinstance(kinds, str):
+        raise InvalidArgumentError(
+            "do_not_translate and placeholders must be sequences of texts, got a text", field="do_not_translate"
+        )
+    if kinds is True and not patterns:
+        return PLACEHOLDERS
+    return Placeholders(DEFAULT_KINDS if kinds is True else kinds, patterns) if patterns or kinds else None
+
+
+def _first(holes: Iterable[Hole]) -> list[Hole]:
+    """Return the holes that overlap none before them."""
+    found, position = list[Hole](), 0
+    for hole in holes:
+        if hole.first >= position:
+            found.append(hole)
+            position = hole.after
+    return found
 
 
 def _check_pattern(pattern: object) -> None:
