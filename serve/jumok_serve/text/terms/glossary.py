@@ -5,8 +5,9 @@ import sys
 import unicodedata
 from array import array
 from bisect import bisect_right
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from functools import lru_cache
+from heapq import merge
 from itertools import accumulate, islice
 from typing import Final, NamedTuple, Self
 
@@ -15,11 +16,9 @@ from jumok_proto.glossaries import read_tsv
 from jumok_proto.text_options import TermOptions
 from jumok_serve.interrupts import check
 from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
-from jumok_serve.text.holes import DEFAULT_KINDS, KINDS, MAX_HOLE, Hole, find_holes
+from jumok_serve.text.holes import DEFAULT_KINDS, HANGUL, KINDS, MAX_HOLE, UNSPACED, Hole, find_holes
+from jumok_serve.text.terms.particles import particles
 from jumok_serve.tokenizers.sentencepiece import ranges
-
-_UNSPACED: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-"""Characters of scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Han. Each counts as a word."""
 
 
 class Word(NamedTuple):
@@ -47,7 +46,7 @@ def words(text: str) -> Iterator[Word]:
 @lru_cache(maxsize=1)
 def _pattern() -> re.Pattern[str]:
     of_words = ranges(mark for mark in map(chr, range(sys.maxunicode)) if unicodedata.category(mark)[0] == "M")
-    return re.compile(f"[{_UNSPACED}][{of_words}]*|(?:(?![{_UNSPACED}])[\\w{of_words}])+|[^\\w\\s]")
+    return re.compile(f"[{UNSPACED}][{of_words}]*|(?:(?![{UNSPACED}])[\\w{of_words}])+|[^\\w\\s]")
 
 
 class Terminology:
@@ -91,8 +90,8 @@ def terminology(options: TermOptions, stored: TermFinder | None = None) -> Termi
     return Terminology(*finders) if finders else None
 
 
-_PART: Final = re.compile(r"\w+|\W")
-_PATTERN_PART: Final = re.compile(r"[\w*]+|\W")
+_PART: Final = re.compile(rf"[^\W{UNSPACED}{HANGUL}]+|[{HANGUL}]+|[{UNSPACED}]|\W")
+_PATTERN_PART: Final = re.compile(rf"(?:[^\W{UNSPACED}{HANGUL}]|\*)+|[{HANGUL}*]+|[{UNSPACED}]\**|\W")
 _BLOCK: Final = 1024
 """Parts of a text that are looked at together, and as many more as the longest pattern has."""
 
@@ -100,8 +99,9 @@ _BLOCK: Final = 1024
 class Patterns:
     """Texts in which `*` stands for one or more letters, digits or `_`.
 
-    A text has parts: runs of letters, digits and `_`, and single other characters. A pattern matches whole parts, as
-    many as it has itself. So one integer holds the patterns that match from a place on, a bit for each part of each
+    A text has parts: runs of letters, digits and `_`, runs of Hangul, and single other characters, such as those of
+    scripts without spaces. A pattern matches whole parts, as many as it has itself; after its last one a Korean
+    particle may follow. So one integer holds the patterns that match from a place on, a bit for each part of each
     pattern, and a part of the text changes it with one shift and one mask (Shift-And, Baeza-Yates and Gonnet, 1992).
     Going backwards, it says at each place which patterns begin there.
 
@@ -119,6 +119,7 @@ class Patterns:
         self._numbers = {1 << first: number for number, first in enumerate(firsts[:-1])}
         self._firsts = sum(self._numbers)
         self._lasts = sum(1 << after - 1 for after in firsts[1:])
+        self._tails = [0 if "*" in parts[-1] else len(parts[-1]) for parts in split]
         self._whole: dict[str, int] = {}  # bits by part, and by the beginning of a longer run
         self._begun: dict[str, int] = {}
         for place, part in enumerate(part for parts in split for part in parts):
@@ -140,7 +141,8 @@ class Patterns:
             begun = self._begun_at([part[0] for part in known])
             for place in range(min(_BLOCK, len(known))):
                 if (number := begun[place]) is not None:
-                    yield known[place].start(), known[place + self._lengths[number] - 1].end()
+                    last = known[place + self._lengths[number] - 1]
+                    yield known[place].start(), last.start() + (self._tails[number] or len(last[0]))
             del known[:_BLOCK]
 
     def _begun_at(self, parts: Sequence[str]) -> list[int | None]:
@@ -157,6 +159,8 @@ class Patterns:
     def _bits(self, part: str) -> int:
         """Return the bits of the parts of patterns that match a part of a text."""
         bits = self._whole.get(part, 0)
+        for length in particles(part):
+            bits |= self._whole.get(part[:-length], 0) & self._lasts
         if self._begun and (part[0].isalnum() or part[0] == "_"):
             for length in self._begun_lengths:
                 if length >= len(part):
@@ -196,11 +200,17 @@ class Placeholders:
 
     def find(self, text: str) -> list[Hole]:
         """Return the parts of a text to copy, in their order; parts of more than `MAX_HOLE` characters are left out."""
-        found = find_holes(text, self.kinds) if self.kinds else []
-        if self._patterns is not None:
-            copied = (Hole(*place, "copied") for place in self._patterns.find(text))
-            found = _first(sorted([*copied, *found], key=lambda hole: hole.first))  # of one place, a pattern
-        return [hole for hole in found if hole.kind == "icu" or hole.after - hole.first <= MAX_HOLE]
+        holes = find_holes(text, self.kinds) if self.kinds else []
+        if self._patterns is None:
+            return holes
+        patterns = (Hole(*place, "copied") for place in self._patterns.find(text))
+        found, position = list[Hole](), 0
+        for hole in merge(patterns, holes, key=lambda hole: hole.first):  # of one place, a pattern
+            if hole.first >= position:
+                position = hole.after
+                if hole.after - hole.first <= MAX_HOLE or hole.kind == "icu":
+                    found.append(hole)
+        return found
 
 
 PLACEHOLDERS: Final = Placeholders(DEFAULT_KINDS)
@@ -221,16 +231,6 @@ def placeholders_of(options: TermOptions) -> Placeholders | None:
     if kinds is True and not patterns:
         return PLACEHOLDERS
     return Placeholders(DEFAULT_KINDS if kinds is True else kinds, patterns) if patterns or kinds else None
-
-
-def _first(holes: Iterable[Hole]) -> list[Hole]:
-    """Return the holes that overlap none before them."""
-    found, position = list[Hole](), 0
-    for hole in holes:
-        if hole.first >= position:
-            found.append(hole)
-            position = hole.after
-    return found
 
 
 def _check_pattern(pattern: object) -> None:
@@ -263,7 +263,8 @@ _UNUSABLE: Final = re.compile("[\t\r\n\0\ud800-\udfff]")
 class Glossary:
     """Entries that map a source term to target terms; a translation contains one of these.
 
-    Terms match whole words in any case, with any white space between them. At each place the longest one counts.
+    Terms match whole words in any case, with any white space between them, and before Korean particles. At each place
+    the longest one counts.
 
     Args:
         entries: target terms by source term.
@@ -335,22 +336,29 @@ class Glossary:
         """
         found = list(words(text))
         folded = "".join(word.text for word in found)
-        positions = {end: number for number, end in enumerate(accumulate(len(word.text) for word in found), start=1)}
+        ends = dict[int, tuple[int, int]]()  # ends of words and of their stems: the place in the text, the next word
+        end = 0
+        for number, word in enumerate(found, start=1):
+            end += len(word.text)
+            ends[end] = word.after, number
+            for length in particles(word.text.strip()):
+                ends[end - length] = word.after - length, number
         position = begin = looked = 0
         while position < len(found):
             if position >= looked:
                 check(None, "terms were looked for")
                 looked = position + WORDS_PER_LOOK
-            match = self._match(folded, begin + found[position].text.startswith(" "), positions)
+            match = self._match(folded, begin + found[position].text.startswith(" "), ends)
             if match is None:
                 begin += len(found[position].text)
                 position += 1
                 continue
             number, begin = match
-            after = positions[begin]
+            after, following = ends[begin]
+            begin += found[following - 1].after - after
             targets = tuple(self._targets[number].split(_SEPARATOR))
-            yield TermMatch(found[position].first, found[after - 1].after, targets)
-            position = after
+            yield TermMatch(found[position].first, after, targets)
+            position = following
 
     def _match(self, folded: str, begin: int, ends: Container[int]) -> tuple[int, int] | None:
         """Return the longest entry at the beginning of a word: its number, and its end, which ends a word."""
