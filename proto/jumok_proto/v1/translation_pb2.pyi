@@ -46,6 +46,26 @@ class _PlaceholderKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     """Empty elements in plain text: `<x id="1"/>`."""
     PLACEHOLDER_KIND_ICU: _PlaceholderKind.ValueType  # 8
     """Plural and select arguments of ICU messages, whose branches are translated."""
+    PLACEHOLDER_KIND_VARIABLE: _PlaceholderKind.ValueType  # 9
+    """`%1`, `$1`, `$name$`, `%NAME%`, `:name`."""
+    PLACEHOLDER_KIND_REFERENCE: _PlaceholderKind.ValueType  # 10
+    """References to other messages: `$t(name)`, `@:name`."""
+    PLACEHOLDER_KIND_PATH: _PlaceholderKind.ValueType  # 11
+    """Paths and names of files: `/etc/hosts`, `C:\\\\Users`, `data.csv`."""
+    PLACEHOLDER_KIND_OPTION: _PlaceholderKind.ValueType  # 12
+    """Options of commands: `--output`."""
+    PLACEHOLDER_KIND_HASHTAG: _PlaceholderKind.ValueType  # 13
+    """`#tag`."""
+    PLACEHOLDER_KIND_VERSION: _PlaceholderKind.ValueType  # 14
+    """Numbers of versions: `1.2.3`, `v2`."""
+    PLACEHOLDER_KIND_UNIT: _PlaceholderKind.ValueType  # 15
+    """Numbers with units that models break: `10 px`."""
+    PLACEHOLDER_KIND_ENTITY: _PlaceholderKind.ValueType  # 16
+    """Entities in plain text: `&nbsp;`."""
+    PLACEHOLDER_KIND_ESCAPE: _PlaceholderKind.ValueType  # 17
+    """Escapes in plain text: `\\\\n`."""
+    PLACEHOLDER_KIND_MASK: _PlaceholderKind.ValueType  # 18
+    """What other tools put in place of placeholders: `[X7X]`."""
 
 class PlaceholderKind(_PlaceholderKind, metaclass=_PlaceholderKindEnumTypeWrapper):
     """Kinds of placeholders."""
@@ -68,6 +88,26 @@ PLACEHOLDER_KIND_ELEMENT: PlaceholderKind.ValueType  # 7
 """Empty elements in plain text: `<x id="1"/>`."""
 PLACEHOLDER_KIND_ICU: PlaceholderKind.ValueType  # 8
 """Plural and select arguments of ICU messages, whose branches are translated."""
+PLACEHOLDER_KIND_VARIABLE: PlaceholderKind.ValueType  # 9
+"""`%1`, `$1`, `$name$`, `%NAME%`, `:name`."""
+PLACEHOLDER_KIND_REFERENCE: PlaceholderKind.ValueType  # 10
+"""References to other messages: `$t(name)`, `@:name`."""
+PLACEHOLDER_KIND_PATH: PlaceholderKind.ValueType  # 11
+"""Paths and names of files: `/etc/hosts`, `C:\\\\Users`, `data.csv`."""
+PLACEHOLDER_KIND_OPTION: PlaceholderKind.ValueType  # 12
+"""Options of commands: `--output`."""
+PLACEHOLDER_KIND_HASHTAG: PlaceholderKind.ValueType  # 13
+"""`#tag`."""
+PLACEHOLDER_KIND_VERSION: PlaceholderKind.ValueType  # 14
+"""Numbers of versions: `1.2.3`, `v2`."""
+PLACEHOLDER_KIND_UNIT: PlaceholderKind.ValueType  # 15
+"""Numbers with units that models break: `10 px`."""
+PLACEHOLDER_KIND_ENTITY: PlaceholderKind.ValueType  # 16
+"""Entities in plain text: `&nbsp;`."""
+PLACEHOLDER_KIND_ESCAPE: PlaceholderKind.ValueType  # 17
+"""Escapes in plain text: `\\\\n`."""
+PLACEHOLDER_KIND_MASK: PlaceholderKind.ValueType  # 18
+"""What other tools put in place of placeholders: `[X7X]`."""
 Global___PlaceholderKind: typing_extensions.TypeAlias = PlaceholderKind
 
 class _Markup:

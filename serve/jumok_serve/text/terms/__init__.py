@@ -5,6 +5,7 @@ from jumok_serve.text.terms.glossary import (
     Glossary,
     Placeholders,
     Terminology,
+    count_marks,
     placeholders_of,
     terminology,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "GlossaryStore",
     "Placeholders",
     "Terminology",
+    "count_marks",
     "placeholders_of",
     "terminology",
 ]

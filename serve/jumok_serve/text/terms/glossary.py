@@ -173,6 +173,15 @@ MAX_PATTERNS: Final = 64
 MAX_CHARACTERS: Final = 256
 
 
+_MARK: Final = re.compile(r"[%~<>\[\]_⟦⟧{}$@/\\:&#]|\d+|--|\.\w|XX|[Ww]ww")
+"""What every placeholder has, and most sentences do not."""
+
+
+def count_marks(text: str) -> int:
+    """Count the places of a text at which placeholders may begin."""
+    return len(_MARK.findall(text))
+
+
 class Placeholders:
     """Kinds of placeholders, and patterns; a `HoleFinder`.
 
@@ -200,7 +209,7 @@ class Placeholders:
 
     def find(self, text: str) -> list[Hole]:
         """Return the parts of a text to copy, in their order; parts of more than `MAX_HOLE` characters are left out."""
-        holes = find_holes(text, self.kinds) if self.kinds else []
+        holes = find_holes(text, self.kinds) if self.kinds and _MARK.search(text) else []
         if self._patterns is None:
             return holes
         patterns = (Hole(*place, "copied") for place in self._patterns.find(text))
