@@ -351,7 +351,7 @@ class PendingTexts:
                 aligned = [pairs.get((index, 0)) for index in range(first, after)]
                 texts = [one.text for one in of_block]
                 forms = list(_written_forms(block, joined))
-                written[block] = write_block(block, sentences.places, sentences.kept, texts, aligned, forms)
+                written[block] = write_block(block, sentences.places, sentences.kept, texts, aligned, forms=forms)
             elif sentences.placeholders:
                 joined = _in_given(joined, sentences.read)
             blocks.append(joined)

@@ -6,6 +6,7 @@ gains are taken: a word gains its share of source characters inside of the span,
 """
 
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -77,6 +78,7 @@ def write_block(
     kept_texts: Sequence[str],
     translations: Sequence[str],
     aligned_words: Sequence[Sequence[Pair] | None],
+    *,
     forms: Sequence[WrittenForm] = (),
 ) -> str:
     """Write the translation of a block with its tags.
@@ -114,16 +116,7 @@ def write_block(
         end = place[1]
     align_copies(block, target, places, aligned)
     intervals = transfer(block.spans, block.text, aligned, sentences)
-    firsts = [form.first for form in forms]
-
-    def written(first: int, after: int) -> str:
-        parts = list[str]()
-        for form in forms[bisect_left(firsts, first) : bisect_left(firsts, after)]:
-            parts += (block.escape(target[first : form.first]), form.text)
-            first = form.after
-        return "".join((*parts, block.escape(target[first:after])))
-
-    return write_spans(block.spans, block.text, intervals, target, places, written)
+    return write_spans(block.spans, block.text, intervals, target, places, block.escape, forms)
 
 
 def align_copies(block: Block, target: str, places: Sequence[Place], aligned: list[Word]) -> None:
@@ -392,7 +385,8 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
     found: Mapping[Span, Interval],
     target: str,
     words: Sequence[tuple[int, int]],
-    written: Callable[[int, int], str],
+    escape: Callable[[str], str],
+    forms: Sequence[WrittenForm] = (),
 ) -> str:
     """Write a translation with the tags of its spans, each once.
 
@@ -403,15 +397,20 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
         found: interval of each span in the words.
         target: plain translation.
         words: first character of each word, and the character after it.
-        written: returns a part of the translation as markup.
+        forms: placeholders of the translation, in their order.
     """
     parts: list[str] = []
     done, last = 0, ""  # the character written last, tags aside
+    left = deque(forms)
 
     def text_until(place: int) -> None:
         nonlocal done, last
+        while left and left[0].first < place:
+            form = left.popleft()
+            parts.extend((escape(target[done : form.first]), form.text))
+            done, last = form.after, target[form.after - 1]
         if place > done:
-            parts.append(written(done, place))
+            parts.append(escape(target[done:place]))
             done, last = place, target[place - 1]
 
     waiting: list[tuple[Span | None, int]] = []
