@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, TypeAlias
 from jumok_serve.tasks.word_alignment import Place, words
 from jumok_serve.text.holes import HANGUL, UNSPACED
 from jumok_serve.text.placeholders import Placeholder
+from jumok_serve.text.terms.particles import particles
 
 Pair: TypeAlias = tuple[Place, Place]
 """A word of a translation, and the source word that it is aligned to."""
@@ -20,6 +21,7 @@ _OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
 _STOPS = frozenset(".,;:!?%…、。")
 """Other punctuation that no white space precedes, also in full width."""
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
+_HANGUL: Final = re.compile(f"[{HANGUL}]+")
 _WORD: Final = f"[^\\W{UNSPACED}{HANGUL}]"
 
 
@@ -160,6 +162,11 @@ class Splicing:
         nearest = bisect_left(edges, wanted)
         return min(edges[max(0, nearest - 1) : nearest + 1], key=lambda edge: abs(edge - wanted))
 
+    def _is_particle(self, index: int) -> bool:
+        """True if a Korean particle begins at a place, which follows without a space."""
+        found = _HANGUL.match(self._target, index)
+        return found is not None and found.end() - index in particles("a" + found[0])
+
     def _written(self, edits: Sequence[Edit]) -> Spliced:
         """Change the translation."""
         parts, length, done, last = list[str](), 0, 0, ""
@@ -178,13 +185,14 @@ class Splicing:
             if edit.number >= 0:
                 one = self._placeholders[edit.number]
                 inserted = edit.first == edit.after
-                if inserted:
-                    add(space_between(last, one.content[0], self._text[max(0, one.start - 1) : one.start]))
+                if inserted:  # as a word is
+                    add(space_between(last, "a", self._text[max(0, one.start - 1) : one.start]))
                 places[edit.number] = length, length + len(one.content)
                 add(one.content)
                 if inserted:
                     following = self._target[done : done + 1]
-                    add(space_between(one.content[-1], following, self._text[one.end : one.end + 1]))
+                    if not self._is_particle(done):
+                        add(space_between("a", following, self._text[one.end : one.end + 1]))
             moved.append((edit, length - done))
         add(self._target[done:])
         return Spliced("".join(parts), self._placeholders, tuple(places), tuple(moved))
