@@ -132,7 +132,7 @@ class Splicing:
             if run is not None and _stands_for(target[slice(*run)], self._text[one.start : one.end]):
                 yield Edit(*run, number)
                 continue
-            place = run[0] if run else self._beside(one, by_start, by_end, edges)
+            place = run[0] if run else max(self._begin, self._beside(one, by_start, by_end, edges))
             yield Edit(place, place, number)
 
     def _numbered(self, *, missing: bool) -> Iterator[tuple[int, Placeholder]]:

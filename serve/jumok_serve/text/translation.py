@@ -742,7 +742,7 @@ def read_sentences(
                 parts.append(source)
             kept.append(after)
             for piece in pieces:
-                places.append((start, start + len(piece.rstrip())))
+                places.append((start, start + len(piece if parts[-1] is EMPTY_SOURCE else piece.rstrip())))
                 start += len(piece)
         if not parts:
             parts, places, kept = [EMPTY_SOURCE], [(end, end)], [*kept, ""]
