@@ -18,6 +18,8 @@ from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 MAX_TOKENS: Final = 2
 """Most tokens of a placeholder that the model reads itself: it spells longer ones in its own way."""
+APART: Final = 400
+"""Characters between equal stand-ins."""
 MAX_CACHED: Final = 4096
 MAX_READ: Final = 64
 """Most characters of such a placeholder."""
@@ -130,11 +132,25 @@ class StandIns:
         found = (pattern.format(number) for pattern in _SYMBOLS for number in range(1, 10))
         return tuple(one for one in found if one in self._tokenizer.tokens(self._writes(one)))
 
-    def unused(self, text: str) -> Iterator[str]:
-        """Yield stand-ins that a text does not have."""
-        yield from (one for one in self._symbols if one not in text)
+    def of(self, text: str) -> Callable[[int], str]:
+        """Return a function that gives the stand-in at a place of a text, which does not have it itself.
+
+        Only stand-ins far from each other, in different sentences, are equal.
+        """
         numbers = frozenset(re.findall(r"[0-9]+", text))
-        yield from (one for one in map(str, count(_FIRST_NUMBER)) if one not in numbers)
+        pool = [one for one in self._symbols if one not in text]
+        pool += [one for one in map(str, range(_FIRST_NUMBER, 100)) if one not in numbers]
+        others = (one for one in map(str, count(100)) if one not in numbers)
+        used = dict.fromkeys(pool, -APART)
+
+        def stand_in(place: int) -> str:
+            for one, last in used.items():
+                if place - last >= APART:
+                    used[one] = place
+                    return one
+            return next(others)
+
+        return stand_in
 
 
 def _reads(tokenizer: Tokenizer, writes: Callable[[str], Sequence[int]], content: str) -> bool:
@@ -188,14 +204,14 @@ class PlaceholderReader:
         first, after = branch or (0, len(text))
         spelled = str if branch is None else unescaped
         parts, length, position, found = list[str](), 0, first, list[Placeholder]()
-        unused = self.stand_ins.unused(text)
+        stand_in = self.stand_ins.of(text)
         for group in _neighbours(holes, edges):
             parts.append(spelled(text[position : group[0].first]))
             length += len(parts[-1])
             position = group[-1].after
             content = text[group[0].first : position]
             spliced = not self.stand_ins.reads(content)
-            read = next(unused) if spliced else content
+            read = stand_in(group[0].first) if spliced else content
             parts.append(read)
             found.append(Placeholder(length, length + len(read), content, group, spliced))
             length += len(read)

@@ -4,8 +4,7 @@ import re
 import unicodedata
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
+from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
 from jumok_serve.tasks.word_alignment import Place, words
@@ -22,7 +21,7 @@ _STOPS = frozenset(".,;:!?%…、。")
 """Other punctuation that no white space precedes, also in full width."""
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _HANGUL: Final = re.compile(f"[{HANGUL}]+")
-_WORD: Final = f"[^\\W{UNSPACED}{HANGUL}]"
+_WORD: Final = re.compile(f"[^\\W{UNSPACED}{HANGUL}]")
 
 
 class Edit(NamedTuple):
@@ -88,18 +87,22 @@ class Splicing:
         self._placeholders = placeholders
         self._target = target
         self._begin = begin
-        waiting: dict[str, deque[int]] = {}
-        for number, one in enumerate(placeholders):
-            waiting.setdefault(text[one.start : one.end], deque()).append(number)
         self._copies = dict[int, Place]()
         edits = list[Edit]()
-        for found in _pattern(tuple(waiting)).finditer(target):
-            if numbers := waiting[found[0]]:
-                number = numbers.popleft()
-                self._copies[number] = found.span()
-                edits.append(Edit(*found.span(), number))
-            elif found.start() >= begin:
-                edits.append(_widened(target, *found.span(), begin))
+        if target == text:
+            self._copies = {number: one.place for number, one in enumerate(placeholders)}
+            edits = [Edit(*one.place, number) for number, one in enumerate(placeholders)]
+        else:
+            waiting: dict[str, deque[int]] = {}
+            for number, one in enumerate(placeholders):
+                waiting.setdefault(text[one.start : one.end], deque()).append(number)
+            for first, after in _copies_of(waiting, target):
+                if numbers := waiting[target[first:after]]:
+                    number = numbers.popleft()
+                    self._copies[number] = first, after
+                    edits.append(Edit(first, after, number))
+                elif first >= begin:
+                    edits.append(_widened(target, first, after, begin))
         self._edits = sorted(edits)
         self.complete = len(self._copies) == len(placeholders)
 
@@ -198,23 +201,30 @@ class Splicing:
         return Spliced("".join(parts), self._placeholders, tuple(places), tuple(moved))
 
 
-@lru_cache(maxsize=256)
-def _pattern(texts: tuple[str, ...]) -> re.Pattern[str]:
-    return re.compile("|".join(map(_copy, sorted(texts, key=len, reverse=True))))
+def _copies_of(texts: Collection[str], target: str) -> list[Place]:
+    """Return the places of texts in a translation, the longest first, and then in order."""
+    taken = bytearray(len(target))
+    found = list[Place]()
+    for text in sorted(texts, key=len, reverse=True):
+        after = 0
+        while (first := target.find(text, after)) >= 0:
+            after = first + len(text)
+            if not any(taken[first:after]) and _is_whole(
+                text, target[max(0, first - 2) : first], target[after : after + 2]
+            ):
+                taken[first:after] = b"\1" * len(text)
+                found.append((first, after))
+    return sorted(found)
 
 
-def _copy(text: str) -> str:
-    """Return the pattern of a text that is no part of a longer word or number."""
-    before = after = ""
-    if text[0].isdecimal():
-        before = r"(?<!\d)(?<!\d[.,])"
-    elif text[0].isalnum():
-        before = f"(?<!{_WORD})"
-    if text[-1].isdecimal():
-        after = r"(?![.,]?\d)"
-    elif text[0].isalnum() and text[-1].isalnum():
-        after = f"(?!{_WORD})"
-    return before + re.escape(text) + after
+def _is_whole(text: str, before: str, after: str) -> bool:
+    """True if a text between two others is no part of a longer word or number."""
+    if text[0].isdecimal() and (before[-1:].isdecimal() or (before[-1:] in {".", ","} and before[:1].isdecimal())):
+        return False
+    if text[-1].isdecimal() and (after[:1].isdecimal() or (after[:1] in {".", ","} and after[1:].isdecimal())):
+        return False
+    is_word = text[0].isalnum() and text[-1].isalnum() and not text.isdecimal()
+    return not (is_word and (_WORD.match(before[-1:]) or _WORD.match(after)))
 
 
 def _widened(target: str, first: int, after: int, begin: int) -> Edit:
