@@ -6,7 +6,7 @@ from functools import cache
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from jumok_serve.text.messages import Hole, parse_message
+from jumok_serve.text.messages import Branch, Hole, Message, parse_message
 
 __all__ = [
     "DEFAULT_KINDS",
@@ -17,6 +17,7 @@ __all__ = [
     "UNSPACED",
     "Hole",
     "Rule",
+    "branch_holes",
     "find_holes",
     "kinds_of_flag",
 ]
@@ -59,7 +60,7 @@ _NAMES: Final = {
     "CJK": HANGUL + UNSPACED,
     "URL": r"(?:⟨W⟩|[-.~:/?#@!$&*+,;=%]|\([^\s()<>]{0,200}+\)|\[[^\s\[\]<>]{0,100}+\]|\{[\w.]{1,60}+\}){1,1500}"
     r"(?<![.,;:!?*&])",
-    "FILE": r"(?:⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])){1,120}+",
+    "FILE": r"(?:Program Files(?: \(x86\))?+|⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])){1,120}+",
 }
 
 
@@ -87,7 +88,7 @@ _BY_FLAG: Final = (
     Rule(
         "printf",
         "%",
-        r"%%|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]|%⟨STRICT⟩(?:[tT][A-Za-z]|[A-Za-z@])",
+        r"%%|%#@\w{1,60}+@|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]|%⟨STRICT⟩(?:[tT][A-Za-z]|[A-Za-z@])",
         "%s  % d  %5.2f  %(count)d  %1$s  %1$tY  %*d  %-*.*f  %@  %%  %n",
         "5 %  100%.",
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; NSString",
@@ -114,8 +115,11 @@ RULES: Final = (
     Rule(
         "element",
         "<",
-        r"<(?:[A-Za-z][\w:.-]{0,60}+⟨ATTRIBUTES⟩|\d{1,3}+)\s?/>|<(?i:br|hr|img|input|wbr)\b⟨ATTRIBUTES⟩>",
-        """<x id="1"/>  <0/>  <br/>  <br />  <g id='a' b="c"/>  <br>  <img src="a.png" alt="a">""",
+        r"<(?:[A-Za-z][\w:.-]{0,60}+⟨ATTRIBUTES⟩|\d{1,3}+)\s?/>|<([A-Za-z][\w:.-]{0,60}+|\d{1,3}+)⟨ATTRIBUTES⟩></\1>"
+        r"|<[A-Za-z][\w:.-]{0,60}+(?=\s{1,9}+[\w:-]{1,60}+=[\"'])⟨ATTRIBUTES⟩>|<%[^%\n]{1,200}+%>"
+        r"|<!--(?:[^-]|-(?!->)){0,1000}+-->|<(?i:br|hr|img|input|wbr)\b⟨ATTRIBUTES⟩>",
+        """<x id="1"/>  <0/>  <br/>  <br />  <g id='a' b="c"/>  <br>  <img src="a.png" alt="a">"""
+        """  <x id="0"></x>  <x id="1">  <%= name %>  <!-- a -->""",
         "a < b  1 </ 2  <  <b>  <file>  <x",
         "XLIFF 1.2 and 2.1, inline elements; HTML, void elements",
     ),
@@ -145,9 +149,10 @@ RULES: Final = (
     ),
     Rule(
         "double_braces",
-        r"\{[{%]",
-        r"\{\{\{[^{}\n]{1,200}+\}\}\}|\{\{[^{}\n]{1,200}+\}\}|\{%[^{}%\n]{1,200}+%\}",
-        "{{ name }}  {{{raw}}}  {{#if x}}  {{/if}}  {% url 'home' %}  {{count, number}}  {{ a|b:\"c\" }}",
+        r"\{[{%#]",
+        r"\{\{\{[^{}\n]{1,200}+\}\}\}|\{\{[^{}\n]{1,200}+\}\}|\{%[^{}%\n]{1,200}+%\}"
+        r"|\{#\s[^{}#\n]{1,200}+#\}",
+        "{{ name }}  {{{raw}}}  {{#if x}}  {{/if}}  {% url 'home' %}  {# note #}  {{count, number}}  {{ a|b:\"c\" }}",
         "{{}}  {{ a  {a}",
         "mustache(5); Handlebars, Jinja, Django and Angular templates; i18next",
     ),
@@ -162,8 +167,8 @@ RULES: Final = (
     Rule(
         "url",
         r"\.(?:⟨DOMAIN⟩)(?!⟨W⟩)",
-        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?:(?::\d{1,5}+)?+/⟨URL⟩|/)?",
-        "example.org  docs.example.com/a/b  a.co.uk  example.org/",
+        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?::\d{1,5}+)?+(?:/⟨URL⟩|/)?",
+        "example.org  docs.example.com/a/b  a.co.uk  example.org/  example.org:8080",
         "a.b  e.g.  end.Der  Node.js  x@example.org",
         "RFC 1034, names",
     ),
@@ -178,15 +183,15 @@ RULES: Final = (
         r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+",
         r"/etc/hosts  ~/x  ./a/b.py  ../a  C:\Users  C:\Users\a.txt  C:/x  /usr/share/"
         r"  /tmp  \\server\share  $HOME/.config"
-        r"  %APPDATA%\LibreOffice\4  {installation}/program  <User>/Scripts",
+        r"  %APPDATA%\LibreOffice\4  C:\Program Files (x86)\a.exe  {installation}/program  <User>/Scripts",
         "and/or  1/2  km/h  he/she  TCP/IP  /  a / b  /s  24/7  a: /b",
         "POSIX, pathnames; Windows, naming files",
     ),
     Rule(
         "path",
         r"\.(?:⟨ENDING⟩)(?!⟨W⟩)",
-        r"(?<![\w./@\\-])(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}+(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}?(?:⟨ENDING⟩)(?!⟨W⟩)",
-        "b.py  README.md  *.docx  docs/index.html  config.toml",
+        r"(?<![\w./@\\-])(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}+(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}(?:⟨ENDING⟩)(?!⟨W⟩)",
+        "b.py  README.md  *.docx  docs/index.html  config.toml  archive.tar.gz",
         "end.The  e.g. this  a.b",
         "common endings of files",
     ),
@@ -203,19 +208,20 @@ RULES: Final = (
         r"\{",
         r"[$#%@]\{(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+\}"
         r"|\{(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}+|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
-        r"|[\w.]{0,60}+:(?!\s)[^{}\n]{1,100}+|[\w.]{1,60}+,\s?+\w{1,20}+(?:,\s?+(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+)?+)\}",
+        r"|[@#/:][a-z]{1,20}+\s[^{}\n]{1,100}+|[\w.]{0,60}+:(?!\s)[^{}\n]{1,100}+|[\w.]{1,60}+,\s?+\w{1,20}+(?:,\s?+(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+)?+)\}",
         "{}  {0}  {name}  { name }  ${x}  #{x}  %{name}  ${a ? b : c}  {user.name!r:>10}  {:{width}}  {0,number}"
-        "  {d, date, short}  {0:yyyy MM}  { $user }  { -brand }  {0,choice,0#no|1#{1} one}",
+        "  {d, date, short}  {0:yyyy MM}  { $user }  { -brand }  {0,choice,0#no|1#{1} one}  {@html x}  {#if a > b}",
         "{ not this one }  { a b  {  }",
         "Python's str.format; java.text.MessageFormat; C#; Ruby; shell; JavaScript's template literals; Fluent",
     ),
     Rule(
         "percent",
         "%",
-        r"%%|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
+        r"%%⟨W⟩{1,60}+%%(?!⟨W⟩)|%%|%#@\w{1,60}+@|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
         r"|(?:(?<!\d)|(?<=\b0))%(?:⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|⟨SIZED⟩[A-Za-z@]|(?:hh?|ll?|z)?[dsuiX](?=⟨SUFFIX⟩(?!⟨W⟩)|[A-Z][a-z]))"
         r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?!L\d)[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?+",
-        "%s  %d  %(count)d  %1$s  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %PRODUCTNAME  %name%  %days",
+        "%s  %d  %(count)d  %1$s  %1$*2$d  %#@files@  %%name%%"
+        "  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %PRODUCTNAME  %name%  %days",
         "100% sure  5 %  100%sure  5% a  50% e  50 % d'accord  100%.  5%-10%  5 %ige  5 %, a  %  % a  %-encoded",
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; strftime; Drupal; Windows",
     ),
@@ -271,15 +277,15 @@ RULES: Final = (
     Rule(
         "email",
         "@",
-        r"(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|%(?=\w)){0,63}+@(?:[A-Za-z0-9-]{1,63}+\.){1,8}[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]",
-        "anna@example.org  a.b+c@example.co.uk",
+        r"(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|[%'](?=\w)){0,63}+@(?:[A-Za-z0-9-]{1,63}+\.){1,8}[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]",
+        "anna@example.org  a.b+c@example.co.uk  o'brien@example.org",
         "a@b  @anna  a@b.  @a.de",
         "RFC 5322, 3.4.1",
     ),
     Rule(
         "mention",
         "@",
-        r"(?<![\w@.])@(?=[\d_]{0,20}⟨L⟩)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+)?+",
+        r"(?<![\w@.{])@(?=[\d_]{0,20}⟨L⟩)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+)?+",
         "@anna  @user@host  @user@example.org  @scope/pkg  @a-b",
         "x@y  @ home  @  @_  @0.00",
         "Mastodon, GitHub, npm",
@@ -367,16 +373,26 @@ def find_holes(text: str, kinds: Collection[str] = DEFAULT_KINDS) -> list[Hole]:
 
     The first to begin counts, and of those of one place the first of the table.
     """
-    if not _next(_ANY, text, 0, len(text)):
-        return []
-    rules = [rule for rule in RULES if rule.kind in kinds and _next(compiled(rule.needs), text, 0, len(text))]
     message = parse_message(text) if "icu" in kinds else None
     arguments = [hole for hole in message.branches[0].holes if hole.kind == "icu"] if message else []
-    holes, position = list[Hole](), 0
-    for argument in (*arguments, Hole(len(text), len(text), "")):
-        holes += _find(text, rules, position, argument.first)
-        holes += [argument] if argument.kind else []
-        position = argument.after
+    return _around(arguments, text, kinds, 0, len(text))
+
+
+def branch_holes(message: Message, branch: Branch, kinds: Collection[str] = DEFAULT_KINDS) -> list[Hole]:
+    """Return the holes of a branch at places in its message: its own, and those that the rules find between them."""
+    return _around(branch.holes, message.text, kinds, branch.first, branch.after)
+
+
+def _around(known: Sequence[Hole], text: str, kinds: Collection[str], position: int, after: int) -> list[Hole]:
+    """Return holes that are known in a part of a text, and those that rules find between them."""
+    rules = list[Rule]()
+    if _next(_ANY, text, position, after):
+        rules += (rule for rule in RULES if rule.kind in kinds and _next(compiled(rule.needs), text, position, after))
+    holes = list[Hole]()
+    for hole in known:
+        holes += (*_find(text, rules, position, hole.first), hole)
+        position = hole.after
+    holes += _find(text, rules, position, after)
     return holes
 
 

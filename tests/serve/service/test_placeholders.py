@@ -127,7 +127,7 @@ def test_grpc_and_the_own_api_keep_them_if_that_is_asked_for(
         for keep, expected in ((False, plain), (True, kept)):
             request = translation_pb2.TranslateTextRequest(contents=[text], keep_placeholders=keep)
             assert stub.TranslateText(request).translations[0].hypotheses[0].text == expected
-    answer = call(f"{served.url}/v1/translate", {"contents": [text], "keepPlaceholders": True}).content
+    answer = call(f"{served.url}/v1/text:translate", {"contents": [text], "keepPlaceholders": True}).content
     hypothesis = answer["translations"][0]["hypotheses"][0]
     assert hypothesis["text"] == kept
     assert [term.get("spliced", False) for term in hypothesis["terms"]] == [True] * 2

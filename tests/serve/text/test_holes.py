@@ -12,7 +12,18 @@ from typing import Final
 import pytest
 
 from jumok_serve.text import holes as scanner
-from jumok_serve.text.holes import DEFAULT_KINDS, KINDS, MAX_HOLE, RULES, Hole, Rule, find_holes, kinds_of_flag
+from jumok_serve.text.holes import (
+    DEFAULT_KINDS,
+    KINDS,
+    MAX_HOLE,
+    RULES,
+    Hole,
+    Rule,
+    branch_holes,
+    find_holes,
+    kinds_of_flag,
+)
+from jumok_serve.text.messages import parse_message
 from tests.support.data import DATA
 from tests.support.growth import assert_linear
 
@@ -161,6 +172,22 @@ def test_a_flag_decides_for_its_entry(flag: str, text: str, parts: list[str]) ->
 
 def test_flags_add_up() -> None:
     assert found("% d {0}", "fuzzy", "no-wrap", "c-format", "python-brace-format") == ["% d", "{0}"]
+
+
+def test_branches_have_holes_of_all_kinds() -> None:
+    text = "{n, plural, one {# of %s on example.org} other {'{x}' {g, select, other {a}} @anna}}"
+    message = parse_message(text)
+    assert message is not None
+    assert [
+        [(text[hole.first : hole.after], hole.kind) for hole in branch_holes(message, branch)]
+        for branch in message.branches
+    ] == [
+        [(text, "icu")],
+        [("#", "number"), ("%s", "percent"), ("example.org", "url")],
+        [("'{x}'", "quote"), ("{g, select, other {a}}", "icu"), ("@anna", "mention")],
+        [],
+    ]
+    assert branch_holes(message, message.branches[1], {"url"})[0].kind == "number"
 
 
 CONVERSIONS: Final = ("%s", "%d", "% d", "%5.2f", "%-5s", "%%", "%x", "%+d", "%#o", "%r", "%05d", "%.3s", "%*d", "%i")

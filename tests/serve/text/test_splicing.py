@@ -81,7 +81,7 @@ def made(rng: random.Random) -> tuple[str, str, list[Pair] | None]:
     target_parts = [one for one in placed for _ in range(rng.choice([0, 0, 1, 1, 1, 2]))]
     target_parts += rng.choices(["siehe", "die", "(Datei)", "을", "見", "."], k=rng.randint(0, 6))
     rng.shuffle(target_parts)
-    target = rng.choice([" ", "", " "]).join(target_parts)
+    target = rng.choice([" ", "-", " "]).join(target_parts)
     sources = [(0, 0), *words(text)]
     return text, target, rng.choice([None, [(place, rng.choice(sources)) for place in words(target)]])
 

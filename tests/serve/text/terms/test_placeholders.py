@@ -7,7 +7,7 @@ from itertools import islice
 
 import pytest
 
-from jumok_serve.text.holes import KINDS, MAX_HOLE, RULES, Rule
+from jumok_serve.text.holes import DEFAULT_KINDS, KINDS, MAX_HOLE, RULES, Rule, find_holes
 from jumok_serve.text.terms import Placeholders, count_marks
 from jumok_serve.text.terms.glossary import MAX_CHARACTERS, MAX_PATTERNS, Patterns
 from tests.support.calls import noted_calls
@@ -21,11 +21,20 @@ def found(placeholders: Placeholders, text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("asked", "text", "parts"),
     [
+        (DEFAULT_KINDS, "Hello {name}, {0} of {{ total }}!", ["{name}", "{0}", "{{ total }}"]),
+        (DEFAULT_KINDS, "${HOME} and {}", ["${HOME}", "{}"]),
+        (DEFAULT_KINDS, "{ not this one }", []),
         (
-            KINDS,
-            "Hello {name}, %s of {{ total }}! See https://example.org/a?b=c(d).",
-            [*("{name}", "%s", "{{ total }}"), "https://example.org/a?b=c(d)"],
+            DEFAULT_KINDS,
+            "%s of %d, %(count)d, %1$s, %.2f, %-5s, %ld",
+            ["%s", "%d", "%(count)d", "%1$s", "%.2f", "%-5s", "%ld"],
         ),
+        (DEFAULT_KINDS, "100% sure, 5 %", []),
+        (DEFAULT_KINDS, "100%sure", []),
+        (DEFAULT_KINDS, "See https://example.org/a?b=c(d).", ["https://example.org/a?b=c(d)"]),
+        (DEFAULT_KINDS, "See http://example.org, www.example.org.", ["http://example.org", "www.example.org"]),
+        (DEFAULT_KINDS, "Write to a.b+c@example.co.uk.", ["a.b+c@example.co.uk"]),
+        (DEFAULT_KINDS, "Ask @anna and x@y", ["@anna"]),
         (["braces"], "%s {a} @b https://c.de", ["{a}"]),
         ([], "%s {a}", []),
         ("ACME", "ACME and ACMEs, acme", ["ACME"]),
@@ -35,6 +44,14 @@ def found(placeholders: Placeholders, text: str) -> list[str]:
         ("a.c", "abc a.c", ["a.c"]),
         ("New York", "in New York", ["New York"]),
         ("C++", "C++ and C", ["C++"]),
+        ("CLASSPATH", "CLASSPATH를 CLASSPATHS", ["CLASSPATH"]),
+        ("ACME", "ACMEの新製品", ["ACME"]),
+        ("ERR-*", "ERR-17을", ["ERR-17"]),
+        ("파일", "파일을 파일에서는 파일럿 파일", ["파일", "파일", "파일"]),
+        ("새 파일", "새 파일을 새를 파일", ["새 파일"]),
+        ("파*", "파일을", ["파일을"]),
+        ("日本", "日本語", ["日本"]),
+        ("日*", "日本語", ["日本"]),
     ],
 )
 def test_kinds_and_patterns(asked: str | Iterable[str], text: str, parts: list[str]) -> None:
@@ -93,15 +110,24 @@ ALPHABETS = (
 )
 
 
-def expected_places(patterns: Sequence[str], text: str) -> list[tuple[int, int]]:
-    """Find places as one regular expression of all patterns does."""
+def expected_places(kinds: Sequence[str], patterns: Sequence[str], text: str) -> list[tuple[int, int]]:
+    """Find places of patterns by one regular expression, and of holes, character by character."""
 
     def expression(pattern: str) -> str:
         stars = r"\w++".join(map(re.escape, re.split(r"\*+", pattern)))
         before = r"(?<!\w)" if re.match(r"[\w*]", pattern) else ""
         return before + stars + (r"(?!\w)" if re.search(r"[\w*]\Z", pattern) else "")
 
-    return [found.span() for found in re.finditer("|".join(f"(?:{part})" for part in map(expression, patterns)), text)]
+    expressions = re.compile("|".join(f"(?:{expression(pattern)})" for pattern in patterns) or "(?!)")
+    holes = {hole.first: hole.after for hole in find_holes(text, kinds)}
+    places, position = [], 0
+    while position < len(text):
+        match = expressions.match(text, position)
+        after = match.end() if match else holes.get(position)
+        if after:
+            places.append((position, after))
+        position = after or position + 1
+    return places
 
 
 def random_text(rng: random.Random, alphabet: str, length: int) -> str:
@@ -110,15 +136,17 @@ def random_text(rng: random.Random, alphabet: str, length: int) -> str:
 
 @pytest.mark.parametrize("alphabet", ALPHABETS)
 def test_equals_a_regular_expression(alphabet: str) -> None:
-    """Over patterns that overlap each other and themselves."""
+    """Over patterns that overlap each other, themselves and kinds."""
     rng = random.Random(alphabet)
     found = 0
     for _ in range(1500):
         drawn = [random_text(rng, f"{alphabet}*", rng.randint(1, 8)) for _ in range(rng.randint(1, 6))]
         patterns = [pattern for pattern in drawn if pattern.strip("* ")]
+        kinds = [kind for kind in KINDS if patterns == [] or rng.random() < 0.3]
         text = random_text(rng, alphabet, rng.randint(0, 60))
-        expected = expected_places(patterns, text) if patterns else []
-        assert [(one.first, one.after) for one in Placeholders(patterns=patterns).find(text)] == expected
+        text += rng.choice(["", "http://a.b", "{a} %d @a", "a@b.c"])
+        expected = expected_places(kinds, patterns, text)
+        assert [(one.first, one.after) for one in Placeholders(kinds, patterns).find(text)] == expected
         found += len(expected)
     assert found > 500
 
@@ -129,7 +157,7 @@ def test_equals_a_regular_expression_over_long_texts(length: int) -> None:
     rng = random.Random(length)
     patterns = ["-".join("a" * 100) + "-b*", "*-" * 100, "b--", "ab*.*"]
     text = "".join(rng.choice(["a-", "a-" * 101, "bc", "-", ".", "abc.d", "\u2014"]) for _ in range(length))
-    expected = expected_places(patterns, text)
+    expected = expected_places((), patterns, text)
     assert [(one.first, one.after) for one in Placeholders(patterns=patterns).find(text)] == expected
     assert len(expected) > 50
 
