@@ -8,19 +8,7 @@ from typing import Final, NamedTuple
 
 from jumok_serve.text.messages import Branch, Hole, Message, parse_message
 
-__all__ = [
-    "DEFAULT_KINDS",
-    "HANGUL",
-    "KINDS",
-    "MAX_HOLE",
-    "RULES",
-    "UNSPACED",
-    "Hole",
-    "Rule",
-    "branch_holes",
-    "find_holes",
-    "kinds_of_flag",
-]
+__all__ = ["DEFAULT_KINDS", "KINDS", "Hole", "branch_holes", "find_holes", "kinds_of_flag"]
 
 MAX_HOLE: Final = 2048
 """Most characters of a hole but of ICU's arguments: those of a long address. No rule looks further."""
@@ -33,6 +21,10 @@ UNSPACED: Final = (
     "\uff66-\uff9f\U00020000-\U0003ffff"
 )
 """Letters of scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Han."""
+_CONVERSION: Final = (
+    r"(?:\d{1,3}+\$)?+[-+#0'I,]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
+    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?"
+)
 _NAMES: Final = {
     # Letters, digits and `_` that may continue a hole: Korean, Japanese and Chinese add particles without a space.
     "W": rf"[^\W{UNSPACED}{HANGUL}]",
@@ -47,13 +39,11 @@ _NAMES: Final = {
     "TAG": "a|abbr|b|bdi|big|br|code|del|div|em|font|h[1-6]|hr|i|img|input|ins|kbd|li|mark|ol|p|q|s|samp|small|span"
     "|strong|sub|sup|tt|u|ul|var|wbr",
     "BB": "b|center|code|color|i|img|list|quote|s|size|u|url",
-    # ISO C's conversion up to its letter, without and with a space among the flags; arguments by number or name.
-    "CONVERSION": r"(?:\d{1,3}+\$)?+[-+#0'I,]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
-    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?",
+    # ISO C's conversion up to its letter; without a space among the flags, and with one and with an argument's name.
+    "CONVERSION": _CONVERSION,
+    "STRICT": r"(?:\([^()\n]{1,100}+\))?+" + _CONVERSION.replace("0'I,", "0'I, "),
     "SIZED": r"(?=[-+#0'I,]{0,5}+[\d.*])⟨CONVERSION⟩",
     "SUFFIX": "[kKMGT]?i?B|[mnµ]?s|m|min|h|x|px|st|nd|rd|th",
-    "STRICT": r"(?:\([^()\n]{1,100}+\)|\d{1,3}+\$)?+[-+#0'I, ]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
-    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?",
     "ATTRIBUTES": r"(?:\s{1,9}+[\w:.-]{1,60}+"
     r"(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?+){0,10}+",
     "HANGUL": HANGUL,
@@ -207,11 +197,11 @@ RULES: Final = (
         "braces",
         r"\{",
         r"[$#%@]\{(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+\}"
-        r"|\{(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}+|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
+        r"|\{(?!=)(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}+|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
         r"|[@#/:][a-z]{1,20}+\s[^{}\n]{1,100}+|[\w.]{0,60}+:(?!\s)[^{}\n]{1,100}+|[\w.]{1,60}+,\s?+\w{1,20}+(?:,\s?+(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+)?+)\}",
         "{}  {0}  {name}  { name }  ${x}  #{x}  %{name}  ${a ? b : c}  {user.name!r:>10}  {:{width}}  {0,number}"
         "  {d, date, short}  {0:yyyy MM}  { $user }  { -brand }  {0,choice,0#no|1#{1} one}  {@html x}  {#if a > b}",
-        "{ not this one }  { a b  {  }",
+        "{ not this one }  { a b  {  }  {=SUM(A1)}",
         "Python's str.format; java.text.MessageFormat; C#; Ruby; shell; JavaScript's template literals; Fluent",
     ),
     Rule(
@@ -331,39 +321,14 @@ KINDS: Final = frozenset(rule.kind for rule in RULES) | {"icu"}
 DEFAULT_KINDS: Final = KINDS - {rule.kind for rule in _BY_FLAG}
 
 _FLAGS: Final = {
-    "boost": ("boost", "printf"),
-    "gcc-internal": ("gcc", "printf"),
-    "gfc-internal": ("gcc", "printf"),
-    "kde": ("qt",),
-    "kde-kuit": ("qt",),
-    "lisp": ("tilde",),
-    "object-pascal": ("pascal",),
-    "qt": ("qt",),
-    "qt-plural": ("qt",),
-    "scheme": ("tilde",),
-    "smalltalk": ("qt",),
-    "ycp": ("qt",),
+    "": "c++ c-sharp csharp es i18next icu-message java perl-brace python-brace rust sh vue",
+    "boost": "boost",
+    "gcc": "gcc-internal gfc-internal",
+    "pascal": "object-pascal",
+    "qt": "kde kde-kuit qt qt-plural smalltalk ycp",
+    "tilde": "lisp scheme",
 }
-"""Kinds of a catalogue's flags, without `-format`; other flags stand for printf."""
-_BRACES: Final = frozenset(
-    [
-        "c++",
-        "c-sharp",
-        "csharp",
-        "es",
-        "i18next",
-        "icu-message",
-        "java",
-        "perl-brace",
-        "python-brace",
-        "rust",
-        "sh",
-        "vue",
-    ]
-)
-"""Flags of grammars that the default kinds hold."""
-
-
+"""Flags of a catalogue by kind, without `-format`: those that default kinds suit, and others than those of printf."""
 _ANY: Final = re.compile(r"[%{<\[⟦$@/\\&#_~]|XX|--|[.:][\w+-]|\d[ \u00a0\w]|[vV]\d")
 """Found in every text with a hole; most texts are done after this search."""
 
@@ -439,6 +404,7 @@ def kinds_of_flag(flag: str) -> frozenset[str]:
         return frozenset()
     if name.startswith("no-"):
         return DEFAULT_KINDS - {"percent"}
-    if name in _BRACES:
+    kind = next((kind for kind, names in _FLAGS.items() if name in names.split()), "printf")
+    if not kind:
         return DEFAULT_KINDS
-    return DEFAULT_KINDS - {"percent"} | {*_FLAGS.get(name, ("printf",))}
+    return DEFAULT_KINDS - {"percent"} | ({kind, "printf"} if kind in {"boost", "gcc"} else {kind})
