@@ -11,6 +11,7 @@ import random
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -53,7 +54,8 @@ def pairs_of(texts: Sequence[str], references: Sequence[str], rng: random.Random
             chosen = rng.sample(names, min(len(names), rng.choice([1, 1, 2])))
             kinds = dict(zip(chosen, rng.sample(KINDS, len(chosen)), strict=True))
             pattern = re.compile("|".join(map(re.escape, sorted(chosen, key=len, reverse=True))))
-            made = tuple(pattern.sub(lambda name: kinds[name[0]], one) for one in (text, reference))  # noqa: B023
+            replaced = partial(pattern.sub, lambda name, kinds=kinds: kinds[name[0]])
+            made = replaced(text), replaced(reference)
         kept = found(made[0])
         if kept and sorted(kept) == sorted(found(made[1])):
             yield Pair(made[0], made[1], kept)
@@ -94,7 +96,7 @@ def main() -> None:
 
         def translate(sources: Sequence[str], **more: object) -> list[str]:
             settings = {"beam_size": options.beam_size, "split_sentences": False, "truncate": True, **more}
-            return [one.text for one in translator.translate(sources, **settings)]  # type: ignore[arg-type]
+            return [one.text for one in translator.translate(sources, **settings)]
 
         def by_masks() -> list[str]:
             written = translate([masked(pair) for pair in pairs], markup="html")
