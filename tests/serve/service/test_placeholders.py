@@ -135,16 +135,16 @@ def test_grpc_and_the_own_api_keep_them_if_that_is_asked_for(
 
 def test_the_client_turns_them_off_and_names_kinds(client: jumok.Client, translator: Translator) -> None:
     for placeholders_option in (False, ["url"], True):
-        found = client.translate(TEXT, placeholders=placeholders_option, **SHORT)  # type: ignore[arg-type]
-        assert found == translator.translate(TEXT, placeholders=placeholders_option, **SHORT)  # type: ignore[arg-type]
+        found = client.translate(TEXT, placeholders=placeholders_option, **SHORT)
+        assert found == translator.translate(TEXT, placeholders=placeholders_option, **SHORT)
     for wrong, message in (("url", "must be True, False or a sequence"), (["tags"], "unknown kind 'tags'")):
         with pytest.raises(jumok.InvalidArgumentError, match=message):
-            client.translate(TEXT, placeholders=wrong)  # type: ignore[arg-type]
+            client.translate(TEXT, placeholders=wrong)
 
 
 def test_the_command(address: str, translator: Translator, tiny_bundle: Path) -> None:
     for flags, kinds in (([], True), (["--no-placeholders"], False), (["--placeholder", "url"], ["url"])):
-        expected = translator.translate(TEXT, placeholders=kinds, **SHORT)  # type: ignore[arg-type]
+        expected = translator.translate(TEXT, placeholders=kinds, **SHORT)
         for place in (("--server", address), ("--bundle", str(tiny_bundle), "--precision", "fp32")):
             done = run_here("translate", *place, *flags, "--max-length", "12", "--json", TEXT)
             assert done.returncode == 0, done.stderr

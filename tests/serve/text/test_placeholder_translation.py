@@ -142,8 +142,9 @@ def test_branches_of_messages_are_translated(translator: Translator) -> None:
         "{n, plural, =0 {a man} one {# man in {place}} other {{g, select, f {# women} other {'{'it''s # {name}}}}}"
         " runs in {place}."
     )
-    for options in ({}, {"num_hypotheses": 2, "beam_size": 4, "split_sentences": False}):
-        found = translator.translate(text, placeholders=True, **SHORT, **options)  # type: ignore[arg-type]
+    several: dict[str, Any] = {"num_hypotheses": 2, "beam_size": 4, "split_sentences": False}
+    for options in ({}, several):
+        found = translator.translate(text, placeholders=True, **SHORT, **options)
         for one in found.hypotheses:
             before, after = parse_message(text), parse_message(one.text)
             assert before is not None

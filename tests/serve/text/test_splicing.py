@@ -30,7 +30,7 @@ def starts(text: str, part: str) -> list[int]:
 def aligned(text: str, target: str, links: str) -> list[Pair]:
     """Return pairs of links such as `2-0`: the third word of the target with the first of the text."""
     sources, targets = words(text), words(target)
-    linked = dict(map(int, link.split("-")) for link in links.split())
+    linked = {int(link.split("-")[0]): int(link.split("-")[1]) for link in links.split()}
     return [(place, sources[linked[index]] if index in linked else (0, 0)) for index, place in enumerate(targets)]
 
 
