@@ -46,11 +46,12 @@ _NAMES: Final = {
     "SUFFIX": "[kKMGT]?i?B|[mnµ]?s|m|min|h|x|px|st|nd|rd|th",
     "ATTRIBUTES": r"(?:\s{1,9}+[\w:.-]{1,60}+"
     r"(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?+){0,10}+",
-    "HANGUL": HANGUL,
+    "LABEL": r"(?:[A-Za-z0-9-]{1,63}+|[⟨CJK⟩]{1,63}+)",
     "CJK": HANGUL + UNSPACED,
     "URL": r"(?:⟨W⟩|[-.~:/?#@!$&*+,;=%]|\([^\s()<>]{0,200}+\)|\[[^\s\[\]<>]{0,100}+\]|\{[\w.]{1,60}+\}){1,1500}"
     r"(?<![.,;:!?*&])",
-    "FILE": r"(?:Program Files(?: \(x86\))?+|⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])){1,120}+",
+    "FILE": r"(?:Program Files(?: \(x86\))?+|⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])"
+    r"|[⟨CJK⟩](?=[⟨CJK⟩]{0,40}+(?:[/\\]|\.⟨W⟩))){1,120}+",
 }
 
 
@@ -173,7 +174,8 @@ RULES: Final = (
         r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+",
         r"/etc/hosts  ~/x  ./a/b.py  ../a  C:\Users  C:\Users\a.txt  C:/x  /usr/share/"
         r"  /tmp  \\server\share  $HOME/.config"
-        r"  %APPDATA%\LibreOffice\4  C:\Program Files (x86)\a.exe  {installation}/program  <User>/Scripts",
+        r"  %APPDATA%\LibreOffice\4"
+        r"  C:\Program Files (x86)\a.exe  {installation}/program  <User>/Scripts  C:\Users\이름\a.txt",
         "and/or  1/2  km/h  he/she  TCP/IP  /  a / b  /s  24/7  a: /b",
         "POSIX, pathnames; Windows, naming files",
     ),
@@ -258,17 +260,17 @@ RULES: Final = (
     Rule(
         "url",
         r"://|www\.|(?:mailto|tel|data|magnet|urn|doi):",
-        r"(?:(?<!⟨L⟩)[A-Za-z][A-Za-z0-9+.-]{1,20}+://|(?<![\w.])(?:www\.(?=\w)|(?:mailto|tel|data|magnet|urn|doi):(?=\w|[+?])))⟨URL⟩",
+        r"(?:(?<!⟨L⟩)[A-Za-z][A-Za-z0-9+.-]{1,20}+://(?:⟨LABEL⟩\.){0,8}|(?<![\w.])(?:www\.(?=\w)|(?:mailto|tel|data|magnet|urn|doi):(?=\w|[+?])))⟨URL⟩",
         "https://example.org/a?b=c(d)  http://example.org  www.example.org  https://en.wikipedia.org/wiki/A_(b)"
-        "  ftp://a/b  mailto:a@b.org  http://[::1]:80/  https://x.org/{id}/y  tel:+49-30-1",
+        "  ftp://a/b  mailto:a@b.org  http://[::1]:80/  https://한국.kr/a  https://x.org/{id}/y  tel:+49-30-1",
         "http  ://  www.  hotel: 5  data: a",
         "RFC 3986",
     ),
     Rule(
         "email",
         "@",
-        r"(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|[%'](?=\w)){0,63}+@(?:[A-Za-z0-9-]{1,63}+\.){1,8}[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]",
-        "anna@example.org  a.b+c@example.co.uk  o'brien@example.org",
+        r"(?:(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|[%'](?=\w)){0,63}+|(?<![\w.+-])[⟨CJK⟩]{1,64}+)@(?:⟨LABEL⟩\.){1,8}(?:[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]|[⟨CJK⟩]{2,9})",
+        "anna@example.org  a.b+c@example.co.uk  o'brien@example.org  info@사이트.한국  홍길동@example.org",
         "a@b  @anna  a@b.  @a.de",
         "RFC 5322, 3.4.1",
     ),
@@ -283,9 +285,9 @@ RULES: Final = (
     Rule(
         "hashtag",
         "#",
-        r"(?<![\w&/#@?=.])#(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
+        r"(?<![\w&/#@?=.])#(?!(?:DIV|NAME|NULL|NUM|REF|VALUE)[!?/])(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
         "#hashtag  #jumok_2026  #fff  #1a2b3c  #한국어",
-        "#1 hit  #을  C# and F#  # a  a#b  ##  #12",
+        "#1 hit  #VALUE!  #DIV/0!  #을  C# and F#  # a  a#b  ##  #12",
         "what services take for hashtags; CSS colours",
     ),
     Rule(
