@@ -129,6 +129,13 @@ def test_markup_has_each_once_as_it_was_written(translator: Translator, markup: 
         assert unescape(written).count("<b>") == unescape(written).count("</b>") == 1
 
 
+def test_ignored_content_like_a_placeholder_is_apart_from_it(translator: Translator) -> None:
+    for words in ("a man {name} <code>{name}</code> a dog", "<kbd>%s</kbd> in the <b>park %s</b> %s"):
+        written = translator.translate(f"<p>{words}</p>", placeholders=True, markup="html", **SHORT).text
+        for part in ("{name}", "%s", "<code>{name}</code>", "<kbd>%s</kbd>"):
+            assert written.count(part) == words.count(part), written
+
+
 @pytest.mark.parametrize("text", ["{0}", "%s%d", "{a}/{b}", "%s: %s", " {x} ", "{a} {b}\n{a}", "https://example.org/"])
 def test_nothing_but_placeholders_is_copied(translator: Translator, text: str) -> None:
     for split_sentences in (True, False):

@@ -114,13 +114,20 @@ def write_block(
                 pairs = [(word, everything) for word in words(written)]
             add(written, place, pairs)
         end = place[1]
-    align_copies(block, target, places, aligned)
+    align_copies(block, target, places, aligned, forms)
     intervals = transfer(block.spans, block.text, aligned, sentences)
     return write_spans(block.spans, block.text, intervals, target, places, block.escape, forms)
 
 
-def align_copies(block: Block, target: str, places: Sequence[Place], aligned: list[Word]) -> None:
-    """Align ignored content with its copy in the translation, if there is one, and with nothing else."""
+def align_copies(
+    block: Block, target: str, places: Sequence[Place], aligned: list[Word], forms: Sequence[WrittenForm] = ()
+) -> None:
+    """Align ignored content with its copy in the translation, if there is one, and with nothing else.
+
+    Args:
+        forms: placeholders of the translation, which are no copies.
+    """
+    ends = [form.after for form in forms]
     waiting, done, searched = block.spans[::-1], 0, 0
     by_source = sorted(range(len(aligned)), key=lambda index: aligned[index].start)
     starts = [aligned[index].start for index in by_source]
@@ -129,7 +136,12 @@ def align_copies(block: Block, target: str, places: Sequence[Place], aligned: li
         waiting += reversed(span.children)
         if span.content is None or searched > MAX_SEARCHED:
             continue
-        first = target.find(block.text[span.start : span.end], done)
+        shown, begin = block.text[span.start : span.end], done
+        while (first := target.find(shown, begin)) >= 0:
+            number = bisect_right(ends, first)
+            if number == len(ends) or first + len(shown) <= forms[number].first:
+                break
+            begin = forms[number].after
         searched += (len(target) if first < 0 else first) - done
         if first < 0:
             continue
