@@ -949,7 +949,7 @@ class AppliedTerm(google.protobuf.message.Message):
     satisfied: builtins.bool
     """True if the hypothesis contains it; false if the tokenizer cannot write it, or it does not fit."""
     spliced: builtins.bool
-    """True for a placeholder in place of a stand-in that the model read and wrote."""
+    """True for a placeholder that the model did not write itself; tokens have a stand-in, or nothing in its place."""
     @property
     def targets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Alternative texts; the hypothesis was to contain one. The term itself if it was to be copied."""

@@ -44,12 +44,14 @@ class Spliced(NamedTuple):
         text: the translation.
         placeholders: placeholders of the text, [n].
         places: their places in the translation, [n].
+        missing: numbers of those that the model did not write.
         edits: changes that made it, with the characters before and after the parts that they replaced.
     """
 
     text: str
     placeholders: Sequence[Placeholder]
     places: tuple[Place, ...]
+    missing: frozenset[int]
     edits: tuple[tuple[Edit, int], ...]
 
     def moved(self, index: int) -> int:
@@ -198,7 +200,8 @@ class Splicing:
                         add(space_between("a", following, self._text[one.end : one.end + 1]))
             moved.append((edit, length - done))
         add(self._target[done:])
-        return Spliced("".join(parts), self._placeholders, tuple(places), tuple(moved))
+        missing = frozenset(number for number, _ in self._numbered(missing=True))
+        return Spliced("".join(parts), self._placeholders, tuple(places), missing, tuple(moved))
 
 
 def _copies_of(texts: Collection[str], target: str) -> list[Place]:

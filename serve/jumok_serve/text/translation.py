@@ -449,7 +449,7 @@ def with_placeholders(hypothesis: Hypothesis, spliced: Spliced) -> Hypothesis:
             same = spliced.text[moved.first : moved.after] == hypothesis.text[span.first : span.after]
             term = replace(term, target_span=moved if same else None)  # noqa: PLW2901
         terms.append(term)
-    for one, (first, after) in zip(spliced.placeholders, spliced.places, strict=True):
+    for number, (one, (first, after)) in enumerate(zip(spliced.placeholders, spliced.places, strict=True)):
         terms.append(
             AppliedTerm(
                 source=one.content,
@@ -457,7 +457,7 @@ def with_placeholders(hypothesis: Hypothesis, spliced: Spliced) -> Hypothesis:
                 source_span=TextSpan(one.start, one.end),
                 satisfied=True,
                 target_span=TextSpan(first, after),
-                spliced=one.spliced,
+                spliced=one.spliced or number in spliced.missing,
             )
         )
     terms.sort(key=lambda term: -1 if term.source_span is None else term.source_span.first)
