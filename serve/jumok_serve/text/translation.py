@@ -702,7 +702,7 @@ def read_sentences(
             direction,
             truncate=parameters.truncate or parameters.cuts,
             deadline=parameters.deadline,
-            keep_unknown=parameters.attention or parameters.markup is not None or parameters.placeholders is not None,
+            keep_unknown=parameters.attention or parameters.markup is not None,
             keep_given=parameters.keeps_texts,
         )
 
