@@ -132,5 +132,11 @@ async def ask(client: jumok.AsyncClient, text: str, decoding: Decoding) -> float
     """Translate a text; returns the seconds that the call took."""
     source_language, target_language = decoding.languages or (None, None)
     began = time.perf_counter()
-    await client.translate(text, source_language=source_language, target_language=target_language, **decoding.options)
+    await client.translate(
+        text,
+        source_language=source_language,
+        target_language=target_language,
+        placeholders=False,  # as its peers
+        **decoding.options,
+    )
     return time.perf_counter() - began

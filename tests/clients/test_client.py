@@ -62,7 +62,7 @@ def test_only_what_is_set_is_sent(translate: Translate, address: str, service: S
     translate(address, "a", **(options | of_numpy | whole), target_prefix="Ein", attention=True, **EVERYTHING)
     plain, full = service.requests
     assert plain == translation_pb2.TranslateTextRequest(
-        contents=["a"], options=decoding_pb2.DecodingOptions(), split_sentences=True
+        contents=["a"], options=decoding_pb2.DecodingOptions(), split_sentences=True, keep_placeholders=True
     )
     sent = {
         "early_stopping": decoding_pb2.EARLY_STOPPING_NEVER,
@@ -74,6 +74,7 @@ def test_only_what_is_set_is_sent(translate: Translate, address: str, service: S
         options=decoding_pb2.DecodingOptions(**(options | sent)),
         target_prefixes=["Ein"],
         attention=True,
+        keep_placeholders=True,
         **SENT,
     )
 

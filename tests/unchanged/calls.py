@@ -135,8 +135,9 @@ def _texts() -> Iterator[dict[str, Any]]:
         yield {"contents": [HTML], "markup": "MARKUP_HTML", "glossary": {"entries": entries}, "split_sentences": True}
     yield {"contents": [SHORT], "glossary": {"stored": "missing"}}
     yield {"contents": [SHORT], "glossary": {"stored": "pets"}}
-    yield {"contents": list(TEXTS), "do_not_translate": {"kinds": list(range(1, 7)), "patterns": ["l*r", "blue"]}}
-    yield {"contents": [SHORT], "do_not_translate": {"kinds": [9]}}
+    yield {"contents": list(TEXTS), "do_not_translate": {"kinds": list(range(1, 19)), "patterns": ["l*r", "blue"]}}
+    yield {"contents": [*TEXTS, "Ask {name} about %1$s."], "keep_placeholders": True}
+    yield {"contents": [SHORT], "do_not_translate": {"kinds": [99]}}
     yield {"contents": [SHORT], "do_not_translate": {"patterns": [""]}}
 
 

@@ -26,7 +26,7 @@ from jumok_serve.service.handlers.api import Settings
 from jumok_serve.service.handlers.translation_service import parse_settings
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.tasks.model import TranslationParameters
-from jumok_serve.text.terms import GlossaryStore
+from jumok_serve.text.terms import PLACEHOLDERS, GlossaryStore
 from jumok_serve.translator import Translator
 from tests.serve.engine.test_engine import Gate
 from tests.support.hang import HANG_S
@@ -94,6 +94,7 @@ def test_all_parameters_of_translations_are_sent() -> None:
         copy_unreadable=True,
         markup="xml",
         markup_rules=MarkupRules(ignore_tags=("x",)),
+        placeholders=PLACEHOLDERS,
     )
     default = TranslationParameters()
     own = {one.name for one in fields(default) if getattr(parameters, one.name) == getattr(default, one.name)}

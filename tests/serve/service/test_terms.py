@@ -13,10 +13,11 @@ from jumok_serve import Translator
 from jumok_serve.service.handlers.translation_service import (
     MAX_REQUEST_ENTRIES,
     RequestTerms,
+    request_placeholders,
     request_terms,
     terms_reader,
 )
-from jumok_serve.text.terms import Glossary
+from jumok_serve.text.terms import PLACEHOLDERS, Glossary
 from tests.support.command import run_here
 from tests.support.memory import memory_of
 from tests.support.servers.in_process_server import check_idle
@@ -57,7 +58,7 @@ def test_all_calls_equal_the_translator(client: jumok.Client, translator: Transl
         ({"glossary": "a=b"}, "glossary", "must map source terms"),
         ({"glossary": {"a": 1}}, "glossary", "needs a target term"),
         ({"placeholders": ["tags"]}, "placeholders", "unknown kind 'tags'"),
-        ({"placeholders": "url"}, "placeholders", "must be a sequence"),
+        ({"placeholders": "url"}, "placeholders", "must be True, False or a sequence"),
     ],
 )
 def test_terms_that_are_refused(
@@ -72,26 +73,24 @@ def test_terms_that_are_refused(
 
 
 def test_an_unknown_kind_and_equal_entries_of_a_request_are_refused() -> None:
-    for glossary, copied, message in (
-        ([], [9], "unknown kind of placeholders 9"),
-        ([("a", "b"), ("a", "c")], [], "two entries match 'a'"),
-    ):
-        terms = request_terms(
-            translation_pb2.Glossary(
-                entries=[translation_pb2.GlossaryEntry(source=source, targets=[target]) for source, target in glossary]
-            ),
-            translation_pb2.DoNotTranslate(kinds=copied),  # type: ignore[arg-type]
-        )
-        assert terms is not None
-        with pytest.raises(jumok.InvalidArgumentError, match=message):
-            terms.find("a")
+    entries = [translation_pb2.GlossaryEntry(source="a", targets=[target]) for target in "bc"]
+    terms = request_terms(translation_pb2.Glossary(entries=entries))
+    assert terms is not None
+    with pytest.raises(jumok.InvalidArgumentError, match="two entries match 'a'"):
+        terms.find("a")
+    copied = translation_pb2.DoNotTranslate(kinds=[99])  # type: ignore[list-item]
+    placeholders = request_placeholders(copied, every_kind=False)
+    assert placeholders is not None
+    with pytest.raises(jumok.InvalidArgumentError, match="unknown kind of placeholders 99"):
+        placeholders.find("a")
+    assert request_placeholders(copied, every_kind=True) is PLACEHOLDERS
 
 
 def terms_of(number: int, entries: int) -> RequestTerms:
     glossary = translation_pb2.Glossary(
         entries=[translation_pb2.GlossaryEntry(source=f"{number} {one}", targets=["a" * 250]) for one in range(entries)]
     )
-    terms = request_terms(glossary, translation_pb2.DoNotTranslate())
+    terms = request_terms(glossary)
     assert isinstance(terms, RequestTerms)
     return terms
 
@@ -108,7 +107,7 @@ def test_terms_of_many_requests_are_read_once(monkeypatch: pytest.MonkeyPatch) -
     read_terms = terms_reader()
     for _ in range(3):
         for number in range(60):
-            assert read_terms(terms_of(number, 20)).terminology.find(f"a {number} 7") != []
+            assert read_terms(terms_of(number, 20)).finder.find(f"a {number} 7") != []
     assert len(read) == 60
 
 
@@ -131,7 +130,8 @@ def test_memory_of_terms_of_many_requests() -> None:
 
 
 def test_no_terms() -> None:
-    assert request_terms(translation_pb2.Glossary(), translation_pb2.DoNotTranslate()) is None
+    assert request_terms(translation_pb2.Glossary()) is None
+    assert request_placeholders(translation_pb2.DoNotTranslate(), every_kind=False) is None
 
 
 def test_the_command_line(address: str, translator: Translator, tiny_bundle: Path, tmp_path: Path) -> None:

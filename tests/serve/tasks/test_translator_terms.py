@@ -85,8 +85,11 @@ def test_terms_of_sentences_have_their_places_in_the_whole_text(translator: Tran
 
 
 def test_words_are_copied(translator: Translator) -> None:
-    copied = Terminology(Placeholders(patterns=("Hund", "Mann")))
-    hypothesis = translate(translator, "A Mann and a Hund.", copied, max_length=16).hypotheses[0]
+    copied = Placeholders(patterns=("Hund", "Mann"))
+    options = DecodingOptions(max_length=16)
+    parameters = TranslationParameters(options=options, placeholders=copied)
+    (translation,) = translator.submit(["A Mann and a Hund."], parameters).collect()
+    hypothesis = translation.hypotheses[0]
     assert [term.targets for term in hypothesis.terms] == [("Mann",), ("Hund",)]
     for word in ("Mann", "Hund"):
         assert re.findall(r"\w+", hypothesis.text).count(word) == 1

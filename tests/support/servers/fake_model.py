@@ -80,6 +80,7 @@ class Answer:
         self.on_collect: Callable[[], object] = lambda: None
         self.on_progress: Callable[[], None] = lambda: None
         self.sure = ""
+        self.has_placeholders = False
         self.futures: tuple[Future[None], ...] = tuple(Future() for _ in texts)
 
     def cancel(self) -> None:

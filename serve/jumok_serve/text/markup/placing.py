@@ -5,8 +5,8 @@ Among all such intervals, in the order in which the siblings' words stand in the
 gains are taken: a word gains its share of source characters inside of the span, less `THRESHOLD`.
 """
 
-import unicodedata
 from bisect import bisect_left, bisect_right
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 
 from jumok_serve.tasks.word_alignment import Place, after_particle, words
 from jumok_serve.text.markup.parser import Block, Span
+from jumok_serve.text.splicing import Pair, space_between
 
 THRESHOLD = 0.5
 """A word gains if more than this share of its source word is inside of the span."""
@@ -43,8 +44,19 @@ class Word(NamedTuple):
     sentence: int
 
 
-Pair: TypeAlias = tuple[Place, Place]
-"""A word of a translation, and the source word that it is aligned to."""
+class WrittenForm(NamedTuple):
+    """A part of a translation that is written as in the source, and no tag divides.
+
+    Attributes:
+        first, after: its place in the translation.
+        text: what is written, markup included.
+    """
+
+    first: int
+    after: int
+    text: str
+
+
 MAX_SEARCHED = 2**26
 """Characters of a block's translation that are searched for copies of ignored content, each as often as it is."""
 
@@ -66,6 +78,8 @@ def write_block(
     kept_texts: Sequence[str],
     translations: Sequence[str],
     aligned_words: Sequence[Sequence[Pair] | None],
+    *,
+    forms: Sequence[WrittenForm] = (),
 ) -> str:
     """Write the translation of a block with its tags.
 
@@ -74,6 +88,7 @@ def write_block(
         kept_texts: text before, between and after their translations, [n + 1].
         translations: of the sentences, [n].
         aligned_words: aligned words of each sentence; None: all tags are around it, [n].
+        forms: placeholders of the translation, in their order.
     """
     aligned: list[Word] = []
     places: list[Place] = []
@@ -99,13 +114,20 @@ def write_block(
                 pairs = [(word, everything) for word in words(written)]
             add(written, place, pairs)
         end = place[1]
-    align_copies(block, target, places, aligned)
+    align_copies(block, target, places, aligned, forms)
     intervals = transfer(block.spans, block.text, aligned, sentences)
-    return write_spans(block.spans, block.text, intervals, target, places, block.escape)
+    return write_spans(block.spans, block.text, intervals, target, places, block.escape, forms)
 
 
-def align_copies(block: Block, target: str, places: Sequence[Place], aligned: list[Word]) -> None:
-    """Align ignored content with its copy in the translation, if there is one, and with nothing else."""
+def align_copies(
+    block: Block, target: str, places: Sequence[Place], aligned: list[Word], forms: Sequence[WrittenForm] = ()
+) -> None:
+    """Align ignored content with its copy in the translation, if there is one, and with nothing else.
+
+    Args:
+        forms: placeholders of the translation, which are no copies.
+    """
+    ends = [form.after for form in forms]
     waiting, done, searched = block.spans[::-1], 0, 0
     by_source = sorted(range(len(aligned)), key=lambda index: aligned[index].start)
     starts = [aligned[index].start for index in by_source]
@@ -114,7 +136,12 @@ def align_copies(block: Block, target: str, places: Sequence[Place], aligned: li
         waiting += reversed(span.children)
         if span.content is None or searched > MAX_SEARCHED:
             continue
-        first = target.find(block.text[span.start : span.end], done)
+        shown, begin = block.text[span.start : span.end], done
+        while (first := target.find(shown, begin)) >= 0:
+            number = bisect_right(ends, first)
+            if number == len(ends) or first + len(shown) <= forms[number].first:
+                break
+            begin = forms[number].after
         searched += (len(target) if first < 0 else first) - done
         if first < 0:
             continue
@@ -127,11 +154,6 @@ def align_copies(block: Block, target: str, places: Sequence[Place], aligned: li
             if first <= places[index][0] and places[index][1] <= done:
                 aligned[index] = Word(span.start, span.end, aligned[index].sentence)
 
-
-_OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
-"""Unicode's categories of punctuation that no white space follows, or precedes."""
-_STOPS = frozenset(".,;:!?%…、。")
-"""Other punctuation that no white space precedes, also in full width."""
 
 Interval: TypeAlias = tuple[int, int]
 """First word of a span, and the word after its last."""
@@ -376,6 +398,7 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
     target: str,
     words: Sequence[tuple[int, int]],
     escape: Callable[[str], str],
+    forms: Sequence[WrittenForm] = (),
 ) -> str:
     """Write a translation with the tags of its spans, each once.
 
@@ -386,12 +409,18 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
         found: interval of each span in the words.
         target: plain translation.
         words: first character of each word, and the character after it.
+        forms: placeholders of the translation, in their order.
     """
     parts: list[str] = []
     done, last = 0, ""  # the character written last, tags aside
+    left = deque(forms)
 
     def text_until(place: int) -> None:
         nonlocal done, last
+        while left and left[0].first < place:
+            form = left.popleft()
+            parts.extend((escape(target[done : form.first]), form.text))
+            done, last = form.after, target[form.after - 1]
         if place > done:
             parts.append(escape(target[done:place]))
             done, last = place, target[place - 1]
@@ -427,24 +456,14 @@ def write_spans(  # noqa: PLR0917 - the texts with their places
             continue
         inside = text[span.start : span.end]
         if empty and inside:
-            parts.append(_space(last, inside[0], text[max(0, span.start - 1) : span.start]))
+            parts.append(space_between(last, inside[0], text[max(0, span.start - 1) : span.start]))
         parts += (span.opening, span.content, span.closing)
         done, last = max(done, end), inside[-1:]
         if empty and inside:
-            parts.append(space := _space(inside[-1], target[done : done + 1], text[span.end : span.end + 1]))
+            parts.append(space := space_between(inside[-1], target[done : done + 1], text[span.end : span.end + 1]))
             last = space or last
     text_until(len(target))
     return "".join(parts)
-
-
-def _space(left: str, right: str, neighbour: str) -> str:
-    """Return a space if two characters would touch, but did not where the source has another neighbour."""
-    if left.isspace() or right.isspace() or not (left and right):
-        return ""
-    stops = unicodedata.category(right) in _CLOSING or unicodedata.normalize("NFKC", right) in _STOPS
-    if unicodedata.category(left) in _OPENING or stops:
-        return ""
-    return " " if neighbour.isspace() or (left.isalnum() and right.isalnum() and not neighbour.isalnum()) else ""
 
 
 def _last_first(spans: Sequence[Span], found: Mapping[Span, Interval]) -> list[Span]:

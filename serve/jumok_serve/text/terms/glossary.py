@@ -1,11 +1,11 @@
-"""Terms of a request: glossary, placeholders and patterns."""
+"""Terms of a request: glossary, and parts of texts that are copied."""
 
 import re
 import sys
 import unicodedata
 from array import array
 from bisect import bisect_right
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from functools import lru_cache
 from heapq import merge
 from itertools import accumulate, islice
@@ -16,7 +16,7 @@ from jumok_proto.glossaries import read_tsv
 from jumok_proto.text_options import TermOptions
 from jumok_serve.interrupts import check
 from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
-from jumok_serve.text.holes import HANGUL, KINDS, MAX_HOLE, UNSPACED, find_holes
+from jumok_serve.text.holes import DEFAULT_KINDS, HANGUL, KINDS, MAX_HOLE, UNSPACED, Hole, find_holes
 from jumok_serve.text.terms.particles import particles
 from jumok_serve.tokenizers.sentencepiece import ranges
 
@@ -50,7 +50,7 @@ def _pattern() -> re.Pattern[str]:
 
 
 class Terminology:
-    """Glossaries and placeholders of a request; a `TermFinder`.
+    """Glossaries of a request; a `TermFinder`.
 
     Args:
         finders: the first come first: a term that overlaps one of an earlier finder does not count.
@@ -80,16 +80,9 @@ def terminology(options: TermOptions, stored: TermFinder | None = None) -> Termi
         stored: a stored glossary, which counts last.
 
     Raises:
-        InvalidArgumentError: the glossary or the parts to copy cannot be used.
+        InvalidArgumentError: the glossary cannot be used.
     """
-    patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
-    if isinstance(patterns, str) or isinstance(kinds, str):
-        raise InvalidArgumentError(
-            "do_not_translate and placeholders must be sequences of texts, got a text", field="do_not_translate"
-        )
     finders = list[TermFinder]()
-    if patterns or kinds:
-        finders.append(Placeholders(kinds, patterns))
     if glossary := options.get("glossary"):
         finders.append(Glossary(glossary))
     if stored is not None:
@@ -180,19 +173,29 @@ MAX_PATTERNS: Final = 64
 MAX_CHARACTERS: Final = 256
 
 
+_MARK: Final = re.compile(r"[%~<>\[\]_⟦⟧{}$@/\\:&#]|\d+|--|\.\w|XX|[Ww]ww")
+"""What every placeholder has, and most sentences do not."""
+
+
+def count_marks(text: str) -> int:
+    """Count the places of a text at which placeholders may begin."""
+    return len(_MARK.findall(text))
+
+
 class Placeholders:
-    """Kinds of placeholders, and patterns.
+    """Kinds of placeholders, and patterns; a `HoleFinder`.
 
     A pattern is a text that matches itself; `*` in it stands for one or more letters, digits or `_`.
 
     Attributes:
+        kinds: see `jumok_serve.text.holes.KINDS`.
         num_bytes: memory that they take, about.
 
     Raises:
         InvalidArgumentError: an unknown kind, too many patterns, or an empty or too long one.
     """
 
-    def __init__(self, kinds: Sequence[str] = (), patterns: Sequence[str] = ()) -> None:
+    def __init__(self, kinds: Collection[str] = (), patterns: Sequence[str] = ()) -> None:
         for kind in kinds:
             if kind not in KINDS:
                 raise _refused_placeholder(f"unknown kind {kind!r}: choose of {', '.join(sorted(KINDS))}")
@@ -201,22 +204,42 @@ class Placeholders:
         for pattern in patterns:
             _check_pattern(pattern)
         self._patterns = Patterns(patterns) if patterns else None
-        self._kinds = frozenset(kinds)
+        self.kinds = frozenset(kinds)
         self.num_bytes = 0 if self._patterns is None else self._patterns.num_bytes
 
-    def find(self, text: str) -> Iterator[TermMatch]:
-        """Yield the parts of a text to copy, in their order; parts of more than `MAX_HOLE` characters are left out.
+    def find(self, text: str) -> list[Hole]:
+        """Return the parts of a text to copy, in their order; parts of more than `MAX_HOLE` characters are left out."""
+        holes = find_holes(text, self.kinds) if self.kinds and _MARK.search(text) else []
+        if self._patterns is None:
+            return holes
+        patterns = (Hole(*place, "copied") for place in self._patterns.find(text))
+        found, position = list[Hole](), 0
+        for hole in merge(patterns, holes, key=lambda hole: hole.first):  # of one place, a pattern
+            if hole.first >= position:
+                position = hole.after
+                if hole.after - hole.first <= MAX_HOLE or hole.kind == "icu":
+                    found.append(hole)
+        return found
 
-        The first to begin counts, and of those of one place a pattern.
-        """
-        patterns = ((first, 0, after) for first, after in (self._patterns.find(text) if self._patterns else ()))
-        holes = ((hole.first, 1, hole.after) for hole in (find_holes(text, self._kinds) if self._kinds else ()))
-        position = 0
-        for first, _, after in merge(patterns, holes):
-            if first >= position:
-                position = after
-                if after - first <= MAX_HOLE:
-                    yield TermMatch(first, after, (text[first:after],), once=True)
+
+PLACEHOLDERS: Final = Placeholders(DEFAULT_KINDS)
+"""The placeholders that are copied by default."""
+
+
+def placeholders_of(options: TermOptions) -> Placeholders | None:
+    """Return the parts of texts to copy that options give, or None without any.
+
+    Raises:
+        InvalidArgumentError: they cannot be used.
+    """
+    patterns, kinds = options.get("do_not_translate") or (), options.get("placeholders") or ()
+    if isinstance(patterns, str) or isinstance(kinds, str):
+        raise InvalidArgumentError(
+            "do_not_translate and placeholders must be sequences of texts, got a text", field="do_not_translate"
+        )
+    if kinds is True and not patterns:
+        return PLACEHOLDERS
+    return Placeholders(DEFAULT_KINDS if kinds is True else kinds, patterns) if patterns or kinds else None
 
 
 def _check_pattern(pattern: object) -> None:

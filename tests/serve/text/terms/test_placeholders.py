@@ -7,9 +7,8 @@ from itertools import islice
 
 import pytest
 
-from jumok_serve.tasks.terms import MAX_TERMS
-from jumok_serve.text.holes import DEFAULT_KINDS, KINDS, MAX_HOLE, find_holes
-from jumok_serve.text.terms import Glossary, Placeholders, Terminology
+from jumok_serve.text.holes import DEFAULT_KINDS, KINDS, MAX_HOLE, RULES, Rule, find_holes
+from jumok_serve.text.terms import Placeholders, count_marks
 from jumok_serve.text.terms.glossary import MAX_CHARACTERS, MAX_PATTERNS, Patterns
 from tests.support.calls import noted_calls
 from tests.support.refusals import refused
@@ -61,9 +60,15 @@ def test_kinds_and_patterns(asked: str | Iterable[str], text: str, parts: list[s
     assert found(placeholders, text) == parts
 
 
-def test_matches_are_copied_once() -> None:
-    (match,) = Placeholders(("braces",)).find("a {b} c")
-    assert match == (2, 5, ("{b}",), True)
+def test_of_one_place_a_pattern_counts_and_else_the_first_to_begin() -> None:
+    holes = Placeholders(("braces",), ("{a}-*", "b")).find("{a}-1 {b} b {c}")
+    assert holes == [(0, 5, "copied"), (6, 9, "braces"), (10, 11, "copied"), (12, 15, "braces")]
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.kind)
+def test_the_first_look_at_a_text_misses_no_example(rule: Rule) -> None:
+    for example in filter(None, map(str.strip, rule.examples.split("  "))):
+        assert count_marks(example) > 0, example
 
 
 @pytest.mark.parametrize(
@@ -92,22 +97,6 @@ def test_hostile_texts_are_searched_in_linear_time(text: str) -> None:
 def test_a_part_may_be_as_long_as_an_address() -> None:
     text = " ".join("a" * length for length in (MAX_HOLE, MAX_HOLE + 1, 90_000, 5))
     assert found(Placeholders(patterns=("a*",)), text) == ["a" * MAX_HOLE, "a" * 5]
-
-
-def test_a_text_of_countless_terms_is_given_up_early() -> None:
-    """Each part would be compared with each entry: a thousand million times."""
-    terminology = Terminology(Placeholders(("braces",)), Glossary({"dog": "Hund", "{dog": "x"}))
-    matches = terminology.find("{dog} dog " * 30_000)
-    assert len(matches) == MAX_TERMS + 1
-    matches = terminology.find("{dog} " * (MAX_TERMS - 5) + "dog " * 30_000)
-    assert len(matches) == MAX_TERMS + 1
-    assert {text for match in matches for text in match.targets} == {"{dog}", "Hund"}
-
-
-def test_placeholders_come_before_entries() -> None:
-    terminology = Terminology(Placeholders(("braces",)), Glossary({"name": "Name", "user": "Nutzer"}))
-    assert [match.targets for match in terminology.find("name {name} user")] == [("Name",), ("{name}",), ("Nutzer",)]
-    assert Terminology().find("name") == []
 
 
 ALPHABETS = (

@@ -101,6 +101,7 @@ export function request() {
     options: { beamSize: beam || undefined, numHypotheses: count > 1 ? count : undefined },
     splitSentences: count === 1, // several translations are of one whole text
     copyUnreadable: count === 1,
+    keepPlaceholders: true,
     glossary: entries.length ? { entries } : undefined,
   };
 }

@@ -1,0 +1,106 @@
+"""Placeholders in translations that lack, repeat and move their copies."""
+
+import random
+from collections import Counter
+from itertools import chain
+
+import pytest
+
+from jumok_serve.tasks.word_alignment import words
+from jumok_serve.text.messages import Hole
+from jumok_serve.text.placeholders import Placeholder
+from jumok_serve.text.splicing import Pair, Splicing
+
+CONTENTS = {"$1": "{a}", "$2": "{b}", "$3": "%(c)d", "11": "https://example.org/?a=b", "%s": "%s", "Foo": "Foo"}
+
+
+def placeholders_of(text: str) -> list[Placeholder]:
+    """Return the placeholders of a text in which each word of `CONTENTS` is one."""
+    found = list[Placeholder]()
+    for first, after in ((first, first + len(read)) for read in CONTENTS for first in starts(text, read)):
+        content = CONTENTS[text[first:after]]
+        found.append(Placeholder(first, after, content, (Hole(first, after, "x"),), content != text[first:after]))
+    return sorted(found, key=lambda one: one.start)
+
+
+def starts(text: str, part: str) -> list[int]:
+    return [index for index in range(len(text)) if text.startswith(part, index)]
+
+
+def aligned(text: str, target: str, links: str) -> list[Pair]:
+    """Return pairs of links such as `2-0`: the third word of the target with the first of the text."""
+    sources, targets = words(text), words(target)
+    linked = {int(link.split("-")[0]): int(link.split("-")[1]) for link in links.split()}
+    return [(place, sources[linked[index]] if index in linked else (0, 0)) for index, place in enumerate(targets)]
+
+
+@pytest.mark.parametrize(
+    ("text", "target", "links", "expected"),
+    [
+        ("delete $1 now", "jetzt $1 löschen", None, "jetzt {a} löschen"),
+        ("$1 and $2", "$2 und $1", None, "{b} und {a}"),
+        ("%s: %s", "%s: %s", None, "%s: %s"),
+        ("of $1", "$1의 $1", None, "{a}의"),
+        ("of $1.", "von $1 ($1).", None, "von {a}."),
+        ("of $1", "von $1 $1 $1", None, "von {a}"),
+        ("see 11", "siehe 11, 11 und 112", None, "siehe https://example.org/?a=b, und 112"),
+        ("Foo", "Foos Foo-x", None, "Foos Foo-x"),
+        ("call Foo now", "ruf Fuh jetzt", "0-0 1-1 2-2", "ruf Foo jetzt"),
+        ("open $1 now", "$ 1 jetzt öffnen", "0-1 1-2 2-3 3-0", "{a} jetzt öffnen"),
+        ("open $1 now", "jetzt öffnen", "0-3 1-0", "jetzt öffnen {a}"),
+        ("open ($1) now", "jetzt öffnen", "0-5 1-0", "jetzt öffnen {a}"),
+        ("in $1 files", "파일의", "0-3", "{a} 파일의"),
+        ("delete $1", "을(를) 삭제", "0-1 4-0", "{a}을(를) 삭제"),
+        ("open $1", "", "", "{a}"),
+        ("open $1 and $2", "öffnen", "0-0", "öffnen {a} {b}"),
+        ("$1 open", "開く", "0-2", "{a}開く"),
+        ("$1 $1 $2", "$1", "0-0", "{a} {a} {b}"),
+    ],
+)
+def test_examples(text: str, target: str, links: str | None, expected: str) -> None:
+    splicing = Splicing(text, placeholders_of(text), target)
+    assert splicing.complete is (links is None)
+    spliced = splicing.spliced(None if links is None else aligned(text, target, links))
+    assert spliced.text == expected
+    assert [spliced.text[slice(*place)] for place in spliced.places] == [one.content for one in spliced.placeholders]
+
+
+def test_a_target_prefix_stays_as_it_is() -> None:
+    text = "a $1 b $2"
+    spliced = Splicing(text, placeholders_of(text), "x $1 $1 y $1", begin=len("x $1 $1")).spliced(None)
+    assert spliced.text.startswith("x {a} $1 ")
+    assert spliced.text.count("{a}") == spliced.text.count("{b}") == 1
+
+
+def made(rng: random.Random) -> tuple[str, str, list[Pair] | None]:
+    """Return a text, a translation that lacks, repeats and moves its placeholders, and an alignment of some words."""
+    parts = [*rng.choices([*CONTENTS], k=rng.randint(1, 6)), *rng.choices(["see", "the", "(file)", "."], k=5)]
+    rng.shuffle(parts)
+    text = rng.choice([" ", "", "/", " "]).join(parts)
+    placed = [text[one.start : one.end] for one in placeholders_of(text)]
+    target_parts = [one for one in placed for _ in range(rng.choice([0, 0, 1, 1, 1, 2]))]
+    target_parts += rng.choices(["siehe", "die", "(Datei)", "을", "見", "."], k=rng.randint(0, 6))
+    rng.shuffle(target_parts)
+    target = rng.choice([" ", "-", " "]).join(target_parts)
+    sources = [(0, 0), *words(text)]
+    return text, target, rng.choice([None, [(place, rng.choice(sources)) for place in words(target)]])
+
+
+def test_each_placeholder_is_written_once() -> None:
+    rng = random.Random(7)
+    seen = Counter[bool]()
+    for _ in range(2000):
+        text, target, pairs = made(rng)
+        placeholders = placeholders_of(text)
+        splicing = Splicing(text, placeholders, target)
+        spliced = splicing.spliced(pairs)
+        seen[splicing.complete] += 1
+        places = sorted(spliced.places)
+        assert [spliced.text[slice(*place)] for place in spliced.places] == [one.content for one in placeholders]
+        edges = [0, *chain.from_iterable(places), len(spliced.text)]
+        assert edges == sorted(edges)
+        between = "".join(spliced.text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
+        assert not any(text[one.start : one.end] in between for one in placeholders if one.spliced)
+        for (first, after), _ in spliced.words(pairs or []):
+            assert spliced.text[first:after].strip()
+    assert min(seen.values()) > 200
