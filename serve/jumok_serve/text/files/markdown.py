@@ -1,358 +1,765 @@
-"""Markdown: blocks and spans, and which of them are text."""
+"""Markdown: paragraphs, headings and cells are translated; all else stays as it is written.
+
+A parser finds the blocks, and in each of them its text, the marks around words, and what is not translated. What is
+written in the place of a text is parsed again: it has exactly the marks and the words of the translation, or the text
+stays as it is and is reported.
+"""
 
 import html
 import re
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum, auto
 from functools import partial
-from typing import Final
+from typing import Any, Final, TypeAlias
 
+from pyromark import Markdown, Options, reference_definitions
+from pyromark.event import BrokenLink
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.markup import MarkupRules
 from jumok_serve.text.files.document import (
     MAX_READ,
+    PARTS_PER_STEP,
     FileFormat,
     Parts,
     Piece,
     Text,
     has_letters,
-    separate,
+    refuse,
     unchanged,
     unread,
-    with_end,
-    with_ends,
 )
-from jumok_serve.text.markup.scanner import Kind, scan
-from jumok_serve.text.markup.structure import BLOCKS
+from jumok_serve.text.files.web import html_pieces
+from jumok_serve.text.markup.scanner import Kind, Token, scan
+from jumok_serve.text.markup.structure import find_structure
 
-_TARGET: Final = r"(?:\([^()\s]*+(?:[ \t]++\"[^\"]*+\")?\)|\[[^\[\]]*+\])"
-_ENTITY_END: Final = r"(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});"
-_INLINE: Final = re.compile(
-    r"(?P<escape>\\[!-/:-@\[-`{-~])"
-    r"|(?P<code>(?<!`)(?P<ticks>`{1,9})(?!`)[^`]++(?P=ticks)(?!`))"
-    rf"|(?P<whole>!\[[^\[\]]*+\]{_TARGET}?|<[^<>\s@]{{1,999}}+@[^<>\s@]{{1,999}}+>"
-    r"|</?[A-Za-z][^<>]*+>)"
-    r"|(?P<comment><!--)"
-    rf"|(?P<link>\[(?=[^\[\]]++\]{_TARGET}))"
-    rf"|(?P<linkend>\]{_TARGET})"
-    r"|(?P<mark>\*\*|__|~~|\*|_)"
-    rf"|(?P<entity>&{_ENTITY_END})",
-    re.DOTALL,
+_OPTIONS: Final = (
+    Options.ENABLE_TABLES
+    | Options.ENABLE_FOOTNOTES
+    | Options.ENABLE_STRIKETHROUGH
+    | Options.ENABLE_TASKLISTS
+    | Options.ENABLE_HEADING_ATTRIBUTES
+    | Options.ENABLE_MATH
+    | Options.ENABLE_WIKILINKS
 )
-_BEGIN: Final = re.compile(r"[\\`<\[\]*_~&]")
-"""First character of a mark, or the second one of a picture."""
-_NAME: Final = re.compile(r"m(\d{1,9})")
-_SPECIAL: Final = re.compile(r"[\\`*\[\]<~]|(?<![^\W_])_|_(?![^\W_])")
-_AMPERSAND: Final = re.compile(f"&amp;(?=({_ENTITY_END})?)")
-_LINK: Final = "["
-_COMMENT_END: Final = "-->"
-MAX_MARKUP: Final = MAX_READ
-"""Characters of HTML after which a text is read no further; pictures, addresses and comments count little."""
+_FRONT: Final = re.compile(rb"(?:(---)|\+\+\+)[ \t]*+\r?\n(?![ \t]*+\r?\n)")
+_FRONT_END: Final = re.compile(rb"^(?:(---|\.\.\.)|\+\+\+)[ \t]*+\r?$", re.MULTILINE)
+"""Ends of the data before a document: of YAML, with the group, or of TOML."""
+_LINE: Final = re.compile(
+    rb"^(?P<before>[ \t>]*+)(?:"
+    rb"(?P<blank>:{3,}+[^\r\n]*+|\{:[^{}\r\n]*+\}(?=[ \t]*+\r?$)|\[TOC\](?=[ \t]*+\r?$)"
+    rb"|(?:import|export)[ \t][^\r\n]*+(?<=[;'\"}])(?=\r?$))"
+    rb"|(?P<block>(?:!!!|\?\?\?\+?+)[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+(?:[ \t]++\"[^\"\r\n]*+\")?+(?=[ \t]*+\r?$)"
+    rb"|===[+!]?+[ \t]++\"[^\"\r\n]*+\"(?=[ \t]*+\r?$))"
+    rb"|(?P<alert>\[![\w-]++\][+-]?+(?=[ \t\r\n]|\Z))"
+    rb"|(?P<definition>:(?=[ \t]{1,4}+[^\s]))"
+    rb"|(?P<items>(?:[-+*]|\d{1,9}+[.)])(?=[ \t])(?:[ \t]++(?:>|(?:[-+*]|\d{1,9}+[.)])(?=[ \t])))*+)"
+    rb"|(?<=[>])|(?<=> ))",
+    re.MULTILINE,
+)
+"""Beginnings of lines that the parser does not know, or that make lists and quotations: containers of Docusaurus and
+Pandoc, attributes of kramdown, code of MDX; blocks of MkDocs; alerts; definitions of PHP Markdown Extra."""
+_RAW: Final = re.compile(
+    rb"\{{2,3}[^{}]{1,2000}+\}{2,3}|\{%(?:[^%]|%(?!\})){1,2000}+%\}"
+    rb"|(?<![\w:]):[+-]?[A-Za-z0-9][\w+-]{0,50}+:(?![\w:])"
+    rb"|(?<!\w)(?:https?|ftp)://(?:[\w.\-/?#&=%+:@!$,;~*]|[\xc3-\xdf][\x80-\xbf]|\([^\s()<>]{0,500}+\)){0,2000}"
+    rb"(?:[A-Za-z0-9/#=&%+$-]|[\xc3-\xdf][\x80-\xbf]|\([^\s()<>]{0,500}+\))"
+    rb"|(?<=[\])`])\{[^{}\n]{1,500}+\}|\[\^[^\]\s]{1,200}+\]"
+)
+"""Templates, emoji codes, bare addresses, attributes of spans, and marks of footnotes that are defined elsewhere."""
+_EDGES: Final = re.compile(rb"(\{{1,3}%?|:|[a-z]+://)(.*?)(%?\}{1,3}|:|[/#=&%+$-]|)", re.DOTALL)
+_STEP: Final = 2**15
+"""Bytes that are masked at once, which holds Python's lock."""
+MAX_MARKS: Final = 250_000
+"""Marks of lists and quotations of a file: each takes memory in the parser."""
+_CONTAINER: Final = re.compile(rb">|[-+*](?=[ \t]|\Z)|\d[.)](?=[ \t]|\Z)")
+_SETEXT: Final = re.compile(rb"[ \t]*+\r?\n[ \t>]*+[=-]")
+
+_ENTITY: Final = re.compile(r"(&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)")
+_NAME: Final = re.compile(r"\b([mi])(\d{1,9})\b")
+_SPACES: Final = re.compile(r"[ \t\r\n\f]+")
+_NEW_LINE: Final = re.compile(r"[ \t]*\r?\n[ \t>]*")
+_PREFIX: Final = re.compile(r"(?<=\n)[ \t>]+")
+_SPECIAL: Final = (
+    re.compile(
+        r"[\\`*\[\]<~$]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w{1,32};)|!(?=\[|$)|:(?=\S{1,60}:|//)|\{(?=[{%:]|.{0,500}\}$)"
+    ),
+    re.compile(r"[!-/:-@\[-`{-~]"),
+)
+"""Characters that may become marks, and all that a backslash can escape."""
+_LEADING: Final = re.compile(r"\d{0,9}([#>+=:.)|-]|!!!|\?\?\?)")
+_LAST_MARKS: Final = re.compile(r"#(?=#*$)")
+_BLOCKS: Final = frozenset({"Paragraph", "Heading", "TableCell", "HtmlBlock"})
+_SPANS: Final = {"Emphasis": 1, "Strong": 2, "Strikethrough": 2, "Link": 1, "Image": 2}
+"""Kinds of elements inside of a text, with the length of what opens them."""
+MAX_SHOWN: Final = 256
+"""Characters of what is not translated that the model may read."""
+MARK_LENGTH: Final = 16
+"""Characters of HTML that a mark counts as."""
+_OF_LABELS: Final = ("Shortcut", "Collapsed")
+_MASKS: Final = {"blank": b"", "block": b"-   #", "alert": b"#", "definition": b"-"}
+"""What the parser reads in place of beginnings of lines: for blocks an item, whose content is indented by four."""
+_NEEDED: Final = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;": "'", "&apos;": "'"}
+_EMPHASIS: Final = frozenset({"Emphasis", "Strong"})
+_MARKED: Final = frozenset({"Emphasis", "Strong", "Strikethrough"})
+_LEVELS: Final = ((-1, False), (-1, True), (0, False), (0, True), (1, True))
+"""What is escaped, as an index of `_SPECIAL`, and whether marks are chosen by their neighbours; tried in turn."""
 
 
-class Inline:
-    """A text of Markdown.
+class _Role(Enum):
+    """Role of a part of a text."""
+
+    TEXT = auto()
+    START = auto()
+    END = auto()
+    HOLE = auto()
+    BREAK = auto()
+    """The end of a line, with what the next one begins with."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """A part of a text.
 
     Attributes:
-        text: its characters without marks.
-        markup: the text as HTML, where element ``m3`` stands for the third mark.
-        is_cut: True if the text is far too long to be translated, and was not read to its end.
+        first, after: its place in the file, in bytes.
+        written: its characters there.
+        kind: name by the parser; "Raw" for what the parser does not know.
+        shown: text of a part, what the model reads of a hole, and the text of a picture.
+        key: what tells it from others if it is parsed again.
+        name: of an element.
+        apart: True if it separates sentences.
+        partner: index of the start of an element that ends here.
+        label: what is between the brackets of a link or picture; None if it is not its label.
+        tail: what follows the text of a picture; None if that text has marks.
     """
 
-    def __init__(self, written: str) -> None:
-        self._out: list[str] = []
-        self._plain: list[str] = []
-        self._marks: list[tuple[str, str]] = []
-        self._open: list[tuple[str, int]] = []  # mark and place in the output
-        self._open_by_mark: dict[str, list[int]] = {}  # indices of `_open`, ascending
-        end, last_comment_end = 0, written.rfind(_COMMENT_END)
-        self._length = 0
-        while self._length <= MAX_MARKUP and (found := _next_mark(written, end)):
-            self._add(written[end : found.start()])
-            end = found.end()
-            if found["comment"] and end <= last_comment_end:
-                end = written.index(_COMMENT_END, end) + len(_COMMENT_END)
-                self._put(f"<m{self._number(written[found.start() : end], '')}/>")
-            elif found["comment"]:
-                self._add(found[0])
+    role: _Role
+    first: int
+    after: int
+    written: str
+    kind: str = ""
+    shown: str = ""
+    key: tuple[str, ...] = ()
+    name: str = ""
+    apart: bool = False
+    partner: int = -1
+    label: str | None = None
+    tail: str | None = None
+
+
+@dataclass(slots=True)
+class _Block:
+    """A text with its marks.
+
+    Attributes:
+        kind: of `_BLOCKS`, or "Item" for a text that an item of a list has by itself.
+        first, after: its place, in bytes.
+        before, behind: what stands around it if it is parsed again.
+        forms: how the file writes characters that it escapes.
+        length: of the text with its marks; beyond `MAX_READ` no further parts are added.
+    """
+
+    kind: str
+    first: int
+    after: int
+    before: str = ""
+    behind: str = "\n"
+    parts: list[_Part] = field(default_factory=list)
+    forms: dict[str, str] = field(default_factory=dict)
+    length: int = 0
+
+    @property
+    def is_cut(self) -> bool:
+        """True if it is far too long to be translated, and was not read to its end."""
+        return self.length > MAX_READ
+
+
+_Definitions: TypeAlias = Mapping[str, tuple[str, str]]
+"""Addresses and titles of links by their labels."""
+
+
+def _mask(data: bytes) -> Iterator[str]:
+    """Replace what the parser does not know by as many bytes; yields empty texts, and the masked characters at last."""
+    masked, marks, start = data, 0, 0
+    if front := _FRONT.match(data):
+        ends = (end for end in _FRONT_END.finditer(data, front.end() - 1) if (end[1] is None) == (front[1] is None))
+        if (last := next(ends, None)) is not None:
+            start = last.end()
+            masked = bytearray(re.sub(rb"[^\r\n]", b" ", data[:start]) + data[start:])
+    while start < len(data):
+        half, end = start + _STEP // 2, min(start + _STEP, len(data))
+        if end < len(data):
+            end = data.rfind(b"\n\n", half, end) + 1 or data.rfind(b"\n", half, end) + 1 or end
+        changes = list[tuple[int, int, bytes]]()
+        for found in _LINE.finditer(data, start, end):
+            marks += len(_CONTAINER.findall(found[0]))
+            if marks > MAX_MARKS:
+                line = data.count(b"\n", 0, found.start()) + 1
+                refuse(line, f"the file has more than {MAX_MARKS} marks of lists and quotations: split it")
+            first, after = found.end("before"), found.end()
+            if found.lastgroup in _MASKS:
+                changes.append((first, after, _MASKS[found.lastgroup].ljust(after - first)[: after - first]))
+        for found in _RAW.finditer(data, start, end):
+            if edges := _EDGES.fullmatch(found[0]):
+                changes.append((*found.span(), edges[1] + b"x" * len(edges[2]) + edges[3]))
+        if changes and not isinstance(masked, bytearray):
+            masked = bytearray(data)
+        for first, after, made in changes:
+            masked[first:after] = made
+        start = end
+        yield ""
+    yield masked.decode()
+
+
+class _Reader:
+    """Finds the texts of a file, or of a part of one."""
+
+    def __init__(self, data: bytes, masked: str, definitions: _Definitions) -> None:
+        def resolve(link: BrokenLink) -> tuple[str, str] | None:
+            return definitions.get(_label(link["reference"]))
+
+        parser = Markdown(options=_OPTIONS, broken_link_callback=resolve if definitions else None)
+        self._data = data
+        self._events = parser.events_with_range(masked)
+        self._block: _Block | None = None
+        self._raw: Iterator[re.Match[bytes]] = iter(())
+        self._next: re.Match[bytes] | None = None
+        self._open: list[tuple[_Part, str]] = []  # elements, and kinds of links
+        self._inside: list[_Part] = []  # pictures and addresses that are read
+        self._ends: list[int] = []  # of blocks around, negative if they are no items
+        self._task = False
+
+    def blocks(self) -> Iterator[_Block | None]:
+        """Yield the texts; None in between, where reading may stop."""
+        code = False
+        for number, (event, place) in enumerate(self._events, start=1):
+            if number % PARTS_PER_STEP == 0:
+                yield None
+            first, after = place["start"], place["end"]
+            name, value = (event, "") if isinstance(event, str) else next(iter(event.items()))
+            if name in {"Start", "End"}:
+                tag, details = (value, {}) if isinstance(value, str) else next(iter(value.items()))
+                if tag in _SPANS and name == "Start":
+                    self._start(tag, details, first, after)
+                elif tag in _SPANS:
+                    self._end(tag, after)
+                else:
+                    yield from self._finish()
+                    code = name == "Start" and tag in {"CodeBlock", "MetadataBlock"}
+                    if tag in _BLOCKS and name == "Start":
+                        self._begin(tag, first, after)
+                    elif tag not in _BLOCKS and name == "Start":
+                        self._task = False
+                        self._ends.append(after if tag == "Item" else -1)
+                    elif tag not in _BLOCKS:
+                        self._ends.pop()
+            elif name == "TaskListMarker":
+                self._task = True
+                if self._block is not None:
+                    self._block.before = "- [ ] "
+            elif not code and name != "Rule":
+                self._add_inline(name, value, first, after)
+        yield from self._finish()
+
+    def _begin(self, kind: str, first: int, after: int) -> _Block:
+        before = {"TableCell": "|a|\n|-|\n|", "Heading": "# "}.get(kind, "")
+        if kind in {"Paragraph", "Item"} and self._ends and self._ends[-1] >= 0:
+            before = "- [ ] " if self._task else "- "
+        self._block = _Block(kind, first, after, before, "|\n" if kind == "TableCell" else "\n")
+        if kind == "TableCell":
+            self._block.forms["|"] = "\\|"
+        self._raw = _RAW.finditer(self._data, first, after)
+        self._next = next(self._raw, None)
+        return self._block
+
+    def _finish(self) -> Iterator[_Block]:
+        block, self._block = self._block, None
+        self._open.clear()
+        self._inside.clear()
+        if block is None or not block.parts:
+            return
+        if block.kind == "Heading":
+            tail = self._data[block.parts[-1].after : block.after]
+            if _SETEXT.match(tail):
+                block.before, block.behind = "", "\n===\n"
             else:
-                self._add_mark(found, written)
-        self.is_cut = self._length > MAX_MARKUP
-        if not self.is_cut:
-            self._add(written[end:])
-        self.text = "".join(self._plain)
-        self.markup = "".join(self._out)
+                block.behind = f"{tail.decode().rstrip()}\n"
+        if block.kind != "HtmlBlock" and not block.is_cut:
+            self._pair(block)
+        yield block
 
-    def write(self, markup: str) -> str:
-        """Write translated HTML as Markdown."""
-        written, skipped = list[str](), ""
-        for token in scan(markup, html=True):
-            found = _NAME.fullmatch(token.name)
-            number = int(found[1]) if found else len(self._marks)
-            opening, closing = self._marks[number] if number < len(self._marks) else ("", "")
-            if skipped:
-                skipped = "" if token.kind is Kind.END and token.name == skipped else skipped
-            elif token.kind is Kind.END:
-                written.append(closing)
-            elif token.kind in {Kind.START, Kind.EMPTY}:
-                if opening == _LINK and written and written[-1].endswith("!"):  # it would be a picture
-                    written[-1] = f"{written[-1][:-1]}\\!"
-                written.append(opening)
-                skipped = token.name if token.kind is Kind.START and not closing else ""
-            else:
-                written.append(_escaped(token.written))
-        return "".join(written)
+    def _pair(self, block: _Block) -> None:
+        """Find the partners of elements, HTML's too, and what separates sentences or is not translated."""
+        tokens = [_token(part) for part in block.parts]
+        structure = find_structure(tokens, "html", MarkupRules())
+        starts = {end: start for start, end in structure.ends.items()}
+        parts, places, index = list[_Part](), dict[int, int](), 0
+        while index < len(tokens):
+            part, first = block.parts[index], index
+            index += 1
+            part.apart = structure.separate[first]
+            if first in structure.ignored:
+                index = structure.ends[first] + 1
+                shown = "".join(one.shown for one in block.parts[first:index])
+                after = block.parts[index - 1].after
+                written = _NEW_LINE.sub(" ", self._written(part.first, after))
+                apart = any(structure.separate[first:index])
+                part = _Part(_Role.HOLE, part.first, after, written, "InlineHtml", shown, (written,), apart=apart)
+            elif part.kind == "InlineHtml":
+                part.key = (part.written,)
+                part.role = _Role.START if first in structure.ends else _Role.END if first in starts else _Role.HOLE
+            if part.role is _Role.START:
+                places[first] = len(parts)
+            elif part.role is _Role.END:
+                part.partner = places[starts[first]]
+            parts.append(part)
+        block.parts = parts
 
-    def _put(self, markup: str) -> None:
-        self._out.append(markup)
-        self._length += len(markup)
+    def _written(self, first: int, after: int) -> str:
+        return self._data[first:after].decode()
 
-    def _add(self, text: str) -> None:
-        self._plain.append(text)
-        self._put(html.escape(text[: MAX_MARKUP + 1], quote=False))  # of more, nothing is translated
-
-    def _add_mark(self, found: re.Match[str], written: str) -> None:
-        kind, mark = found.lastgroup, found[0]
-        if found["escape"]:
-            self._add(mark[1:])
-        elif found["entity"]:
-            self._put(mark)
-        elif found["code"]:
-            content = mark.strip("`").strip()
-            number = self._number(mark, "")
-            self._put(f'<m{number} translate="no">{html.escape(content, quote=False)}</m{number}>')
-        elif found["whole"]:
-            self._put(f"<m{self._number(mark, '')}/>")
-        elif kind == "link":
-            self._open_mark(_LINK)
-            self._put(mark)
-        elif kind == "linkend":
-            if not self._close(_LINK, mark):
-                self._add(mark)
-        else:
-            before = written[max(0, found.start() - 1) : found.start()]
-            after = written[found.end() : found.end() + 1]
-            inside = "_" in mark  # of a word it is no mark
-            closes = bool(before.strip()) and not (inside and after.isalnum())
-            opens = bool(after.strip()) and not (inside and before.isalnum())
-            if closes and self._close(mark, mark):
+    def _add(self, part: _Part) -> None:
+        block = self._block or self._begin("Item", part.first, self._ends[-1] if self._ends else part.after)
+        if block.is_cut:
+            block.parts[-1].after = max(block.parts[-1].after, part.after)
+            return
+        block.length += len(part.shown) + MARK_LENGTH * (part.role is not _Role.TEXT)
+        if block.parts and (last := block.parts[-1]).role is _Role.BREAK:
+            last.after = part.after if part.kind == "SoftBreak" else part.first
+            last.written = self._written(last.first, last.after)
+            if part.kind == "SoftBreak":
                 return
-            if opens:
-                self._open_mark(mark)
-            self._put(mark)
+        block.parts.append(part)
 
-    def _open_mark(self, mark: str) -> None:
-        self._open_by_mark.setdefault(mark, []).append(len(self._open))
-        self._open.append((mark, len(self._out)))
+    def _add_inline(self, name: str, value: str, first: int, after: int) -> None:
+        if self._inside:
+            self._inside[-1].after = after
+            if name in {"Text", "SoftBreak"}:
+                self._inside[-1].shown += value or " "
+            else:
+                self._inside[-1].tail = None
+            return
+        written = self._written(first, after)
+        role, kind, key, shown = _Role.HOLE, name, (name, _SPACES.sub(" ", value or written).strip()), written
+        if name == "Text":
+            self._add_text(value, first, after)
+            return
+        if name == "Html":
+            role = _Role.TEXT
+        elif name == "SoftBreak":
+            role, shown = _Role.TEXT, " "
+        elif name == "HardBreak":
+            role, key, shown = _Role.BREAK, (name,), ""
+        elif name == "InlineMath" and self._data[after : after + 1].isdigit():
+            role = _Role.TEXT  # two amounts of dollars
+        elif name == "DisplayMath" and self._block and (parts := self._block.parts) and parts[-1].kind == "SoftBreak":
+            role, first = _Role.BREAK, parts.pop().first  # a block of its own
+            written = self._written(first, after)
+        elif name in {"FootnoteReference", "InlineHtml"}:
+            shown = ""
+        elif name == "Code":
+            shown = value
+        if role is _Role.HOLE:
+            written = _NEW_LINE.sub(" ", written)
+        self._add(_Part(role, first, after, written, kind, shown, key))
 
-    def _close(self, opening: str, closing: str) -> bool:
-        """Close the last mark of a kind, and let those inside of it be text; False if there is none in the link."""
-        index = self._last_open(opening)
-        if index < 0 or index < self._last_open(_LINK):
-            return False
-        number = self._number(opening, closing)
-        self._out[self._open[index][1]] = f"<m{number}>"
-        self._put(f"</m{number}>")
-        while len(self._open) > index:
-            mark, _ = self._open.pop()
-            self._open_by_mark[mark].pop()
-        return True
+    def _add_text(self, text: str, first: int, after: int) -> None:
+        """Add text, and the holes in it."""
+        written = self._written(first, after)
+        while self._next is not None and self._next.start() < after:
+            start, end = self._next.span()
+            if first <= start:
+                self._add_plain(self._written(first, start), first, start)
+                self._add_raw(start, end)
+            first = max(first, min(end, after))
+            if end > after:
+                return
+            self._next = next(self._raw, None)
+        is_entity = text != written and first == after - len(written.encode())
+        self._add_plain(text if is_entity else self._written(first, after), first, after)
 
-    def _last_open(self, mark: str) -> int:
-        indices = self._open_by_mark.get(mark)
-        return indices[-1] if indices else -1
+    def _add_raw(self, first: int, after: int) -> None:
+        """Add a hole that the parser does not know; attributes belong to what is before them."""
+        written = self._written(first, after)
+        last = self._block.parts[-1] if self._block and self._block.parts else None
+        if written[0] == "{" and last and last.after == first and last.role in {_Role.END, _Role.HOLE}:
+            last.written, last.after = last.written + written, after
+            last.tail = None if last.tail is None else last.tail + written
+        else:
+            self._add(_Part(_Role.HOLE, first, after, written, "Raw", written))
 
-    def _number(self, opening: str, closing: str) -> int:
-        self._marks.append((opening, closing))
-        return len(self._marks) - 1
+    def _add_plain(self, text: str, first: int, after: int) -> None:
+        if first == after:
+            return
+        written = self._written(first, after)
+        self._add(_Part(_Role.TEXT, first, after, written, "Text", text))
+        block = self._block
+        assert block is not None
+        if written != text and text in _NEEDED.values():
+            block.forms[text] = written
+        last_after = block.parts[-2].after if len(block.parts) > 1 else block.first
+        if self._data[first - 1 : first] == b"\\" and last_after < first:
+            block.forms[text[0]] = f"\\{text[0]}"
+
+    def _start(self, kind: str, details: Mapping[str, Any], first: int, after: int) -> None:
+        if self._inside:
+            self._inside[-1].tail = None
+            self._inside.append(self._inside[-1])
+            return
+        link = details.get("link_type", "")
+        key = (kind, *(details[name] for name in ("dest_url", "title") if name in details))
+        wiki = isinstance(link, dict)
+        if kind == "Image" or str(link) in {"Autolink", "Email"} or (wiki and not link["WikiLink"]["has_pothole"]):
+            part = _Part(
+                _Role.HOLE, first, first + _SPANS[kind], "", kind, key=key, tail="" if kind == "Image" else None
+            )
+            part.label = "" if kind == "Image" and str(link).startswith(_OF_LABELS) else None
+            self._inside.append(part)
+            return
+        opening = self._written(first, first + _SPANS[kind])
+        if wiki:
+            opening = self._written(first, after).partition("|")[0] + "|"
+        elif kind == "Strikethrough" and opening != "~~":
+            opening = "~"
+        part = _Part(_Role.START, first, first + len(opening.encode()), opening, kind, key=key, name=f"{kind}{first}")
+        self._add(part)
+        self._open.append((part, str(link)))
+
+    def _end(self, kind: str, after: int) -> None:
+        if (
+            self._data[after : after + 2] == b"[]"
+            and kind in {"Link", "Image"}
+            and self._data[after - 1 : after] == b"]"
+        ):
+            after += 2  # the parser leaves them out
+        if self._inside:
+            part = self._inside.pop()
+            inside_after, part.after = part.after, after
+            if self._inside:
+                return
+            part.written = _NEW_LINE.sub(" ", self._written(part.first, after))
+            if part.kind != "Image":
+                part.shown = part.written.strip("<>[]")
+            elif part.tail is not None:
+                part.tail = _NEW_LINE.sub(" ", self._written(inside_after, after))
+            if part.label is not None:
+                part.label = _NEW_LINE.sub(" ", self._written(part.first + 2, inside_after))
+            self._add(part)
+            return
+        start, link = self._open.pop()
+        block = self._block
+        assert block is not None
+        first = after - len(start.written) if kind != "Link" else max(start.after, block.parts[-1].after)
+        written = _NEW_LINE.sub(" ", self._written(first, after))
+        label = _NEW_LINE.sub(" ", self._written(start.after, first)) if link.startswith(_OF_LABELS) else None
+        self._add(_Part(_Role.END, first, after, written, kind, name=start.name, label=label))
 
 
-def _next_mark(written: str, start: int) -> re.Match[str] | None:
-    """Find a mark; one search of all forms in a long text would stop all other threads."""
-    while begin := _BEGIN.search(written, start):
-        for place in range(max(start, begin.start() - 1), begin.end()):
-            if found := _INLINE.match(written, place):
-                return found
-        start = begin.end()
-    return None
+def _label(label: str) -> str:
+    return " ".join(label.split()).casefold()
 
 
-def _escaped(text: str) -> str:
-    """Write text of HTML as Markdown; entities other than those of ``&``, ``<`` and ``>`` stay."""
-    plain = _SPECIAL.sub(r"\\\g<0>", text.replace("&lt;", "<").replace("&gt;", ">"))
-    return _AMPERSAND.sub(lambda found: "&" if found[1] is None else "\\&", plain)
+def _token(part: _Part) -> Token:
+    """Return a part as a token of HTML."""
+    if part.kind == "InlineHtml":
+        found = list(scan(part.written, html=True))
+        return found[0] if len(found) == 1 else Token(Kind.RAW, part.written)
+    kinds = {_Role.TEXT: Kind.TEXT, _Role.START: Kind.START, _Role.END: Kind.END, _Role.BREAK: Kind.EMPTY}
+    return Token(kinds.get(part.role, Kind.RAW), "", "br" if part.role is _Role.BREAK else part.name)
 
 
-MAX_WORDS: Final = MAX_READ // 2
-"""Words of a text above which its marks are not read: it is far too long to be translated."""
-MAX_PREFIX: Final = 1024
-"""Marks at the beginning of a line, as of quotations within each other."""
-_FENCE: Final = re.compile(r"[ \t>]*+(`{3,}+(?=[^`]*+$)|~{3,}+)")
-_PREFIX: Final = re.compile(r"[ \t]*+(?:>|[-+*](?=[ \t])|\d{1,9}[.)](?=[ \t])|#{1,6}(?=[ \t])|\[[ xX]\](?=[ \t]))")
-"""Mark of a quotation, list, heading or task at the beginning of a line, after others."""
-_SPACE: Final = re.compile(r"[ \t]*+")
-_MARKED: Final = re.compile(r"[ \t]*+(?:>|[-+*][ \t]|\d{1,9}[.)][ \t]|#{1,6}[ \t])")
-_ITEM: Final = re.compile(r"[ \t>]*+(?:[-+*]|\d{1,9}[.)])[ \t]")
-_KEPT: Final = re.compile(r"[ \t>]*+(?:\[[^\]]++\]:|-[ \t]*+-[- \t]*+\s*+$|(?:[*_][ \t]*+){3}[*_ \t]*+\s*+$|=++\s*+$)")
-"""Definitions of links, lines, and the lines below titles."""
-_TABLE: Final = re.compile(r"[ \t>]*+\|?+")
-_DASHES: Final = re.compile(r"[ \t]*+:?-++:?+[ \t]*+(?:\||\s*+$)")
-"""A cell of the line below a table's head."""
-_HTML: Final = re.compile(r"[ \t>]*+(?:<[!?]|</?([A-Za-z][A-Za-z0-9]*+)(?=[\s/>]|$))")
-_LEADING: Final = re.compile(r"(?:[#>+-]++|\d{1,9}(?=[.)]))(?=[.)]?(?:\s|$))")
-_CELL: Final = re.compile(r"(\|)(?<!\\\|)")
+def _content(parts: Sequence[_Part]) -> str:
+    """Write a text as HTML, and the texts of its pictures after it, for the model."""
+    out, pictures = list[str](), list[str]()
+    for index, part in enumerate(parts):
+        shown = html.escape(part.shown, quote=False)
+        if part.apart:
+            out.append(f"<br m{index}/>")
+        elif part.role is _Role.TEXT:
+            out.append(part.written if part.written != part.shown and _ENTITY.fullmatch(part.written) else shown)
+        elif part.role is _Role.START:
+            out.append(f"<m{index}>")
+        elif part.role is _Role.END:
+            out.append(f"</m{part.partner}>")
+        elif part.kind == "Image" or not part.shown or len(part.shown) > MAX_SHOWN:
+            out.append(f"<m{index}/>")
+        else:
+            out.append(f'<m{index} translate="no">{shown}</m{index}>')
+        if part.kind == "Image" and part.tail is not None and has_letters(part.shown):
+            pictures.append(f"<br i{index}/>{shown}")
+    return "".join(out + pictures)
+
+
+def _read_translation(parts: Sequence[_Part], translation: str) -> list[_Part]:
+    """Return the parts of a translation."""
+    ends = {part.partner: part for part in parts if part.role is _Role.END}
+    found, pictures = list[_Part](), dict[int, str]()
+    skipped, picture = "", -1
+    for token in scan(translation, html=True):
+        named = _NAME.search(token.written) if token.kind is not Kind.TEXT else None
+        number = int(named[2]) if named else len(parts)
+        if skipped:
+            skipped = "" if token.kind is Kind.END and token.name == skipped else skipped
+        elif named and named[1] == "i":
+            picture = number
+            pictures[picture] = ""
+        elif picture >= 0:
+            pictures[picture] += html.unescape(token.written) if token.kind is Kind.TEXT else ""
+        elif token.kind is Kind.TEXT:
+            for place, text in enumerate(_ENTITY.split(token.written)):
+                plain = _SPACES.sub(" ", html.unescape(text) if place % 2 else text)
+                entity = place % 2 and plain not in _NEEDED.values()
+                if plain and not entity and found and found[-1].kind == "Plain":
+                    found[-1].shown += plain
+                elif plain:
+                    found.append(_Part(_Role.TEXT, 0, 0, text, "Entity" if entity else "Plain", plain))
+        elif number < len(parts) and token.kind is Kind.END:
+            found.append(ends[number])
+        elif number < len(parts):
+            part = parts[number]
+            skipped = token.name if token.kind is Kind.START and part.role is _Role.HOLE else ""
+            found.append(part)
+    for number, text in pictures.items():
+        if text.strip() != parts[number].shown.strip():
+            changed = replace(parts[number], shown=_SPACES.sub(" ", text).strip(), written="")
+            found = [changed if part is parts[number] else part for part in found]
+    return _without_spaces(found)
+
+
+def _without_spaces(parts: list[_Part]) -> list[_Part]:
+    """Move spaces at the ends of emphasized words out of the marks."""
+    for role, step in ((_Role.START, -1), (_Role.END, 1)):
+        for index in range(len(parts) - 1, -1, -1) if step < 0 else range(len(parts)):
+            part, inside = parts[index], index - step
+            if part.role is role and part.kind in _MARKED and 0 <= inside < len(parts):
+                text = parts[inside]
+                bare = text.shown.lstrip(" ") if step < 0 else text.shown.rstrip(" ")
+                if text.kind == "Plain" and bare != text.shown:
+                    space = replace(text, shown=" ")
+                    parts[min(index, inside) : max(index, inside) + 1] = (
+                        [space, part, replace(text, shown=bare)]
+                        if step < 0
+                        else [replace(text, shown=bare), part, space]
+                    )
+    return [part for part in parts if part.kind != "Plain" or part.shown]
+
+
+def _signature(parts: Sequence[_Part]) -> list[tuple[str, ...]]:
+    """Return what parts are in any way of writing."""
+    found = list[tuple[str, ...]]()
+    for part in parts:
+        if part.role is _Role.TEXT or part.kind == "Raw":
+            if found and found[-1][0] == "":
+                found[-1] = ("", found[-1][1] + part.shown)
+            else:
+                found.append(("", part.shown))
+        else:
+            key = (*part.key, _SPACES.sub(" ", part.shown).strip()) if part.kind == "Image" else part.key
+            found.append(
+                (part.role.name, *(key if part.role is not _Role.END or part.kind == "InlineHtml" else (part.kind,)))
+            )
+    for index, one in enumerate(found):
+        if one[0] == "":
+            text = _SPACES.sub(" ", one[1])
+            text = text.lstrip(" ") if index == 0 or found[index - 1][0] == "BREAK" else text
+            text = text.rstrip(" ") if index + 1 == len(found) or found[index + 1][0] == "BREAK" else text
+            found[index] = ("", text)
+    return [one for one in found if one != ("", "")]
+
+
+def _is_mark(character: str) -> bool:
+    return unicodedata.category(character)[0] in "PS"
+
+
+def _is_word(character: str) -> bool:
+    return not character.isspace() and not _is_mark(character)
+
+
+class _Writer:
+    """Writes the parts of a translation as Markdown.
+
+    Args:
+        escapes: index of `_SPECIAL`; negative: only what the file escapes is escaped.
+        chooses: True if marks of emphasis are those that are read as marks between these neighbours. Between a mark and
+            a letter some are none: the letter is then written as an entity.
+    """
+
+    def __init__(self, block: _Block, parts: Sequence[_Part], escapes: int, *, chooses: bool) -> None:
+        self._block = block
+        self._parts = parts
+        self._escapes = escapes
+        self._out: list[str] = []
+        self._opened: list[tuple[int, str]] = []  # places in the output, and marks
+        self._entity = False  # the next character is one
+        for index, part in enumerate(parts):
+            if part.role is _Role.TEXT:
+                self._out.append(self._text(part, index))
+            elif part.role is _Role.START:
+                mark = self._opening(index) if chooses and part.kind in _EMPHASIS else part.written
+                self._out.append(mark)
+                self._opened.append((len(self._out), mark))
+            elif part.role is _Role.END:
+                first, mark = self._opened.pop() if self._opened else (0, part.written)
+                if part.kind in _EMPHASIS and chooses:
+                    self._entity = self._needs_entity(self._before(), self._behind(index), mark)
+                    self._out.append(mark)
+                elif part.label is not None and "".join(self._out[first:]) != part.label:
+                    self._out.append(f"][{part.label}]")
+                else:
+                    self._out.append(part.written)
+            else:
+                self._out.append(part.written or self._picture(part))
+
+    def written(self, *, again: bool) -> str:
+        """Return the characters.
+
+        Args:
+            again: for parsing alone, without what is before lines.
+        """
+        breaks = {part.written for part in self._parts if part.role is _Role.BREAK} if again else ()
+        return "".join(_PREFIX.sub("", one) if one in breaks else one for one in self._out)
+
+    def _text(self, part: _Part, index: int) -> str:
+        if part.kind == "Entity":
+            return part.written
+        before = self._out[-1] if self._out else "\n"
+        behind = self._parts[index + 1] if index + 1 < len(self._parts) else None
+        text = part.shown
+        if behind is None or behind.role is _Role.BREAK:
+            text = text.rstrip(" ")
+        if begins := not self._out or before.rstrip(" \t>").endswith("\n"):
+            text = text.lstrip(" ")
+        escaped = self._escape(text)
+        if self._escapes >= 0:
+            if begins and (found := _LEADING.match(escaped)):
+                escaped = f"{escaped[: found.start(1)]}\\{escaped[found.start(1) :]}"
+            if begins and self._escapes and text[:1].isalpha():
+                escaped = f"&#{ord(text[0])};{escaped[1:]}"
+            if behind is not None and behind.kind == "Link" and escaped.endswith("!"):
+                escaped = f"{escaped[:-1]}\\!"
+            if behind is None and self._block.kind == "Heading" and not escaped.endswith("\\#"):
+                escaped = _LAST_MARKS.sub(r"\\#", escaped, count=1)
+        if self._entity and text and escaped[0] == text[0]:
+            escaped = f"&#{ord(text[0])};{escaped[1:]}"
+        self._entity = False
+        return escaped
+
+    def _escape(self, text: str) -> str:
+        forms = self._block.forms
+        if self._escapes < 0:
+            return text.translate(str.maketrans(forms))
+        places = {found.start() for found in _SPECIAL[self._escapes].finditer(text)}
+        return "".join(forms.get(one) or (f"\\{one}" if place in places else one) for place, one in enumerate(text))
+
+    def _picture(self, part: _Part) -> str:
+        text = self._escape(part.shown)
+        return f"![{text}{part.tail}" if part.label is None else f"![{text}][{part.label}]"
+
+    def _before(self) -> str:
+        """Return the last character that is of no mark; a space at the beginning."""
+        marks = {mark for _, mark in self._opened}
+        return next((one[-1] for one in reversed(self._out) if one and one not in marks and one[-1] not in "*_"), " ")
+
+    def _behind(self, index: int) -> str:
+        """Return the next character that is of no mark; a space at the end."""
+        for part in self._parts[index + 1 :]:
+            if part.kind not in _EMPHASIS:
+                return (part.shown if part.role is _Role.TEXT and part.kind != "Entity" else part.written)[:1] or "!"
+        return " "
+
+    def _opening(self, index: int) -> str:
+        before = self._out[-1][-1:] if self._out else " "
+        mark = ("_" if before == "*" else "*") * _SPANS[self._parts[index].kind]
+        if self._needs_entity(self._behind(index), before, mark) and self._parts[index - 1].kind == "Plain":
+            self._out[-1] = f"{self._out[-1][:-1]}&#{ord(before)};"
+        return mark
+
+    @staticmethod
+    def _needs_entity(inside: str, outside: str, mark: str) -> bool:
+        return _is_word(outside) and ("_" in mark or _is_mark(inside))
+
+
+def _write(block: _Block, definitions: _Definitions, line: int, translation: str) -> str:
+    """Write a translation in the place of a text.
+
+    Raises:
+        InvalidArgumentError: no way of writing it keeps its marks.
+    """
+    parts = _read_translation(block.parts, translation.encode("utf-8", "replace").decode())
+    intended, cells = _signature(parts), block.kind == "TableCell"
+    notes = {part.written for part in parts if part.kind == "FootnoteReference"}
+    for escapes, chooses in _LEVELS:
+        writer = _Writer(block, parts, escapes, chooses=chooses)
+        again = block.before + writer.written(again=True) + block.behind + "".join(f"\n{note}: x\n" for note in notes)
+        blocks = list(_blocks(again.encode(), definitions))
+        if (
+            len(blocks) == cells + 1 + len(notes)
+            and _is_like(blocks[cells], block)
+            and (_signature(blocks[cells].parts) == intended)
+        ):
+            return writer.written(again=False)
+    raise InvalidArgumentError(
+        f"file: line {line}: its marks cannot be kept around the words of the translation: translate it by hand",
+        field="file",
+    )
+
+
+def _is_like(block: _Block, other: _Block) -> bool:
+    return block.kind == other.kind or {block.kind, other.kind} == {"Paragraph", "Item"}
+
+
+def _blocks(data: bytes, definitions: _Definitions) -> Iterator[_Block]:
+    """Yield the texts of a part of a file."""
+    *_, masked = _mask(data)
+    yield from filter(None, _Reader(data, masked, definitions).blocks())
 
 
 def markdown_pieces(content: str) -> Iterator[Piece]:
-    """Yield the pieces of a document."""
-    lines = content.split("\n")
-    index = _front_matter(lines)
-    yield with_ends(lines, 0, index)
-    blank, in_list = True, False
-    while index < len(lines):
-        line = lines[index]
-        first = index
-        indented = line.startswith(("    ", "\t"))
-        if not line.strip():
-            blank, index = True, index + 1
-            yield with_end(lines, first)
+    """Yield the pieces of a document.
+
+    Raises:
+        InvalidArgumentError: it has too many marks of lists and quotations.
+    """
+    data, masked = content.encode(), ""
+    for masked in _mask(data):  # noqa: B007 - the last is used
+        yield ""
+    definitions = dict[str, tuple[str, str]]()
+    if b"]:" in data:
+        for label, found in reference_definitions(masked, options=_OPTIONS).items():
+            definitions.setdefault(_label(label), (found["dest"], found["title"] or ""))
+    done, line = 0, 1
+    for block in _Reader(data, masked, definitions).blocks():
+        if block is None:
+            yield ""
             continue
-        in_list = (in_list and (not blank or line.startswith((" ", "\t")))) or _ITEM.match(line) is not None
-        if fence := _FENCE.match(line):
-            index = _fence_end(lines, index, fence[1])
-        elif indented and blank and not in_list:
-            index += 1
-        elif _begins_html(line):
-            while index < len(lines) and lines[index].strip():
-                index += 1
-        elif "|" in line and index + 1 < len(lines) and "|" in lines[index + 1] and _is_below_head(lines[index + 1]):
-            yield from _row(lines, index)
-            yield with_end(lines, index + 1)
-            index += 2
-            while index < len(lines) and "|" in lines[index]:
-                yield from _row(lines, index)
-                index += 1
-            blank = False
-            continue
-        elif _KEPT.match(line):
-            index += 1
-        else:
-            index = _paragraph_end(lines, index)
-            yield from _paragraph(lines, first, index)
-            blank = False
-            continue
-        blank = indented and blank
-        yield with_ends(lines, first, index)
+        first, after = block.parts[0].first, block.parts[-1].after
+        before, written = data[done:first].decode(), data[first:after].decode()
+        yield before
+        line += before.count("\n")
+        yield from _pieces(block, written, line, definitions)
+        line += written.count("\n")
+        done = after
+    yield data[done:].decode()
 
 
-def _front_matter(lines: Sequence[str]) -> int:
-    """Return the number of lines of the data before the document."""
-    if lines[0].rstrip() != "---":
-        return 0
-    ends = (index for index, line in enumerate(lines) if index and line.rstrip() in {"---", "..."})
-    return next(ends, -1) + 1
-
-
-def _fence_end(lines: Sequence[str], index: int, fence: str) -> int:
-    closing = re.compile(rf"[ \t>]*+{re.escape(fence[0])}{{{len(fence)},}}+\s*+$")
-    index += 1
-    while index < len(lines) and not closing.match(lines[index]):
-        index += 1
-    return min(index + 1, len(lines))
-
-
-def _begins_html(line: str) -> bool:
-    found = _HTML.match(line)
-    return found is not None and (found[1] is None or (found[1].lower() in BLOCKS and found[1].lower() != "br"))
-
-
-def _is_below_head(line: str) -> bool:
-    """True for the line of dashes below a table's head."""
-    start = end = _end(_TABLE, line)
-    while found := _DASHES.match(line, end):
-        end = found.end()
-    return end > start and not line[end:].strip()
-
-
-def _prefix_end(text: str) -> int:
-    """Return the end of the marks at the beginning of a text, of `MAX_PREFIX` at most; others are text."""
-    end = number = 0
-    while number < MAX_PREFIX and (found := _PREFIX.match(text, end)):
-        end, number = found.end(), number + 1
-    return _end(_SPACE, text, end)
-
-
-def _end(pattern: re.Pattern[str], text: str, start: int = 0) -> int:
-    found = pattern.match(text, start)
-    return start if found is None else found.end()
-
-
-def _paragraph_end(lines: Sequence[str], index: int) -> int:
-    """Return the line after a paragraph, which a line break, a heading and a possible row of a table end too."""
-    heading = lines[index].lstrip(" \t>").startswith("#")
-    while not heading and not _breaks(lines[index]) and "|" not in lines[index] and index + 1 < len(lines):
-        following = lines[index + 1]
-        if not following.strip() or any(rule.match(following) for rule in (_MARKED, _FENCE, _KEPT)):
-            break
-        if _begins_html(following) or "|" in following:
-            break
-        index += 1
-    return index + 1
-
-
-def _breaks(line: str) -> bool:
-    text = line.removesuffix("\r")
-    return text.endswith(("  ", "\\"))
-
-
-def _paragraph(lines: Sequence[str], first: int, after: int) -> Iterator[Piece]:
-    whole = with_ends(lines, first, after)
-    start = _prefix_end(whole)
-    yield whole[:start]
-    end = _heading_end(whole, start) if "#" in whole[:start] else len(whole)
-    line = whole.removesuffix("\n").removesuffix("\r")
-    if end == len(whole) and line.endswith("\\") and len(line) > start + 1:
-        end = len(line) - 1
-    yield from _text(whole[start:end], first + 1, cell=False)
-    yield whole[end:]
-
-
-def _heading_end(whole: str, start: int) -> int:
-    """Return the place of the marks that may end a heading, after space, or the end of its line."""
-    line = whole.rstrip(" \t\r\n")
-    text = line.rstrip("#")
-    marked = len(text) < len(line) and text[start:].endswith((" ", "\t"))
-    return max(start, len(text.rstrip(" \t"))) if marked else len(whole)
-
-
-def _row(lines: Sequence[str], index: int) -> Iterator[Piece]:
-    for number, cell in enumerate(_CELL.split(with_end(lines, index))):
-        if number % 2:
-            yield cell
-        else:
-            yield from _text(cell, index + 1, cell=True)
-
-
-def _text(part: str, line: int, *, cell: bool) -> Iterator[Piece]:
-    before, written, after = separate(part)
-    yield before
-    words = written.split(maxsplit=MAX_WORDS)
-    inline = Inline(" ".join(words)) if len(words) <= MAX_WORDS else None
-    del words  # they take memory
-    if inline is None or inline.is_cut:
-        yield unread(written if inline is None else inline.markup, written, line)
-    elif has_letters(inline.text):
-        write = partial(_written, inline, cell=cell)
-        yield Text(inline.markup, written, line, unchanged(inline.markup, written, write))
+def _pieces(block: _Block, written: str, line: int, definitions: _Definitions) -> Iterator[Piece]:
+    if block.is_cut:
+        marks = (part.shown if part.role is _Role.TEXT else " " * MARK_LENGTH + part.shown for part in block.parts)
+        yield unread("".join(marks), written, line)
+    elif block.kind == "HtmlBlock":
+        if _SPACES.sub("", written) != _SPACES.sub("", "".join(part.written for part in block.parts)):
+            yield written  # with marks of a quotation between its lines
+            return
+        for piece in html_pieces(written):
+            yield replace(piece, line=line + piece.line - 1) if isinstance(piece, Text) else piece
+    elif any(has_letters(part.shown) for part in block.parts if part.role is _Role.TEXT or part.tail is not None):
+        content = _content(block.parts)
+        yield Text(content, written, line, unchanged(content, written, partial(_write, block, definitions, line)))
     else:
         yield written
-    yield after
-
-
-def _written(inline: Inline, translation: str, *, cell: bool) -> str:
-    """Write a translation so that it begins no list, and ends no cell."""
-    text = inline.write(translation)
-    if (found := _LEADING.match(text)) is not None:
-        place = found.end() if found[0].isdigit() else 0
-        text = f"{text[:place]}\\{text[place:]}"
-    return re.sub(r"(?<!\\)\|", r"\\|", text) if cell else text
 
 
 FORMATS: Final = {
