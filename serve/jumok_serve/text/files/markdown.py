@@ -80,7 +80,6 @@ _SETEXT: Final = re.compile(rb"[ \t]*+\r?\n[ \t>]*+[=-]")
 _ENTITY: Final = re.compile(r"(&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)")
 _NAME: Final = re.compile(r"\b([mi])(\d{1,9})\b")
 _SPACES: Final = re.compile(r"[ \t\r\n\f]+")
-_NEW_LINE: Final = re.compile(r"[ \t]*\r?\n[ \t>]*")
 _PREFIX: Final = re.compile(r"(?<=\n)[ \t>]+")
 _SPECIAL: Final = (
     re.compile(
@@ -305,11 +304,20 @@ class _Reader:
                 index = structure.ends[first] + 1
                 shown = "".join(one.shown for one in block.parts[first:index])
                 after = block.parts[index - 1].after
-                written = _NEW_LINE.sub(" ", self._written(part.first, after))
+                written = self._written(part.first, after)
                 apart = any(structure.separate[first:index])
-                part = _Part(_Role.HOLE, part.first, after, written, "InlineHtml", shown, (written,), apart=apart)
+                part = _Part(
+                    _Role.HOLE,
+                    part.first,
+                    after,
+                    written,
+                    "InlineHtml",
+                    shown,
+                    (_SPACES.sub(" ", written),),
+                    apart=apart,
+                )
             elif part.kind == "InlineHtml":
-                part.key = (part.written,)
+                part.key = (_SPACES.sub(" ", part.written),)
                 part.role = _Role.START if first in structure.ends else _Role.END if first in starts else _Role.HOLE
             if part.role is _Role.START:
                 places[first] = len(parts)
@@ -362,8 +370,6 @@ class _Reader:
             shown = ""
         elif name == "Code":
             shown = value
-        if role is _Role.HOLE:
-            written = _NEW_LINE.sub(" ", written)
         self._add(_Part(role, first, after, written, kind, shown, key))
 
     def _add_text(self, text: str, first: int, after: int) -> None:
@@ -394,15 +400,16 @@ class _Reader:
     def _add_plain(self, text: str, first: int, after: int) -> None:
         if first == after:
             return
-        written = self._written(first, after)
+        written, block = self._written(first, after), self._block
+        done = 0 if block is None else block.parts[-1].after if block.parts else block.first
+        if escaped := self._data[first - 1 : first] == b"\\" and done < first:
+            first -= 1
         self._add(_Part(_Role.TEXT, first, after, written, "Text", text))
-        block = self._block
-        assert block is not None
-        if written != text and text in _NEEDED.values():
-            block.forms[text] = written
-        last_after = block.parts[-2].after if len(block.parts) > 1 else block.first
-        if self._data[first - 1 : first] == b"\\" and last_after < first:
-            block.forms[text[0]] = f"\\{text[0]}"
+        assert self._block is not None
+        if escaped:
+            self._block.forms[text[0]] = f"\\{text[0]}"
+        elif written != text and text in _NEEDED.values():
+            self._block.forms[text] = written
 
     def _start(self, kind: str, details: Mapping[str, Any], first: int, after: int) -> None:
         if self._inside:
@@ -413,9 +420,8 @@ class _Reader:
         key = (kind, *(details[name] for name in ("dest_url", "title") if name in details))
         wiki = isinstance(link, dict)
         if kind == "Image" or str(link) in {"Autolink", "Email"} or (wiki and not link["WikiLink"]["has_pothole"]):
-            part = _Part(
-                _Role.HOLE, first, first + _SPANS[kind], "", kind, key=key, tail="" if kind == "Image" else None
-            )
+            part = _Part(_Role.HOLE, first, first + _SPANS[kind], "", kind, key=key)
+            part.tail = "" if kind == "Image" and not wiki else None
             part.label = "" if kind == "Image" and str(link).startswith(_OF_LABELS) else None
             self._inside.append(part)
             return
@@ -440,21 +446,21 @@ class _Reader:
             inside_after, part.after = part.after, after
             if self._inside:
                 return
-            part.written = _NEW_LINE.sub(" ", self._written(part.first, after))
+            part.written = self._written(part.first, after)
             if part.kind != "Image":
                 part.shown = part.written.strip("<>[]")
             elif part.tail is not None:
-                part.tail = _NEW_LINE.sub(" ", self._written(inside_after, after))
+                part.tail = self._written(inside_after, after)
             if part.label is not None:
-                part.label = _NEW_LINE.sub(" ", self._written(part.first + 2, inside_after))
+                part.label = self._written(part.first + 2, inside_after)
             self._add(part)
             return
         start, link = self._open.pop()
         block = self._block
         assert block is not None
         first = after - len(start.written) if kind != "Link" else max(start.after, block.parts[-1].after)
-        written = _NEW_LINE.sub(" ", self._written(first, after))
-        label = _NEW_LINE.sub(" ", self._written(start.after, first)) if link.startswith(_OF_LABELS) else None
+        written = self._written(first, after)
+        label = self._written(start.after, first) if link.startswith(_OF_LABELS) else None
         self._add(_Part(_Role.END, first, after, written, kind, name=start.name, label=label))
 
 
@@ -619,8 +625,8 @@ class _Writer:
         Args:
             again: for parsing alone, without what is before lines.
         """
-        breaks = {part.written for part in self._parts if part.role is _Role.BREAK} if again else ()
-        return "".join(_PREFIX.sub("", one) if one in breaks else one for one in self._out)
+        written = "".join(self._out)
+        return _PREFIX.sub("", written) if again else written
 
     def _text(self, part: _Part, index: int) -> str:
         if part.kind == "Entity":
