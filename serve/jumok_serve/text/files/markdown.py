@@ -83,7 +83,7 @@ _SPACES: Final = re.compile(r"[ \t\r\n\f]+")
 _PREFIX: Final = re.compile(r"(?<=\n)[ \t>]+")
 _SPECIAL: Final = (
     re.compile(
-        r"[\\`*\[\]<~$]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w{1,32};)|!(?=\[|$)|:(?=\S{1,60}:|//)|\{(?=[{%:]|.{0,500}\}$)"
+        r"[\\`*\[\]<~$]|(?<![^\W_])_|_(?![^\W_])|&(?=#?\w{1,32};)|!(?=\[)|:(?=\S{1,60}:|//)|\{(?=[{%:]|.{0,500}\}$)"
     ),
     re.compile(r"[!-/:-@\[-`{-~]"),
 )
@@ -267,7 +267,7 @@ class _Reader:
         before = {"TableCell": "|a|\n|-|\n|", "Heading": "# "}.get(kind, "")
         if kind in {"Paragraph", "Item"} and self._ends and self._ends[-1] >= 0:
             before = "- [ ] " if self._task else "- "
-        self._block = _Block(kind, first, after, before, "|\n" if kind == "TableCell" else "\n")
+        self._block = _Block(kind, first, after, before, " |\n" if kind == "TableCell" else "\n")
         if kind == "TableCell":
             self._block.forms["|"] = "\\|"
         self._raw = _RAW.finditer(self._data, first, after)
@@ -425,11 +425,10 @@ class _Reader:
             part.label = "" if kind == "Image" and str(link).startswith(_OF_LABELS) else None
             self._inside.append(part)
             return
-        opening = self._written(first, first + _SPANS[kind])
+        short = kind == "Strikethrough" and self._data[first + 1 : first + 2] != b"~"
+        opening = self._written(first, first + (1 if short else _SPANS[kind]))
         if wiki:
             opening = self._written(first, after).partition("|")[0] + "|"
-        elif kind == "Strikethrough" and opening != "~~":
-            opening = "~"
         part = _Part(_Role.START, first, first + len(opening.encode()), opening, kind, key=key, name=f"{kind}{first}")
         self._add(part)
         self._open.append((part, str(link)))
@@ -518,9 +517,7 @@ def _read_translation(parts: Sequence[_Part], translation: str) -> list[_Part]:
             for place, text in enumerate(_ENTITY.split(token.written)):
                 plain = _SPACES.sub(" ", html.unescape(text) if place % 2 else text)
                 entity = place % 2 and plain not in _NEEDED.values()
-                if plain and not entity and found and found[-1].kind == "Plain":
-                    found[-1].shown += plain
-                elif plain:
+                if plain:
                     found.append(_Part(_Role.TEXT, 0, 0, text, "Entity" if entity else "Plain", plain))
         elif number < len(parts) and token.kind is Kind.END:
             found.append(ends[number])
@@ -535,22 +532,20 @@ def _read_translation(parts: Sequence[_Part], translation: str) -> list[_Part]:
     return _without_spaces(found)
 
 
-def _without_spaces(parts: list[_Part]) -> list[_Part]:
+def _without_spaces(parts: Sequence[_Part], role: _Role = _Role.END) -> list[_Part]:
     """Move spaces at the ends of emphasized words out of the marks."""
-    for role, step in ((_Role.START, -1), (_Role.END, 1)):
-        for index in range(len(parts) - 1, -1, -1) if step < 0 else range(len(parts)):
-            part, inside = parts[index], index - step
-            if part.role is role and part.kind in _MARKED and 0 <= inside < len(parts):
-                text = parts[inside]
-                bare = text.shown.lstrip(" ") if step < 0 else text.shown.rstrip(" ")
-                if text.kind == "Plain" and bare != text.shown:
-                    space = replace(text, shown=" ")
-                    parts[min(index, inside) : max(index, inside) + 1] = (
-                        [space, part, replace(text, shown=bare)]
-                        if step < 0
-                        else [replace(text, shown=bare), part, space]
-                    )
-    return [part for part in parts if part.kind != "Plain" or part.shown]
+    found = list[_Part]()
+    for part in parts if role is _Role.END else reversed(parts):
+        text = found[-1] if found else None
+        if text and text.kind == "Plain" and part.role is role and part.kind in _MARKED:
+            bare = text.shown.rstrip(" ") if role is _Role.END else text.shown.lstrip(" ")
+            found[-1:] = [replace(text, shown=bare)] if bare else []
+            found += [part, replace(text, shown=" ")] if bare != text.shown else [part]
+        elif text and text.kind == part.kind == "Plain":
+            found[-1] = replace(text, shown=text.shown + part.shown if role is _Role.END else part.shown + text.shown)
+        else:
+            found.append(part)
+    return _without_spaces(found, _Role.START) if role is _Role.END else found[::-1]
 
 
 def _signature(parts: Sequence[_Part]) -> list[tuple[str, ...]]:
@@ -644,8 +639,8 @@ class _Writer:
                 escaped = f"{escaped[: found.start(1)]}\\{escaped[found.start(1) :]}"
             if begins and self._escapes and text[:1].isalpha():
                 escaped = f"&#{ord(text[0])};{escaped[1:]}"
-            if behind is not None and behind.kind == "Link" and escaped.endswith("!"):
-                escaped = f"{escaped[:-1]}\\!"
+            if behind is not None and behind.role is _Role.START and behind.kind == "Link" and text.endswith("!"):
+                escaped = f"{escaped.removesuffix('!').removesuffix(chr(92))}\\!"
             if behind is None and self._block.kind == "Heading" and not escaped.endswith("\\#"):
                 escaped = _LAST_MARKS.sub(r"\\#", escaped, count=1)
         if self._entity and text and escaped[0] == text[0]:
@@ -666,8 +661,8 @@ class _Writer:
 
     def _before(self) -> str:
         """Return the last character that is of no mark; a space at the beginning."""
-        marks = {mark for _, mark in self._opened}
-        return next((one[-1] for one in reversed(self._out) if one and one not in marks and one[-1] not in "*_"), " ")
+        marks = (part.kind in _EMPHASIS for part in reversed(self._parts[: len(self._out)]))
+        return next((one[-1] for one, mark in zip(reversed(self._out), marks, strict=True) if one and not mark), " ")
 
     def _behind(self, index: int) -> str:
         """Return the next character that is of no mark; a space at the end."""
@@ -677,8 +672,9 @@ class _Writer:
         return " "
 
     def _opening(self, index: int) -> str:
-        before = self._out[-1][-1:] if self._out else " "
-        mark = ("_" if before == "*" else "*") * _SPANS[self._parts[index].kind]
+        before = (self._out[-1][-1:] if self._out else "") or " "
+        inside = any(mark[0] == "*" for _, mark in self._opened)
+        mark = ("_" if before == "*" or inside else "*") * _SPANS[self._parts[index].kind]
         if self._needs_entity(self._behind(index), before, mark) and self._parts[index - 1].kind == "Plain":
             self._out[-1] = f"{self._out[-1][:-1]}&#{ord(before)};"
         return mark
