@@ -10,9 +10,9 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum, auto
-from functools import partial
-from typing import Any, Final, TypeAlias
+from functools import partial, reduce
+from operator import or_
+from typing import Final, TypeAlias
 
 from pyromark import Markdown, Options, reference_definitions
 from pyromark.event import BrokenLink
@@ -35,15 +35,8 @@ from jumok_serve.text.files.web import html_pieces
 from jumok_serve.text.markup.scanner import Kind, Token, scan
 from jumok_serve.text.markup.structure import find_structure
 
-_OPTIONS: Final = (
-    Options.ENABLE_TABLES
-    | Options.ENABLE_FOOTNOTES
-    | Options.ENABLE_STRIKETHROUGH
-    | Options.ENABLE_TASKLISTS
-    | Options.ENABLE_HEADING_ATTRIBUTES
-    | Options.ENABLE_MATH
-    | Options.ENABLE_WIKILINKS
-)
+_EXTENSIONS: Final = ("TABLES", "FOOTNOTES", "STRIKETHROUGH", "TASKLISTS", "HEADING_ATTRIBUTES", "MATH", "WIKILINKS")
+_OPTIONS: Final = reduce(or_, (Options[f"ENABLE_{name}"] for name in _EXTENSIONS))
 _FRONT: Final = re.compile(rb"(?:(---)|\+\+\+)[ \t]*+\r?\n(?![ \t]*+\r?\n)")
 _FRONT_END: Final = re.compile(rb"^(?:(---|\.\.\.)|\+\+\+)[ \t]*+\r?$", re.MULTILINE)
 """Ends of the data before a document: of YAML, with the group, or of TOML."""
@@ -95,27 +88,15 @@ _SPANS: Final = {"Emphasis": 1, "Strong": 2, "Strikethrough": 2, "Link": 1, "Ima
 """Kinds of elements inside of a text, with the length of what opens them."""
 MAX_SHOWN: Final = 256
 """Characters of what is not translated that the model may read."""
-MARK_LENGTH: Final = 16
+_MARK_LENGTH: Final = 16
 """Characters of HTML that a mark counts as."""
 _OF_LABELS: Final = ("Shortcut", "Collapsed")
 _MASKS: Final = {"blank": b"", "block": b"-   #", "alert": b"#", "definition": b"-"}
 """What the parser reads in place of beginnings of lines: for blocks an item, whose content is indented by four."""
 _NEEDED: Final = {"&amp;": "&", "&lt;": "<", "&gt;": ">", "&quot;": '"', "&#39;": "'", "&apos;": "'"}
 _EMPHASIS: Final = frozenset({"Emphasis", "Strong"})
-_MARKED: Final = frozenset({"Emphasis", "Strong", "Strikethrough"})
 _LEVELS: Final = ((-1, False), (-1, True), (0, False), (0, True), (1, True))
 """What is escaped, as an index of `_SPECIAL`, and whether marks are chosen by their neighbours; tried in turn."""
-
-
-class _Role(Enum):
-    """Role of a part of a text."""
-
-    TEXT = auto()
-    START = auto()
-    END = auto()
-    HOLE = auto()
-    BREAK = auto()
-    """The end of a line, with what the next one begins with."""
 
 
 @dataclass(slots=True)
@@ -123,23 +104,24 @@ class _Part:
     """A part of a text.
 
     Attributes:
+        role: text, start or end of an element, an empty one for a break between lines, or raw for a hole.
         first, after: its place in the file, in bytes.
         written: its characters there.
-        kind: name by the parser; "Raw" for what the parser does not know.
+        kind: name by the parser; "Raw" for what the parser does not know, "Plain" for text of a translation.
         shown: text of a part, what the model reads of a hole, and the text of a picture.
         key: what tells it from others if it is parsed again.
         name: of an element.
         apart: True if it separates sentences.
         partner: index of the start of an element that ends here.
-        label: what is between the brackets of a link or picture; None if it is not its label.
+        label: what is between the brackets of a link or picture; None if that is not its label.
         tail: what follows the text of a picture; None if that text has marks.
     """
 
-    role: _Role
+    role: Kind
     first: int
     after: int
     written: str
-    kind: str = ""
+    kind: str
     shown: str = ""
     key: tuple[str, ...] = ()
     name: str = ""
@@ -147,6 +129,11 @@ class _Part:
     partner: int = -1
     label: str | None = None
     tail: str | None = None
+
+    @property
+    def ends_line(self) -> bool:
+        """True for a break, which is followed by what the next line begins with."""
+        return self.name == "br" and self.kind != "InlineHtml"
 
 
 @dataclass(slots=True)
@@ -225,11 +212,10 @@ class _Reader:
         self._events = parser.events_with_range(masked)
         self._block: _Block | None = None
         self._raw: Iterator[re.Match[bytes]] = iter(())
-        self._next: re.Match[bytes] | None = None
-        self._open: list[tuple[_Part, str]] = []  # elements, and kinds of links
-        self._inside: list[_Part] = []  # pictures and addresses that are read
+        self._next: re.Match[bytes] | None = None  # hole that the parser does not know
+        self._open: list[_Part] = []  # a hole twice if it has an element inside
         self._ends: list[int] = []  # of blocks around, negative if they are no items
-        self._task = False
+        self._task = ""
 
     def blocks(self) -> Iterator[_Block | None]:
         """Yield the texts; None in between, where reading may stop."""
@@ -239,37 +225,31 @@ class _Reader:
                 yield None
             first, after = place["start"], place["end"]
             name, value = (event, "") if isinstance(event, str) else next(iter(event.items()))
-            if name in {"Start", "End"}:
-                tag, details = (value, {}) if isinstance(value, str) else next(iter(value.items()))
-                if tag in _SPANS and name == "Start":
-                    self._start(tag, details, first, after)
-                elif tag in _SPANS:
-                    self._end(tag, after)
-                else:
-                    yield from self._finish()
-                    code = name == "Start" and tag in {"CodeBlock", "MetadataBlock"}
-                    if tag in _BLOCKS and name == "Start":
-                        self._begin(tag, first, after)
-                    elif tag not in _BLOCKS and name == "Start":
-                        self._task = False
-                        self._ends.append(after if tag == "Item" else -1)
-                    elif tag not in _BLOCKS:
-                        self._ends.pop()
-            elif name == "TaskListMarker":
-                self._task = True
-                if self._block is not None:
-                    self._block.before = "- [ ] "
-            elif not code and name != "Rule":
-                self._add_inline(name, value, first, after)
+            if name not in {"Start", "End"}:
+                if name == "TaskListMarker":
+                    self._task = "[ ] "
+                elif not code and name != "Rule":
+                    self._add_inline(name, value, first, after)
+                continue
+            tag, details = (value, {}) if isinstance(value, str) else next(iter(value.items()))
+            if tag in _SPANS:
+                self._start(tag, details, first, after) if name == "Start" else self._end(tag, after)
+                continue
+            yield from self._finish()
+            code = name == "Start" and tag in {"CodeBlock", "MetadataBlock"}
+            if tag in _BLOCKS and name == "Start":
+                self._begin(tag, first, after)
+            elif tag not in _BLOCKS and name == "Start":
+                self._task = ""
+                self._ends.append(after if tag == "Item" else -1)
+            elif tag not in _BLOCKS:
+                self._ends.pop()
         yield from self._finish()
 
     def _begin(self, kind: str, first: int, after: int) -> _Block:
-        before = {"TableCell": "|a|\n|-|\n|", "Heading": "# "}.get(kind, "")
-        if kind in {"Paragraph", "Item"} and self._ends and self._ends[-1] >= 0:
-            before = "- [ ] " if self._task else "- "
-        self._block = _Block(kind, first, after, before, " |\n" if kind == "TableCell" else "\n")
+        self._block = _Block(kind, first, after)
         if kind == "TableCell":
-            self._block.forms["|"] = "\\|"
+            self._block.before, self._block.behind, self._block.forms["|"] = "|a|\n|-|\n|", " |\n", "\\|"
         self._raw = _RAW.finditer(self._data, first, after)
         self._next = next(self._raw, None)
         return self._block
@@ -277,203 +257,161 @@ class _Reader:
     def _finish(self) -> Iterator[_Block]:
         block, self._block = self._block, None
         self._open.clear()
-        self._inside.clear()
         if block is None or not block.parts:
             return
         if block.kind == "Heading":
             tail = self._data[block.parts[-1].after : block.after]
-            if _SETEXT.match(tail):
-                block.before, block.behind = "", "\n===\n"
-            else:
-                block.behind = f"{tail.decode().rstrip()}\n"
+            setext = _SETEXT.match(tail) is not None
+            block.before, block.behind = ("", "\n===\n") if setext else ("# ", f"{tail.decode().rstrip()}\n")
+        elif block.kind in {"Paragraph", "Item"} and self._ends and self._ends[-1] >= 0:
+            block.before = f"- {self._task}"
         if block.kind != "HtmlBlock" and not block.is_cut:
             self._pair(block)
         yield block
 
     def _pair(self, block: _Block) -> None:
         """Find the partners of elements, HTML's too, and what separates sentences or is not translated."""
-        tokens = [_token(part) for part in block.parts]
+        tokens = [Token(part.role, part.written, part.name) for part in block.parts]
         structure = find_structure(tokens, "html", MarkupRules())
-        starts = {end: start for start, end in structure.ends.items()}
-        parts, places, index = list[_Part](), dict[int, int](), 0
+        starts, parts, index = dict[int, int](), list[_Part](), 0
         while index < len(tokens):
             part, first = block.parts[index], index
             index += 1
-            part.apart = structure.separate[first]
             if first in structure.ignored:
                 index = structure.ends[first] + 1
-                shown = "".join(one.shown for one in block.parts[first:index])
-                after = block.parts[index - 1].after
-                written = self._written(part.first, after)
-                apart = any(structure.separate[first:index])
-                part = _Part(
-                    _Role.HOLE,
-                    part.first,
-                    after,
-                    written,
-                    "InlineHtml",
-                    shown,
-                    (_SPACES.sub(" ", written),),
-                    apart=apart,
-                )
-            elif part.kind == "InlineHtml":
+                part.shown = "".join(one.shown for one in block.parts[first:index])
+                part.role, part.after = Kind.RAW, block.parts[index - 1].after
+                part.written = self._written(part.first, part.after)
                 part.key = (_SPACES.sub(" ", part.written),)
-                part.role = _Role.START if first in structure.ends else _Role.END if first in starts else _Role.HOLE
-            if part.role is _Role.START:
-                places[first] = len(parts)
-            elif part.role is _Role.END:
-                part.partner = places[starts[first]]
+            elif first in structure.ends:
+                starts[structure.ends[first]] = len(parts)
+            elif first in starts:
+                part.partner = starts[first]
+            elif part.role in {Kind.START, Kind.END}:
+                part.role = Kind.RAW
+            part.apart = any(structure.separate[first:index])
             parts.append(part)
         block.parts = parts
 
     def _written(self, first: int, after: int) -> str:
         return self._data[first:after].decode()
 
-    def _add(self, part: _Part) -> None:
+    def _add(self, part: _Part) -> _Block:
         block = self._block or self._begin("Item", part.first, self._ends[-1] if self._ends else part.after)
-        if block.is_cut:
-            block.parts[-1].after = max(block.parts[-1].after, part.after)
-            return
-        block.length += len(part.shown) + MARK_LENGTH * (part.role is not _Role.TEXT)
-        if block.parts and (last := block.parts[-1]).role is _Role.BREAK:
+        last = block.parts[-1] if block.parts else None
+        if last is not None and block.is_cut:
+            last.after = max(last.after, part.after)
+            return block
+        block.length += len(part.shown) + _MARK_LENGTH * (part.role is not Kind.TEXT)
+        if last is not None and last.ends_line:
             last.after = part.after if part.kind == "SoftBreak" else part.first
             last.written = self._written(last.first, last.after)
-            if part.kind == "SoftBreak":
-                return
-        block.parts.append(part)
+        if last is None or not (last.ends_line and part.kind == "SoftBreak"):
+            block.parts.append(part)
+        return block
 
     def _add_inline(self, name: str, value: str, first: int, after: int) -> None:
-        if self._inside:
-            self._inside[-1].after = after
-            if name in {"Text", "SoftBreak"}:
-                self._inside[-1].shown += value or " "
-            else:
-                self._inside[-1].tail = None
+        if self._open and (hole := self._open[-1]).role is Kind.RAW:
+            hole.after = after
+            hole.shown += (value or " ") if name in {"Text", "SoftBreak"} else ""
+            hole.tail = hole.tail if name in {"Text", "SoftBreak"} else None
             return
-        written = self._written(first, after)
-        role, kind, key, shown = _Role.HOLE, name, (name, _SPACES.sub(" ", value or written).strip()), written
         if name == "Text":
             self._add_text(value, first, after)
             return
-        if name == "Html":
-            role = _Role.TEXT
+        written = self._written(first, after)
+        part = _Part(Kind.RAW, first, after, written, name, written, (name, _SPACES.sub(" ", value or written).strip()))
+        if name == "Html" or (name == "InlineMath" and self._data[after : after + 1].isdigit()):
+            part.role = Kind.TEXT  # of HTML, or two amounts of dollars
         elif name == "SoftBreak":
-            role, shown = _Role.TEXT, " "
+            part.role, part.shown = Kind.TEXT, " "
         elif name == "HardBreak":
-            role, key, shown = _Role.BREAK, (name,), ""
-        elif name == "InlineMath" and self._data[after : after + 1].isdigit():
-            role = _Role.TEXT  # two amounts of dollars
-        elif name == "DisplayMath" and self._block and (parts := self._block.parts) and parts[-1].kind == "SoftBreak":
-            role, first = _Role.BREAK, parts.pop().first  # a block of its own
-            written = self._written(first, after)
-        elif name in {"FootnoteReference", "InlineHtml"}:
-            shown = ""
-        elif name == "Code":
-            shown = value
-        self._add(_Part(role, first, after, written, kind, shown, key))
+            part.role, part.shown, part.key, part.name = Kind.EMPTY, "", (), "br"
+        elif name == "DisplayMath" and self._block and self._block.parts and self._block.parts[-1].kind == "SoftBreak":
+            part.first = self._block.parts.pop().first  # it has lines of its own
+            part.role, part.name, part.written = Kind.EMPTY, "br", self._written(part.first, after)
+        elif name == "InlineHtml":
+            tokens = list(scan(written, html=True))
+            part.role, part.name = (tokens[0].kind, tokens[0].name) if len(tokens) == 1 else (Kind.RAW, "")
+        part.shown = value if name == "Code" else "" if name in {"FootnoteReference", "InlineHtml"} else part.shown
+        self._add(part)
 
     def _add_text(self, text: str, first: int, after: int) -> None:
-        """Add text, and the holes in it."""
-        written = self._written(first, after)
+        """Add text, and the holes in it; attributes belong to what is before them."""
+        begin = first
         while self._next is not None and self._next.start() < after:
             start, end = self._next.span()
             if first <= start:
                 self._add_plain(self._written(first, start), first, start)
-                self._add_raw(start, end)
+                raw, last = (
+                    self._written(start, end),
+                    self._block.parts[-1] if self._block and self._block.parts else None,
+                )
+                if raw[0] == "{" and last and last.after == start and last.role in {Kind.END, Kind.RAW}:
+                    last.written, last.after = last.written + raw, end
+                    last.tail = None if last.tail is None else last.tail + raw
+                else:
+                    self._add(_Part(Kind.RAW, start, end, raw, "Raw", raw))
             first = max(first, min(end, after))
             if end > after:
                 return
             self._next = next(self._raw, None)
-        is_entity = text != written and first == after - len(written.encode())
-        self._add_plain(text if is_entity else self._written(first, after), first, after)
-
-    def _add_raw(self, first: int, after: int) -> None:
-        """Add a hole that the parser does not know; attributes belong to what is before them."""
-        written = self._written(first, after)
-        last = self._block.parts[-1] if self._block and self._block.parts else None
-        if written[0] == "{" and last and last.after == first and last.role in {_Role.END, _Role.HOLE}:
-            last.written, last.after = last.written + written, after
-            last.tail = None if last.tail is None else last.tail + written
-        else:
-            self._add(_Part(_Role.HOLE, first, after, written, "Raw", written))
+        self._add_plain(text if first == begin else self._written(first, after), first, after)
 
     def _add_plain(self, text: str, first: int, after: int) -> None:
         if first == after:
             return
         written, block = self._written(first, after), self._block
         done = 0 if block is None else block.parts[-1].after if block.parts else block.first
-        if escaped := self._data[first - 1 : first] == b"\\" and done < first:
-            first -= 1
-        self._add(_Part(_Role.TEXT, first, after, written, "Text", text))
-        assert self._block is not None
+        escaped = done < first and self._data[first - 1 : first] == b"\\"
+        block = self._add(_Part(Kind.TEXT, first - escaped, after, written, "Text", text))
         if escaped:
-            self._block.forms[text[0]] = f"\\{text[0]}"
+            block.forms[text[0]] = f"\\{text[0]}"
         elif written != text and text in _NEEDED.values():
-            self._block.forms[text] = written
+            block.forms[text] = written
 
-    def _start(self, kind: str, details: Mapping[str, Any], first: int, after: int) -> None:
-        if self._inside:
-            self._inside[-1].tail = None
-            self._inside.append(self._inside[-1])
+    def _start(self, kind: str, details: Mapping[str, object], first: int, after: int) -> None:
+        if self._open and (hole := self._open[-1]).role is Kind.RAW:
+            hole.tail = None
+            self._open.append(hole)
             return
-        link = details.get("link_type", "")
-        key = (kind, *(details[name] for name in ("dest_url", "title") if name in details))
-        wiki = isinstance(link, dict)
-        if kind == "Image" or str(link) in {"Autolink", "Email"} or (wiki and not link["WikiLink"]["has_pothole"]):
-            part = _Part(_Role.HOLE, first, first + _SPANS[kind], "", kind, key=key)
-            part.tail = "" if kind == "Image" and not wiki else None
-            part.label = "" if kind == "Image" and str(link).startswith(_OF_LABELS) else None
-            self._inside.append(part)
-            return
-        short = kind == "Strikethrough" and self._data[first + 1 : first + 2] != b"~"
-        opening = self._written(first, first + (1 if short else _SPANS[kind]))
-        if wiki:
+        link, opening = str(details.get("link_type", "")), self._written(first, first + 1) * _SPANS[kind]
+        if "WikiLink" in link:
             opening = self._written(first, after).partition("|")[0] + "|"
-        part = _Part(_Role.START, first, first + len(opening.encode()), opening, kind, key=key, name=f"{kind}{first}")
-        self._add(part)
-        self._open.append((part, str(link)))
+        elif kind == "Strikethrough" and self._data[first + 1 : first + 2] != b"~":
+            opening = "~"
+        whole = kind == "Image" or link in {"Autolink", "Email"} or "'has_pothole': False" in link
+        part = _Part(Kind.RAW if whole else Kind.START, first, first + len(opening.encode()), opening, kind)
+        part.key = (kind, str(details.get("dest_url", "")), str(details.get("title", "")))
+        part.name = "" if whole else f"{kind}{first}"
+        part.label = "" if link.startswith(("Shortcut", "Collapsed")) else None
+        part.tail = "" if kind == "Image" and "WikiLink" not in link else None
+        self._open.append(part)
+        if not whole:
+            self._add(part)
 
     def _end(self, kind: str, after: int) -> None:
-        if (
-            self._data[after : after + 2] == b"[]"
-            and kind in {"Link", "Image"}
-            and self._data[after - 1 : after] == b"]"
-        ):
+        part, block = self._open.pop(), self._block
+        if self._open and self._open[-1] is part:
+            return
+        if part.label is not None and self._data[after : after + 2] == b"[]":
             after += 2  # the parser leaves them out
-        if self._inside:
-            part = self._inside.pop()
-            inside_after, part.after = part.after, after
-            if self._inside:
-                return
-            part.written = self._written(part.first, after)
-            if part.kind != "Image":
-                part.shown = part.written.strip("<>[]")
-            elif part.tail is not None:
-                part.tail = self._written(inside_after, after)
-            if part.label is not None:
-                part.label = self._written(part.first + 2, inside_after)
+        if part.role is Kind.RAW:
+            inside, part.after, part.written = part.after, after, self._written(part.first, after)
+            part.shown = part.shown if kind == "Image" else part.written.strip("<>[]")
+            part.tail = None if part.tail is None else self._written(inside, after)
+            part.label = None if part.label is None else self._written(part.first + 2, inside)
             self._add(part)
             return
-        start, link = self._open.pop()
-        block = self._block
-        assert block is not None
-        first = after - len(start.written) if kind != "Link" else max(start.after, block.parts[-1].after)
-        written = self._written(first, after)
-        label = self._written(start.after, first) if link.startswith(_OF_LABELS) else None
-        self._add(_Part(_Role.END, first, after, written, kind, name=start.name, label=label))
+        first = after - len(part.written)
+        if block is not None and kind == "Link":
+            first = max(part.after, block.parts[-1].after)
+        label = None if part.label is None else self._written(part.after, first)
+        self._add(_Part(Kind.END, first, after, self._written(first, after), kind, name=part.name, label=label))
 
 
 def _label(label: str) -> str:
     return " ".join(label.split()).casefold()
-
-
-def _token(part: _Part) -> Token:
-    """Return a part as a token of HTML."""
-    if part.kind == "InlineHtml":
-        found = list(scan(part.written, html=True))
-        return found[0] if len(found) == 1 else Token(Kind.RAW, part.written)
-    kinds = {_Role.TEXT: Kind.TEXT, _Role.START: Kind.START, _Role.END: Kind.END, _Role.BREAK: Kind.EMPTY}
-    return Token(kinds.get(part.role, Kind.RAW), "", "br" if part.role is _Role.BREAK else part.name)
 
 
 def _content(parts: Sequence[_Part]) -> str:
@@ -483,26 +421,25 @@ def _content(parts: Sequence[_Part]) -> str:
         shown = html.escape(part.shown, quote=False)
         if part.apart:
             out.append(f"<br m{index}/>")
-        elif part.role is _Role.TEXT:
+        elif part.role is Kind.TEXT:
             out.append(part.written if part.written != part.shown and _ENTITY.fullmatch(part.written) else shown)
-        elif part.role is _Role.START:
+        elif part.role is Kind.START:
             out.append(f"<m{index}>")
-        elif part.role is _Role.END:
+        elif part.role is Kind.END:
             out.append(f"</m{part.partner}>")
-        elif part.kind == "Image" or not part.shown or len(part.shown) > MAX_SHOWN:
+        elif part.kind == "Image" or not 0 < len(part.shown) <= MAX_SHOWN:
             out.append(f"<m{index}/>")
         else:
             out.append(f'<m{index} translate="no">{shown}</m{index}>')
-        if part.kind == "Image" and part.tail is not None and has_letters(part.shown):
+        if part.tail is not None and has_letters(part.shown):
             pictures.append(f"<br i{index}/>{shown}")
     return "".join(out + pictures)
 
 
 def _read_translation(parts: Sequence[_Part], translation: str) -> list[_Part]:
     """Return the parts of a translation."""
-    ends = {part.partner: part for part in parts if part.role is _Role.END}
-    found, pictures = list[_Part](), dict[int, str]()
-    skipped, picture = "", -1
+    ends = {part.partner: part for part in parts if part.role is Kind.END}
+    found, pictures, picture, skipped = list[_Part](), dict[int, str](), -1, ""
     for token in scan(translation, html=True):
         named = _NAME.search(token.written) if token.kind is not Kind.TEXT else None
         number = int(named[2]) if named else len(parts)
@@ -510,73 +447,61 @@ def _read_translation(parts: Sequence[_Part], translation: str) -> list[_Part]:
             skipped = "" if token.kind is Kind.END and token.name == skipped else skipped
         elif named and named[1] == "i":
             picture = number
-            pictures[picture] = ""
         elif picture >= 0:
-            pictures[picture] += html.unescape(token.written) if token.kind is Kind.TEXT else ""
+            pictures[picture] = pictures.get(picture, "") + html.unescape(token.written)
         elif token.kind is Kind.TEXT:
             for place, text in enumerate(_ENTITY.split(token.written)):
                 plain = _SPACES.sub(" ", html.unescape(text) if place % 2 else text)
-                entity = place % 2 and plain not in _NEEDED.values()
-                if plain:
-                    found.append(_Part(_Role.TEXT, 0, 0, text, "Entity" if entity else "Plain", plain))
+                kind = "Entity" if place % 2 and plain not in _NEEDED.values() else "Plain"
+                found += [_Part(Kind.TEXT, 0, 0, text, kind, plain)] if plain else []
         elif number < len(parts) and token.kind is Kind.END:
             found.append(ends[number])
         elif number < len(parts):
-            part = parts[number]
-            skipped = token.name if token.kind is Kind.START and part.role is _Role.HOLE else ""
-            found.append(part)
+            found.append(parts[number])
+            skipped = token.name if token.kind is Kind.START and parts[number].role is not Kind.START else ""
     for number, text in pictures.items():
-        if text.strip() != parts[number].shown.strip():
+        if number < len(parts) and text.strip() != parts[number].shown.strip():
             changed = replace(parts[number], shown=_SPACES.sub(" ", text).strip(), written="")
             found = [changed if part is parts[number] else part for part in found]
     return _without_spaces(found)
 
 
-def _without_spaces(parts: Sequence[_Part], role: _Role = _Role.END) -> list[_Part]:
-    """Move spaces at the ends of emphasized words out of the marks."""
-    found = list[_Part]()
-    for part in parts if role is _Role.END else reversed(parts):
-        text = found[-1] if found else None
-        if text and text.kind == "Plain" and part.role is role and part.kind in _MARKED:
-            bare = text.shown.rstrip(" ") if role is _Role.END else text.shown.lstrip(" ")
+def _without_spaces(parts: Sequence[_Part], role: Kind = Kind.END) -> list[_Part]:
+    """Join texts, and move spaces at the ends of emphasized words out of the marks."""
+    found, at_end = list[_Part](), role is Kind.END
+    for part in parts if at_end else reversed(parts):
+        text = found[-1] if found and found[-1].kind == "Plain" else None
+        if text and part.role is role and part.kind in {*_EMPHASIS, "Strikethrough"}:
+            bare = text.shown.rstrip(" ") if at_end else text.shown.lstrip(" ")
             found[-1:] = [replace(text, shown=bare)] if bare else []
             found += [part, replace(text, shown=" ")] if bare != text.shown else [part]
-        elif text and text.kind == part.kind == "Plain":
-            found[-1] = replace(text, shown=text.shown + part.shown if role is _Role.END else part.shown + text.shown)
+        elif text and part.kind == "Plain":
+            found[-1] = replace(text, shown=text.shown + part.shown if at_end else part.shown + text.shown)
         else:
             found.append(part)
-    return _without_spaces(found, _Role.START) if role is _Role.END else found[::-1]
+    return _without_spaces(found, Kind.START) if at_end else found[::-1]
 
 
 def _signature(parts: Sequence[_Part]) -> list[tuple[str, ...]]:
     """Return what parts are in any way of writing."""
-    found = list[tuple[str, ...]]()
-    for part in parts:
-        if part.role is _Role.TEXT or part.kind == "Raw":
-            if found and found[-1][0] == "":
-                found[-1] = ("", found[-1][1] + part.shown)
-            else:
-                found.append(("", part.shown))
-        else:
-            key = (*part.key, _SPACES.sub(" ", part.shown).strip()) if part.kind == "Image" else part.key
-            found.append(
-                (part.role.name, *(key if part.role is not _Role.END or part.kind == "InlineHtml" else (part.kind,)))
-            )
-    for index, one in enumerate(found):
-        if one[0] == "":
-            text = _SPACES.sub(" ", one[1])
-            text = text.lstrip(" ") if index == 0 or found[index - 1][0] == "BREAK" else text
-            text = text.rstrip(" ") if index + 1 == len(found) or found[index + 1][0] == "BREAK" else text
-            found[index] = ("", text)
-    return [one for one in found if one != ("", "")]
+    found, text = list[tuple[str, ...]](), ""
+    for part in (*parts, None):
+        if part and (part.role is Kind.TEXT or part.kind == "Raw"):
+            text += part.shown
+            continue
+        text = _SPACES.sub(" ", text)
+        text = text.rstrip(" ") if part is None or part.ends_line else text
+        text = text.lstrip(" ") if not found or found[-1] == ("EMPTY",) else text
+        found += [(text,)] if text else []
+        text = ""
+        if part is not None:
+            picture = (_SPACES.sub(" ", part.shown).strip(),) if part.kind == "Image" else ()
+            found.append((part.role.name, *part.key, *picture))
+    return found
 
 
 def _is_mark(character: str) -> bool:
     return unicodedata.category(character)[0] in "PS"
-
-
-def _is_word(character: str) -> bool:
-    return not character.isspace() and not _is_mark(character)
 
 
 class _Writer:
@@ -596,23 +521,21 @@ class _Writer:
         self._opened: list[tuple[int, str]] = []  # places in the output, and marks
         self._entity = False  # the next character is one
         for index, part in enumerate(parts):
-            if part.role is _Role.TEXT:
-                self._out.append(self._text(part, index))
-            elif part.role is _Role.START:
-                mark = self._opening(index) if chooses and part.kind in _EMPHASIS else part.written
-                self._out.append(mark)
-                self._opened.append((len(self._out), mark))
-            elif part.role is _Role.END:
-                first, mark = self._opened.pop() if self._opened else (0, part.written)
-                if part.kind in _EMPHASIS and chooses:
-                    self._entity = self._needs_entity(self._before(), self._behind(index), mark)
-                    self._out.append(mark)
-                elif part.label is not None and "".join(self._out[first:]) != part.label:
-                    self._out.append(f"][{part.label}]")
-                else:
-                    self._out.append(part.written)
-            else:
-                self._out.append(part.written or self._picture(part))
+            written = part.written
+            if part.role is Kind.TEXT:
+                written = written if part.kind == "Entity" else self._text(index)
+            elif part.role is Kind.START:
+                written = self._opening(index) if chooses and part.kind in _EMPHASIS else written
+                self._opened.append((index, written))
+            elif part.role is Kind.END:
+                first, mark = self._opened.pop() if self._opened else (0, written)
+                if chooses and part.kind in _EMPHASIS:
+                    written, self._entity = mark, self._needs_entity(self._before(), self._behind(index), mark)
+                elif part.label is not None and "".join(self._out[first + 1 :]) != part.label:
+                    written = f"][{part.label}]"
+            elif not written:
+                written = f"![{self._escape(part.shown)}{part.tail if part.label is None else f'][{part.label}]'}"
+            self._out.append(written)
 
     def written(self, *, again: bool) -> str:
         """Return the characters.
@@ -623,30 +546,25 @@ class _Writer:
         written = "".join(self._out)
         return _PREFIX.sub("", written) if again else written
 
-    def _text(self, part: _Part, index: int) -> str:
-        if part.kind == "Entity":
-            return part.written
-        before = self._out[-1] if self._out else "\n"
-        behind = self._parts[index + 1] if index + 1 < len(self._parts) else None
-        text = part.shown
-        if behind is None or behind.role is _Role.BREAK:
-            text = text.rstrip(" ")
-        if begins := not self._out or before.rstrip(" \t>").endswith("\n"):
+    def _text(self, index: int) -> str:
+        text, behind = self._parts[index].shown, self._parts[index + 1] if index + 1 < len(self._parts) else None
+        if begins := not index or self._parts[index - 1].ends_line:
             text = text.lstrip(" ")
-        escaped = self._escape(text)
-        if self._escapes >= 0:
-            if begins and (found := _LEADING.match(escaped)):
-                escaped = f"{escaped[: found.start(1)]}\\{escaped[found.start(1) :]}"
-            if begins and self._escapes and text[:1].isalpha():
-                escaped = f"&#{ord(text[0])};{escaped[1:]}"
-            if behind is not None and behind.role is _Role.START and behind.kind == "Link" and text.endswith("!"):
-                escaped = f"{escaped.removesuffix('!').removesuffix(chr(92))}\\!"
-            if behind is None and self._block.kind == "Heading" and not escaped.endswith("\\#"):
-                escaped = _LAST_MARKS.sub(r"\\#", escaped, count=1)
-        if self._entity and text and escaped[0] == text[0]:
-            escaped = f"&#{ord(text[0])};{escaped[1:]}"
+        if behind is None or behind.ends_line:
+            text = text.rstrip(" ")
+        written = self._escape(text)
+        if self._escapes >= 0 and text:
+            if begins and (found := _LEADING.match(written)):
+                written = f"{written[: found.start(1)]}\\{written[found.start(1) :]}"
+            if text.endswith("!") and not written.endswith("\\!") and behind and behind.role is Kind.START:
+                written = f"{written[:-1]}\\!"  # a link would be a picture
+            if behind is None and self._block.kind == "Heading" and not written.endswith("\\#"):
+                written = _LAST_MARKS.sub(r"\\#", written, count=1)
+            self._entity = self._entity or (begins and self._escapes > 0 and text[0].isalpha())
+        if self._entity and text and written[0] == text[0]:
+            written = f"&#{ord(text[0])};{written[1:]}"
         self._entity = False
-        return escaped
+        return written
 
     def _escape(self, text: str) -> str:
         forms = self._block.forms
@@ -655,10 +573,6 @@ class _Writer:
         places = {found.start() for found in _SPECIAL[self._escapes].finditer(text)}
         return "".join(forms.get(one) or (f"\\{one}" if place in places else one) for place, one in enumerate(text))
 
-    def _picture(self, part: _Part) -> str:
-        text = self._escape(part.shown)
-        return f"![{text}{part.tail}" if part.label is None else f"![{text}][{part.label}]"
-
     def _before(self) -> str:
         """Return the last character that is of no mark; a space at the beginning."""
         marks = (part.kind in _EMPHASIS for part in reversed(self._parts[: len(self._out)]))
@@ -666,22 +580,20 @@ class _Writer:
 
     def _behind(self, index: int) -> str:
         """Return the next character that is of no mark; a space at the end."""
-        for part in self._parts[index + 1 :]:
-            if part.kind not in _EMPHASIS:
-                return (part.shown if part.role is _Role.TEXT and part.kind != "Entity" else part.written)[:1] or "!"
-        return " "
+        others = (part for part in self._parts[index + 1 :] if part.kind not in _EMPHASIS)
+        return next(((part.shown if part.kind == "Plain" else part.written)[:1] or "!" for part in others), " ")
 
     def _opening(self, index: int) -> str:
         before = (self._out[-1][-1:] if self._out else "") or " "
-        inside = any(mark[0] == "*" for _, mark in self._opened)
-        mark = ("_" if before == "*" or inside else "*") * _SPANS[self._parts[index].kind]
+        nested = before == "*" or any(mark[0] == "*" for _, mark in self._opened)
+        mark = ("_" if nested else "*") * _SPANS[self._parts[index].kind]
         if self._needs_entity(self._behind(index), before, mark) and self._parts[index - 1].kind == "Plain":
             self._out[-1] = f"{self._out[-1][:-1]}&#{ord(before)};"
         return mark
 
     @staticmethod
     def _needs_entity(inside: str, outside: str, mark: str) -> bool:
-        return _is_word(outside) and ("_" in mark or _is_mark(inside))
+        return not outside.isspace() and not _is_mark(outside) and ("_" in mark or _is_mark(inside))
 
 
 def _write(block: _Block, definitions: _Definitions, line: int, translation: str) -> str:
@@ -693,30 +605,19 @@ def _write(block: _Block, definitions: _Definitions, line: int, translation: str
     parts = _read_translation(block.parts, translation.encode("utf-8", "replace").decode())
     intended, cells = _signature(parts), block.kind == "TableCell"
     notes = {part.written for part in parts if part.kind == "FootnoteReference"}
+    kinds = {block.kind, "Paragraph", "Item"} if block.kind in {"Paragraph", "Item"} else {block.kind}
     for escapes, chooses in _LEVELS:
         writer = _Writer(block, parts, escapes, chooses=chooses)
         again = block.before + writer.written(again=True) + block.behind + "".join(f"\n{note}: x\n" for note in notes)
-        blocks = list(_blocks(again.encode(), definitions))
-        if (
-            len(blocks) == cells + 1 + len(notes)
-            and _is_like(blocks[cells], block)
-            and (_signature(blocks[cells].parts) == intended)
-        ):
+        *_, masked = _mask(data := again.encode())
+        found = list(filter(None, _Reader(data, masked, definitions).blocks()))
+        fits = len(found) == cells + 1 + len(notes) and found[cells].kind in kinds
+        if fits and _signature(found[cells].parts) == intended:
             return writer.written(again=False)
     raise InvalidArgumentError(
         f"file: line {line}: its marks cannot be kept around the words of the translation: translate it by hand",
         field="file",
     )
-
-
-def _is_like(block: _Block, other: _Block) -> bool:
-    return block.kind == other.kind or {block.kind, other.kind} == {"Paragraph", "Item"}
-
-
-def _blocks(data: bytes, definitions: _Definitions) -> Iterator[_Block]:
-    """Yield the texts of a part of a file."""
-    *_, masked = _mask(data)
-    yield from filter(None, _Reader(data, masked, definitions).blocks())
 
 
 def markdown_pieces(content: str) -> Iterator[Piece]:
@@ -749,7 +650,7 @@ def markdown_pieces(content: str) -> Iterator[Piece]:
 
 def _pieces(block: _Block, written: str, line: int, definitions: _Definitions) -> Iterator[Piece]:
     if block.is_cut:
-        marks = (part.shown if part.role is _Role.TEXT else " " * MARK_LENGTH + part.shown for part in block.parts)
+        marks = (part.shown if part.role is Kind.TEXT else " " * _MARK_LENGTH + part.shown for part in block.parts)
         yield unread("".join(marks), written, line)
     elif block.kind == "HtmlBlock":
         if _SPACES.sub("", written) != _SPACES.sub("", "".join(part.written for part in block.parts)):
@@ -757,7 +658,7 @@ def _pieces(block: _Block, written: str, line: int, definitions: _Definitions) -
             return
         for piece in html_pieces(written):
             yield replace(piece, line=line + piece.line - 1) if isinstance(piece, Text) else piece
-    elif any(has_letters(part.shown) for part in block.parts if part.role is _Role.TEXT or part.tail is not None):
+    elif any(has_letters(part.shown) for part in block.parts if part.role is Kind.TEXT or part.tail):
         content = _content(block.parts)
         yield Text(content, written, line, unchanged(content, written, partial(_write, block, definitions, line)))
     else:
