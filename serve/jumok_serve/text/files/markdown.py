@@ -132,8 +132,13 @@ class _Part:
 
     @property
     def ends_line(self) -> bool:
-        """True for a break, which is followed by what the next line begins with."""
+        """True for a break, or mathematics on lines of its own."""
         return self.name == "br" and self.kind != "InlineHtml"
+
+    @property
+    def begins_line(self) -> bool:
+        """True if a new line begins behind it."""
+        return self.ends_line and self.written.rstrip(" \t>").endswith("\n")
 
 
 @dataclass(slots=True)
@@ -484,16 +489,16 @@ def _without_spaces(parts: Sequence[_Part], role: Kind = Kind.END) -> list[_Part
 
 def _signature(parts: Sequence[_Part]) -> list[tuple[str, ...]]:
     """Return what parts are in any way of writing."""
-    found, text = list[tuple[str, ...]](), ""
+    found, text, begins = list[tuple[str, ...]](), "", True
     for part in (*parts, None):
         if part and (part.role is Kind.TEXT or part.kind == "Raw"):
             text += part.shown
             continue
         text = _SPACES.sub(" ", text)
         text = text.rstrip(" ") if part is None or part.ends_line else text
-        text = text.lstrip(" ") if not found or found[-1] == ("EMPTY",) else text
+        text = text.lstrip(" ") if begins else text
         found += [(text,)] if text else []
-        text = ""
+        text, begins = "", part is not None and part.begins_line
         if part is not None:
             picture = (_SPACES.sub(" ", part.shown).strip(),) if part.kind == "Image" else ()
             found.append((part.role.name, *part.key, *picture))
@@ -548,7 +553,7 @@ class _Writer:
 
     def _text(self, index: int) -> str:
         text, behind = self._parts[index].shown, self._parts[index + 1] if index + 1 < len(self._parts) else None
-        if begins := not index or self._parts[index - 1].ends_line:
+        if begins := not index or self._parts[index - 1].begins_line:
             text = text.lstrip(" ")
         if behind is None or behind.ends_line:
             text = text.rstrip(" ")
