@@ -68,6 +68,7 @@ _STEP: Final = 2**15
 MAX_MARKS: Final = 250_000
 """Marks of lists and quotations of a file: each takes memory in the parser."""
 _CONTAINER: Final = re.compile(rb">|[-+*](?=[ \t]|\Z)|\d[.)](?=[ \t]|\Z)")
+_FIRST_TAG: Final = re.compile(r"<[^<>]*+>[ \t]*+\r?\n")
 _SETEXT: Final = re.compile(rb"[ \t]*+\r?\n[ \t>]*+[=-]")
 
 _ENTITY: Final = re.compile(r"(&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});)")
@@ -653,6 +654,15 @@ def markdown_pieces(content: str) -> Iterator[Piece]:
     yield data[done:].decode()
 
 
+def _with_first_line(first: str, translation: str) -> str:
+    """Keep a tag alone in its line: without the line it is no block."""
+    if not translation.startswith(tag := first.rstrip()):
+        raise InvalidArgumentError(
+            f"file: the tag {tag} cannot stay at the beginning: translate it by hand", field="file"
+        )
+    return f"{first}{translation[len(tag) :].lstrip()}"
+
+
 def _pieces(block: _Block, written: str, line: int, definitions: _Definitions) -> Iterator[Piece]:
     if block.is_cut:
         marks = (part.shown if part.role is Kind.TEXT else " " * _MARK_LENGTH + part.shown for part in block.parts)
@@ -662,7 +672,14 @@ def _pieces(block: _Block, written: str, line: int, definitions: _Definitions) -
             yield written  # with marks of a quotation between its lines
             return
         for piece in html_pieces(written):
-            yield replace(piece, line=line + piece.line - 1) if isinstance(piece, Text) else piece
+            if not isinstance(piece, Text):
+                yield piece
+            elif any("<" in token.written for token in scan(piece.content, html=True) if token.kind is Kind.TEXT):
+                yield piece.written  # of a tag that has no end
+            else:
+                first = _FIRST_TAG.match(piece.written) if written.startswith(piece.written) else None
+                write = partial(_with_first_line, first[0]) if first else piece.write
+                yield replace(piece, line=line + piece.line - 1, write=unchanged(piece.content, piece.written, write))
     elif any(has_letters(part.shown) for part in block.parts if part.role is Kind.TEXT or part.tail):
         content = _content(block.parts)
         yield Text(content, written, line, unchanged(content, written, partial(_write, block, definitions, line)))
