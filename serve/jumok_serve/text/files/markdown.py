@@ -89,8 +89,8 @@ _SPANS: Final = {"Emphasis": 1, "Strong": 2, "Strikethrough": 2, "Link": 1, "Ima
 """Kinds of elements inside of a text, with the length of what opens them."""
 MAX_SHOWN: Final = 256
 """Characters of what is not translated that the model may read."""
-_MARK_LENGTH: Final = 16
-"""Characters of HTML that a mark counts as."""
+_PART_LENGTH: Final = 48
+"""Characters of a text that each of its parts counts as, as it takes memory."""
 _OF_LABELS: Final = ("Shortcut", "Collapsed")
 _MASKS: Final = {"blank": b"", "block": b"-   #", "alert": b"#", "definition": b"-"}
 """What the parser reads in place of beginnings of lines: for blocks an item, whose content is indented by four."""
@@ -308,7 +308,7 @@ class _Reader:
         if last is not None and block.is_cut:
             last.after = max(last.after, part.after)
             return block
-        block.length += len(part.shown) + _MARK_LENGTH * (part.role is not Kind.TEXT)
+        block.length += len(part.shown) + _PART_LENGTH
         if last is not None and last.ends_line:
             last.after = part.after if part.kind == "SoftBreak" else part.first
             last.written = self._written(last.first, last.after)
@@ -602,12 +602,16 @@ class _Writer:
         return not outside.isspace() and not _is_mark(outside) and ("_" in mark or _is_mark(inside))
 
 
-def _write(block: _Block, definitions: _Definitions, line: int, translation: str) -> str:
+def _write(  # noqa: PLR0917 - kept for each text, as few objects
+    block: _Block, definitions: _Definitions, line: int, content: str, written: str, translation: str
+) -> str:
     """Write a translation in the place of a text.
 
     Raises:
         InvalidArgumentError: no way of writing it keeps its marks.
     """
+    if translation == content:
+        return written
     parts = _read_translation(block.parts, translation.encode("utf-8", "replace").decode())
     intended, cells = _signature(parts), block.kind == "TableCell"
     notes = {part.written for part in parts if part.kind == "FootnoteReference"}
@@ -665,8 +669,7 @@ def _with_first_line(first: str, translation: str) -> str:
 
 def _pieces(block: _Block, written: str, line: int, definitions: _Definitions) -> Iterator[Piece]:
     if block.is_cut:
-        marks = (part.shown if part.role is Kind.TEXT else " " * _MARK_LENGTH + part.shown for part in block.parts)
-        yield unread("".join(marks), written, line)
+        yield unread("".join(part.shown + " " * _PART_LENGTH for part in block.parts), written, line)
     elif block.kind == "HtmlBlock":
         if _SPACES.sub("", written) != _SPACES.sub("", "".join(part.written for part in block.parts)):
             yield written  # with marks of a quotation between its lines
@@ -682,7 +685,7 @@ def _pieces(block: _Block, written: str, line: int, definitions: _Definitions) -
                 yield replace(piece, line=line + piece.line - 1, write=unchanged(piece.content, piece.written, write))
     elif any(has_letters(part.shown) for part in block.parts if part.role is Kind.TEXT or part.tail):
         content = _content(block.parts)
-        yield Text(content, written, line, unchanged(content, written, partial(_write, block, definitions, line)))
+        yield Text(content, written, line, partial(_write, block, definitions, line, content, written))
     else:
         yield written
 
@@ -691,6 +694,6 @@ FORMATS: Final = {
     "markdown": FileFormat(
         markdown_pieces,
         "html",
-        parts=Parts(name="lines and marks", marks="\n|*_`[]<&\\~", size=250, most=500_000),
+        parts=Parts(name="lines and marks", marks="\n|*_`[]<&\\~", size=400, most=500_000),
     )
 }
