@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial, reduce
 from operator import or_
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from pyromark import Markdown, Options, reference_definitions
 from pyromark.event import BrokenLink
@@ -175,7 +175,8 @@ _Definitions: TypeAlias = Mapping[str, tuple[str, str]]
 
 def _mask(data: bytes) -> Iterator[str]:
     """Replace what the parser does not know by as many bytes; yields empty texts, and the masked characters at last."""
-    masked, marks, start = data, 0, 0
+    masked: bytearray | None = None
+    marks = start = 0
     if front := _FRONT.match(data):
         ends = (end for end in _FRONT_END.finditer(data, front.end() - 1) if (end[1] is None) == (front[1] is None))
         if (last := next(ends, None)) is not None:
@@ -197,13 +198,18 @@ def _mask(data: bytes) -> Iterator[str]:
         for found in _RAW.finditer(data, start, end):
             if edges := _EDGES.fullmatch(found[0]):
                 changes.append((*found.span(), edges[1] + b"x" * len(edges[2]) + edges[3]))
-        if changes and not isinstance(masked, bytearray):
-            masked = bytearray(data)
         for first, after, made in changes:
+            masked = masked or bytearray(data)
             masked[first:after] = made
         start = end
         yield ""
-    yield masked.decode()
+    yield (masked or data).decode()
+
+
+def _named(event: Any) -> tuple[str, Any]:
+    """Return the name of an event or an element, and what the parser says about it."""
+    found: tuple[str, Any] = (event, {}) if isinstance(event, str) else next(iter(event.items()))
+    return found
 
 
 class _Reader:
@@ -230,14 +236,14 @@ class _Reader:
             if number % PARTS_PER_STEP == 0:
                 yield None
             first, after = place["start"], place["end"]
-            name, value = (event, "") if isinstance(event, str) else next(iter(event.items()))
+            name, value = _named(event)
             if name not in {"Start", "End"}:
                 if name == "TaskListMarker":
                     self._task = "[ ] "
                 elif not code and name != "Rule":
-                    self._add_inline(name, value, first, after)
+                    self._add_inline(name, value or "", first, after)
                 continue
-            tag, details = (value, {}) if isinstance(value, str) else next(iter(value.items()))
+            tag, details = _named(value)
             if tag in _SPANS:
                 self._start(tag, details, first, after) if name == "Start" else self._end(tag, after)
                 continue
@@ -575,7 +581,7 @@ class _Writer:
     def _escape(self, text: str) -> str:
         forms = self._block.forms
         if self._escapes < 0:
-            return text.translate(str.maketrans(forms))
+            return text.translate({ord(one): form for one, form in forms.items()})
         places = {found.start() for found in _SPECIAL[self._escapes].finditer(text)}
         return "".join(forms.get(one) or (f"\\{one}" if place in places else one) for place, one in enumerate(text))
 
