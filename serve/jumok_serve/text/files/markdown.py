@@ -43,6 +43,7 @@ _FRONT_END: Final = re.compile(rb"^(?:(---|\.\.\.)|\+\+\+)[ \t]*+\r?$", re.MULTI
 _LINE: Final = re.compile(
     rb"^(?P<before>[ \t>]*+)(?:"
     rb"(?P<blank>:{3,}+[^\r\n]*+|\{:[^{}\r\n]*+\}(?=[ \t]*+\r?$)|\[TOC\](?=[ \t]*+\r?$)"
+    rb"|(?:(?:\{\{[<%][^{}\r\n]*+\}\}|\{%[^{}\r\n]*+(?<=%)\})[ \t]*+)++(?=\r?$)"
     rb"|(?:import|export)[ \t][^\r\n]*+(?<=[;'\"}])(?=\r?$))"
     rb"|(?P<block>(?:!!!|\?\?\?\+?+)[ \t]*+[\w-]++(?:[ \t]++[\w-]++)*+(?:[ \t]++\"[^\"\r\n]*+\")?+(?=[ \t]*+\r?$)"
     rb"|===[+!]?+[ \t]++\"[^\"\r\n]*+\"(?=[ \t]*+\r?$))"
@@ -53,7 +54,7 @@ _LINE: Final = re.compile(
     re.MULTILINE,
 )
 """Beginnings of lines that the parser does not know, or that make lists and quotations: containers of Docusaurus and
-Pandoc, attributes of kramdown, code of MDX; blocks of MkDocs; alerts; definitions of PHP Markdown Extra."""
+Pandoc, attributes of kramdown, templates, code of MDX; blocks of MkDocs; alerts; definitions of PHP Markdown Extra."""
 _RAW: Final = re.compile(
     rb"\{{2,3}[^{}]{1,2000}+\}{2,3}|\{%(?:[^%]|%(?!\})){1,2000}+%\}"
     rb"|(?<![\w:]):[+-]?[A-Za-z0-9][\w+-]{0,50}+:(?![\w:])"
@@ -187,6 +188,9 @@ def _mask(data: bytes) -> Iterator[str]:
         if end < len(data):
             end = data.rfind(b"\n\n", half, end) + 1 or data.rfind(b"\n", half, end) + 1 or end
         changes = list[tuple[int, int, bytes]]()
+        for found in _RAW.finditer(data, start, end):
+            if edges := _EDGES.fullmatch(found[0]):
+                changes.append((*found.span(), edges[1] + b"x" * len(edges[2]) + edges[3]))
         for found in _LINE.finditer(data, start, end):
             marks += len(_CONTAINER.findall(found[0]))
             if marks > MAX_MARKS:
@@ -195,9 +199,6 @@ def _mask(data: bytes) -> Iterator[str]:
             first, after = found.end("before"), found.end()
             if found.lastgroup in _MASKS:
                 changes.append((first, after, _MASKS[found.lastgroup].ljust(after - first)[: after - first]))
-        for found in _RAW.finditer(data, start, end):
-            if edges := _EDGES.fullmatch(found[0]):
-                changes.append((*found.span(), edges[1] + b"x" * len(edges[2]) + edges[3]))
         for first, after, made in changes:
             masked = masked or bytearray(data)
             masked[first:after] = made

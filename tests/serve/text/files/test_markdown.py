@@ -131,6 +131,7 @@ def test_texts_of_a_page() -> None:
         ("a\n$$\nb\n$$\nc", "말\n$$\nb\n$$\n말"),
         ("import A from 'b';\n\na\n", "import A from 'b';\n\n말\n"),
         ("[TOC]\n\na\n", "[TOC]\n\n말\n"),
+        ('{{< tab "a" >}}\nb\n{{% /tab %}}\n{% if c %}\nd\n', '{{< tab "a" >}}\n말\n{{% /tab %}}\n{% if c %}\n말\n'),
         # Blocks.
         ("---\na: b\n---\nc\n", "---\na: b\n---\n말\n"),
         ("+++\na = 1\n+++\nc\n", "+++\na = 1\n+++\n말\n"),
