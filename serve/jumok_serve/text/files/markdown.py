@@ -263,9 +263,19 @@ class _Reader:
         self._block = _Block(kind, first, after)
         if kind == "TableCell":
             self._block.before, self._block.behind, self._block.forms["|"] = "|a|\n|-|\n|", " |\n", "\\|"
-        self._raw = _RAW.finditer(self._data, first, after)
+        self._raw = self._holes(first, after if kind != "HtmlBlock" else first)
         self._next = next(self._raw, None)
         return self._block
+
+    def _holes(self, first: int, after: int) -> Iterator[re.Match[bytes]]:
+        """Find what the parser does not know; one search of a long text would stop all other threads."""
+        while first < after and not (self._block and self._block.is_cut):
+            end = first + _STEP
+            found = _RAW.search(self._data, first, min(end + _STEP // 2, after))
+            first = end
+            if found is not None and found.start() < end:
+                first = found.end()
+                yield found
 
     def _finish(self) -> Iterator[_Block]:
         block, self._block = self._block, None
