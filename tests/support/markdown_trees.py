@@ -45,7 +45,10 @@ def with_all_words_changed(text: str) -> str:
 def tree(document: str, options: Options = GFM) -> list[str]:
     """Return the events of pyromark; texts, and spaces for breaks between their lines, are one."""
     found: list[str] = []
-    for event in pyromark.events(document, options=options):
+    events = [*pyromark.events(document, options=options)]
+    for event, behind in zip(events, [*events[1:], "End"], strict=True):
+        if event == "SoftBreak" and behind == "HardBreak":
+            continue  # a line of a backslash alone
         if event == "SoftBreak" or (isinstance(event, dict) and "Text" in event):
             found += [] if found[-1:] == ["text"] else ["text"]
         elif isinstance(event, dict) and "Html" in event:
