@@ -46,7 +46,7 @@ def tree(document: str, options: Options = GFM) -> list[str]:
     """Return the events of pyromark; texts, and spaces for breaks between their lines, are one."""
     found: list[str] = []
     events = [*pyromark.events(document, options=options)]
-    for event, behind in zip(events, [*events[1:], "End"], strict=True):
+    for event, behind in zip(events, [*events[1:], "End"], strict=False):
         if event == "SoftBreak" and behind == "HardBreak":
             continue  # a line of a backslash alone
         if event == "SoftBreak" or (isinstance(event, dict) and "Text" in event):
