@@ -102,6 +102,7 @@ SLOW = (
     "tests/serve/tasks/test_waiting_memory.py",
     "tests/serve/text/files/test_memory.py",
     "tests/serve/text/files/test_mutated_files.py",
+    "tests/serve/text/files/test_npm_readmes.py",
     "tests/serve/text/markup/test_placing.py::test_work_for_one_sentence",
     "tests/serve/text/test_sentence_boundaries.py::test_work_grows",
     "tests/serve/tokenizers/test_moses_bpe.py::test_time_grows",

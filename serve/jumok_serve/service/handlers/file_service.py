@@ -212,14 +212,14 @@ class _FileTexts:
             text = self._waiting.popleft()
             assert isinstance(text, Text)
             self._done += 1
-            if result.translation is None:
-                error = self._too_long(text) or result.error
-                assert error is not None
-                response.problems.add(line=text.line, error=to_status(error, current_request_id()))
-            else:
+            if result.translation is not None and isinstance(of_result, str):
                 self._cut_sentences += len(result.translation.cut_sentences)
                 self._truncated += result.translation.source_truncated
-            await self._add(of_result)
+            else:
+                error = self._too_long(text) or result.error if isinstance(of_result, str) else of_result
+                assert error is not None
+                response.problems.add(line=text.line, error=to_status(error, current_request_id()))
+            await self._add(of_result if isinstance(of_result, str) else text.written)
         await self._write_kept()
         await self._send(response)
 
@@ -278,9 +278,16 @@ async def _ended(job: "Future[Done]", stop: Callable[[], object] = lambda: None)
         raise
 
 
-def write_texts(translated: TextPairs) -> list[str]:
-    """Return what stands in a file in place of texts; those without a translation stay."""
-    return [text.written if translation is None else text.write(translation) for text, translation in translated]
+def write_texts(translated: TextPairs) -> list[str | InvalidArgumentError]:
+    """Return what stands in a file in place of texts, or why it cannot be written; those without a translation stay."""
+    found = list[str | InvalidArgumentError]()
+    for text, translation in translated:
+        try:
+            found.append(text.written if translation is None else text.write(translation))
+        except InvalidArgumentError as error:
+            drop_frames(error)
+            found.append(error)
+    return found
 
 
 def take_pieces(pieces: Iterator[Piece], stopped: Callable[[], bool] = lambda: False) -> list[Piece]:

@@ -54,11 +54,13 @@ def unit(inside: str) -> str:
         ("po", 'msgid ""\n' + '"a"\n' * 4000 + 'msgstr ""\n'),
         ("po", 'msgid "a"\nmsgstr ""\n\n' * 6000),
         ("po", f'msgid "{WIDE}{"a" * 100_000}"\nmsgstr ""\n'),
-        ("markdown", "*a" * 4000),
-        ("markdown", "[a](b) " * 2000),
-        ("markdown", "|a" * 4000 + "\n|-|-|"),
+        ("markdown", "*a*\n\n" * 400),
+        ("markdown", "[a](b)\n\n" * 400),
+        ("markdown", f"{'|a' * 4000}|\n{'|-' * 4000}|\n"),
         ("markdown", "a\n\n" * 4000),
-        ("markdown", "&lt;" * 4000 + "a"),
+        ("markdown", "&lt;a\n\n" * 400),
+        ("markdown", ":a: b\n\n" * 400),
+        ("markdown", "- " * 2000 + "a\n"),
         ("srt", f"{CUE}a{'<b>' * 4000}"),
         ("srt", CUE + "- a\n" * 4000),
         ("srt", f"{CUE}a\n\n" * 2000),
@@ -125,6 +127,15 @@ def test_memory_of_a_text_far_too_long_to_be_translated(name: str, content: str)
     assert [piece.content for piece in texts if len(piece.content) <= MAX_CHARACTERS] in ([], ["a"])
 
 
+@pytest.mark.parametrize(
+    "content",
+    ["*a" * 4000, "[a](b) " * 2000, "&lt;" * 4000 + "a", "a [" * 9000, "<b>a</b>" * 2000, f"<p>{'<b>a</b>' * 9000}"],
+    ids=first,
+)
+def test_memory_of_a_text_of_many_marks(content: str) -> None:
+    assert peak_of(content, "markdown") < needed_memory(content.encode(), "", "markdown") - KEPT_BYTES
+
+
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_the_bytes_of_a_file_are_freed_once_they_are_read(encoding: str) -> None:
     data = bytearray(f"A dog.\n{'a' * 200_000}".encode(encoding))
@@ -138,8 +149,8 @@ def test_the_bytes_of_a_file_are_freed_once_they_are_read(encoding: str) -> None
 @pytest.mark.parametrize(
     ("name", "content"),
     [
-        ("markdown", "|a" * 2000 + "\n|-|-|"),
-        ("markdown", "a\n\n" * 1500),
+        ("markdown", f"{'|a' * 2200}|\n{'|-' * 2200}|\n{'|a' * 2200}|\n"),
+        ("markdown", "a\n\n" * 4500),
         ("po", 'msgid "a"\nmsgstr ""\n\n' * 1900),
         ("srt", CUE + "- a\n" * 3000),
         ("xliff", f"<xliff>{'<trans-unit><source>a</source></trans-unit>' * 3300}</xliff>"),
@@ -151,6 +162,12 @@ def test_memory_of_kept_pieces(name: str, content: str) -> None:
     data = content.encode()
     assert len(read_file(data, "", name).few or ()) > 0.8 * MAX_KEPT
     assert memory_of(lambda: read_file(data, "", name))[0] < KEPT_BYTES
+
+
+def test_memory_of_kept_texts_with_marks() -> None:
+    data = b"A *dog* with a [link](https://a.org), `code` and **more**.\n\n" * 4000
+    assert len(read_file(data, "", "markdown").few or ()) > 0.7 * MAX_KEPT
+    assert memory_of(lambda: read_file(data, "", "markdown"))[0] < needed_memory(data, "", "markdown") - READ_BYTES
 
 
 @pytest.mark.parametrize(
