@@ -4,6 +4,7 @@ import random
 import time
 import tracemalloc
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -119,7 +120,8 @@ class Files:
             document = parse(text.content, self._markup, known_formats()[self._format].rules)
             document.written(lambda block: block.escape(block.text))
         for translation in (text.content, f"{text.content} b", "", "- 1. | &lt; --> ]]> <"):
-            text.write(translation)
+            with suppress(InvalidArgumentError):  # a translation without the placeholders of a message
+                text.write(translation)
 
     def seeds(self) -> Sequence[bytes]:
         """Return files of the format, in each encoding."""

@@ -207,13 +207,13 @@ class _FileTexts:
         is_short = sum(len(text.content) for text, _ in translated) <= MAX_INLINE_CHARACTERS
         write = partial(write_texts, translated)
         written = write() if is_short else await _ended(self._reading.submit(write, self._caller, len(translated)))
-        for result, of_result in zip(results, written, strict=True):
+        for result, (of_result, refused) in zip(results, written, strict=True):
             await self._write_kept()
             text = self._waiting.popleft()
             assert isinstance(text, Text)
             self._done += 1
-            if result.translation is None:
-                error = self._too_long(text) or result.error
+            if result.translation is None or refused is not None:
+                error = refused or self._too_long(text) or result.error
                 assert error is not None
                 response.problems.add(line=text.line, error=to_status(error, current_request_id()))
             else:
@@ -278,9 +278,20 @@ async def _ended(job: "Future[Done]", stop: Callable[[], object] = lambda: None)
         raise
 
 
-def write_texts(translated: TextPairs) -> list[str]:
-    """Return what stands in a file in place of texts; those without a translation stay."""
-    return [text.written if translation is None else text.write(translation) for text, translation in translated]
+def write_texts(translated: TextPairs) -> list[tuple[str, InvalidArgumentError | None]]:
+    """Return what stands in a file in place of texts, and the errors of translations that would damage it.
+
+    Texts without a translation that can be written stay.
+    """
+    return [_written(text, translation) for text, translation in translated]
+
+
+def _written(text: Text, translation: str | None) -> tuple[str, InvalidArgumentError | None]:
+    try:
+        return text.written if translation is None else text.write(translation), None
+    except InvalidArgumentError as error:
+        drop_frames(error)
+        return text.written, error
 
 
 def take_pieces(pieces: Iterator[Piece], stopped: Callable[[], bool] = lambda: False) -> list[Piece]:

@@ -30,7 +30,8 @@ class Text:
         content: what is translated, in the markup of the format.
         written: what stands in the file; it stays if the text cannot be translated.
         line: its first line, from 1.
-        write: makes of a translation what stands in its place.
+        write: makes of a translation what stands in its place; raises InvalidArgumentError for one that would damage
+            the file.
     """
 
     content: str

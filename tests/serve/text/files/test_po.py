@@ -101,7 +101,7 @@ def test_empty_and_fuzzy_translations_are_made() -> None:
     written = rewritten(FILE, "po", lambda text: text.upper())
     assert [(text.content, text.line) for text in texts(FILE, "po")] == [
         ("Two women", 11),
-        ('A "dog"\nruns.', 19),
+        ('A "dog"<p i="0"/>runs.', 19),
         ("One file", 23),
         ("%d files", 24),
     ]
@@ -166,7 +166,7 @@ def test_strings_that_end_too_early_or_never(string: str) -> None:
     [
         (r"\101" * 80_000, "A" * 80_000),
         (r"\n" * 140_000, None),
-        ("a" + r"\n" * (MAX_READ - 2) + "b", "a" + "\n" * (MAX_READ - 2) + "b"),
+        ("a" + r"\n" * (MAX_READ - 2) + "b", 'a<p i="0"/>b'),
         (r"\x1F642z" * 40_000, "\U0001f642z" * 40_000),
         (r"%\n" * 80_000, None),
     ],
