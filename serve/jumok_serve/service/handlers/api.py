@@ -376,6 +376,20 @@ class Api:
         (detected,) = await self._detection.sources(settings.model, settings.target, [text])
         return detected
 
+    def target_language(self, settings: Settings) -> str:
+        """Return the language of a request's translations, as it names it or as the model's default is.
+
+        Raises:
+            JumokError: no model translates the request.
+        """
+        if settings.target:
+            return settings.target
+        source = settings.source
+        if is_auto(source):
+            source = self._models.sources_into(settings.model, settings.target)[0]
+        with self._models.use(settings.model, source, "") as chosen:
+            return chosen.languages(source, "")[1]
+
     def _use(self, model: str, parameters: TextParameters) -> AbstractContextManager[ChosenModels]:
         """Keep the models of a request open."""
         return self._models.use(model, parameters.source_language or "", parameters.target_language or "")

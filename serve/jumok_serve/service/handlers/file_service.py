@@ -96,8 +96,8 @@ class FileService:
         return settings, data, memory
 
     async def _translate(self, caller: str, settings: FileSettings, data: bytearray, call: Call) -> None:
-        document = await self._document(caller, data, settings)
         translation = parse_settings(settings.translation)
+        document = await self._document(caller, data, settings, self._api.target_language(translation))
         parameters = replace(translation.parameters, markup=document.format.markup, markup_rules=document.format.rules)
         texts = _FileTexts(document, self._reading, caller, self._limits, call.write)
         await self._api.translate_corpus(
@@ -108,9 +108,9 @@ class FileService:
         )
         await texts.finish()
 
-    async def _document(self, caller: str, data: bytearray, settings: FileSettings) -> FileDocument:
+    async def _document(self, caller: str, data: bytearray, settings: FileSettings, language: str) -> FileDocument:
         stopped = threading.Event()
-        steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set)
+        steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set, language)
         return await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
 
     async def _open(self, caller: str) -> None:

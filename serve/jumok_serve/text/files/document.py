@@ -1,10 +1,11 @@
 """Files of texts: formats, the pieces of a file, and its characters and bytes; plain text."""
 
 import codecs
+import re
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
 from importlib import import_module
 from itertools import chain
 from pathlib import PurePosixPath
@@ -14,6 +15,7 @@ from typing import Final, NoReturn, Self, TypeAlias, TypeVar
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.markup import MarkupKind, MarkupRules
+from jumok_serve.text.markup.strings import Markup, is_code
 
 MAX_READ: Final = 2**18
 """Characters of a text above which its words and marks are not read: it is far too long to be translated."""
@@ -74,17 +76,25 @@ class FileFormat:
     Attributes:
         pieces: yields the pieces of a file's characters; raises InvalidArgumentError for a bad file. Its time and its
             memory are proportional to the file.
+        takes_language: True if `pieces` takes the language of the translations too, as `language`; empty: unknown.
         markup: markup of texts; None: they are plain.
         rules: rules for elements of the markup.
         parts: parts that take memory while the file is translated.
         copies: copies of the file's characters in memory while it is read; a bound.
+        fallback: encoding of files that are no UTF-8; empty: they are refused.
     """
 
-    pieces: Callable[[str], Iterator[Piece]]
+    pieces: Callable[..., Iterator[Piece]]
     markup: MarkupKind | None = None
     rules: MarkupRules = field(default_factory=MarkupRules)
     parts: Parts = LINES
     copies: int = 5
+    takes_language: bool = False
+    fallback: str = ""
+
+    def into(self, language: str) -> "FileFormat":
+        """Return the format of files that are translated into a language."""
+        return replace(self, pieces=partial(self.pieces, language=language)) if self.takes_language else self
 
 
 def in_steps(parts: Iterable[_Part], found: list[_Part]) -> Iterator[str]:
@@ -119,6 +129,33 @@ def unchanged(content: str, written: str, write: Callable[[str], str]) -> Callab
 def unread(content: str, written: str, line: int) -> Text:
     """Return a text of more than `MAX_READ` characters: no server takes it, and it stays as it is."""
     return Text(content, written, line, lambda translation: written)
+
+
+def string_text(
+    characters: str,
+    written: str,
+    line: int,
+    write: Callable[[str], str],
+    holes: re.Pattern[str] | None = None,
+) -> Piece:
+    """Return the text of a catalogue's string, as HTML, or the string as it is written if it is no language.
+
+    Args:
+        characters: those that the string means.
+        write: writes other characters as a string.
+        holes: parts that are not translated in this format.
+    """
+    if len(characters) > MAX_READ:
+        return unread(characters, written, line)
+    before, text, after = separate(characters)
+    if not has_letters(text) or is_code(text) or any("\ud800" <= one <= "\udfff" for one in text):
+        return written
+    markup = Markup(text, holes)
+
+    def replaced(translation: str) -> str:
+        return written if translation == markup.content else write(before + markup.written(translation) + after)
+
+    return Text(markup.content, written, line, replaced)
 
 
 def separate(text: str) -> tuple[str, str, str]:
@@ -203,7 +240,12 @@ class FileDocument:
 
     @classmethod
     def read(
-        cls, data: bytearray, name: str, file_format: str, stopped: Callable[[], bool] = lambda: False
+        cls,
+        data: bytearray,
+        name: str,
+        file_format: str,
+        stopped: Callable[[], bool] = lambda: False,
+        language: str = "",
     ) -> Generator[int, None, Self]:
         """Read a file and check all of it, in steps; yields the work of each, and returns the document.
 
@@ -212,15 +254,16 @@ class FileDocument:
             name: name of the file; its end gives the format if there is no other.
             file_format: name of the format, or empty.
             stopped: true if the document is not needed any more; the rest is then left out.
+            language: language of the translations; empty: unknown.
 
         Raises:
             InvalidArgumentError: an unknown format, bytes that are no text, or a bad file.
         """
         yield PARTS_PER_STEP
-        chosen = _format(name, file_format)
+        chosen = _format(name, file_format).into(language)
         mark, encoding = _encoding(data)
         del data[: len(mark)]
-        content = _decoded(data, encoding)
+        content, encoding = _decoded(data, encoding, "" if mark else chosen.fallback)
         data.clear()
         few, number, count, begun = list[Piece](), 0, 0, False
         for number, piece in enumerate(chosen.pieces(content), start=1):
@@ -293,8 +336,11 @@ def known_formats() -> Mapping[str, FileFormat]:
 
 
 def _format(name: str, file_format: str) -> FileFormat:
-    ending = PurePosixPath(name.replace("\\", "/")).suffix.removeprefix(".").lower()
-    chosen = file_format or next((one for one, endings in FILE_FORMATS.items() if ending in endings), "")
+    base = PurePosixPath(name.replace("\\", "/")).name.lower()
+    ending = PurePosixPath(base).suffix.removeprefix(".")
+    chosen = file_format or next(
+        (one for known in (base, ending) for one, endings in FILE_FORMATS.items() if known in endings), ""
+    )
     if chosen in known_formats():
         return known_formats()[chosen]
     known = ", ".join(known_formats())
@@ -306,13 +352,16 @@ def _format(name: str, file_format: str) -> FileFormat:
     )
 
 
-def _decoded(data: bytearray, encoding: str) -> str:
+def _decoded(data: bytearray, encoding: str, fallback: str) -> tuple[str, str]:
+    """Return the characters of a file, and their encoding."""
     try:
         content = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         if b"\0" in data:
             refuse(line, "it is a binary file, no text: give another file")
+        if fallback:
+            return data.decode(fallback), fallback
         refuse(
             line,
             f"byte 0x{data[error.start]:02x} is not {encoding.upper()}: convert the file, as with "
@@ -320,4 +369,4 @@ def _decoded(data: bytearray, encoding: str) -> str:
         )
     if "\0" in content:
         refuse(content.count("\n", 0, content.index("\0")) + 1, "it is a binary file, no text: give another file")
-    return content
+    return content, encoding
