@@ -115,6 +115,13 @@ def refuse(line: int, problem: str) -> NoReturn:
     raise InvalidArgumentError(f"file: line {line}: {problem}", field="file")
 
 
+def after_all(pattern: re.Pattern[str], text: str, position: int) -> int:
+    """Return the place after all matches that follow each other from a place on; an empty match is the last one."""
+    while (found := pattern.match(text, position)) and found.end() > position:
+        position = found.end()
+    return position
+
+
 def shown(line: str) -> str:
     """Return the beginning of a line for a message."""
     text = line.strip()
@@ -136,26 +143,26 @@ def string_text(
     written: str,
     line: int,
     write: Callable[[str], str],
-    holes: re.Pattern[str] | None = None,
+    markup: Callable[[str], Markup] = Markup,
 ) -> Piece:
     """Return the text of a catalogue's string, as HTML, or the string as it is written if it is no language.
 
     Args:
         characters: those that the string means.
         write: writes other characters as a string.
-        holes: parts that are not translated in this format.
+        markup: makes the HTML of the characters.
     """
     if len(characters) > MAX_READ:
         return unread(characters, written, line)
     before, text, after = separate(characters)
     if not has_letters(text) or is_code(text) or any("\ud800" <= one <= "\udfff" for one in text):
         return written
-    markup = Markup(text, holes)
+    made = markup(text)
 
     def replaced(translation: str) -> str:
-        return written if translation == markup.content else write(before + markup.written(translation) + after)
+        return written if translation == made.content else write(before + made.written(translation) + after)
 
-    return Text(markup.content, written, line, replaced)
+    return Text(made.content, written, line, replaced)
 
 
 def separate(text: str) -> tuple[str, str, str]:

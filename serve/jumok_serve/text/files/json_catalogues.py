@@ -14,12 +14,13 @@ from jumok_serve.text.files.document import (
     Parts,
     Piece,
     Text,
+    after_all,
     refuse,
     shown,
     string_text,
     unread,
 )
-from jumok_serve.text.markup.strings import RULES
+from jumok_serve.text.markup.strings import RULES, Markup
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
 
 _SPACE: Final = re.compile(r"[ \t\r\n]{0,8192}+")
@@ -66,8 +67,7 @@ def read_json(content: str) -> Iterator[Event]:
     """
     opened, expected, position = list[str](), _VALUE, 0
     while True:
-        while (after := _end(_SPACE, content, position)) > position:
-            position = after
+        position = after_all(_SPACE, content, position)
         first = content[position : position + 1]
         if not first and not expected:
             return
@@ -79,7 +79,8 @@ def read_json(content: str) -> Iterator[Event]:
         if kind == '"':
             after = _after_string(content, position)
         elif kind == "v":
-            after = _end(_OTHER, content, position)
+            found = _OTHER.match(content, position)
+            after = position if found is None else found.end()
             if after == position or _AFTER_OTHER.match(content, after):
                 _refuse(content, position, f"no value is as {shown(content[position : position + 80])}")
         elif kind in "{[":
@@ -100,15 +101,8 @@ def _refuse(content: str, position: int, problem: str) -> None:
     refuse(content.count("\n", 0, position) + 1, f"it is no JSON: {problem}; mend it, as 'python -m json.tool' shows")
 
 
-def _end(pattern: re.Pattern[str], content: str, position: int) -> int:
-    found = pattern.match(content, position)
-    return position if found is None else found.end()
-
-
 def _after_string(content: str, position: int) -> int:
-    first, position = position, position + 1
-    while (after := _end(_STRING, content, position)) > position:
-        position = after
+    first, position = position, after_all(_STRING, content, position + 1)
     if not content.startswith('"', position):
         _refuse(content, position, f"no string is as {shown(content[first : first + 80])}")
     return position + 1
@@ -137,7 +131,7 @@ class Strings:
 
     def __init__(self, content: str, holes: re.Pattern[str] | None) -> None:
         self._content = content
-        self._holes = holes
+        self._markup = partial(Markup, known=holes)
         self._ascii = content.isascii() and "\\u" in content
         self._slash = "\\/" in content
         self._line, self._counted = 1, 0
@@ -152,7 +146,7 @@ class Strings:
         written, line = self._content[event.start : event.after], self.line(event.start)
         if len(written) > MAX_READ:
             return unread(written, written, line)
-        return string_text(json.loads(written), written, line, self.write, self._holes)
+        return string_text(json.loads(written), written, line, self.write, self._markup)
 
     def line(self, position: int) -> int:
         """Return the line of a place; places come in their order, those that come again have the line of the last."""

@@ -30,6 +30,7 @@ _CODE: Final = re.compile(
     r"|[vV]?\d+(?:[.:T-]\d+)+[!-~]*"  # a version, a date
     r"|[\d.,]+(?:px|em|rem|pt|dp|sp|ms|s|%|vh|vw)"  # a length
     r"|[@?][\w.:*+/-]*/[\w.]+"  # a reference
+    r"|(?:%[-_0^#]?\d*[A-Za-z%]|[^\w%]|\d)+"  # conversions only, as of a date
 )
 
 
@@ -61,36 +62,54 @@ class Markup:
     """A string as HTML.
 
     Args:
-        text: characters of the string.
-        holes: what is not translated in its format.
+        text: characters of the string, or HTML.
+        known: parts that a format knows.
+        to_html: returns their HTML; by default they are not translated.
+        write: writes characters outside of tags, which are HTML if the string is.
+        is_html: True if the text is HTML; None: if it has tags or entities.
+        breaks: True if a line break separates.
 
     Attributes:
         content: the HTML.
     """
 
-    def __init__(self, text: str, holes: re.Pattern[str] | None = None) -> None:
+    __slots__ = ("_breaks", "_is_html", "_known", "_to_html", "_write", "content")
+
+    def __init__(
+        self,
+        text: str,
+        known: re.Pattern[str] | None = None,
+        to_html: Callable[[re.Match[str]], str] = lambda found: hole(found[0]),
+        *,
+        write: Callable[[str], str] = str,
+        is_html: bool | None = None,
+        breaks: bool = True,
+    ) -> None:
         tokens = list(scan(_NUMBERED.sub(_numbered, text), html=True))
         ends = find_ends(tokens)
-        pairs = {*ends, *ends.values()}
-        has_tags = any(index in pairs or _is_empty(token) for index, token in enumerate(tokens))
-        self._is_html = has_tags or any(html.unescape(found[0]) != found[0] for found in _ENTITY.finditer(text))
-        self._holes = holes
-        self._breaks = _ICU.search(text) is None
+        tags = {*ends, *ends.values(), *(index for index, token in enumerate(tokens) if _is_empty(token))}
+        if is_html is None:
+            is_html = bool(tags) or any(html.unescape(found[0]) != found[0] for found in _ENTITY.finditer(text))
+        self._is_html = is_html
+        self._known = known
+        self._to_html = to_html
+        self._write = write
+        self._breaks = breaks and _ICU.search(text) is None
         self.content = "".join(
             self._text(token.written)
             if token.kind is Kind.TEXT
             else token.written
-            if index in pairs or _is_empty(token) or token.kind is Kind.RAW
-            else mark(token.written)
+            if index in tags or token.kind is Kind.RAW
+            else mark(_original(token) or token.written)
             for index, token in enumerate(tokens)
         )
 
     def _text(self, text: str) -> str:
-        if self._holes is None:
+        if self._known is None:
             return self._plain(text)
         parts, done = list[str](), 0
-        for found in self._holes.finditer(text):
-            parts += self._plain(text[done : found.start()]), hole(found[0])
+        for found in self._known.finditer(text):
+            parts += self._plain(text[done : found.start()]), self._to_html(found)
             done = found.end()
         return "".join((*parts, self._plain(text[done:])))
 
@@ -98,28 +117,39 @@ class Markup:
         escaped = text if self._is_html else text.replace("&", "&amp;").replace("<", "&lt;")
         return _SPACE.sub(_broken, escaped) if self._breaks else escaped
 
-    def written(self, translation: str, write: Callable[[str], str] = str) -> str:
-        """Return the string of a translation.
+    def written(self, translation: str) -> str:
+        """Return the string of a translation."""
+        return "".join(self._written(translation))
 
-        Args:
-            write: writes characters outside of tags.
-        """
-        return "".join(written_parts(translation, write if self._is_html else lambda text: write(html.unescape(text))))
+    def _written(self, translation: str) -> Iterator[str]:
+        is_inside = False
+        for token in scan(translation, html=True):
+            if token.name == "x-h":
+                is_inside = token.kind is Kind.START
+                yield _original(token)
+            elif is_inside:
+                continue
+            elif token.kind is Kind.TEXT:
+                yield self._write(token.written if self._is_html else html.unescape(token.written))
+            else:
+                yield _original(token) or token.written
 
 
-def written_parts(translation: str, write: Callable[[str], str]) -> Iterator[str]:
-    """Yield the parts of a translation as they stand in a file: text as a function writes it, all else as it was."""
-    is_inside = False
-    for token in scan(translation, html=True):
-        found = None if token.kind is Kind.TEXT else _WRITTEN.search(token.written)
-        if token.name == "x-h":
-            is_inside = token.kind is Kind.START
-            if is_inside and found is not None:
-                yield html.unescape(found[1])
-        elif found is not None and token.name.startswith("x-"):
-            yield html.unescape(found[1])
-        elif not is_inside:
-            yield write(token.written) if token.kind is Kind.TEXT else token.written
+def tag(written: str, kind: str, name: str) -> str:
+    """Return a tag whose form in the file is no HTML.
+
+    Args:
+        kind: ``""`` for a start tag, ``"/"`` for an end tag, ``"/>"`` for an element without content.
+        name: of the element.
+    """
+    closed = "/" if kind == "/>" else ""
+    return f'<{"/" if kind == "/" else ""}x-{name} x="{html.escape(written)}"{closed}>'
+
+
+def _original(token: Token) -> str:
+    """Return what a token of ours stands for; empty for others."""
+    found = _WRITTEN.search(token.written) if token.name.startswith("x-") else None
+    return "" if found is None else html.unescape(found[1])
 
 
 def _is_empty(token: Token) -> bool:
@@ -128,7 +158,7 @@ def _is_empty(token: Token) -> bool:
 
 def _numbered(found: re.Match[str]) -> str:
     """Write a numbered tag, as React's translations have them, as one with a name."""
-    return f'<{found[1]}x-{found[2]} x="{html.escape(found[0])}"{found[3]}>'
+    return tag(found[0], found[1] or ("/>" if found[3] else ""), found[2])
 
 
 def _broken(found: re.Match[str]) -> str:
