@@ -1,13 +1,25 @@
 """Holes of texts: placeholders, addresses and other parts that are not language, found by one table of rules."""
 
 import re
-from collections.abc import Collection
-from functools import lru_cache
+from collections.abc import Collection, Iterator
+from functools import cache
+from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from jumok_serve.text.messages import Hole, parse_message
 
-__all__ = ["DEFAULT_KINDS", "KINDS", "MAX_HOLE", "RULES", "Hole", "Rule", "find_holes", "kinds_of_flag"]
+__all__ = [
+    "DEFAULT_KINDS",
+    "HANGUL",
+    "KINDS",
+    "MAX_HOLE",
+    "RULES",
+    "UNSPACED",
+    "Hole",
+    "Rule",
+    "find_holes",
+    "kinds_of_flag",
+]
 
 MAX_HOLE: Final = 2048
 """Most characters of a hole but of ICU's arguments: those of a long address. No rule looks further."""
@@ -29,19 +41,21 @@ _NAMES: Final = {
     "|png|po|pot|pptx?|properties|ps1|py|rar|rb|rdf|rs|rst|rtf|scss|sh|sql|srt|svg|tar|tex|tgz|tiff?|toml|ts|tsv|tsx"
     "|ttf|txt|vtt|wasm|wav|webp|woff2?|xcu|xhtml|xlf|xliff|xlsx?|xml|xsd|xslt?|ya?ml|zip",
     "DOMAIN": "app|ch|cn|com|de|dev|edu|eu|fr|gov|info|io|jp|kr|net|nl|org|pl|ru|uk",
-    "UNIT": "[KMGTP]i?B|[KMGTP]?bit/s|[kMG]?Hz|px|pt|em|rem|dpi|ppi|fps|ms|ns|µs|mAh|kWh?",
+    "UNIT": "[KMGTP]i?B|[KMGTP]?bit/s|[kMG]?Hz|px|rem|fps|mAh|kWh?",
     "TAG": "a|abbr|b|bdi|big|br|code|del|div|em|font|h[1-6]|hr|i|img|input|ins|kbd|li|mark|ol|p|q|s|samp|small|span"
     "|strong|sub|sup|tt|u|ul|var|wbr",
     "BB": "b|center|code|color|i|img|list|quote|s|size|u|url",
     # ISO C's conversion up to its letter, without and with a space among the flags; arguments by number or name.
     "CONVERSION": r"(?:\d{1,3}+\$)?+[-+#0'I,]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
-    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?+",
+    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?",
+    "SIZED": r"(?=[-+#0'I,]{0,5}+[\d.*])⟨CONVERSION⟩",
+    "SUFFIX": "[kKMGT]?i?B|[mnµ]?s|m|min|h|x|px|st|nd|rd|th",
     "STRICT": r"(?:\([^()\n]{1,100}+\)|\d{1,3}+\$)?+[-+#0'I, ]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
-    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?+",
-    "ATTRIBUTES": r"(?:\s{1,9}+[\w:.-]{1,60}+(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?+){0,10}+",
+    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?",
+    "ATTRIBUTES": r"(?:\s{1,9}+[\w:.-]{1,60}+"
+    r"(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?+){0,10}+",
     "HANGUL": HANGUL,
     "CJK": HANGUL + UNSPACED,
-    "ASCII": "A-Za-z0-9_",
     "URL": r"(?:⟨W⟩|[-.~:/?#@!$&*+,;=%]|\([^\s()<>]{0,200}+\)|\[[^\s\[\]<>]{0,100}+\]|\{[\w.]{1,60}+\}){1,1500}"
     r"(?<![.,;:!?*&])",
     "FILE": r"(?:⟨W⟩|[.+@%~-]){1,120}+",
@@ -145,12 +159,22 @@ RULES: Final = (
         "i18next, nesting; Vue I18n, linked messages",
     ),
     Rule(
+        "url",
+        r"\.(?:⟨DOMAIN⟩)(?!⟨W⟩)",
+        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?:(?::\d{1,5}+)?+/⟨URL⟩|/)?",
+        "example.org  docs.example.com/a/b  a.co.uk  example.org/",
+        "a.b  e.g.  end.Der  Node.js  x@example.org",
+        "RFC 1034, names",
+    ),
+    Rule(
         "path",
         r"[/\\]",
         r"(?:(?<![\w./:$%}<>-])(?:~|\.\.?)|(?<![\w$])\$\{?[A-Za-z_]⟨W⟩{0,60}+\}?|(?<!\w)%⟨W⟩{2,60}+%|(?<![\w{])[{<]⟨W⟩{1,60}+[}>])"
         r"(?:[/\\]⟨FILE⟩){1,40}+(?<![.,])[/\\]?"
-        r"|(?<![\w./:~<>%})-])(?:(?:/⟨FILE⟩){2,40}+(?<![.,])/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys|tmp|usr|var)\b/?)"
-        r"|(?<!\w)[A-Za-z]:[\\/](?:⟨FILE⟩(?<![.,])(?:[\\/]⟨FILE⟩){0,40}+(?<![.,])[\\/]?)?+|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+(?<![.,])",
+        r"|(?<![\w./:~<>%})-])(?:(?:/⟨FILE⟩){2,40}+(?<![.,])/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys"
+        r"|tmp|usr|var)\b/?)"
+        r"|(?<!\w)[A-Za-z]:[\\/](?:⟨FILE⟩(?<![.,])(?:[\\/]⟨FILE⟩){0,40}+(?<![.,])[\\/]?)?+"
+        r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+(?<![.,])",
         r"/etc/hosts  ~/x  ./a/b.py  ../a  C:\Users  C:\Users\a.txt  C:/x  /usr/share/  /tmp  \\server\share  $HOME/.config"
         r"  %APPDATA%\LibreOffice\4  {installation}/program  <User>/Scripts",
         "and/or  1/2  km/h  he/she  TCP/IP  /  a / b  /s  24/7  a: /b",
@@ -158,8 +182,8 @@ RULES: Final = (
     ),
     Rule(
         "path",
-        r"\.(?:⟨ENDING⟩)(?![\w])|\.(?:⟨ENDING⟩)[⟨HANGUL⟩]",
-        r"(?<![\w./@\\-])(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}+(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}?(?:⟨ENDING⟩)(?![⟨ASCII⟩])",
+        r"\.(?:⟨ENDING⟩)(?!⟨W⟩)",
+        r"(?<![\w./@\\-])(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}+(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}?(?:⟨ENDING⟩)(?!⟨W⟩)",
         "b.py  README.md  *.docx  docs/index.html  config.toml",
         "end.The  e.g. this  a.b",
         "common endings of files",
@@ -167,7 +191,7 @@ RULES: Final = (
     Rule(
         "option",
         "--",
-        r"(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}+(?:=(?:⟨W⟩|[./:+@%-]){1,200}+(?<![.:]))?+(?!⟨W⟩)",
+        r"(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}+(?:=[a-z0-9./~:]{1,200}+(?<![.:]))?+(?![A-Za-z0-9_])",
         "--long-option  --verbose  --output=a/b.txt",
         "a--b  -- a  ---  --A",
         "GNU, argument syntax",
@@ -186,15 +210,16 @@ RULES: Final = (
     Rule(
         "percent",
         "%",
-        r"%%|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|(?<!\d)%⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
-        r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?:⟨CONVERSION⟩[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?+)",
-        "%s  %d  %(count)d  %1$s  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %PRODUCTNAME  %name%  %dth  %.1fMB",
-        "100% sure  5 %  100%sure  5% a  50% e  50 % d'accord  100%.  5%-10%  5 %ige  5 %, a  %  % a",
+        r"%%|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
+        r"|(?:(?<!\d)|(?<=\b0))%(?:⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|⟨SIZED⟩[A-Za-z@]|(?:hh?|ll?|z)?[dsuiX](?=⟨SUFFIX⟩(?!⟨W⟩)|[A-Z][a-z]))"
+        r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?!L\d)[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?+",
+        "%s  %d  %(count)d  %1$s  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %PRODUCTNAME  %name%  %days",
+        "100% sure  5 %  100%sure  5% a  50% e  50 % d'accord  100%.  5%-10%  5 %ige  5 %, a  %  % a  %-encoded",
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; strftime; Drupal; Windows",
     ),
     Rule(
         "variable",
-        r"%L?1",
+        r"%L?[12]",
         r"(?<!\d)(?<!\d )%L?[1-9](?!\d|⟨W⟩|\$)",
         "%1  %L1",
         "%10  5%1  5 %1",
@@ -202,8 +227,8 @@ RULES: Final = (
     ),
     Rule(
         "variable",
-        r"\$1",
-        r"(?<![\w$])\$[1-9](?!⟨W⟩|[.,]?\d)(?!\s?(?:[mb]illion|[km]\b))",
+        r"\$[12]",
+        r"(?<![\w$])\$[0-9](?!⟨W⟩|[.,]?\d)(?!\s?(?:[mb]illion|[km]\b))",
         "$1",
         "$10  $1.50  $1,000  $1 million  US$1",
         "MediaWiki, Chrome, Perl",
@@ -250,17 +275,9 @@ RULES: Final = (
         "RFC 5322, 3.4.1",
     ),
     Rule(
-        "url",
-        r"\.(?:⟨DOMAIN⟩)(?![\w])|\.(?:⟨DOMAIN⟩)[⟨HANGUL⟩]",
-        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?![⟨ASCII⟩-])(?!\.⟨W⟩)(?:(?::\d{1,5}+)?+/⟨URL⟩|/)?",
-        "example.org  docs.example.com/a/b  a.co.uk  example.org/",
-        "a.b  e.g.  end.Der  Node.js  x@example.org",
-        "RFC 1034, names",
-    ),
-    Rule(
         "mention",
         "@",
-        r"(?<![\w@.])@⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+)?+",
+        r"(?<![\w@.])@(?=\d{0,20}⟨L⟩|_)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+)?+",
         "@anna  @user@host  @user@example.org  @scope/pkg  @a-b",
         "x@y  @ home  @",
         "Mastodon, GitHub, npm",
@@ -286,14 +303,14 @@ RULES: Final = (
         "unit",
         r"\d[ \u00a0]?(?:⟨UNIT⟩)",
         r"(?<![\w.,])\d{1,9}+[ \u00a0]?(?:⟨UNIT⟩)(?!⟨W⟩)",
-        "10px  16 GB  300dpi  5GHz",
-        "1.5 GB  5 apples  10 Gb",
+        "10px  16 GB  5GHz",
+        "1.5 GB  5 apples  10 Gb  12 pt",
         "IEC 80000-13; CSS",
     ),
     Rule(
         "escape",
         r"\\",
-        r"\\(?:[nrt](?![a-z])|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[\"'\\]|[A-Za-z]{1,30}+)",
+        r"\\(?:[nrt](?![a-z])|u[0-9A-Fa-f]{4}|x[0-9A-Fa-f]{2}|[\"\\]|[A-Za-z]{1,30}+)",
         r"\n  \t  \u00e9  \textbf  \"",
         r"\  \ n  \1",
         "C, JSON, LaTeX",
@@ -335,40 +352,50 @@ _FLAGS: Final = {
 
 
 def find_holes(text: str, kinds: Collection[str] = DEFAULT_KINDS) -> list[Hole]:
-    """Return the holes of a text, in their order; they share no character."""
-    holes, position = list[Hole](), 0
-    rules = tuple(rule for rule in RULES if rule.kind in kinds and _compiled(rule.needs).search(text))
-    pattern = _pattern(rules) if rules else None
+    """Return the holes of a text, in their order; they share no character.
+
+    The first to begin counts, and of those of one place the first of the table.
+    """
     message = parse_message(text) if "icu" in kinds else None
     arguments = [hole for hole in message.branches[0].holes if hole.kind == "icu"] if message else []
+    holes, position = list[Hole](), 0
     for argument in (*arguments, Hole(len(text), len(text), "")):
-        while pattern and position < argument.first:
-            after = min(position + _PIECE, argument.first)
-            found = pattern.search(text, position, min(after + MAX_HOLE, argument.first))
-            if found is not None and found.start() < after:
-                holes.append(Hole(*found.span(), (found.lastgroup or "").partition("__")[0]))
-                position = found.end()
-            else:
-                position = after
+        holes += _find(text, kinds, position, argument.first)
         holes += [argument] if argument.kind else []
         position = argument.after
     return holes
 
 
-def _filled(pattern: str) -> str:
+def _find(text: str, kinds: Collection[str], position: int, after: int) -> Iterator[Hole]:
+    """Yield the holes of rules in a part of a text."""
+    rules = [rule for rule in RULES if rule.kind in kinds and _next(compiled(rule.needs), text, position, after)]
+    left = [(position, number, position) for number in range(len(rules))]  # the next hole of each rule
+    while left:
+        first, number, end = heappop(left)
+        rule = rules[number]
+        if position <= first < end:
+            yield Hole(first, end, rule.kind)
+            position = end
+        if found := _next(compiled(rule.pattern), text, position, after):
+            heappush(left, (found.start(), number, found.end()))
+
+
+def _next(pattern: re.Pattern[str], text: str, position: int, after: int) -> re.Match[str] | None:
+    """Return the next match; looks at a piece of a text at a time, as a search holds Python's lock."""
+    for first in range(position, after, _PIECE):
+        last = min(first + _PIECE, after)
+        found = pattern.search(text, first, min(last + MAX_HOLE, after))
+        if found is not None and found.start() < last:
+            return found
+    return None
+
+
+@cache
+def compiled(pattern: str) -> re.Pattern[str]:
+    """Compile an expression of the table."""
     while "⟨" in pattern:
         pattern = re.sub("⟨([A-Z]+)⟩", lambda name: _NAMES[name[1]], pattern)
-    return pattern
-
-
-@lru_cache(maxsize=512)
-def _compiled(pattern: str) -> re.Pattern[str]:
-    return re.compile(_filled(pattern))
-
-
-@lru_cache(maxsize=256)
-def _pattern(rules: tuple[Rule, ...]) -> re.Pattern[str]:
-    return _compiled("|".join(f"(?P<{rule.kind}__{number}>{rule.pattern})" for number, rule in enumerate(rules)))
+    return re.compile(pattern)
 
 
 def kinds_of_flag(flag: str) -> frozenset[str]:

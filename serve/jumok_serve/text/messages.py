@@ -5,6 +5,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+MAX_MESSAGE: Final = 2**18
+"""Most characters of a message; longer texts are taken as plain ones."""
+
 
 class Hole(NamedTuple):
     """A part of a text that is not language.
@@ -99,7 +102,7 @@ def unescaped(text: str) -> str:
 
 _ANY_APOSTROPHE: Final = re.compile("'")
 _APOSTROPHE: Final = re.compile(r"'(?=['{}#]|\Z)")
-_ANY_BRANCHES: Final = re.compile(r"\{\s*+[\w.-]{1,100}+\s*+,\s*+(?:plural|select|selectordinal)\s*+,")
+_ANY_BRANCHES: Final = re.compile(r"\{\s{0,9}+[\w.-]{1,100}+\s{0,9}+,\s{0,9}+(?:plural|select|selectordinal)\s*+,")
 _BRANCHES: Final = {"plural": True, "selectordinal": True, "select": False}
 _SPECIAL: Final = re.compile(r"''|'[{}#][^']*+(?:''[^']*+)*+(?:'|\Z)|\{\{[^{}]++\}\}|[{}#]")
 _ARGUMENT: Final = re.compile(r"\{\s*+[\w.-]++\s*+(?:,\s*+(\w++)\s*+)?+([,}])")
@@ -109,70 +112,101 @@ _SELECTOR: Final = re.compile(r"\s*+(?:(=\d++|[^\s{}=,'#]++)\s*+\{|\})")
 
 
 class _Open:
-    """A branch whose end is not read yet, in an argument that begins at a place."""
+    """A branch whose end is not read yet.
+
+    Attributes:
+        number: its number among the branches.
+        argument: place of the argument that it is in.
+    """
 
     def __init__(self, number: int, first: int, selector: str, argument: int, numbered: bool) -> None:
         self.number, self.first, self.selector = number, first, selector
         self.argument, self.numbered = argument, numbered
         self.holes = list[Hole]()
 
+    def closed(self, after: int) -> Branch:
+        return Branch(self.first, after, self.selector, tuple(self.holes), self.numbered)
+
 
 def parse_message(text: str) -> Message | None:
-    """Parse a message of ICU's MessageFormat; None if it has no plural or select argument, or an error.
+    """Parse a message of ICU's MessageFormat; None if it has no plural or select argument, an error, or is too long.
 
     Interpolations in two braces, which Angular allows in branches, are holes.
     """
-    if not _ANY_BRANCHES.search(text):
+    if len(text) > MAX_MESSAGE or not _ANY_BRANCHES.search(text):
         return None
-    stack = [_Open(0, 0, "", 0, False)]
-    branches = list[Branch | None]([None])
-    position = 0
-    while special := _SPECIAL.search(text, position):
-        current, mark = stack[-1], special[0]
-        first, position = special.span()
-        if mark == "''" or (mark == "#" and not current.numbered):
-            continue
-        if mark.startswith("'#") and not current.numbered:
-            position = first + 1
-        elif mark not in {"{", "}"}:
+    try:
+        branches = _Parser(text).branches
+    except _SyntaxError:
+        return None
+    return Message(text, branches) if len(branches) > 1 else None
+
+
+class _SyntaxError(Exception):
+    """A text is no message."""
+
+
+def _matched(found: re.Match[str] | None) -> re.Match[str]:
+    if found is None:
+        raise _SyntaxError
+    return found
+
+
+class _Parser:
+    """Parser with a stack of its own: messages may be nested deeply."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._position = text, 0
+        self._open = [_Open(0, 0, "", 0, False)]
+        self._closed = dict[int, Branch]()
+        while special := _SPECIAL.search(text, self._position):
+            self._position = special.end()
+            self._read(special)
+        if len(self._open) > 1:
+            raise _SyntaxError
+        self._closed[0] = self._open[0].closed(len(text))
+        self.branches = tuple(self._closed[number] for number in range(len(self._closed)))
+
+    def _read(self, special: re.Match[str]) -> None:
+        mark, current = special[0], self._open[-1]
+        if mark == "{":
+            self._argument(special.start())
+        elif mark == "}":
+            if len(self._open) == 1:
+                raise _SyntaxError
+            self._open.pop()
+            self._closed[current.number] = current.closed(special.start())
+            self._select(current.argument, current.numbered)
+        elif mark.startswith("'#") and not current.numbered:
+            self._position = special.start() + 1
+        elif mark != "''" and (mark != "#" or current.numbered):
             kind = {"'": "quote", "#": "number", "{": "double_braces"}[mark[0]]
-            current.holes.append(Hole(first, position, kind))
+            current.holes.append(Hole(*special.span(), kind))
+
+    def _argument(self, first: int) -> None:
+        argument = _matched(_ARGUMENT.match(self._text, first))
+        self._position = argument.end()
+        kind, has_style = argument[1], argument[2] == ","
+        if (has_style and not kind) or (kind in _BRANCHES and not has_style):
+            raise _SyntaxError
+        if kind in _BRANCHES:
+            numbered = _BRANCHES[kind]
+            if numbered:
+                self._position = _matched(_OFFSET.match(self._text, self._position)).end()
+            self._select(first, numbered, first_branch=True)
         else:
-            numbered = current.numbered
-            argument = current.argument
-            if mark == "{":
-                found = _ARGUMENT.match(text, first)
-                if found is None:
-                    return None
-                position, argument = found.end(), first
-                if found[2] == "}" or found[1] not in _BRANCHES:
-                    style = found if found[2] == "}" else found[1] and _STYLE.match(text, position)
-                    if not style:
-                        return None
-                    position = style.end()
-                    current.holes.append(Hole(first, position, "braces"))
-                    continue
-                numbered = _BRANCHES[found[1]]
-                if numbered and (offset := _OFFSET.match(text, position)):
-                    position = offset.end()
-            elif len(stack) == 1:
-                return None
-            else:
-                stack.pop()
-                branches[current.number] = Branch(
-                    current.first, first, current.selector, tuple(current.holes), numbered
-                )
-            selector = _SELECTOR.match(text, position)
-            if selector is None or (selector[1] is None and mark == "{"):
-                return None
-            position = selector.end()
-            if selector[1] is None:
-                stack[-1].holes.append(Hole(argument, position, "icu"))
-            else:
-                stack.append(_Open(len(branches), position, selector[1], argument, numbered))
-                branches.append(None)
-    (whole,) = stack if len(stack) == 1 else (None,)
-    if whole is None or len(branches) == 1:
-        return None
-    branches[0] = Branch(0, len(text), "", tuple(whole.holes), False)
-    return Message(text, tuple(filter(None, branches)))
+            if has_style:
+                self._position = _matched(_STYLE.match(self._text, self._position)).end()
+            self._open[-1].holes.append(Hole(first, self._position, "braces"))
+
+    def _select(self, argument: int, numbered: bool, *, first_branch: bool = False) -> None:
+        """Open the next branch of an argument, or read the argument's end."""
+        selector = _matched(_SELECTOR.match(self._text, self._position))
+        self._position = selector.end()
+        if selector[1] is not None:
+            number = len(self._closed) + len(self._open)
+            self._open.append(_Open(number, self._position, selector[1], argument, numbered))
+        elif first_branch:
+            raise _SyntaxError
+        else:
+            self._open[-1].holes.append(Hole(argument, self._position, "icu"))
