@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import Final, NamedTuple
 
 from jumok_proto.errors import InvalidArgumentError
@@ -44,7 +45,7 @@ _UNICODE: Final = {"utf-8", "utf-16", "us-ascii"}
 _SPACE: Final = re.compile(r" *+[\t\r\n]\s*+|  ++")
 _STATE: Final = re.compile(r"(?<=\sstate=)([\"'])[\w-]*+[\"']")
 _SUBSTATE: Final = re.compile(r"\ssubState=(?:\"[^\"]*+\"|'[^']*+')")
-_NUMBERED: Final = re.compile(r"<x[cw] i=\"(\d{1,9})\"")
+_NUMBERED: Final = re.compile(r"<x[chw] i=\"(\d{1,9})\"")
 _CODE_NAMES: Final = frozenset((*CODES, *PAIRS, *PAIRS.values()))
 
 
@@ -231,70 +232,85 @@ class _Unit:
 
     def text(self, line: int) -> Text:
         """Return the text from the start of the unit to the end of its target."""
-        line += sum(one.written.count("\n") for one in self._tokens[self._unit : self._source[0]])
-        places = self._segments or {"": self._source}
-        inner = {
-            name: _Inline(self._tokens, self._ends, place, preserve=self._preserve) for name, place in places.items()
-        }
-        content = "".join(one.content for one in inner.values())
-        if self._segments:
-            content = "".join(f"<xs>{one.content}</xs>" for one in inner.values())
-
-        def write(translation: str) -> str:
-            translated = _split(translation) if self._segments else [translation]
-            if len(translated) != len(inner):
-                raise InvalidArgumentError("the translation has other segments than the text", field="contents")
-            return self._written(
-                {name: one.write(new) for (name, one), new in zip(inner.items(), translated, strict=True)}
-            )
-
-        return Text(content, _written(self._tokens, self._unit, self.after), line, write)
-
-    def _written(self, translated: Mapping[str, str]) -> str:
-        """Write the unit with translations of its segments, or with one that has no name."""
         tokens, (start, end) = self._tokens, self._target
-        above = tokens[self._source[0] - 1].written
-        name = (
-            tokens[start].name
-            if self._has_target
-            else re.sub("(?:seg-)?source$", "target", tokens[self._source[0]].name)
+        line += sum(one.written.count("\n") for one in tokens[self._unit : self._source[0]])
+        places = self._segments or {"": self._source}
+        inner = tuple(
+            (name, _Inline(tokens, self._ends, place, preserve=self._preserve)) for name, place in places.items()
         )
-        opening, closing = f"{above[len(above.rstrip()) :]}<{name}>", f"</{name}>"
-        if self._has_target:
-            opening = (
-                _opened(tokens[start].written)
-                if self._holder == self._unit
-                else _stated(_opened(tokens[start].written))
-            )
-        unit = tokens[self._unit].written
-        if self._holder == self._unit and _local(tokens[self._unit]) == "segment":
+        content = "".join(f"<xs>{one.content}</xs>" if self._segments else one.content for _, one in inner)
+        unit, opening = tokens[self._unit].written, tokens[start].written if self._has_target else ""
+        if self._holder != self._unit:
+            opening = _stated(opening)
+        elif _local(tokens[self._unit]) == "segment":
             unit = _stated(unit)
-        inside = translated.get("", "")
-        if self._segments:
-            inside = "".join(self._filled(self._skeleton, translated))
-        return "".join(
-            (
-                unit,
-                _written(tokens, self._unit + 1, start),
-                opening,
-                inside,
-                closing,
-                _written(tokens, end + 1, self.after),
-            )
+        closing = f"</{tokens[start].name}>"
+        if not self._has_target:
+            above = tokens[self._source[0] - 1].written
+            name = re.sub("(?:seg-)?source$", "target", tokens[self._source[0]].name)
+            opening, closing = f"{above[len(above.rstrip()) :]}<{name}>", f"</{name}>"
+        written = _written(tokens, self._unit, self.after)
+        end_of_target = len(_written(tokens, end + 1, self.after))
+        place = (
+            len(tokens[self._unit].written),
+            len(written) - end_of_target - len(_written(tokens, start, end + 1)),
+            len(written) - end_of_target,
+        )
+        old = _written(tokens, start + 1, end) if self._has_target else None
+        skeleton = list(self._filled(self._skeleton)) if self._segments else _WHOLE
+        return Text(
+            content,
+            written,
+            line,
+            partial(_with_target, written, place, (unit, _opened(opening), closing), old, inner, skeleton),
         )
 
-    def _filled(self, place: _Range, translated: Mapping[str, str]) -> Iterator[str]:
-        """Yield the content of an element with other content of its segments."""
-        index = place[0] + 1
+    def _filled(self, place: _Range) -> Iterator[tuple[str, str]]:
+        """Yield the content of an element without that of its segments, and the name of the segment after each part."""
+        index, parts = place[0] + 1, list[str]()
         while index < place[1]:
             token = self._tokens[index]
-            new = translated.get(_segment(token)) if token.kind in {Kind.START, Kind.EMPTY} else None
-            if new is None:
-                yield token.written
-            else:
+            name = _segment(token) if token.kind in {Kind.START, Kind.EMPTY} else ""
+            parts.append(_opened(token.written) if name in self._segments else token.written)
+            if name in self._segments:
+                yield "".join(parts), name
+                parts = [f"</{token.name}>"]
                 index = self._ends.get(index, index)
-                yield f"{_opened(token.written)}{new}</{token.name}>"
             index += 1
+        yield "".join(parts), ""
+
+
+_WHOLE: Final = (("", ""),)
+"""Content without segments."""
+
+
+def _with_target(  # noqa: PLR0917 - a unit in parts: a text keeps no tokens
+    written: str,
+    places: tuple[int, int, int],
+    tags: tuple[str, str, str],
+    old: str | None,
+    inner: "Sequence[tuple[str, _Inline]]",
+    skeleton: Sequence[tuple[str, str]],
+    translation: str,
+) -> str:
+    """Write a unit with the translation of its content, or of its segments.
+
+    Args:
+        places: where the unit's start tag ends, its target begins, and its target ends.
+        tags: start tag of the unit, and tags of the target.
+        old: content of the target that is replaced; None: there is no target.
+        skeleton: parts of the new content, and the name of the segment after each.
+    """
+    translated = [translation] if skeleton is _WHOLE else _split(translation)
+    if len(translated) != len(inner):
+        raise InvalidArgumentError("the translation has other segments than the text", field="contents")
+    made = {name: one.write(new) for (name, one), new in zip(inner, translated, strict=True)}
+    inside = "".join(f"{part}{made.get(name, '')}" for part, name in skeleton)
+    if inside == old:
+        return written
+    unit, opening, closing = tags
+    first, start, end = places
+    return f"{unit}{written[first:start]}{opening}{inside}{closing}{written[end:]}"
 
 
 def _segment(token: Token) -> str:
@@ -321,38 +337,44 @@ def _stated(tag: str) -> str:
 class _Inline:
     """The content of an element for translation, and back.
 
-    In `content`, an element ``xc`` stands for a pair of codes, protected text or a code with a prefix, and ``xw`` for
-    white space that is preserved.
+    In `content`, an element ``xc`` stands for a pair of codes or a code with a prefix, ``xh`` for protected text, and
+    ``xw`` for white space that is preserved.
     """
 
+    __slots__ = ("_after", "_before", "_originals", "content")
+
     def __init__(self, tokens: Sequence[Token], ends: Mapping[int, int], place: _Range, *, preserve: bool) -> None:
-        self._tokens = tokens
-        self._ends = ends
-        self._preserve = preserve
         self._originals = list[tuple[str, str]]()
-        self._closing = dict[int, _Range]()  # number of a pair, and its last token, by the first token of its end
-        self._pairs = _pairs(tokens, ends, place)
-        self._before, self.content, self._after = "", "".join(self._parts(place[0] + 1, place[1])), ""
+        self._before, self.content, self._after = "", "".join(self._parts(tokens, ends, place, preserve)), ""
         if not preserve:
             self._before, self.content, self._after = separate(self.content)
 
-    def _parts(self, index: int, after: int) -> Iterator[str]:
+    def _parts(self, tokens: Sequence[Token], ends: Mapping[int, int], place: _Range, preserve: bool) -> Iterator[str]:
+        pairs = _pairs(tokens, ends, place)
+        closing = dict[int, _Range]()  # number of a pair, and its last token, by the first token of its end
+        index, after = place[0] + 1, place[1]
         while index < after:
-            token, last, name = self._tokens[index], self._ends.get(index, index), _local(self._tokens[index])
+            token, last, name = tokens[index], ends.get(index, index), _local(tokens[index])
             protected = name == "mrk" and last > index and not _AROUND.inside(token).translated
-            if index in self._closing:
-                number, last = self._closing[index]
-                self._originals[number] = self._originals[number][0], _written(self._tokens, index, last + 1)
+            if index in closing:
+                number, last = closing[index]
+                self._originals[number] = self._originals[number][0], _written(tokens, index, last + 1)
                 yield "</xc>"
-            elif index in self._pairs:
-                yield self._open(_written(self._tokens, index, last + 1), self._pairs[index])
-            elif protected or (":" in token.name and name in INLINE):
+            elif index in pairs:
+                closing[pairs[index][0]] = len(self._originals), pairs[index][1]
+                yield self._put("xc", _written(tokens, index, last + 1), ">")
+            elif protected:
+                shown = (one.written for one in tokens[index + 1 : last] if one.kind is Kind.TEXT)
+                whole = _written(tokens, index, last + 1)
+                yield self._put("xh", whole, f' translate="no">{"".join(shown)}</xh>')
+            elif ":" in token.name and name in INLINE:
                 if last == index or name in CODES:
-                    yield self._put("xc", _written(self._tokens, index, last + 1))
+                    yield self._put("xc", _written(tokens, index, last + 1))
                 else:
-                    yield self._open(token.written, (last, last), " translate='no'" if protected else "")
+                    closing[last] = len(self._originals), last
+                    yield self._put("xc", token.written, ">")
                     last = index
-            elif token.kind is Kind.TEXT and self._preserve:
+            elif token.kind is Kind.TEXT and preserve:
                 end = 0
                 for found in _SPACE.finditer(token.written):
                     yield token.written[end : found.start()]
@@ -364,25 +386,23 @@ class _Inline:
                 yield token.written
             index = last + 1
 
-    def _open(self, written: str, end: _Range, more: str = "") -> str:
-        self._closing[end[0]] = len(self._originals), end[1]
-        return self._put("xc", written).replace("/>", f"{more}>")
-
-    def _put(self, name: str, written: str) -> str:
+    def _put(self, name: str, written: str, end: str = "/>") -> str:
         self._originals.append((written, ""))
-        return f'<{name} i="{len(self._originals) - 1}"/>'
+        return f'<{name} i="{len(self._originals) - 1}"{end}'
 
     def write(self, translation: str) -> str:
         """Write a translation of the content as XLIFF."""
-        written, around = [self._before], list[int]()
+        written, around, is_kept = [self._before], list[int](), False
         for token in scan(translation, html=False):
             if (found := _NUMBERED.match(token.written)) and int(found[1]) < len(self._originals):
                 written.append(self._originals[int(found[1])][0])
+                is_kept = token.name == "xh"
                 if token.kind is Kind.START:
                     around.append(int(found[1]))
-            elif token.kind is Kind.END and token.name == "xc" and around:
+            elif token.kind is Kind.END and token.name in {"xc", "xh"} and around:
                 written.append(self._originals[around.pop()][1])
-            else:
+                is_kept = False
+            elif not is_kept:
                 written.append(token.written)
         return "".join((*written, self._after))
 
@@ -432,8 +452,9 @@ FORMATS: Final = {
     "xliff": FileFormat(
         xliff_pieces,
         "xml",
-        MarkupRules(ignore_tags=CODES, non_splitting_tags=(*INLINE, "xc"), splitting_tags=("xs", "xw")),
+        MarkupRules(ignore_tags=CODES, non_splitting_tags=(*INLINE, "xc", "xh"), splitting_tags=("xs", "xw")),
         Parts(name="tags, attributes and entities", marks="<=&", size=380, most=450_000),
+        copies=6,
         takes_language=True,
     )
 }

@@ -133,7 +133,7 @@ def test_the_bytes_of_a_file_are_freed_once_they_are_read(encoding: str) -> None
         ("markdown", "a\n\n" * 1500),
         ("po", 'msgid "a"\nmsgstr ""\n\n' * 1900),
         ("srt", CUE + "- a\n" * 3000),
-        ("xliff", f"<xliff>{'<trans-unit><source>a</source></trans-unit>' * 3300}</xliff>"),
+        ("xliff", f"<xliff>{'<trans-unit><source>a</source></trans-unit>' * 4900}</xliff>"),
         ("text", "a\n" * 2400),
     ],
     ids=first,
