@@ -71,13 +71,11 @@ def _after_space(content: str, position: int) -> int:
 
 def _after_string(content: str, position: int) -> int:
     """Return the place after a string, in quotation marks or without."""
-    if content.startswith('"', position):
-        after = after_all(_PART, content, position + 1)
-        if content.startswith('"', after):
-            return after + 1
-    elif (after := after_all(_NAME, content, position)) > position:
-        return after
-    _refuse(content, position)
+    quoted = content.startswith('"', position)
+    after = after_all(_PART if quoted else _NAME, content, position + quoted)
+    if (quoted and not content.startswith('"', after)) or after == position:
+        _refuse(content, position)
+    return after + quoted
 
 
 def _refuse(content: str, position: int) -> NoReturn:

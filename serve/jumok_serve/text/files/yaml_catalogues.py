@@ -173,10 +173,10 @@ def _text(content: str, event: Any, *, in_flow: bool) -> Piece:
 
 
 def _scalar(content: str, event: Any, value: str) -> str:
-    return _literal(content[_start(content, event) : event.end_mark.index], event.style, False, value)
+    return _literal(content[_start(content, event) : event.end_mark.index], event.style, "k: {}", value)
 
 
-def _literal(written: str, style: str | None, in_flow: bool, value: str) -> str:
+def _literal(written: str, style: str | None, around: str, value: str) -> str:
     """Write characters in the style of a string, or in quotation marks.
 
     Args:
