@@ -1,7 +1,7 @@
 """Holes of texts: placeholders, addresses and other parts that are not language, found by one table of rules."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
@@ -40,6 +40,7 @@ _NAMES: Final = {
     "|ini|iso|jar|java|jpe?g|jsonl?|js|jsx|kt|lock|log|md|mkv|mov|mp[34]|msi|odb|od[gpst]|og[gv]|otf|ot[gpst]|pdf|php"
     "|png|po|pot|pptx?|properties|ps1|py|rar|rb|rdf|rs|rst|rtf|scss|sh|sql|srt|svg|tar|tex|tgz|tiff?|toml|ts|tsv|tsx"
     "|ttf|txt|vtt|wasm|wav|webp|woff2?|xcu|xhtml|xlf|xliff|xlsx?|xml|xsd|xslt?|ya?ml|zip",
+    "DATE": r"(?:\d{1,2}\.\d{1,2}\.(?:\d\d){1,2}|(?:1[89]|20)\d\d\.\d{1,2}\.\d{1,2})",
     "DOMAIN": "app|ch|cn|com|de|dev|edu|eu|fr|gov|info|io|jp|kr|net|nl|org|pl|ru|uk",
     "UNIT": "[KMGTP]i?B|[KMGTP]?bit/s|[kMG]?Hz|px|rem|fps|mAh|kWh?",
     "TAG": "a|abbr|b|bdi|big|br|code|del|div|em|font|h[1-6]|hr|i|img|input|ins|kbd|li|mark|ol|p|q|s|samp|small|span"
@@ -58,7 +59,7 @@ _NAMES: Final = {
     "CJK": HANGUL + UNSPACED,
     "URL": r"(?:⟨W⟩|[-.~:/?#@!$&*+,;=%]|\([^\s()<>]{0,200}+\)|\[[^\s\[\]<>]{0,100}+\]|\{[\w.]{1,60}+\}){1,1500}"
     r"(?<![.,;:!?*&])",
-    "FILE": r"(?:⟨W⟩|[.+@%~-]){1,120}+",
+    "FILE": r"(?:⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])){1,120}+",
 }
 
 
@@ -86,7 +87,7 @@ _BY_FLAG: Final = (
     Rule(
         "printf",
         "%",
-        r"%%|%⟨STRICT⟩(?:[tT][A-Za-z]|[A-Za-z@])",
+        r"%%|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]|%⟨STRICT⟩(?:[tT][A-Za-z]|[A-Za-z@])",
         "%s  % d  %5.2f  %(count)d  %1$s  %1$tY  %*d  %-*.*f  %@  %%  %n",
         "5 %  100%.",
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; NSString",
@@ -153,7 +154,7 @@ RULES: Final = (
     Rule(
         "reference",
         r"\$t\(|@[.:]",
-        r"\$t\([^()\n]{1,200}+\)|(?<!⟨W⟩)@(?:\.[a-z]{1,20}+)?+:(?:\([\w.-]{1,100}+\)|\{[^{}\s]{1,100}+\}|\w{1,60}+(?:[.-]\w{1,60}+){0,8}+)",
+        r"\$t\([^()\n]{1,200}+\)|(?<!⟨W⟩)@(?:\.[a-z]{1,20}+)?+:(?:\([\w.-]{1,100}+\)|\{[^{}\s]{1,100}+\}|⟨W⟩{1,60}+(?:[.-]⟨W⟩{1,60}+){0,8}+)",
         "$t(key)  $t(common:key, {\"count\": 1})  @:message.hello  @.lower:message.hello  @:(message.hello)  @:{'a.b'}",
         "t(key)  a@:b  @ :",
         "i18next, nesting; Vue I18n, linked messages",
@@ -169,13 +170,14 @@ RULES: Final = (
     Rule(
         "path",
         r"[/\\]",
-        r"(?:(?<![\w./:$%}<>-])(?:~|\.\.?)|(?<![\w$])\$\{?[A-Za-z_]⟨W⟩{0,60}+\}?|(?<!\w)%⟨W⟩{2,60}+%|(?<![\w{])[{<]⟨W⟩{1,60}+[}>])"
-        r"(?:[/\\]⟨FILE⟩){1,40}+(?<![.,])[/\\]?"
-        r"|(?<![\w./:~<>%})-])(?:(?:/⟨FILE⟩){2,40}+(?<![.,])/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys"
-        r"|tmp|usr|var)\b/?)"
-        r"|(?<!\w)[A-Za-z]:[\\/](?:⟨FILE⟩(?<![.,])(?:[\\/]⟨FILE⟩){0,40}+(?<![.,])[\\/]?)?+"
-        r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+(?<![.,])",
-        r"/etc/hosts  ~/x  ./a/b.py  ../a  C:\Users  C:\Users\a.txt  C:/x  /usr/share/  /tmp  \\server\share  $HOME/.config"
+        r"(?:(?<![\w./:$%}<>-])(?:~|\.\.?)|(?<![\w$])\$\{?[A-Za-z_]⟨W⟩{0,60}+\}?(?=/)|(?<!\w)%⟨W⟩{2,60}+%|(?<![\w{])[{<]⟨W⟩{1,60}+[}>])"
+        r"(?:[/\\]⟨FILE⟩){1,40}+[/\\]?"
+        r"|(?<![\w./:~<>%})-])(?:(?:/⟨FILE⟩){2,40}+/?|/(?:bin|boot|dev|etc|home|lib|mnt|opt|proc|root|run|srv|sys"
+        r"|tmp|usr|var)(?!⟨W⟩)/?)"
+        r"|(?<!\w)[A-Za-z]:[\\/](?:⟨FILE⟩(?:[\\/]⟨FILE⟩){0,40}+[\\/]?)?+"
+        r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+",
+        r"/etc/hosts  ~/x  ./a/b.py  ../a  C:\Users  C:\Users\a.txt  C:/x  /usr/share/"
+        r"  /tmp  \\server\share  $HOME/.config"
         r"  %APPDATA%\LibreOffice\4  {installation}/program  <User>/Scripts",
         "and/or  1/2  km/h  he/she  TCP/IP  /  a / b  /s  24/7  a: /b",
         "POSIX, pathnames; Windows, naming files",
@@ -191,7 +193,7 @@ RULES: Final = (
     Rule(
         "option",
         "--",
-        r"(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}+(?:=[a-z0-9./~:]{1,200}+(?<![.:]))?+(?![A-Za-z0-9_])",
+        r"(?<![\w-])--[a-z][a-z0-9]{0,30}+(?:-[a-z0-9]{1,30}+){0,8}+(?:=[a-z0-9./~:]{1,200}(?<![.:]))?+(?![A-Za-z0-9_])",
         "--long-option  --verbose  --output=a/b.txt",
         "a--b  -- a  ---  --A",
         "GNU, argument syntax",
@@ -219,7 +221,7 @@ RULES: Final = (
     ),
     Rule(
         "variable",
-        r"%L?[12]",
+        r"%L?[12](?!\d)",
         r"(?<!\d)(?<!\d )%L?[1-9](?!\d|⟨W⟩|\$)",
         "%1  %L1",
         "%10  5%1  5 %1",
@@ -227,7 +229,7 @@ RULES: Final = (
     ),
     Rule(
         "variable",
-        r"\$[12]",
+        r"(?<!\w)\$[12](?!⟨W⟩|[.,]\d)",
         r"(?<![\w$])\$[0-9](?!⟨W⟩|[.,]?\d)(?!\s?(?:[mb]illion|[km]\b))",
         "$1",
         "$10  $1.50  $1,000  $1 million  US$1",
@@ -244,7 +246,7 @@ RULES: Final = (
     Rule(
         "variable",
         ":",
-        r"(?<![^\s(\"'\[>]):(?:[a-z][a-z0-9_]{1,40}+:?|\+1:|-1:)(?![\w:/])",
+        r"(?<![^\s(\"'\[>\u200e\u200f\u202a-\u202e\u2066-\u2069]):(?:[a-z][a-z0-9_]{1,40}+:?|\+1:|-1:)(?!⟨W⟩|[:/])",
         ":count  :smile:  :+1:",
         "a:b  a: b  ::a  12:30  a :  :p",
         "Laravel, localization; shortcodes of emoji",
@@ -277,26 +279,26 @@ RULES: Final = (
     Rule(
         "mention",
         "@",
-        r"(?<![\w@.])@(?=\d{0,20}⟨L⟩|_)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+)?+",
+        r"(?<![\w@.])@(?=[\d_]{0,20}⟨L⟩)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+)?+",
         "@anna  @user@host  @user@example.org  @scope/pkg  @a-b",
-        "x@y  @ home  @",
+        "x@y  @ home  @  @_  @0.00",
         "Mastodon, GitHub, npm",
     ),
     Rule(
         "hashtag",
         "#",
-        r"(?<![\w&/#@?=.])#(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{0,99}+)(?!⟨W⟩)",
+        r"(?<![\w&/#@?=.])#(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
         "#hashtag  #jumok_2026  #fff  #1a2b3c  #한국어",
-        "#1 hit  C# and F#  # a  a#b  ##  #12",
+        "#1 hit  #을  C# and F#  # a  a#b  ##  #12",
         "what services take for hashtags; CSS colours",
     ),
     Rule(
         "version",
         r"\d\.\d|v\d",
-        r"(?<![\w.,])(?:[vV](?:\d{1,9}+\.){0,4}\d{1,9}+|(?!\d{1,2}\.\d{1,2}\.(?:\d\d){1,2}(?!\.?\d))(?!\d{1,3}(?:\.\d{3}){2,9}(?!\.?\d))(?:\d{1,9}+\.){2,4}\d{1,9}+)"
+        r"(?<![\w.,])(?:[vV](?:\d{1,9}+\.){0,4}\d{1,9}+|(?!⟨DATE⟩(?!\.?\d))(?!\d{1,3}(?:\.\d{3}){2,9}(?!\.?\d))(?:\d{1,9}+\.){2,4}\d{1,9}+)"
         r"(?:[-+](?:⟨W⟩|[.+-]){0,30}⟨W⟩|(?:a|b|rc)\d{1,3})?+(?!⟨W⟩|[.,]\d)",
         "v1.2.3  1.2.3  1.2.3-rc1  1.2.3rc1  v2  192.168.0.1  1.0.0+build.5",
-        "1.5  30.11.2026  1.234.567  1.2.26  v  3.14",
+        "1.5  30.11.2026  2026.11.30  1.234.567  1.2.26  v  3.14",
         "Semantic Versioning; PEP 440",
     ),
     Rule(
@@ -324,31 +326,40 @@ DEFAULT_KINDS: Final = KINDS - {rule.kind for rule in _BY_FLAG}
 
 _FLAGS: Final = {
     "boost": ("boost", "printf"),
-    "c-sharp": (),
-    "csharp": (),
-    "es": (),
     "gcc-internal": ("gcc", "printf"),
     "gfc-internal": ("gcc", "printf"),
-    "i18next": (),
-    "icu-message": (),
-    "java": (),
     "kde": ("qt",),
     "kde-kuit": ("qt",),
-    "librep": ("printf",),
     "lisp": ("tilde",),
     "object-pascal": ("pascal",),
-    "perl-brace": (),
-    "python-brace": (),
     "qt": ("qt",),
     "qt-plural": ("qt",),
-    "rust": (),
     "scheme": ("tilde",),
-    "sh": (),
     "smalltalk": ("qt",),
-    "vue": (),
     "ycp": ("qt",),
 }
-"""Kinds of catalogue flags, without `-format`; those that are not named are those of printf."""
+"""Kinds of a catalogue's flags, without `-format`; other flags stand for printf."""
+_BRACES: Final = frozenset(
+    [
+        "c++",
+        "c-sharp",
+        "csharp",
+        "es",
+        "i18next",
+        "icu-message",
+        "java",
+        "perl-brace",
+        "python-brace",
+        "rust",
+        "sh",
+        "vue",
+    ]
+)
+"""Flags of grammars that the default kinds hold."""
+
+
+_ANY: Final = re.compile(r"[%{<\[⟦$@/\\&#_~]|XX|--|[.:][\w+-]|\d[ \u00a0\w]|[vV]\d")
+"""Found in every text with a hole; most texts are done after this search."""
 
 
 def find_holes(text: str, kinds: Collection[str] = DEFAULT_KINDS) -> list[Hole]:
@@ -356,19 +367,21 @@ def find_holes(text: str, kinds: Collection[str] = DEFAULT_KINDS) -> list[Hole]:
 
     The first to begin counts, and of those of one place the first of the table.
     """
+    if not _next(_ANY, text, 0, len(text)):
+        return []
+    rules = [rule for rule in RULES if rule.kind in kinds and _next(compiled(rule.needs), text, 0, len(text))]
     message = parse_message(text) if "icu" in kinds else None
     arguments = [hole for hole in message.branches[0].holes if hole.kind == "icu"] if message else []
     holes, position = list[Hole](), 0
     for argument in (*arguments, Hole(len(text), len(text), "")):
-        holes += _find(text, kinds, position, argument.first)
+        holes += _find(text, rules, position, argument.first)
         holes += [argument] if argument.kind else []
         position = argument.after
     return holes
 
 
-def _find(text: str, kinds: Collection[str], position: int, after: int) -> Iterator[Hole]:
+def _find(text: str, rules: Sequence[Rule], position: int, after: int) -> Iterator[Hole]:
     """Yield the holes of rules in a part of a text."""
-    rules = [rule for rule in RULES if rule.kind in kinds and _next(compiled(rule.needs), text, position, after)]
     left = [(position, number, position) for number in range(len(rules))]  # the next hole of each rule
     while left:
         first, number, end = heappop(left)
@@ -382,11 +395,12 @@ def _find(text: str, kinds: Collection[str], position: int, after: int) -> Itera
 
 def _next(pattern: re.Pattern[str], text: str, position: int, after: int) -> re.Match[str] | None:
     """Return the next match; looks at a piece of a text at a time, as a search holds Python's lock."""
-    for first in range(position, after, _PIECE):
-        last = min(first + _PIECE, after)
-        found = pattern.search(text, first, min(last + MAX_HOLE, after))
+    while position < after:
+        last = position + _PIECE
+        found = pattern.search(text, position, min(last + MAX_HOLE, after))
         if found is not None and found.start() < last:
             return found
+        position = last
     return None
 
 
@@ -401,14 +415,14 @@ def compiled(pattern: str) -> re.Pattern[str]:
 def kinds_of_flag(flag: str) -> frozenset[str]:
     """Return the kinds of holes in a catalogue's entry with a flag; none if the flag says nothing about them.
 
-    With `c-format` and others the grammar of the language decides, with `no-c-format` no percent sign begins a hole.
+    With `c-format` and others the grammar of the language decides, and with `no-c-format` no percent sign begins a
+    hole. The kinds of an entry are those of all its flags, or the default ones.
     """
-    name, is_format, _ = flag.strip().partition("-format")
-    if name in {"sh", "i18next-interpolation", "java-messageformat", "es"}:
-        return DEFAULT_KINDS - {"percent"}
-    if not is_format:
+    name, is_format, rest = flag.strip().partition("-format")
+    if not is_format or rest:
         return frozenset()
     if name.startswith("no-"):
         return DEFAULT_KINDS - {"percent"}
-    strict = _FLAGS.get(name, ("printf",))
-    return (DEFAULT_KINDS - {"percent"} if strict else DEFAULT_KINDS) | {*strict}
+    if name in _BRACES:
+        return DEFAULT_KINDS
+    return DEFAULT_KINDS - {"percent"} | {*_FLAGS.get(name, ("printf",))}
