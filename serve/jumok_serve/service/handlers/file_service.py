@@ -97,7 +97,7 @@ class FileService:
 
     async def _translate(self, caller: str, settings: FileSettings, data: bytearray, call: Call) -> None:
         translation = parse_settings(settings.translation)
-        document = await self._document(caller, data, settings, self._api.target_language(translation))
+        document = await self._document(caller, data, settings, self._api.languages(translation))
         parameters = replace(translation.parameters, markup=document.format.markup, markup_rules=document.format.rules)
         texts = _FileTexts(document, self._reading, caller, self._limits, call.write)
         await self._api.translate_corpus(
@@ -108,9 +108,11 @@ class FileService:
         )
         await texts.finish()
 
-    async def _document(self, caller: str, data: bytearray, settings: FileSettings, language: str) -> FileDocument:
+    async def _document(
+        self, caller: str, data: bytearray, settings: FileSettings, languages: tuple[str, str]
+    ) -> FileDocument:
         stopped = threading.Event()
-        steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set, language)
+        steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set, languages)
         return await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
 
     async def _open(self, caller: str) -> None:

@@ -77,6 +77,7 @@ class FileFormat:
         pieces: yields the pieces of a file's characters; raises InvalidArgumentError for a bad file. Its time and its
             memory are proportional to the file.
         takes_language: True if `pieces` takes the language of the translations too, as `language`; empty: unknown.
+        takes_source: True if it takes the language of the texts too, as `source`; empty: unknown.
         markup: markup of texts; None: they are plain.
         rules: rules for elements of the markup.
         parts: parts that take memory while the file is translated.
@@ -90,11 +91,15 @@ class FileFormat:
     parts: Parts = LINES
     copies: int = 5
     takes_language: bool = False
+    takes_source: bool = False
     fallback: str = ""
 
-    def into(self, language: str) -> "FileFormat":
-        """Return the format of files that are translated into a language."""
-        return replace(self, pieces=partial(self.pieces, language=language)) if self.takes_language else self
+    def into(self, source: str, language: str) -> "FileFormat":
+        """Return the format of files that are translated from a language into another."""
+        taken = ({"language": language} if self.takes_language else {}) | (
+            {"source": source} if self.takes_source else {}
+        )
+        return replace(self, pieces=partial(self.pieces, **taken)) if taken else self
 
 
 def in_steps(parts: Iterable[_Part], found: list[_Part]) -> Iterator[str]:
@@ -252,7 +257,7 @@ class FileDocument:
         name: str,
         file_format: str,
         stopped: Callable[[], bool] = lambda: False,
-        language: str = "",
+        languages: tuple[str, str] = ("", ""),
     ) -> Generator[int, None, Self]:
         """Read a file and check all of it, in steps; yields the work of each, and returns the document.
 
@@ -261,13 +266,13 @@ class FileDocument:
             name: name of the file; its end gives the format if there is no other.
             file_format: name of the format, or empty.
             stopped: true if the document is not needed any more; the rest is then left out.
-            language: language of the translations; empty: unknown.
+            languages: of the texts and of the translations; empty: unknown.
 
         Raises:
             InvalidArgumentError: an unknown format, bytes that are no text, or a bad file.
         """
         yield PARTS_PER_STEP
-        chosen = _format(name, file_format).into(language)
+        chosen = _format(name, file_format).into(*languages)
         mark, encoding = _encoding(data)
         del data[: len(mark)]
         content, encoding = _decoded(data, encoding, "" if mark else chosen.fallback)

@@ -23,6 +23,7 @@ from jumok_serve.text.files.document import (
     with_ends,
 )
 from jumok_serve.text.markup.catalogue import RULES, Message
+from jumok_serve.text.plurals import plural_categories
 
 _LINE: Final = re.compile(r'[ \t]*+(msgctxt|msgid_plural|msgid|msgstr(?:\[\d++\])?)[ \t]*+(?="|\r?+$)')
 _MORE: Final = re.compile(r'[ \t]*+(?=")')
@@ -41,6 +42,7 @@ _CHARSET: Final = re.compile(r"charset=([\w.:-]+)", re.IGNORECASE)
 _PLURALS: Final = re.compile(r"nplurals=\s*+(\d++)(?:[^;\n]*+;\s*+plural=([^;\n]*+))?+")
 _ACCELERATOR: Final = re.compile(r"^X-Accelerator-Marker:[ \t]*+(\S)[ \t]*+$", re.MULTILINE)
 _FLAG: Final = re.compile(r"[a-z][\w+-]*-format")
+NO_FORM: Final = -1
 MAX_FLAGS: Final = 32
 """Flags of an entry that are read."""
 SEEN_NUMBERS: Final = 1000
@@ -58,7 +60,7 @@ class _Header:
 
     Attributes:
         forms: number of plural forms; 0: not known.
-        singular: form of the number one.
+        singular: form of the number one; `NO_FORM` in languages with one form.
         is_alone: True if the form of one has no other number.
         accelerator: mark of accelerators; empty: not known.
     """
@@ -117,8 +119,11 @@ class _Entry:
         return self.sources[keyword]
 
 
-def po_pieces(content: str) -> Iterator[Piece]:
+def po_pieces(content: str, language: str = "") -> Iterator[Piece]:
     """Yield the pieces of a PO file.
+
+    Args:
+        language: that of the translations, which counts if the header has no plural forms; empty: not known.
 
     Raises:
         InvalidArgumentError: a line is none of a PO file, a keyword comes too often or is missing, a translation has no
@@ -126,6 +131,8 @@ def po_pieces(content: str) -> Iterator[Piece]:
     """
     lines = content.split("\n")
     header, entry, index = _Header(), _Entry(), 0
+    if plural_categories(language) == ("other",):
+        header.singular = NO_FORM
     while index < len(lines):
         line, first = lines[index].lstrip(" \t"), index
         if not line.strip() or line.startswith("#"):
@@ -225,7 +232,7 @@ def _read_header(header: _Header, value: str, index: int, content: str) -> None:
     header.forms = int(number[1])
     try:
         form = c2py((number[2] or "").strip() or "n != 1")
-        header.singular = form(1)
+        header.singular = form(1) if header.forms > 1 else NO_FORM
         header.is_alone = all(form(count) != header.singular for count in range(SEEN_NUMBERS) if count != 1)
     except (ValueError, ArithmeticError):
         refuse(index + 1, f"plural={number[2][:MAX_SHOWN]} is no expression: mend it, as plural=(n != 1)")
@@ -266,7 +273,7 @@ def _with_line(write: Callable[[str], str], before: str, end: str, translation: 
 def _translated(header: _Header, entry: _Entry, form: int, written: str, value: str, *, end: str, line: int) -> Piece:
     """Make the text of a translation; without letters it is the source text."""
     named = "msgid"
-    if "msgid_plural" in entry.strings and (form != header.singular or header.forms == 1):
+    if "msgid_plural" in entry.strings and form != header.singular:
         named = "msgid_plural"
     if len(entry.strings[named]) > MAX_READ:
         return unread(entry.strings[named], written, line)
@@ -325,6 +332,11 @@ def _strings(text: str, end: str) -> str:
 
 FORMATS: Final = {
     "po": FileFormat(
-        po_pieces, "xml", RULES, Parts(name="lines and marks", marks="\n<&%", size=250, most=500_000), copies=6
+        po_pieces,
+        "xml",
+        RULES,
+        Parts(name="lines and marks", marks="\n<&%", size=250, most=500_000),
+        copies=6,
+        takes_language=True,
     )
 }

@@ -456,5 +456,6 @@ FORMATS: Final = {
         Parts(name="tags, attributes and entities", marks="<=&", size=380, most=450_000),
         copies=6,
         takes_language=True,
+        takes_source=True,
     )
 }
