@@ -109,7 +109,7 @@ class Message:
         self._mark, self._key = text[place : place + 1], text[place + 1 : place + 2]
         text = text[:place] + text[place + 1 :]
         holes = find_holes(text, self._kinds) if self._kinds else []
-        self.conversions = self._counted(text, holes)
+        self.conversions = self._counted(text)
         self._entities = dict[str, str]()
         self._width = 0
         units = [unit for unit in self._units(text, holes) if unit.written]
@@ -220,12 +220,12 @@ class Message:
         """
         if translation == self.markup:
             return self.written
-        parts = self._parts(translation)
+        parts = self._parts(translation.strip(" "))
         written = "".join(part for _, part in parts)
         if not written.strip():
             _refuse("it is empty")
         if self._kinds:
-            found = self._counted(written, find_holes(written, self._kinds))
+            found = self._counted(written)
             if wrong := [*(found - self.conversions), *(self.conversions - found)]:
                 _refuse(f"it has {wrong[0]!r} {found[wrong[0]]} times, the text {self.conversions[wrong[0]]} times")
         self._put_in_order(parts)
@@ -233,10 +233,10 @@ class Message:
             self._accelerate(parts)
         return (self._wrapped(parts) if self._width else "".join(part for _, part in parts)) + self._keys
 
-    def _counted(self, text: str, holes: Sequence[Hole]) -> Counter[str]:
+    def _counted(self, text: str) -> Counter[str]:
         """Count the conversions of a text, but for doubled signs, which are characters."""
-        found = (text[hole.first : hole.after] for hole in holes if hole.kind in _CHECKED)
-        return Counter(one for one in found if one != "%%")
+        holes = find_holes(text, self._kinds & _CHECKED) if self._kinds else ()
+        return Counter(one for hole in holes if (one := text[hole.first : hole.after]) != "%%")
 
     def _parts(self, translation: str) -> list[tuple[int, str]]:
         """Return the parts of a translation: a number and what it stands for, or -1 and text."""
@@ -264,21 +264,26 @@ class Message:
 
     def _put_in_order(self, parts: list[tuple[int, str]]) -> None:
         """Give conversions numbers if they have another order; in formats without numbers, put them in order."""
-        takes = (
-            [number for number, (written, _) in enumerate(self._written) if _NEXT.match(written)] if self._kinds else []
-        )
-        order = [index for index, (number, _) in enumerate(parts) if number in set(takes)]
-        if [parts[index][0] for index in order] == takes:
+        takes, inside = list[str](), dict[int, list[tuple[int, Hole]]]()  # what takes the next argument, by its part
+        for number, (written, _) in enumerate(self._written if self.conversions else ()):
+            for hole in find_holes(written, self._kinds & _CHECKED):
+                if _NEXT.match(written, hole.first):
+                    inside.setdefault(number, []).append((len(takes), hole))
+                    takes.append(written[hole.first : hole.after])
+        order = [rank for number, _ in parts for rank, _ in inside.get(number, ())]
+        if order == sorted(order):
             return
-        numbered = self._flags & _NUMBERED and not any("*" in self._written[number][0] for number in takes)
-        for rank, index in enumerate(order):
-            number, written = parts[index]
-            if not numbered:
-                parts[index] = takes[rank], self._written[takes[rank]][0]
-            elif written.startswith("{"):
-                parts[index] = number, f"{{{takes.index(number)}{written[1:]}"
-            else:
-                parts[index] = number, f"%{takes.index(number) + 1}${written[1:]}"
+        numbered = self._flags & _NUMBERED and not any("*" in take for take in takes)
+        in_order = iter(takes)
+        for index, (number, written) in enumerate(parts):
+            pieces, end = list[str](), 0
+            for rank, hole in inside.get(number, ()):
+                take, following = takes[rank], next(in_order)
+                if numbered:
+                    following = f"{{{rank}{take[1:]}" if take[0] == "{" else f"%{rank + 1}${take[1:]}"
+                pieces += written[end : hole.first], following
+                end = hole.after
+            parts[index] = number, "".join((*pieces, written[end:]))
 
     def _accelerate(self, parts: list[tuple[int, str]]) -> None:
         """Put the mark before the letter that it had, or another, in brackets after Korean, Chinese and Japanese."""
@@ -346,17 +351,13 @@ def _has_letters(text: str) -> bool:
 
 def _accelerator(text: str, named: str) -> int:
     """Return the place of the mark of an accelerator; the length of the text if it has none."""
-    if len(text) <= MAX_ACCELERATED and "\n" not in text:
-        for mark, pattern in _ACCELERATORS.items():
-            if mark != named and (named or mark not in text):
-                continue
+    patterns = {named: re.compile(rf"{re.escape(named)}(?=[^\W_])")} if named else _ACCELERATORS
+    for mark, pattern in patterns.items() if len(text) <= MAX_ACCELERATED and "\n" not in text else ():
+        if mark in text:
             holes = find_holes(text)
-            found = [
-                one.start()
-                for one in re.finditer(f"{re.escape(named)}(?=[^\\W_])" if named else pattern, text)
-                if not any(hole.first <= one.start() < hole.after for hole in holes)
-            ]
-            outside = text.count(mark) - sum(text.count(mark, hole.first, hole.after) for hole in holes)
-            if len(found) == outside == 1:
-                return found[0]
+            places = [one.start() for one in pattern.finditer(text)]
+            places = [place for place in places if not any(hole.first <= place < hole.after for hole in holes)]
+            others = text.count(mark) - sum(text.count(mark, hole.first, hole.after) for hole in holes)
+            if len(places) == others == 1:
+                return places[0]
     return len(text)
