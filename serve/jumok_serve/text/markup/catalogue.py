@@ -31,6 +31,8 @@ def _words(words: str) -> frozenset[str]:
 _TAG: Final = re.compile(
     r"<!--[^<]*?-->|</?([A-Za-z][\w:.-]*+)(?:\s(?:[^<>\"']++|\"[^\"<]*+\"|'[^'<]*+')*+)?+/?>|\x1b\[[\d;]{0,20}m"
 )
+_CODE: Final = re.compile(r"(?<![\w&])(?:[BCEFILRSXZ]|C[BIRW])<(?=[^\s<>=])|<|>")
+"""A code of POD and of po4a's manual pages begins, or one ends."""
 _ALONE: Final = _words("b big br code dd dt em font hr i img li p small span strong sub sup td th tr tt u wbr")
 """Elements whose start tags are markup without an end; others, as `<file>`, are text."""
 _BLOCKS: Final = (BLOCKS - _words("base button legend link menu meta option param search source summary")) | _words(
@@ -38,11 +40,12 @@ _BLOCKS: Final = (BLOCKS - _words("base button legend link menu meta option para
 )
 """Elements of HTML and DocBook that separate sentences; some names of HTML mean others in DocBook and Mallard."""
 _IGNORED: Final = IGNORED | _words(
-    "cmd command computeroutput envar file filename function literal systemitem userinput varname"
+    "cmd command computeroutput envar file filename function literal systemitem userinput varname c< cw< e< f< l< x< z<"
 )
+_ENTITY: Final = re.compile(r"&(?:#\d{1,7}|#[xX][\dA-Fa-f]{1,6}|[A-Za-z][\w.-]{1,31});")
 _PART: Final = re.compile(
     r"(?P<wrap>(?<=[\w,;)]) ?\r?\n(?=[a-z(]))|(?P<space> *+[\x00-\x1f\x7f\ufffe\uffff]\s*+|  ++)"
-    r"|(?P<entity>&(?:#\d{1,7}|#[xX][\dA-Fa-f]{1,6}|[A-Za-z][\w.-]{1,31});)"
+    rf"|(?P<entity>{_ENTITY.pattern})"
 )
 _ACCELERATORS: Final = {
     "&": re.compile(r"(?<!&)&(?=[^\W_])(?<![A-Z\d]&(?=[A-Z]))(?![\w.-]{1,31};)"),
@@ -111,13 +114,15 @@ class Message:
         holes = find_holes(text, self._kinds) if self._kinds else []
         self.conversions = self._counted(text)
         self._entities = dict[str, str]()
+        self._mixed = "&" in _ENTITY.sub("", text)  # with characters that stand for themselves: entities are holes
         self._width = 0
         units = [unit for unit in self._units(text, holes) if unit.written]
         plain = "".join(unit.written for unit in units if unit.kind == "text")
         doubled = "{}" if self._flags & _BRACES else "%" if "printf" in self._kinds else ""
         self._doubled = {mark: 2 * mark for mark in doubled if mark not in plain}
-        if "&" not in plain and any(unit.written.startswith("<") for unit in units if unit.kind != "text"):
-            self._entities = {"&": "&amp;", "<": "&lt;", **self._entities}
+        if any(unit.written.startswith("<") for unit in units if unit.kind != "text"):
+            needed = {"&": "&amp;", "<": "&lt;"}
+            self._entities |= {one: needed[one] for one in needed if one not in plain}
         self._written = list[tuple[str, str]]()  # what tags of the XML stand for
         self._open = list[tuple[int, str]]()
         self._out = list[str]()
@@ -132,14 +137,20 @@ class Message:
 
     def _units(self, text: str, holes: Sequence[Hole]) -> Iterator[_Unit]:
         """Yield the parts of a message, in order."""
-        found = [(tag.start(), tag.end(), tag[1] or "") for tag in _TAG.finditer(text)]
-        found += [(hole.first, hole.after, "%") for hole in holes if hole.kind not in {"icu", "element", "entity"}]
+        found = [(tag.start(), tag.end(), _token(tag[0], tag[1] or "")) for tag in _TAG.finditer(text)]
+        if not any(token.kind is Kind.EMPTY for *_, token in found) and not find_ends([token for *_, token in found]):
+            found += _codes(text)
+        found += [
+            (hole.first, hole.after, Token(Kind.TEXT, text[hole.first : hole.after]))
+            for hole in holes
+            if hole.kind not in {"icu", "element", "entity"}
+        ]
         places, position = list[tuple[int, int]](), 0
         tokens = list[Token]()
-        for first, after, name in sorted(found):
+        for first, after, token in sorted(found):
             if first >= position:
                 places.append((first, after))
-                tokens.append(_token(text[first:after], name))
+                tokens.append(token)
                 position = after
         ends = find_ends(tokens)
         closing = set(ends.values())
@@ -177,11 +188,11 @@ class Message:
             begin = first + found.end()
             if found["entity"]:
                 character = html.unescape(found[0])
-                if len(character) == 1 and (character > "~" or character in "&<>\"'"):
+                if not self._mixed and len(character) == 1 and (character > "~" or character in "&<>\"'"):
                     self._entities.setdefault(character, found[0])
                     yield _Unit("text", character)
                 else:
-                    yield _Unit("hole", found[0], shown=found[0][1:-1])
+                    yield _Unit("hole", found[0], shown=character if len(character) == 1 else found[0][1:-1])
             elif found["wrap"] and (width := place - text.rfind("\n", 0, place) - 1) >= MIN_WRAPPED:
                 self._width = max(self._width, width)
                 yield _Unit("text", " ")
@@ -193,6 +204,7 @@ class Message:
         """Write the parts of a sentence as XML; if there are no letters, all are marks."""
         letters = any(unit.kind == "text" and _has_letters(unit.written) for unit in units)
         self.has_letters = self.has_letters or letters
+        table = str.maketrans(self._entities)
         for unit in units:
             number, name = len(self._written), "p" if unit.separates else "g"
             if unit.kind == "text" and (letters or not unit.written):
@@ -202,7 +214,8 @@ class Message:
                 self._written[number] = self._written[number][0], unit.written
                 self._out.append(f"</{name}>")
             else:
-                self._written.append((unit.written, ""))
+                written = unit.written.translate(table) if unit.kind == "text" else unit.written
+                self._written.append((written, ""))
                 if unit.kind == "open":
                     self._open.append((number, name))
                     self._out.append(f'<{name} i="{number}">')
@@ -264,10 +277,11 @@ class Message:
 
     def _put_in_order(self, parts: list[tuple[int, str]]) -> None:
         """Give conversions numbers if they have another order; in formats without numbers, put them in order."""
+        sign = "{" if self._flags & _BRACES else "%"
         takes, inside = list[str](), dict[int, list[tuple[int, Hole]]]()  # what takes the next argument, by its part
         for number, (written, _) in enumerate(self._written if self.conversions else ()):
             for hole in find_holes(written, self._kinds & _CHECKED):
-                if _NEXT.match(written, hole.first):
+                if written[hole.first] == sign and _NEXT.match(written, hole.first):
                     inside.setdefault(number, []).append((len(takes), hole))
                     takes.append(written[hole.first : hole.after])
         order = [rank for number, _ in parts for rank, _ in inside.get(number, ())]
@@ -322,13 +336,22 @@ def _refuse(problem: str) -> NoReturn:
 
 
 def _token(written: str, name: str) -> Token:
-    """Return the token of a tag; that of a hole is text."""
-    if name == "%":
-        return Token(Kind.TEXT, written)
+    """Return the token of a tag, or of a comment, which has no name."""
     if not name:
         return Token(Kind.RAW, written)
     kind = Kind.END if written.startswith("</") else Kind.EMPTY if written.endswith("/>") else Kind.START
     return Token(kind, written, name)
+
+
+def _codes(text: str) -> Iterator[tuple[int, int, Token]]:
+    """Yield the codes of manual pages, such as `B<bold>`, as two tags each."""
+    around = list[re.Match[str]]()
+    for found in _CODE.finditer(text):
+        if found[0] != ">":
+            around.append(found)
+        elif around and (opening := around.pop())[0] != "<":
+            yield opening.start(), opening.end(), Token(Kind.START, opening[0], opening[0].lower())
+            yield found.start(), found.end(), Token(Kind.END, found[0], opening[0].lower())
 
 
 def _is_kept(tag: str) -> bool:
