@@ -58,6 +58,7 @@ _KEYS: Final = re.compile(
     r"|\t(?:F\d{1,2}|Del|Delete|Ins|Insert|Esc|Enter|Return|Tab|Space|Home|End|PgUp|PgDn|Left|Right|Up|Down)$"
 )
 _END: Final = re.compile(r"(?:\s*+(?:\.{3}|[:\u2026\uff1a]))?+$")
+_OPTION: Final = re.compile(r"(?<![\w-])-\w(?!\w)")
 _NUMBER: Final = re.compile(r" i=\"(\d{1,9})\"", re.IGNORECASE)
 _CJK: Final = re.compile(r"[\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
@@ -363,13 +364,17 @@ def _is_kept(tag: str) -> bool:
 
 
 def _has_letters(text: str) -> bool:
-    """True if there are letters beside the holes."""
-    end = 0
-    for hole in (*find_holes(text), Hole(len(text), len(text), "")):
-        if hole.kind != "icu" and any(map(str.isalpha, text[end : hole.first])):
+    """True if there is language beside the holes; options and their values, as `-n, --name=NAME`, are none."""
+    parts, end = list[str](), 0
+    for hole in find_holes(text):
+        if hole.kind == "icu":  # its branches are language
             return True
-        end = end if hole.kind == "icu" else hole.after
-    return False
+        parts.append(text[end : hole.first])
+        end = hole.after
+    plain = "".join((*parts, text[end:]))
+    if text.lstrip().startswith("-"):
+        return any(map(str.islower, _OPTION.sub("", plain)))
+    return any(map(str.isalpha, plain))
 
 
 def _accelerator(text: str, named: str) -> int:
