@@ -335,7 +335,7 @@ FORMATS: Final = {
         po_pieces,
         "xml",
         RULES,
-        Parts(name="lines and marks", marks="\n<&%", size=250, most=500_000),
+        Parts(name="lines and marks", marks="\n<&%{", size=250, most=500_000),
         copies=6,
         takes_language=True,
     )

@@ -8,6 +8,7 @@ import html
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Final, NamedTuple, NoReturn
 
 from jumok_proto.errors import InvalidArgumentError
@@ -20,6 +21,8 @@ RULES: Final = MarkupRules(splitting_tags=("p",), non_splitting_tags=("g", "x"))
 """Rules for the elements of the XML."""
 MIN_WRAPPED: Final = 40
 """Characters of a line that may go on in the next one; after shorter ones a line break stays."""
+MAX_UNITS: Final = 4096
+"""Parts of a message, as tags and line breaks, above which it is not translated."""
 MAX_ACCELERATED: Final = 128
 """Characters of a message with an accelerator."""
 
@@ -117,7 +120,10 @@ class Message:
         self._entities = dict[str, str]()
         self._mixed = "&" in _ENTITY.sub("", text)  # with characters that stand for themselves: entities are holes
         self._width = 0
-        units = [unit for unit in self._units(text, holes) if unit.written]
+        units = list(islice((unit for unit in self._units(text, holes) if unit.written), MAX_UNITS))
+        self._is_cut = len(units) == MAX_UNITS
+        if self._is_cut:
+            units = [_Unit("text", _CONTROL.sub(" ", text))]
         plain = "".join(unit.written for unit in units if unit.kind == "text")
         doubled = "{}" if self._flags & _BRACES else "%" if "printf" in self._kinds else ""
         self._doubled = {mark: 2 * mark for mark in doubled if mark not in plain}
@@ -138,7 +144,9 @@ class Message:
 
     def _units(self, text: str, holes: Sequence[Hole]) -> Iterator[_Unit]:
         """Yield the parts of a message, in order."""
-        found = [(tag.start(), tag.end(), _token(tag[0], tag[1] or "")) for tag in _TAG.finditer(text)]
+        found = [
+            (tag.start(), tag.end(), _token(tag[0], tag[1] or "")) for tag in islice(_TAG.finditer(text), MAX_UNITS)
+        ]
         if not any(token.kind is Kind.EMPTY for *_, token in found) and not find_ends([token for *_, token in found]):
             found += _codes(text)
         found += [
@@ -234,6 +242,8 @@ class Message:
         """
         if translation == self.markup:
             return self.written
+        if self._is_cut:
+            _refuse(f"the text has more than {MAX_UNITS} tags, placeholders and line breaks")
         parts = self._parts(translation.strip(" "))
         written = "".join(part for _, part in parts)
         if not written.strip():

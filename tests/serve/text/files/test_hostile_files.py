@@ -46,6 +46,25 @@ def read(content: str, name: str) -> None:
         ("po", lambda size: '#, fuzzy\nmsgid "a"\nmsgstr "' + " " * size + 'x"\n'),
         ("po", lambda size: 'msgid "' + "\\n" * (size // 2) + '"\nmsgstr ""\n'),
         ("po", lambda size: 'msgid "' + "a" * size + "\n"),
+        *(
+            ("po", lambda size, part=part: f'#, c-format\nmsgid "{part * (size // len(part))}a"\nmsgstr ""\n')
+            for part in (
+                "<b>a</b>",
+                "<b>",
+                "<a '",
+                "<!--",
+                "B<a>",
+                "B<a ",
+                "%s ",
+                "%",
+                "{",
+                "{}",
+                "&a",
+                "_",
+                " ",
+                "\\n",
+            )
+        ),
         ("srt", lambda size: CUE + " " * size + "x\na\n"),
         ("srt", lambda size: CUE + "\na<script>" + "</script " * (size // 9)),
         ("vtt", lambda size: "WEBVTT\n\n00:01.000 --> 00:02.000" + " " * size + "\x0b\na\n"),

@@ -451,6 +451,8 @@ def test_messages_without_language_are_copied(source: str) -> None:
         ("qt-format", "%1 files", '<x i="0"/> %2', "it has '%2' 1 times, the text 0 times"),
         ("", "<b>a</b> c", '<g i="0">a', "it lacks tags of the text"),
         ("", "a", " ", "it is empty"),
+        ("", "<b>a</b>" * 2_000, "b", "the text has more than 4096 tags"),
+        ("c-format", "%d a " * 3_000, "b", "the text has more than 4096 tags"),
     ],
 )
 def test_a_translation_that_would_damage_the_file_is_refused(
