@@ -108,6 +108,6 @@ FORMATS: Final = {
         strings_pieces,
         "html",
         RULES,
-        Parts(name="strings, lines, escapes and tags", marks='"\n\\<&', size=130, most=800_000),
+        Parts(name="strings, lines, escapes and tags", marks='"\n\\<&', size=150, most=700_000),
     )
 }

@@ -20,6 +20,8 @@ from jumok_serve.text.markup.strings import Markup, is_code
 MAX_READ: Final = 2**18
 """Characters of a text above which its words and marks are not read: it is far too long to be translated."""
 
+MAX_STRING_TAGS: Final = 20_000
+"""Tags of a catalogue's string; one with more is left as it is and reported."""
 MAX_SHOWN: Final = 60
 """Characters of a file that a message shows."""
 
@@ -156,6 +158,8 @@ def string_text(
     before, text, after = separate(characters)
     if not has_letters(text) or is_code(text) or any("\ud800" <= one <= "\udfff" for one in text):
         return written
+    if text.count("<") > MAX_STRING_TAGS:
+        return unread(text.ljust(MAX_READ + 1), written, line)
     made = markup(text)
 
     def replaced(translation: str) -> str:

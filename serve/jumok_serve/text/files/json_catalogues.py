@@ -271,7 +271,7 @@ def arb_pieces(content: str, language: str = "") -> Iterator[Piece]:
     return _chosen_pieces(content, None, lambda keys: len(keys) == 1 and not keys[0].startswith("@"), locale)
 
 
-STRINGS: Final = Parts(name="strings, brackets and tags", marks='"{[<&', size=130, most=800_000)
+STRINGS: Final = Parts(name="strings, brackets and tags", marks='"{[<&', size=150, most=700_000)
 FORMATS: Final = {
     "json": FileFormat(json_pieces, "html", RULES, STRINGS, takes_language=True),
     "chrome": FileFormat(chrome_pieces, "html", RULES, STRINGS),

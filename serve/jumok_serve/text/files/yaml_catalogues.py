@@ -22,7 +22,7 @@ from jumok_serve.text.files.document import (
 from jumok_serve.text.markup.strings import RULES
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
 
-MAX_DEPTH: Final = 1000
+MAX_DEPTH: Final = 200
 """Values within each other."""
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER: Final[Any] = yaml.resolver.Resolver()  # type: ignore[no-untyped-call]
