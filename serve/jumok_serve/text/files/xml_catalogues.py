@@ -65,7 +65,7 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _NEEDED.sub(r"\\\g<0>", text).replace("\n", "\\n")
+    return _NEEDED.sub(r"\\\g<0>", text)
 
 
 _ANDROID: Final = _Dialect(
