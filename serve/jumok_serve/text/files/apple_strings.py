@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from typing import Final, NoReturn
 
 from jumok_serve.text.files.document import (
-    MAX_READ,
-    PARTS_PER_STEP,
     FileFormat,
     Parts,
     Piece,
@@ -14,7 +12,6 @@ from jumok_serve.text.files.document import (
     refuse,
     shown,
     string_text,
-    unread,
 )
 from jumok_serve.text.markup.strings import RULES
 
@@ -37,23 +34,24 @@ def strings_pieces(content: str) -> Iterator[Piece]:
     """
     if re.match(r"\s*+(?:<\?xml|<!DOCTYPE|<plist)", content):
         refuse(1, "it is a property list in XML: convert it, as with 'plutil -convert strings'")
-    done = position = number = counted = 0
+    done = position = 0
     line = 1
     while (position := _after_space(content, position)) < len(content):
-        number += 1
-        if number % PARTS_PER_STEP == 0:
-            yield ""
         first, position = position, _after_string(content, position)
         if content.startswith("=", start := _after_space(content, position)):
             start = _after_space(content, start + 1)
             position = _after_string(content, start)
-            line, counted = line + content.count("\n", counted, start), start
+            line += content.count("\n", done, start)
             yield content[done:start]
             yield _text(content[start:position], line)
+            line += content.count("\n", start, position)
             done = position
         if not content.startswith(";", position := _after_space(content, position)):
             _refuse(content, first)
         position += 1
+        yield content[done:position]
+        line += content.count("\n", done, position)
+        done = position
     yield content[done:]
 
 
@@ -85,11 +83,11 @@ def _refuse(content: str, position: int) -> NoReturn:
 
 def _text(written: str, line: int) -> Piece:
     """Return the text of a value; one without quotation marks stays."""
-    if not written.startswith('"'):
-        return written
-    if len(written) > MAX_READ:
-        return unread(written, written, line)
-    return string_text(_ESCAPE.sub(_unescaped, written[1:-1]), written, line, _write)
+    return string_text(written, _read, line, _write) if written.startswith('"') else written
+
+
+def _read(written: str) -> str:
+    return _ESCAPE.sub(_unescaped, written[1:-1])
 
 
 def _write(characters: str) -> str:

@@ -224,7 +224,7 @@ class _Catalogue:
             parts = ((name, self._strings.write(text)) for name, text in (("state", state), ("value", value)))
             return "{" + ",".join(f'{inner}"{name}"{self._colon}{text}' for name, text in parts) + f"{space}}}"
 
-        text = string_text(characters, characters, line, str, _MARKUP) if isinstance(characters, str) else ""
+        text = string_text(characters, str, line, str, _MARKUP) if isinstance(characters, str) else ""
         if isinstance(text, str):
             return written("translated", text)
         return replace(

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -14,10 +14,9 @@ from jumok_serve.text.files.document import (
     FileFormat,
     Parts,
     Piece,
-    Text,
+    after_opening,
     refuse,
     string_text,
-    unread,
 )
 from jumok_serve.text.markup.strings import RULES
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
@@ -163,13 +162,9 @@ def _is_plain(value: str) -> bool:
 
 def _text(content: str, event: Any, *, in_flow: bool) -> Piece:
     written = content[_start(content, event) : event.end_mark.index]
-    line = event.start_mark.line + 1
-    if len(written) > MAX_READ:
-        return unread(written, written, line)
     value = event.value.rstrip("\n") if event.style in {"|", ">"} else event.value
-    return string_text(
-        value, written, line, partial(_literal, written, event.style, "{{k: {}}}" if in_flow else "k: {}")
-    )
+    write = partial(_literal, written, event.style, "{{k: {}}}" if in_flow else "k: {}")
+    return string_text(written, lambda _: value, event.start_mark.line + 1, write)
 
 
 def _scalar(content: str, event: Any, value: str) -> str:
@@ -235,18 +230,9 @@ def _missing_forms(content: str, mapping: _Open, language: str) -> tuple[int, li
     begin = key.start_mark.index - key.start_mark.column
     end = "\r\n" if content.startswith("\r\n", max(0, begin - 2)) else "\n"
     space = ", " if mapping.kind.flow_style else f"{end}{' ' * key.start_mark.column}"
-    pieces = list[Piece]()
-    for name in missing:
-        opening, text = f"{space}{name}: ", _text(content, other, in_flow=bool(mapping.kind.flow_style))
-        if isinstance(text, Text):
-            pieces.append(replace(text, written="", write=partial(_joined, opening, text)))
-        else:
-            pieces.append(opening + text)
-    return max(value.end_mark.index for value in values), pieces
-
-
-def _joined(opening: str, text: Text, translation: str) -> str:
-    return opening + text.write(translation)
+    text = _text(content, other, in_flow=bool(mapping.kind.flow_style))
+    place = max(value.end_mark.index for value in values)
+    return place, [after_opening(f"{space}{name}: ", text) for name in missing]
 
 
 FORMATS: Final = {
