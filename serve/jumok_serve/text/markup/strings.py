@@ -27,10 +27,11 @@ _CODE: Final = re.compile(
     r"|(?:[A-Za-z][A-Za-z0-9+.-]*://|mailto:|tel:|data:)[!-~]+|[!-?A-~]+@[!-?A-~]+\.[a-z]+"  # an address
     r"|[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|[A-Za-z]\w*(?:\.[A-Za-z]\w*){2,}"  # an identifier, a dotted name
     r"|\.{0,2}/[\w.@%~+/-]+|[\w/-]+\.(?:png|jpe?g|gif|svg|webp|html?|css|js|json|xml|md|txt|pdf|zip|mp[34]|ttf|woff2?)"
-    r"|[vV]?\d+(?:[.:T-]\d+)+[!-~]*"  # a version, a date
+    r"|[vV]?\d++(?:[.:T-]\d++)++[!-~]*+"  # a version, a date
     r"|[\d.,]+(?:px|em|rem|pt|dp|sp|ms|s|%|vh|vw)"  # a length
     r"|[@?][\w.:*+/-]*/[\w.]+"  # a reference
-    r"|(?:%[-_0^#]?\d*[A-Za-z%]|[^\w%]|\d)+"  # conversions only, as of a date
+    r"|(?:%(?:\d+\$)?[-_0^#+]?\d*(?:\.\d+)?(?:ll?|z)?[A-Za-z@%]|%\(\w+\)[a-z]"  # only placeholders, or parts of a date
+    r"|[$#%]?\{{1,2} ?[\w.,#-]*+ ?\}{1,2}|[^\w%{}]|\d)++"
 )
 
 
