@@ -16,9 +16,9 @@ from jumok_serve.text.files.document import (
 from jumok_serve.text.markup.strings import RULES
 
 _SPACE: Final = re.compile(r"[\s\ufeff]{1,8192}+|//[^\r\n]*+|/\*")
-_PART: Final = re.compile(r'(?:[^"\\]{1,64}+|\\.){1,256}+', re.DOTALL)
+_PART: Final = re.compile(r'(?:[^"\\]{1,64}+|\\.){1,256}', re.DOTALL)
 _NAME: Final = re.compile(r"[\w.$/:-]{1,8192}+")
-_ESCAPE: Final = re.compile(r"\\(?:((?:[uU][0-9A-Fa-f]{4})(?:\\[uU][0-9A-Fa-f]{4})*+)|([0-7]{1,3})|(.))", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:((?:[uU][0-9A-Fa-f]{4})(?:\\[uU][0-9A-Fa-f]{4})*)|([0-7]{1,3})|(.))", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _WRITTEN: Final = str.maketrans(
     {"\\": "\\\\", '"': '\\"', **{character: f"\\{name}" for name, character in _ESCAPED.items()}}

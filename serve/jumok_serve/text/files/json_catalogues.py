@@ -22,7 +22,7 @@ from jumok_serve.text.markup.strings import RULES, Markup
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
 
 _SPACE: Final = re.compile(r"[ \t\r\n]{0,8192}+")
-_STRING: Final = re.compile(r'(?:[^"\\\x00-\x1f]{1,64}+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})){0,256}+')
+_STRING: Final = re.compile(r'(?:[^"\\\x00-\x1f]{1,64}+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})){0,256}')
 """A part of a string; all of a long one would hold up other threads."""
 _OTHER: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d{0,400})(?:\.\d{1,400})?(?:[eE][+-]?\d{1,9})?", re.ASCII)
 _AFTER_OTHER: Final = re.compile(r"[\w.+-]")

@@ -17,12 +17,12 @@ from jumok_serve.text.files.document import (
 from jumok_serve.text.markup.strings import RULES, Markup, hole
 
 _END: Final = r"(?:\r\n|\n|\r)"
-_BESIDE: Final = re.compile(rf"(?:[ \t\f]*+{_END}){{1,256}}+|[ \t\f]*+[#!][^\r\n]*+")
+_BESIDE: Final = re.compile(rf"(?:[ \t\f]*+{_END}){{1,256}}|[ \t\f]*+[#!][^\r\n]*+")
 """Empty lines, or a comment."""
-_KEY: Final = re.compile(rf"(?:[^\\ \t\f\r\n=:]{{1,64}}+|\\(?:{_END}[ \t\f]*+|.|$)){{1,256}}+", re.DOTALL)
-_BLANKS: Final = re.compile(rf"(?:[ \t\f]{{1,64}}+|\\{_END}){{1,256}}+")
-_PART: Final = re.compile(rf"(?:[^\\\r\n]{{1,64}}+|\\(?:{_END}[ \t\f]*+|.|$)){{1,256}}+", re.DOTALL)
-_ESCAPE: Final = re.compile(rf"\\(?:({_END}[ \t\f]*+)|(u[0-9A-Fa-f]{{4}}(?:\\u[0-9A-Fa-f]{{4}})*+)|(.|$))", re.DOTALL)
+_KEY: Final = re.compile(rf"(?:[^\\ \t\f\r\n=:]{{1,64}}+|\\(?:{_END}[ \t\f]*+|.|$)){{1,256}}", re.DOTALL)
+_BLANKS: Final = re.compile(rf"(?:[ \t\f]{{1,64}}+|\\{_END}){{1,256}}")
+_PART: Final = re.compile(rf"(?:[^\\\r\n]{{1,64}}+|\\(?:{_END}[ \t\f]*+|.|$)){{1,256}}", re.DOTALL)
+_ESCAPE: Final = re.compile(rf"\\(?:({_END}[ \t\f]*+)|(u[0-9A-Fa-f]{{4}}(?:\\u[0-9A-Fa-f]{{4}})*)|(.|$))", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _WRITTEN: Final = str.maketrans({"\\": "\\\\", **{character: f"\\{name}" for name, character in _ESCAPED.items()}})
 _BROKEN: Final = re.compile(rf"\\n(\\{_END}[ \t\f]*+)")

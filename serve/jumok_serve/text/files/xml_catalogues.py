@@ -69,7 +69,7 @@ def _escaped(text: str) -> str:
 
 
 _ANDROID: Final = _Dialect(
-    re.compile(r"((?:\s++|\\[nrt]|\\u(?:0020|00[aA]0|200[0-9a-fA-F])|\")++)|\\."),
+    re.compile(r"((?:\s++|\\[nrt]|\\u(?:0020|00[aA]0|200[0-9a-fA-F])|\")+)|\\."),
     _ESCAPE,
     _unescaped,
     _escaped,

@@ -27,7 +27,7 @@ _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _RESOLVER: Final[Any] = yaml.resolver.Resolver()
 _STRING: Final = "tag:yaml.org,2002:str"
 _LOCALE: Final = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
-_PROPERTIES: Final = re.compile(r"(?:[&!]\S*+\s++)*+")
+_PROPERTIES: Final = re.compile(r"(?:[&!]\S*+\s++)*")
 _NOT_PRINTED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"})
 

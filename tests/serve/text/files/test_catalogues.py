@@ -19,8 +19,7 @@ from tests.support.files import made, read_file, rewritten, texts
 from tests.support.refusals import refused
 
 PARTS = st.sampled_from(
-    "a dog|two dogs|dog.|%s|%1$d|{0}|{{name}}|&|<b>dog</b>|<br/>|<1>dog</1>|<i>|it's|#|:|=|\\|\"|'|\n|\t|é|한국|\U0001f642|"
-    "https://a.b/c|[|]|{|,|1|@dog|&amp;|\u00a0|/|''|?|- |!|>|yes|%|$t(k)|\\n|$USER$".split("|")
+    ["a dog", "two dogs", "dog.", "%s", "%1$d", "{0}", "{{name}}", "&", "<b>dog</b>", "<br/>", "<1>dog</1>", "<i>", "it's", "#", ":", "=", "\\", '"', "'", "\n", "\t", "é", "한국", "🙂", "https://a.b/c", "[", "]", "{", ",", "1", "@dog", "&amp;", "\xa0", "/", "''", "?", "- ", "!", ">", "yes", "%", "$t(k)", "\\n", "$USER$"]
 )
 STRINGS = st.lists(PARTS, max_size=5).map(" ".join)
 KEYS = st.sampled_from(["a", "b.c", "d e", "dog", "f_other", "f_one", "message", "@g", "h:i", "j=k", "ü", "version"])
@@ -124,35 +123,38 @@ CASES = {
         ('{"a": "A dog", "b": ["x", "1", "", {"c": "A cat"}], "d": 1}', ["A dog", "x", "A cat"]),
         ('{"c": "#ff00aa", "u": "https://a.b/c?d", "i": "btn_save", "v": "1.0.2-beta", "f": "img/a.png"}', []),
         ('{"d": "%Y-%m-%d", "m": "a@b.de", "l": "12px", "p": "/usr/bin", "k": "com.example.app"}', []),
-        ('{"a": "see $t(b.c) now"}', ['see <x-h x="$t(b.c)" translate="no">$t(b.c)</x-h> now']),
-        ('{"a": "1 < 2 & <Enter>"}', ['1 &lt; 2 &amp; <x-m x="&lt;Enter&gt;"/>']),
+        ('{"a": "see $t(b.c) now"}', ['see <jmk-h x="$t(b.c)" translate="no">$t(b.c)</jmk-h> now']),
+        ('{"a": "1 < 2 & <Enter>"}', ['1 &lt; 2 &amp; <jmk-m x="&lt;Enter&gt;"/>']),
         ('{"a": "Hi <b>x</b> &amp; <br> y"}', ["Hi <b>x</b> &amp; <br> y"]),
-        ('{"a": "<0>go</0> <1/>"}', ['<x-0 x="&lt;0&gt;">go</x-0 x="&lt;/0&gt;"> <x-1 x="&lt;1/&gt;"/>']),
-        ('{"a": "One.\\n\\nTwo."}', ['One.<x-l x="\n\n"/>Two.']),
+        ('{"a": "<0>go</0> <1/>"}', ['<jmk-0 x="&lt;0&gt;">go</jmk-0 x="&lt;/0&gt;"> <jmk-1 x="&lt;1/&gt;"/>']),
+        ('{"a": "One.\\n\\nTwo."}', ['One.<jmk-l x="\n\n"/>Two.']),
         ('{"a": "{n, plural,\\n one {a}\\n other {b}}"}', ["{n, plural,\n one {a}\n other {b}}"]),
         ('{"a": "\\ud83d", "a": "twice", "a": "more"}', ["twice", "more"]),
     ],
     "chrome": [
-        ('{"a": {"message": "Hi $USER$", "description": "no"}}', ['Hi <x-h x="$USER$" translate="no">$USER$</x-h>']),
+        (
+            '{"a": {"message": "Hi $USER$", "description": "no"}}',
+            ['Hi <jmk-h x="$USER$" translate="no">$USER$</jmk-h>'],
+        ),
         ('{"a": {"message": "Hi", "placeholders": {"b": {"content": "No $1", "message": "No"}}}}', ["Hi"]),
     ],
     "arb": [('{"@@locale": "en", "a": "A dog", "@a": {"description": "No"}}', ["A dog"])],
     "android": [
         (
             r"<string>It\'s \"a\" dog\u2026 \@ &lt;b>x&lt;/b></string>",
-            ['It\'s "a" dog… @ <x-b x="&amp;lt;b&gt;">x</x-b x="&amp;lt;/b&gt;">'],
+            ['It\'s "a" dog… @ <jmk-b x="&amp;lt;b&gt;">x</jmk-b x="&amp;lt;/b&gt;">'],
         ),
         ('<string translatable="false">dog</string><string>@string/a</string><string>?attr/a</string><string/>', []),
         (
             '<string>Hi <x:g id="n" example="Bob">%1$s</x:g>!</string>',
             [
-                'Hi <x-h x="&lt;x:g id=&quot;n&quot; example=&quot;Bob&quot;&gt;%1$s&lt;/x:g&gt;" translate="no">%1$s</x-h>!'
+                'Hi <jmk-h x="&lt;x:g id=&quot;n&quot; example=&quot;Bob&quot;&gt;%1$s&lt;/x:g&gt;" translate="no">%1$s</jmk-h>!'
             ],
         ),
         (r'<string>" two  dogs "</string><string>\u0020a dog\n</string>', ["two  dogs", "a dog"]),
         ("<string-array><item>a dog</item><!-- b --><item>12</item></string-array><color>red</color>", ["a dog"]),
         ("<string><![CDATA[A <b>dog</b>]]></string>", ["A <b>dog</b>"]),
-        (r"<string>One\nTwo \ud83d\ude42</string>", ['One<x-l x="\\n"/>Two \U0001f642']),
+        (r"<string>One\nTwo \ud83d\ude42</string>", ['One<jmk-l x="\\n"/>Two \U0001f642']),
     ],
     "resx": [
         (
@@ -163,7 +165,7 @@ CASES = {
         ("<resheader><value>No</value></resheader><assembly/><metadata><value>No</value></metadata>", []),
     ],
     "qt": [
-        ("<source>Open %1</source><translation type='unfinished'/>", ['Open <x-h x="%1" translate="no">%1</x-h>']),
+        ("<source>Open %1</source><translation type='unfinished'/>", ['Open <jmk-h x="%1" translate="no">%1</jmk-h>']),
         ("<source>a dog</source><translation>ein Hund</translation>", []),
         ("<source>a dog</source><translation type='unfinished'>ein Hund</translation>", []),
         ("<source>a dog</source><translation type='vanished'/>", []),
@@ -176,11 +178,11 @@ CASES = {
     "properties": [
         (
             "# a dog\n! a cat\na=A dog\nb : two\\\n   dogs\nc three\\tcats",
-            ["A dog", "twodogs", 'three<x-l x="\t"/>cats'],
+            ["A dog", "twodogs", 'three<jmk-l x="\t"/>cats'],
         ),
         (
             "a=It''s {0}\nb=It's\nc=a '{0}' {1}",
-            ["It's {0}", "It's", 'a <x-h x="&#x27;{0}&#x27;" translate="no">&#x27;{0}&#x27;</x-h> {1}'],
+            ["It's {0}", "It's", 'a <jmk-h x="&#x27;{0}&#x27;" translate="no">&#x27;{0}&#x27;</jmk-h> {1}'],
         ),
         ("\\ a\\=b = c d\nempty=\nkey\n=e f", ["c d", "e f"]),
         ("a=\\u00fcber \\ud83d\\ude42 b\n\n  \r\nb=c", ["über \U0001f642 b", "c"]),
@@ -194,7 +196,7 @@ CASES = {
             "a: &x One\nb: *x\nc: [Two, {d: Three}]\n? [k, {m: n}]\n: Four\n? k: l\n: Five",
             ["One", "Two", "Three", "Four", "Five"],
         ),
-        ("a: |\n  One.\n\n  Two.\nb: >-\n  Three\n  four.\n", ['One.<x-l x="\n\n"/>Two.', "Three four."]),
+        ("a: |\n  One.\n\n  Two.\nb: >-\n  Three\n  four.\n", ['One.<jmk-l x="\n\n"/>Two.', "Three four."]),
         ("--- One\n--- Two\n...\n", ["One", "Two"]),
     ],
 }
@@ -406,7 +408,7 @@ def test_properties_in_latin_1() -> None:
         ("properties", "a=d\xf6g", "ü 한", "a=ü \\ud55c"),
         ("properties", "a=한 dog", "ü 한", "a=ü 한"),
         ("properties", "a=It''s {0}", "l'a {0}", "a=l''a {0}"),
-        ("properties", "a=b {0}\\n\\\n  c", 'B {0}<x-l x="\n"/>C', "a=B {0}\\n\\\n  C"),
+        ("properties", "a=b {0}\\n\\\n  c", 'B {0}<jmk-l x="\n"/>C', "a=B {0}\\n\\\n  C"),
         ("android", "<resources><string>a</string></resources>", "l'a \"b\"", r"<resources><string>l\'a \"b\"</string></resources>"),
         ("android", "<resources><string>a</string></resources>", "@a &amp; b", r"<resources><string>\@a &amp; b</string></resources>"),
         ("android", "<resources><string><![CDATA[a]]></string></resources>", "]]>", "<resources><string><![CDATA[]]]]><![CDATA[>]]></string></resources>"),
@@ -415,8 +417,8 @@ def test_properties_in_latin_1() -> None:
         ("yaml", "a: b # c", "yes", 'a: "yes" # c'),
         ("yaml", "a: 'b'", "it's", "a: 'it''s'"),
         ("yaml", "[b]", "a, b", '["a, b"]'),
-        ("yaml", "a: |\n  b\nc: 1", 'x<x-l x="\n"/>y', "a: |\n  x\n  y\nc: 1"),
-        ("yaml", "a: >\n  b\n\nc: 1", 'x<x-l x="\n"/>y', "a: >\n  x\n\n  y\n\nc: 1"),
+        ("yaml", "a: |\n  b\nc: 1", 'x<jmk-l x="\n"/>y', "a: |\n  x\n  y\nc: 1"),
+        ("yaml", "a: >\n  b\n\nc: 1", 'x<jmk-l x="\n"/>y', "a: >\n  x\n\n  y\n\nc: 1"),
     ],
 )  # fmt: skip
 def test_characters_of_translations(name: str, content: str, translation: str, written: str) -> None:
