@@ -19,7 +19,52 @@ from tests.support.files import made, read_file, rewritten, texts
 from tests.support.refusals import refused
 
 PARTS = st.sampled_from(
-    ["a dog", "two dogs", "dog.", "%s", "%1$d", "{0}", "{{name}}", "&", "<b>dog</b>", "<br/>", "<1>dog</1>", "<i>", "it's", "#", ":", "=", "\\", '"', "'", "\n", "\t", "é", "한국", "🙂", "https://a.b/c", "[", "]", "{", ",", "1", "@dog", "&amp;", "\xa0", "/", "''", "?", "- ", "!", ">", "yes", "%", "$t(k)", "\\n", "$USER$"]
+    [
+        "a dog",
+        "two dogs",
+        "dog.",
+        "%s",
+        "%1$d",
+        "{0}",
+        "{{name}}",
+        "&",
+        "<b>dog</b>",
+        "<br/>",
+        "<1>dog</1>",
+        "<i>",
+        "it's",
+        "#",
+        ":",
+        "=",
+        "\\",
+        '"',
+        "'",
+        "\n",
+        "\t",
+        "é",
+        "한국",
+        "🙂",
+        "https://a.b/c",
+        "[",
+        "]",
+        "{",
+        ",",
+        "1",
+        "@dog",
+        "&amp;",
+        "\xa0",
+        "/",
+        "''",
+        "?",
+        "- ",
+        "!",
+        ">",
+        "yes",
+        "%",
+        "$t(k)",
+        "\\n",
+        "$USER$",
+    ]
 )
 STRINGS = st.lists(PARTS, max_size=5).map(" ".join)
 KEYS = st.sampled_from(["a", "b.c", "d e", "dog", "f_other", "f_one", "message", "@g", "h:i", "j=k", "ü", "version"])
@@ -148,7 +193,8 @@ CASES = {
         (
             '<string>Hi <x:g id="n" example="Bob">%1$s</x:g>!</string>',
             [
-                'Hi <jmk-h x="&lt;x:g id=&quot;n&quot; example=&quot;Bob&quot;&gt;%1$s&lt;/x:g&gt;" translate="no">%1$s</jmk-h>!'
+                'Hi <jmk-h x="&lt;x:g id=&quot;n&quot; example=&quot;Bob&quot;&gt;%1$s&lt;/x:g&gt;" translate="no">%1$s'
+                "</jmk-h>!"
             ],
         ),
         (r'<string>" two  dogs "</string><string>\u0020a dog\n</string>', ["two  dogs", "a dog"]),
@@ -171,7 +217,8 @@ CASES = {
         ("<source>a dog</source><translation type='vanished'/>", []),
         ("<source>a dog</source><translation type='obsolete'></translation>", []),
         (
-            "<source>two dogs</source><translation type='unfinished'><numerusform/><numerusform></numerusform></translation>",
+            "<source>two dogs</source><translation type='unfinished'><numerusform/><numerusform>"
+            "</numerusform></translation>",
             ["two dogs", "two dogs"],
         ),
     ],
@@ -226,9 +273,10 @@ def into(language: str, content: str, name: str, translate: Callable[[str], str]
     ("name", "content", "language", "written"),
     [
         ("json", '{"a_one": "x", "a_other": "y"}', "ru", '{"a_one": "x", "a_other": "y", "a_few": "y", "a_many": "y"}'),
-        ("json", '{\n "a_other": "y",\n "a_one": "x"\n}', "sl", '{\n "a_other": "y",\n "a_one": "x",\n "a_two": "y",\n "a_few": "y"\n}'),
+        ("json", '{\n "a_other": "y",\n "a_one": "x"\n}', "mt", '{\n "a_other": "y",\n "a_one": "x",\n "a_two": "y",'
+         '\n "a_few": "y",\n "a_many": "y"\n}'),
         ("json", '{"a_one": "x", "a_other": "y"}', "kor_Hang", '{"a_one": "x", "a_other": "y"}'),
-        ("json", '{"a_ordinal_one": "x", "a_ordinal_other": "y"}', "ru", '{"a_ordinal_one": "x", "a_ordinal_other": "y"}'),
+        ("json", '{"a_ordinal_one":"", "a_ordinal_other":"y"}', "ru", '{"a_ordinal_one":"", "a_ordinal_other":"y"}'),
         ("json", '{"a_other": "y"}', "ru", '{"a_other": "y"}'),
         ("json", '{"a_one": "x", "a_other": "y"}', "xx", '{"a_one": "x", "a_other": "y"}'),
         ("arb", '{"@@locale": "en_US", "a": "x"}', "deu_Latn", '{"@@locale": "de", "a": "x"}'),
@@ -236,17 +284,20 @@ def into(language: str, content: str, name: str, translate: Callable[[str], str]
         ("yaml", "en:\n  a: x\n", "no", 'no:\n  a: x\n'.replace("no:", '"no":')),
         ("yaml", "en:\n  a: x\nb: y\n", "de", "en:\n  a: x\nb: y\n"),
         ("yaml", "'en': {p: {one: x, other: y}}", "pl", "'pl': {p: {one: x, other: y, few: y, many: y}}"),
-        ("yaml", "p:\r\n  one: x\r\n  other: 'y'\r\nq: z", "ga", "p:\r\n  one: x\r\n  other: 'y'\r\n  two: 'y'\r\n  few: 'y'\r\n  many: 'y'\r\nq: z"),
+        ("yaml", "p:\r\n  one: x\r\n  other: 'y'\r\nq: z", "sr",
+         "p:\r\n  one: x\r\n  other: 'y'\r\n  few: 'y'\r\nq: z"),
         (
             "android",
-            '<resources><plurals>\n <item quantity="one">x</item>\n <item quantity="other">y</item>\n</plurals></resources>',
+            '<resources><plurals>\n <item quantity="one">x</item>\n <item quantity="other">y</item>\n</plurals>'
+            "</resources>",
             "cs",
             '<resources><plurals>\n <item quantity="one">x</item>\n <item quantity="other">y</item>\n '
             '<item quantity="few">y</item>\n <item quantity="many">y</item>\n</plurals></resources>',
         ),
         (
             "android",
-            '<resources><plurals>\n <item quantity="one">x</item>\n <item quantity="other">y</item>\n</plurals></resources>',
+            '<resources><plurals>\n <item quantity="one">x</item>\n <item quantity="other">y</item>\n</plurals>'
+            "</resources>",
             "ko",
             '<resources><plurals>\n <item quantity="other">y</item>\n</plurals></resources>',
         ),
@@ -293,14 +344,17 @@ def unit(value: str, state: str = "translated") -> dict[str, Any]:
                                        for name in ("few", "many", "one", "other")}}},
         ),
         (
-            {"localizations": {"en": {"variations": {"plural": {"one": unit("a dog"), "other": unit("b dog"), "zero": unit("no dog")}}}}},
+            {"localizations": {"en": {"variations": {"plural": {
+                "one": unit("a dog"), "other": unit("b dog"), "zero": unit("no dog")}}}}},
             "ko",
-            {"variations": {"plural": {"other": unit("b HUND", "needs_review"), "zero": unit("no HUND", "needs_review")}}},
+            {"variations": {"plural": {
+                "other": unit("b HUND", "needs_review"), "zero": unit("no HUND", "needs_review")}}},
         ),
         (
             {"localizations": {"en": {"variations": {"device": {"mac": unit("a dog"), "other": unit("b dog")}}}}},
             "de",
-            {"variations": {"device": {"mac": unit("a HUND", "needs_review"), "other": unit("b HUND", "needs_review")}}},
+            {"variations": {"device": {
+                "mac": unit("a HUND", "needs_review"), "other": unit("b HUND", "needs_review")}}},
         ),
         (
             {"localizations": {"en": {**unit("%#@n@ dog"), "substitutions": {"n": {"argNum": 1, "variations": {
@@ -328,7 +382,7 @@ def test_string_catalogues(
         order = expected["strings"]["A dog"]
         if "localizations" in order:
             order["localizations"] = dict(sorted(order["localizations"].items()))
-        assert written == catalogue({**strings, "A dog": order}).replace("狗", "狗") or "new" in content or "zh" in key
+        assert written == catalogue({**strings, "A dog": order}) or "new" in content or "zh" in key
     again = known_formats()["xcstrings"].into(language).pieces(written)
     assert not [one for one in again if isinstance(one, Text)]
 
@@ -409,9 +463,12 @@ def test_properties_in_latin_1() -> None:
         ("properties", "a=한 dog", "ü 한", "a=ü 한"),
         ("properties", "a=It''s {0}", "l'a {0}", "a=l''a {0}"),
         ("properties", "a=b {0}\\n\\\n  c", 'B {0}<jmk-l x="\n"/>C', "a=B {0}\\n\\\n  C"),
-        ("android", "<resources><string>a</string></resources>", "l'a \"b\"", r"<resources><string>l\'a \"b\"</string></resources>"),
-        ("android", "<resources><string>a</string></resources>", "@a &amp; b", r"<resources><string>\@a &amp; b</string></resources>"),
-        ("android", "<resources><string><![CDATA[a]]></string></resources>", "]]>", "<resources><string><![CDATA[]]]]><![CDATA[>]]></string></resources>"),
+        ("android", "<resources><string>a</string></resources>", "l'a \"b\"",
+         r"<resources><string>l\'a \"b\"</string></resources>"),
+        ("android", "<resources><string>a</string></resources>", "@a &amp; b",
+         r"<resources><string>\@a &amp; b</string></resources>"),
+        ("android", "<resources><string><![CDATA[a]]></string></resources>", "]]>",
+         "<resources><string><![CDATA[]]]]><![CDATA[>]]></string></resources>"),
         ("strings", '"a" = "b";', 'ü "\n', '"a" = "ü \\"\\n";'),
         ("yaml", "a: b", "c: d", 'a: "c: d"'),
         ("yaml", "a: b # c", "yes", 'a: "yes" # c'),
