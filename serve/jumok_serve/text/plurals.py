@@ -8,12 +8,12 @@ from jumok_serve.manifest.languages import primary_language
 CATEGORIES: Final = ("zero", "one", "two", "few", "many", "other")
 """Their names, in CLDR's order."""
 _BY_CATEGORIES: Final = {
-    "other": "bm bo dz hnj id ig ii ja jbo jv jw kde kea km ko lkt lo ms my nqo osa sah ses sg su th to tpi vi wo "
+    "other": "bm bo dz hnj id ig ii ja jbo jv jw kde kea km ko lkt lo ms my nqo osa sah ses sg su th to tpi wo "
     "yo yue zh",
     "one other": "af ak am an asa ast az bal bem bez bg bn brx ce ceb ckb da de dv ee el en eo et eu fa ff fi fil fo "
     "fur fy gsw gu ha haw hi hu hy ia is ka kab kk kl kn ku ky lb lg ln mas mg mk ml mn mr nb nd ne nl nn "
     "no nr nso ny nyn om or os pa pap pcm ps rm rof sc sd si sn so sq ss st sv sw syr ta te teo ti tig tk "
-    "tl tn tr ts tzm ug ur uz ve wa xh xog yi zu",
+    "tl tn tr ts tzm ug ur uz ve vi wa xh xog yi zu",
     "zero one other": "blo cv ksh lag lv prg",
     "one two other": "he iu naq sat se sma smj smn sms",
     "one few other": "bs hr mo ro sh shi sr",

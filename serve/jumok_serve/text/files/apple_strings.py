@@ -5,8 +5,6 @@ from collections.abc import Iterator
 from typing import Final, NoReturn
 
 from jumok_serve.text.files.document import (
-    MAX_READ,
-    PARTS_PER_STEP,
     FileFormat,
     Parts,
     Piece,
@@ -14,14 +12,13 @@ from jumok_serve.text.files.document import (
     refuse,
     shown,
     string_text,
-    unread,
 )
 from jumok_serve.text.markup.strings import RULES
 
 _SPACE: Final = re.compile(r"[\s\ufeff]{1,8192}+|//[^\r\n]*+|/\*")
-_PART: Final = re.compile(r'(?:[^"\\]{1,64}+|\\.){1,256}+', re.DOTALL)
+_PART: Final = re.compile(r'(?:[^"\\]{1,64}+|\\.){1,256}', re.DOTALL)
 _NAME: Final = re.compile(r"[\w.$/:-]{1,8192}+")
-_ESCAPE: Final = re.compile(r"\\(?:((?:[uU][0-9A-Fa-f]{4})(?:\\[uU][0-9A-Fa-f]{4})*+)|([0-7]{1,3})|(.))", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:((?:[uU][0-9A-Fa-f]{4})(?:\\[uU][0-9A-Fa-f]{4})*)|([0-7]{1,3})|(.))", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 _WRITTEN: Final = str.maketrans(
     {"\\": "\\\\", '"': '\\"', **{character: f"\\{name}" for name, character in _ESCAPED.items()}}
@@ -37,23 +34,24 @@ def strings_pieces(content: str) -> Iterator[Piece]:
     """
     if re.match(r"\s*+(?:<\?xml|<!DOCTYPE|<plist)", content):
         refuse(1, "it is a property list in XML: convert it, as with 'plutil -convert strings'")
-    done = position = number = counted = 0
+    done = position = 0
     line = 1
     while (position := _after_space(content, position)) < len(content):
-        number += 1
-        if number % PARTS_PER_STEP == 0:
-            yield ""
         first, position = position, _after_string(content, position)
         if content.startswith("=", start := _after_space(content, position)):
             start = _after_space(content, start + 1)
             position = _after_string(content, start)
-            line, counted = line + content.count("\n", counted, start), start
+            line += content.count("\n", done, start)
             yield content[done:start]
             yield _text(content[start:position], line)
+            line += content.count("\n", start, position)
             done = position
         if not content.startswith(";", position := _after_space(content, position)):
             _refuse(content, first)
         position += 1
+        yield content[done:position]
+        line += content.count("\n", done, position)
+        done = position
     yield content[done:]
 
 
@@ -85,11 +83,11 @@ def _refuse(content: str, position: int) -> NoReturn:
 
 def _text(written: str, line: int) -> Piece:
     """Return the text of a value; one without quotation marks stays."""
-    if not written.startswith('"'):
-        return written
-    if len(written) > MAX_READ:
-        return unread(written, written, line)
-    return string_text(_ESCAPE.sub(_unescaped, written[1:-1]), written, line, _write)
+    return string_text(written, _read, line, _write) if written.startswith('"') else written
+
+
+def _read(written: str) -> str:
+    return _ESCAPE.sub(_unescaped, written[1:-1])
 
 
 def _write(characters: str) -> str:
@@ -108,6 +106,6 @@ FORMATS: Final = {
         strings_pieces,
         "html",
         RULES,
-        Parts(name="strings, lines, escapes and tags", marks='"\n\\<&', size=130, most=800_000),
+        Parts(name="strings, lines, escapes and tags", marks='"\n\\<&', size=150, most=700_000),
     )
 }

@@ -20,6 +20,8 @@ from jumok_serve.text.markup.strings import Markup, is_code
 MAX_READ: Final = 2**18
 """Characters of a text above which its words and marks are not read: it is far too long to be translated."""
 
+MAX_STRING_TAGS: Final = 20_000
+"""Tags of a catalogue's string; one with more is left as it is and reported."""
 MAX_SHOWN: Final = 60
 """Characters of a file that a message shows."""
 
@@ -144,8 +146,8 @@ def unread(content: str, written: str, line: int) -> Text:
 
 
 def string_text(
-    characters: str,
     written: str,
+    read: Callable[[str], str],
     line: int,
     write: Callable[[str], str],
     markup: Callable[[str], Markup] = Markup,
@@ -153,21 +155,27 @@ def string_text(
     """Return the text of a catalogue's string, as HTML, or the string as it is written if it is no language.
 
     Args:
-        characters: those that the string means.
+        read: returns the characters that the string means.
         write: writes other characters as a string.
         markup: makes the HTML of the characters.
     """
-    if len(characters) > MAX_READ:
-        return unread(characters, written, line)
-    before, text, after = separate(characters)
+    if len(written) > MAX_READ:
+        return unread(written, written, line)
+    before, text, after = separate(read(written))
     if not has_letters(text) or is_code(text) or any("\ud800" <= one <= "\udfff" for one in text):
         return written
+    if text.count("<") > MAX_STRING_TAGS:
+        return unread(text.ljust(MAX_READ + 1), written, line)
     made = markup(text)
+    put = unchanged(made.content, written, lambda translation: write(before + made.written(translation) + after))
+    return Text(made.content, written, line, put)
 
-    def replaced(translation: str) -> str:
-        return written if translation == made.content else write(before + made.written(translation) + after)
 
-    return Text(made.content, written, line, replaced)
+def after_opening(opening: str, string: Piece) -> Piece:
+    """Return a string with what stands before it, which is left out if the text cannot be translated."""
+    if isinstance(string, str):
+        return opening + string
+    return replace(string, written="", write=lambda translation: opening + string.write(translation))
 
 
 def separate(text: str) -> tuple[str, str, str]:

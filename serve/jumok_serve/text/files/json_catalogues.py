@@ -3,7 +3,6 @@
 import json
 import re
 from collections.abc import Callable, Generator, Iterator
-from dataclasses import replace
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -13,18 +12,17 @@ from jumok_serve.text.files.document import (
     FileFormat,
     Parts,
     Piece,
-    Text,
     after_all,
+    after_opening,
     refuse,
     shown,
     string_text,
-    unread,
 )
 from jumok_serve.text.markup.strings import RULES, Markup
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
 
 _SPACE: Final = re.compile(r"[ \t\r\n]{0,8192}+")
-_STRING: Final = re.compile(r'(?:[^"\\\x00-\x1f]{1,64}+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})){0,256}+')
+_STRING: Final = re.compile(r'(?:[^"\\\x00-\x1f]{1,64}+|\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})){0,256}')
 """A part of a string; all of a long one would hold up other threads."""
 _OTHER: Final = re.compile(r"true|false|null|-?(?:0|[1-9]\d{0,400})(?:\.\d{1,400})?(?:[eE][+-]?\d{1,9})?", re.ASCII)
 _AFTER_OTHER: Final = re.compile(r"[\w.+-]")
@@ -143,10 +141,8 @@ class Strings:
 
     def text(self, event: Event) -> Piece:
         """Return the text of a string."""
-        written, line = self._content[event.start : event.after], self.line(event.start)
-        if len(written) > MAX_READ:
-            return unread(written, written, line)
-        return string_text(json.loads(written), written, line, self.write, self._markup)
+        written = self._content[event.start : event.after]
+        return string_text(written, json.loads, self.line(event.start), self.write, self._markup)
 
     def line(self, position: int) -> int:
         """Return the line of a place; places come in their order, those that come again have the line of the last."""
@@ -154,19 +150,6 @@ class Strings:
             self._line += self._content.count("\n", self._counted, position)
             self._counted = position
         return self._line
-
-
-def _values(content: str) -> Iterator[tuple[list[str], Event]]:
-    """Yield the strings that are values, with the keys around them, which are empty in arrays; also other parts."""
-    keys = list[str]()
-    for event in read_json(content):
-        if event.kind == "key":
-            keys[-1] = characters_of(content, event)
-        elif event.kind in "{[":
-            keys.append("")
-        elif event.kind in "}]":
-            keys.pop()
-        yield keys, event
 
 
 _Added = dict[int, list[tuple[str, Event, Event]]]
@@ -203,52 +186,36 @@ def json_pieces(content: str, language: str = "") -> Iterator[Piece]:
         InvalidArgumentError: no JSON.
     """
     added = yield from _missing_forms(content, language)
-    strings, done = Strings(content, _I18NEXT_HOLES), 0
-    for number, event in enumerate(read_json(content)):
-        if number % PARTS_PER_STEP == 0:
-            yield ""
-        if event.kind != '"':
-            continue
-        yield content[done : event.start]
-        yield strings.text(event)
-        done = event.after
-        for name, key, other in added.get(done, ()):
-            between = content[key.after : other.start]
-            yield _with_key(f",{space_before(content, key.start)}{strings.write(name)}{between}", strings.text(other))
-    yield content[done:]
+    yield from _pieces(content, _I18NEXT_HOLES, lambda keys: True, added)
 
 
-def _with_key(opening: str, string: Piece) -> Piece:
-    """Return a string with its key, which is left out if the text cannot be translated."""
-    if isinstance(string, str):
-        return opening + string
-    return replace(string, written="", write=partial(_joined, opening, string))
-
-
-def _joined(opening: str, text: Text, translation: str) -> str:
-    return opening + text.write(translation)
-
-
-def _chosen_pieces(
-    content: str, holes: re.Pattern[str] | None, is_text: Callable[[list[str]], bool], locale: str = ""
+def _pieces(
+    content: str, holes: re.Pattern[str] | None, is_text: Callable[[list[str]], bool], added: _Added, locale: str = ""
 ) -> Iterator[Piece]:
-    """Yield the pieces of a JSON file with texts under some keys.
+    """Yield the pieces of a JSON file.
 
     Args:
-        is_text: true for the keys of a text.
+        is_text: true for a string in objects with some keys; they are empty in arrays.
         locale: name of the language of the translations, which ``@@locale`` gets; empty: it stays.
     """
-    strings, done = Strings(content, holes), 0
-    for number, (keys, event) in enumerate(_values(content)):
-        if number % PARTS_PER_STEP == 0:
-            yield ""
-        if event.kind == '"' and is_text(keys):
-            yield content[done : event.start]
-            yield strings.text(event)
-            done = event.after
-        elif event.kind == '"' and locale and keys == ["@@locale"]:
-            yield content[done : event.start] + strings.write(locale)
-            done = event.after
+    strings, keys, done = Strings(content, holes), list[str](), 0
+    for event in read_json(content):
+        yield content[done : event.start]
+        written = content[event.start : event.after]
+        done = event.after
+        if event.kind == '"' and locale and keys == ["@@locale"]:
+            yield strings.write(locale)
+        else:
+            yield strings.text(event) if event.kind == '"' and is_text(keys) else written
+        if event.kind == "key":
+            keys[-1] = characters_of(content, event)
+        elif event.kind in "{[":
+            keys.append("")
+        elif event.kind in "}]":
+            keys.pop()
+        for name, key, other in added.get(done, ()):
+            opening = f",{space_before(content, key.start)}{strings.write(name)}{content[key.after : other.start]}"
+            yield after_opening(opening, strings.text(other))
     yield content[done:]
 
 
@@ -258,7 +225,7 @@ def chrome_pieces(content: str) -> Iterator[Piece]:
     Raises:
         InvalidArgumentError: no JSON.
     """
-    return _chosen_pieces(content, _CHROME_HOLES, lambda keys: len(keys) == 2 and keys[1] == "message")
+    return _pieces(content, _CHROME_HOLES, lambda keys: len(keys) == 2 and keys[1] == "message", {})
 
 
 def arb_pieces(content: str, language: str = "") -> Iterator[Piece]:
@@ -268,10 +235,10 @@ def arb_pieces(content: str, language: str = "") -> Iterator[Piece]:
         InvalidArgumentError: no JSON.
     """
     locale = locale_name(language, "_") if language else ""
-    return _chosen_pieces(content, None, lambda keys: len(keys) == 1 and not keys[0].startswith("@"), locale)
+    return _pieces(content, None, lambda keys: len(keys) == 1 and not keys[0].startswith("@"), {}, locale)
 
 
-STRINGS: Final = Parts(name="strings, brackets and tags", marks='"{[<&', size=130, most=800_000)
+STRINGS: Final = Parts(name="strings, brackets and tags", marks='"{[<&', size=150, most=700_000)
 FORMATS: Final = {
     "json": FileFormat(json_pieces, "html", RULES, STRINGS, takes_language=True),
     "chrome": FileFormat(chrome_pieces, "html", RULES, STRINGS),

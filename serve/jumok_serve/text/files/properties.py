@@ -6,8 +6,6 @@ from functools import partial
 from typing import Final
 
 from jumok_serve.text.files.document import (
-    MAX_READ,
-    PARTS_PER_STEP,
     FileFormat,
     Parts,
     Piece,
@@ -15,17 +13,16 @@ from jumok_serve.text.files.document import (
     refuse,
     shown,
     string_text,
-    unread,
 )
 from jumok_serve.text.markup.strings import RULES, Markup, hole
 
 _END: Final = r"(?:\r\n|\n|\r)"
-_BESIDE: Final = re.compile(rf"(?:[ \t\f]*+{_END}){{1,256}}+|[ \t\f]*+[#!][^\r\n]*+")
+_BESIDE: Final = re.compile(rf"(?:[ \t\f]*+{_END}){{1,256}}|[ \t\f]*+[#!][^\r\n]*+")
 """Empty lines, or a comment."""
-_KEY: Final = re.compile(rf"(?:[^\\ \t\f\r\n=:]{{1,64}}+|\\(?:{_END}[ \t\f]*+|.|$)){{1,256}}+", re.DOTALL)
-_BLANKS: Final = re.compile(rf"(?:[ \t\f]{{1,64}}+|\\{_END}){{1,256}}+")
-_PART: Final = re.compile(rf"(?:[^\\\r\n]{{1,64}}+|\\(?:{_END}[ \t\f]*+|.|$)){{1,256}}+", re.DOTALL)
-_ESCAPE: Final = re.compile(rf"\\(?:({_END}[ \t\f]*+)|(u[0-9A-Fa-f]{{4}}(?:\\u[0-9A-Fa-f]{{4}})*+)|(.|$))", re.DOTALL)
+_KEY: Final = re.compile(rf"(?:[^\\ \t\f\r\n=:]{{1,64}}+|\\(?:{_END}[ \t\f]*+|.|$)){{1,256}}", re.DOTALL)
+_BLANKS: Final = re.compile(rf"(?:[ \t\f]{{1,64}}+|\\{_END}){{1,256}}")
+_PART: Final = re.compile(rf"(?:[^\\\r\n]{{1,64}}+|\\(?:{_END}[ \t\f]*+|.|$)){{1,256}}", re.DOTALL)
+_ESCAPE: Final = re.compile(rf"\\(?:({_END}[ \t\f]*+)|(u[0-9A-Fa-f]{{4}}(?:\\u[0-9A-Fa-f]{{4}})*)|(.|$))", re.DOTALL)
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "f": "\f"}
 _WRITTEN: Final = str.maketrans({"\\": "\\\\", **{character: f"\\{name}" for name, character in _ESCAPED.items()}})
 _BROKEN: Final = re.compile(rf"\\n(\\{_END}[ \t\f]*+)")
@@ -42,11 +39,8 @@ def properties_pieces(content: str) -> Iterator[Piece]:
         InvalidArgumentError: an escape without its digits.
     """
     escaped = re.compile(r"[^\x00-\x7f]" if content.isascii() else "(?!)" if _WIDE.search(content) else _WIDE)
-    line, position, number = 1, 0, 0
+    line, position = 1, 0
     while position < len(content):
-        number += 1
-        if number % PARTS_PER_STEP == 0:
-            yield ""
         first, found = position, _BESIDE.match(content, position)
         if found is not None:
             start = position = found.end()
@@ -68,12 +62,6 @@ def _text(written: str, line: int, escaped: re.Pattern[str]) -> Piece:
     Args:
         escaped: characters that are written as escapes.
     """
-    if len(written) > MAX_READ:
-        return unread(written, written, line)
-    characters = _ESCAPE.sub(partial(_unescaped, line), written)
-    is_message = _ARGUMENT.search(characters) is not None or (
-        "''" in characters and "'" not in characters.replace("''", "")
-    )
     broken = _BROKEN.search(written)
 
     def write(made: str) -> str:
@@ -84,7 +72,19 @@ def _text(written: str, line: int, escaped: re.Pattern[str]) -> Piece:
         inside = value.removesuffix("\\n")
         return inside.replace("\\n", f"\\n{broken[1]}") + value[len(inside) :]
 
-    return string_text(characters, written, line, write, _MESSAGE_MARKUP if is_message else Markup)
+    return string_text(written, partial(_ESCAPE.sub, partial(_unescaped, line)), line, write, _markup)
+
+
+def _markup(text: str) -> Markup:
+    """Return the HTML of a value, which is a message format if it has an argument, or each of its quotes twice."""
+    if not _ARGUMENT.search(text) and ("''" not in text or "'" in text.replace("''", "")):
+        return Markup(text)
+    return Markup(
+        text,
+        _QUOTED,
+        lambda found: "'" if found[0] == "''" else hole(found[0]),
+        write=lambda made: made.replace("'", "''"),
+    )
 
 
 def _unescaped(line: int, found: re.Match[str]) -> str:
@@ -103,12 +103,6 @@ def _unicode(found: re.Match[str]) -> str:
     return "".join(f"\\u{digits[start : start + 4]}" for start in range(0, len(digits), 4))
 
 
-_MESSAGE_MARKUP: Final = partial(
-    Markup,
-    known=_QUOTED,
-    to_html=lambda found: "'" if found[0] == "''" else hole(found[0]),
-    write=lambda text: text.replace("'", "''"),
-)
 FORMATS: Final = {
     "properties": FileFormat(
         properties_pieces,

@@ -209,8 +209,10 @@ class _Catalogue:
 
     def _forms(self, forms: dict[str, Any]) -> dict[str, Any]:
         """Return the plural forms that the language needs; new ones are those of other numbers."""
+        if "other" not in forms:
+            return forms
+        kept = {name: form for name, form in forms.items() if not is_unused(self._language, name)}
         missing = missing_categories(self._language, forms)
-        kept = {name: form for name, form in forms.items() if not missing or not is_unused(self._language, name)}
         return dict(sorted({**kept, **dict.fromkeys(missing, forms["other"])}.items()))
 
     def _unit(self, unit: Any, space: str, line: int) -> Piece:
@@ -222,7 +224,7 @@ class _Catalogue:
             parts = ((name, self._strings.write(text)) for name, text in (("state", state), ("value", value)))
             return "{" + ",".join(f'{inner}"{name}"{self._colon}{text}' for name, text in parts) + f"{space}}}"
 
-        text = string_text(characters, characters, line, str, _MARKUP) if isinstance(characters, str) else ""
+        text = string_text(characters, str, line, str, _MARKUP) if isinstance(characters, str) else ""
         if isinstance(text, str):
             return written("translated", text)
         return replace(

@@ -65,11 +65,11 @@ def _unescaped(found: re.Match[str]) -> str:
 
 
 def _escaped(text: str) -> str:
-    return _NEEDED.sub(r"\\\g<0>", text).replace("\n", "\\n")
+    return _NEEDED.sub(r"\\\g<0>", text)
 
 
 _ANDROID: Final = _Dialect(
-    re.compile(r"((?:\s++|\\[nrt]|\\u(?:0020|00[aA]0|200[0-9a-fA-F])|\")++)|\\."),
+    re.compile(r"((?:\s++|\\[nrt]|\\u(?:0020|00[aA]0|200[0-9a-fA-F])|\")+)|\\."),
     _ESCAPE,
     _unescaped,
     _escaped,

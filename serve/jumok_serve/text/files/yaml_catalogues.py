@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Final
 
@@ -14,21 +14,20 @@ from jumok_serve.text.files.document import (
     FileFormat,
     Parts,
     Piece,
-    Text,
+    after_opening,
     refuse,
     string_text,
-    unread,
 )
 from jumok_serve.text.markup.strings import RULES
 from jumok_serve.text.plurals import CATEGORIES, locale_name, missing_categories
 
-MAX_DEPTH: Final = 1000
+MAX_DEPTH: Final = 200
 """Values within each other."""
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_RESOLVER: Final[Any] = yaml.resolver.Resolver()  # type: ignore[no-untyped-call]
+_RESOLVER: Final[Any] = yaml.resolver.Resolver()
 _STRING: Final = "tag:yaml.org,2002:str"
 _LOCALE: Final = re.compile(r"[a-z]{2,3}(?:[-_][A-Za-z0-9]{2,8})*")
-_PROPERTIES: Final = re.compile(r"(?:[&!]\S*+\s++)*+")
+_PROPERTIES: Final = re.compile(r"(?:[&!]\S*+\s++)*")
 _NOT_PRINTED: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 _ESCAPED: Final = str.maketrans({"\\": "\\\\", '"': '\\"', "\n": "\\n", "\t": "\\t"})
 
@@ -88,8 +87,8 @@ def _events(content: str) -> Iterator[Any]:
         loader.dispose()
 
 
-def _language_key(content: str) -> Generator[str, None, Any]:
-    """Return the event of the only key of a file, if it names a language; None otherwise."""
+def _language_key(content: str) -> Generator[str, None, int]:
+    """Return the place of the only key of a file, if it names a language; -1 otherwise."""
     depth, keys = 0, list[Any]()
     for number, event in enumerate(_events(content)):
         if number % PARTS_PER_STEP == 0:
@@ -97,7 +96,7 @@ def _language_key(content: str) -> Generator[str, None, Any]:
         if depth == 1 and isinstance(event, yaml.ScalarEvent) and len(keys) < 2:
             keys.append(event)
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-    return keys[0] if len(keys) == 1 and _LOCALE.fullmatch(keys[0].value) else None
+    return int(keys[0].start_mark.index) if len(keys) == 1 and _LOCALE.fullmatch(keys[0].value) else -1
 
 
 def yaml_pieces(content: str, language: str = "") -> Iterator[Piece]:
@@ -129,24 +128,26 @@ def yaml_pieces(content: str, language: str = "") -> Iterator[Piece]:
             parent.add(event)
         if not isinstance(event, yaml.ScalarEvent):
             continue
-        if is_key and language and root is not None and event.start_mark.index == root.start_mark.index:
+        start, after = _place(content, event)
+        if is_key and language and start == root:
             piece: Piece = _scalar(content, event, locale_name(language))
         elif not is_key and (parent is None or not parent.is_key) and _is_string(event):
             piece = _text(content, event, in_flow=parent is not None and parent.kind.flow_style)
         else:
             continue
-        yield content[done : _start(content, event)]
+        yield content[done:start]
         yield piece
-        done = event.end_mark.index
+        done = after
     yield content[done:]
 
 
-def _start(content: str, event: Any) -> int:
-    """Return the place of a string after its anchor and its tag."""
-    if event.anchor is None and event.tag is None:
-        return int(event.start_mark.index)
-    found = _PROPERTIES.match(content, event.start_mark.index, event.end_mark.index)
-    return found.end() if found is not None else int(event.start_mark.index)
+def _place(content: str, event: Any) -> tuple[int, int]:
+    """Return the place of a string without its anchor and its tag."""
+    start, after = event.start_mark.index, event.end_mark.index
+    if event.anchor is not None or event.tag is not None:
+        found = _PROPERTIES.match(content, start, after)
+        start = start if found is None else found.end()
+    return start, after
 
 
 def _is_string(event: Any) -> bool:
@@ -162,18 +163,14 @@ def _is_plain(value: str) -> bool:
 
 
 def _text(content: str, event: Any, *, in_flow: bool) -> Piece:
-    written = content[_start(content, event) : event.end_mark.index]
-    line = event.start_mark.line + 1
-    if len(written) > MAX_READ:
-        return unread(written, written, line)
+    written = content[slice(*_place(content, event))]
     value = event.value.rstrip("\n") if event.style in {"|", ">"} else event.value
-    return string_text(
-        value, written, line, partial(_literal, written, event.style, "{{k: {}}}" if in_flow else "k: {}")
-    )
+    write = partial(_literal, written, event.style, "{{k: {}}}" if in_flow else "k: {}")
+    return string_text(written, lambda _: value, event.start_mark.line + 1, write)
 
 
 def _scalar(content: str, event: Any, value: str) -> str:
-    return _literal(content[_start(content, event) : event.end_mark.index], event.style, "k: {}", value)
+    return _literal(content[slice(*_place(content, event))], event.style, "k: {}", value)
 
 
 def _literal(written: str, style: str | None, around: str, value: str) -> str:
@@ -235,18 +232,9 @@ def _missing_forms(content: str, mapping: _Open, language: str) -> tuple[int, li
     begin = key.start_mark.index - key.start_mark.column
     end = "\r\n" if content.startswith("\r\n", max(0, begin - 2)) else "\n"
     space = ", " if mapping.kind.flow_style else f"{end}{' ' * key.start_mark.column}"
-    pieces = list[Piece]()
-    for name in missing:
-        opening, text = f"{space}{name}: ", _text(content, other, in_flow=bool(mapping.kind.flow_style))
-        if isinstance(text, Text):
-            pieces.append(replace(text, written="", write=partial(_joined, opening, text)))
-        else:
-            pieces.append(opening + text)
-    return max(value.end_mark.index for value in values), pieces
-
-
-def _joined(opening: str, text: Text, translation: str) -> str:
-    return opening + text.write(translation)
+    text = _text(content, other, in_flow=bool(mapping.kind.flow_style))
+    place = max(value.end_mark.index for value in values)
+    return place, [after_opening(f"{space}{name}: ", text) for name in missing]
 
 
 FORMATS: Final = {

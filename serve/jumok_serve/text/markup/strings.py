@@ -1,7 +1,7 @@
 """Strings of catalogues, which may have tags, as HTML and back.
 
 Tags stay tags, and line breaks separate sentences. An element of ours carries what must come back as it was written in
-its attribute ``x``: ``<x-l/>`` a line break, ``<x-m/>`` a mark, ``<x-h>`` a hole, ``<x-0>`` a numbered tag.
+its attribute ``x``: ``<jmk-l/>`` a line break, ``<jmk-m/>`` a mark, ``<jmk-h>`` a hole, ``<jmk-0>`` a numbered tag.
 """
 
 import html
@@ -13,7 +13,7 @@ from jumok_proto.markup import MarkupRules
 from jumok_serve.text.markup.scanner import Kind, Token, scan
 from jumok_serve.text.markup.structure import find_ends
 
-RULES: Final = MarkupRules(splitting_tags=("x-l",))
+RULES: Final = MarkupRules(splitting_tags=("jmk-l",))
 """Rules for the markup of strings."""
 _WRITTEN: Final = re.compile(r'[ /]x="([^"]*)"')
 _SPACE: Final = re.compile(r"[ \t\r\n\f]++")
@@ -22,31 +22,36 @@ _ENTITY: Final = re.compile(r"&(?:#[0-9]{1,7}|#[xX][0-9a-fA-F]{1,6}|[A-Za-z][A-Z
 _ICU: Final = re.compile(r"\{\s*+\w++\s*+,\s*+(?:plural|select|selectordinal)\s*+,")
 _EMPTY: Final = frozenset({"br", "hr", "wbr"})
 """Elements that need no slash to be taken as elements without content."""
+_ADDRESS: Final = re.compile(r"(?:[A-Za-z][A-Za-z0-9+.-]*://|mailto:|tel:|data:)[!-~]+")
 _CODE: Final = re.compile(
     r"#[0-9a-fA-F]{3,8}"  # a colour
-    r"|(?:[A-Za-z][A-Za-z0-9+.-]*://|mailto:|tel:|data:)[!-~]+|[!-?A-~]+@[!-?A-~]+\.[a-z]+"  # an address
+    r"|[!-?A-~]+@[!-?A-~]+\.[a-z]+"  # an address of e-mail
     r"|[A-Za-z0-9]+(?:_[A-Za-z0-9]+)+|[A-Za-z]\w*(?:\.[A-Za-z]\w*){2,}"  # an identifier, a dotted name
     r"|\.{0,2}/[\w.@%~+/-]+|[\w/-]+\.(?:png|jpe?g|gif|svg|webp|html?|css|js|json|xml|md|txt|pdf|zip|mp[34]|ttf|woff2?)"
     r"|[vV]?\d+(?:[.:T-]\d+)+[!-~]*"  # a version, a date
     r"|[\d.,]+(?:px|em|rem|pt|dp|sp|ms|s|%|vh|vw)"  # a length
     r"|[@?][\w.:*+/-]*/[\w.]+"  # a reference
-    r"|(?:%[-_0^#]?\d*[A-Za-z%]|[^\w%]|\d)+"  # conversions only, as of a date
+    # Placeholders only, or parts of a date; each text matches in one way, which bounds the work.
+    r"|(?:%(?:\d+\$)?[-_^#+]?\d*(?:\.\d+)?(?:ll?|z)?[A-Za-z@%]|%\(\w+\)[a-z]"
+    r"|[$#%]?\{{1,2} ?[\w.,#-]*+ ?\}{1,2}|[^\w%{}$#]|[$#](?!\{)|\d)+"
 )
+MAX_CODE: Final = 500
+"""Characters of a string that may be code; addresses are longer."""
 
 
 def is_code(text: str) -> bool:
-    """True if a string is no language: a colour, an address, an identifier, a path, a version, a length."""
-    return len(text) <= 2000 and _CODE.fullmatch(text) is not None
+    """True if a string is no language: an address, an identifier, a path, a version, a length, a placeholder."""
+    return bool(_ADDRESS.fullmatch(text) or (len(text) <= MAX_CODE and _CODE.fullmatch(text)))
 
 
 def mark(written: str) -> str:
     """Return a mark, which has a place among the words."""
-    return f'<x-m x="{html.escape(written)}"/>'
+    return f'<jmk-m x="{html.escape(written)}"/>'
 
 
 def line(written: str) -> str:
     """Return a line break."""
-    return f'<x-l x="{html.escape(written)}"/>'
+    return f'<jmk-l x="{html.escape(written)}"/>'
 
 
 def hole(written: str, seen: str = "") -> str:
@@ -55,7 +60,7 @@ def hole(written: str, seen: str = "") -> str:
     Args:
         seen: what the model reads; empty: the text.
     """
-    return f'<x-h x="{html.escape(written)}" translate="no">{html.escape(seen or written)}</x-h>'
+    return f'<jmk-h x="{html.escape(written)}" translate="no">{html.escape(seen or written)}</jmk-h>'
 
 
 class Markup:
@@ -124,7 +129,7 @@ class Markup:
     def _written(self, translation: str) -> Iterator[str]:
         is_inside = False
         for token in scan(translation, html=True):
-            if token.name == "x-h":
+            if token.name == "jmk-h":
                 is_inside = token.kind is Kind.START
                 yield _original(token)
             elif is_inside:
@@ -143,12 +148,12 @@ def tag(written: str, kind: str, name: str) -> str:
         name: of the element.
     """
     closed = "/" if kind == "/>" else ""
-    return f'<{"/" if kind == "/" else ""}x-{name} x="{html.escape(written)}"{closed}>'
+    return f'<{"/" if kind == "/" else ""}jmk-{name} x="{html.escape(written)}"{closed}>'
 
 
 def _original(token: Token) -> str:
     """Return what a token of ours stands for; empty for others."""
-    found = _WRITTEN.search(token.written) if token.name.startswith("x-") else None
+    found = _WRITTEN.search(token.written) if token.name.startswith("jmk-") else None
     return "" if found is None else html.unescape(found[1])
 
 
