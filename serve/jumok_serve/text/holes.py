@@ -6,20 +6,9 @@ from functools import cache
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from jumok_serve.text.messages import Hole, parse_message
+from jumok_serve.text.messages import Branch, Hole, Message, parse_message
 
-__all__ = [
-    "DEFAULT_KINDS",
-    "HANGUL",
-    "KINDS",
-    "MAX_HOLE",
-    "RULES",
-    "UNSPACED",
-    "Hole",
-    "Rule",
-    "find_holes",
-    "kinds_of_flag",
-]
+__all__ = ["DEFAULT_KINDS", "KINDS", "Hole", "branch_holes", "find_holes", "kinds_of_flag"]
 
 MAX_HOLE: Final = 2048
 """Most characters of a hole but of ICU's arguments: those of a long address. No rule looks further."""
@@ -32,6 +21,10 @@ UNSPACED: Final = (
     "\uff66-\uff9f\U00020000-\U0003ffff"
 )
 """Letters of scripts without spaces: Thai, Lao, Burmese, Khmer, kana, Han."""
+_CONVERSION: Final = (
+    r"(?:\d{1,3}+\$)?+[-+#0'I,]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
+    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?"
+)
 _NAMES: Final = {
     # Letters, digits and `_` that may continue a hole: Korean, Japanese and Chinese add particles without a space.
     "W": rf"[^\W{UNSPACED}{HANGUL}]",
@@ -46,20 +39,19 @@ _NAMES: Final = {
     "TAG": "a|abbr|b|bdi|big|br|code|del|div|em|font|h[1-6]|hr|i|img|input|ins|kbd|li|mark|ol|p|q|s|samp|small|span"
     "|strong|sub|sup|tt|u|ul|var|wbr",
     "BB": "b|center|code|color|i|img|list|quote|s|size|u|url",
-    # ISO C's conversion up to its letter, without and with a space among the flags; arguments by number or name.
-    "CONVERSION": r"(?:\d{1,3}+\$)?+[-+#0'I,]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
-    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?",
+    # ISO C's conversion up to its letter; without a space among the flags, and with one and with an argument's name.
+    "CONVERSION": _CONVERSION,
+    "STRICT": r"(?:\([^()\n]{1,100}+\))?+" + _CONVERSION.replace("0'I,", "0'I, "),
     "SIZED": r"(?=[-+#0'I,]{0,5}+[\d.*])⟨CONVERSION⟩",
     "SUFFIX": "[kKMGT]?i?B|[mnµ]?s|m|min|h|x|px|st|nd|rd|th",
-    "STRICT": r"(?:\([^()\n]{1,100}+\)|\d{1,3}+\$)?+[-+#0'I, ]{0,5}+(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+"
-    r"(?:\.(?:\d{1,9}+|\*(?:\d{1,3}+\$)?+)?+)?+(?:hh|h|ll|l|q|L|j|z|t)?",
     "ATTRIBUTES": r"(?:\s{1,9}+[\w:.-]{1,60}+"
     r"(?:\s?=\s?(?:\"[^\"<>]{0,500}+\"|'[^'<>]{0,500}+'|[\w.:-]{1,60}+))?+){0,10}+",
-    "HANGUL": HANGUL,
+    "LABEL": r"(?:[A-Za-z0-9-]{1,63}+|[⟨CJK⟩]{1,63}+)",
     "CJK": HANGUL + UNSPACED,
     "URL": r"(?:⟨W⟩|[-.~:/?#@!$&*+,;=%]|\([^\s()<>]{0,200}+\)|\[[^\s\[\]<>]{0,100}+\]|\{[\w.]{1,60}+\}){1,1500}"
     r"(?<![.,;:!?*&])",
-    "FILE": r"(?:⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])){1,120}+",
+    "FILE": r"(?:Program Files(?: \(x86\))?+|⟨W⟩|[+@%~-]|\.{1,3}(?=⟨W⟩|[/\\])"
+    r"|[⟨CJK⟩](?=[⟨CJK⟩]{0,40}+(?:[/\\]|\.⟨W⟩))){1,120}+",
 }
 
 
@@ -87,7 +79,7 @@ _BY_FLAG: Final = (
     Rule(
         "printf",
         "%",
-        r"%%|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]|%⟨STRICT⟩(?:[tT][A-Za-z]|[A-Za-z@])",
+        r"%%|%#@\w{1,60}+@|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]|%⟨STRICT⟩(?:[tT][A-Za-z]|[A-Za-z@])",
         "%s  % d  %5.2f  %(count)d  %1$s  %1$tY  %*d  %-*.*f  %@  %%  %n",
         "5 %  100%.",
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; NSString",
@@ -114,8 +106,11 @@ RULES: Final = (
     Rule(
         "element",
         "<",
-        r"<(?:[A-Za-z][\w:.-]{0,60}+⟨ATTRIBUTES⟩|\d{1,3}+)\s?/>|<(?i:br|hr|img|input|wbr)\b⟨ATTRIBUTES⟩>",
-        """<x id="1"/>  <0/>  <br/>  <br />  <g id='a' b="c"/>  <br>  <img src="a.png" alt="a">""",
+        r"<(?:[A-Za-z][\w:.-]{0,60}+⟨ATTRIBUTES⟩|\d{1,3}+)\s?/>|<([A-Za-z][\w:.-]{0,60}+|\d{1,3}+)⟨ATTRIBUTES⟩></\1>"
+        r"|<[A-Za-z][\w:.-]{0,60}+(?=\s{1,9}+[\w:-]{1,60}+=[\"'])⟨ATTRIBUTES⟩>|<%[^%\n]{1,200}+%>"
+        r"|<!--(?:[^-]|-(?!->)){0,1000}+-->|<(?i:br|hr|img|input|wbr)\b⟨ATTRIBUTES⟩>",
+        """<x id="1"/>  <0/>  <br/>  <br />  <g id='a' b="c"/>  <br>  <img src="a.png" alt="a">"""
+        """  <x id="0"></x>  <x id="1">  <%= name %>  <!-- a -->""",
         "a < b  1 </ 2  <  <b>  <file>  <x",
         "XLIFF 1.2 and 2.1, inline elements; HTML, void elements",
     ),
@@ -145,9 +140,10 @@ RULES: Final = (
     ),
     Rule(
         "double_braces",
-        r"\{[{%]",
-        r"\{\{\{[^{}\n]{1,200}+\}\}\}|\{\{[^{}\n]{1,200}+\}\}|\{%[^{}%\n]{1,200}+%\}",
-        "{{ name }}  {{{raw}}}  {{#if x}}  {{/if}}  {% url 'home' %}  {{count, number}}  {{ a|b:\"c\" }}",
+        r"\{[{%#]",
+        r"\{\{\{[^{}\n]{1,200}+\}\}\}|\{\{[^{}\n]{1,200}+\}\}|\{%[^{}%\n]{1,200}+%\}"
+        r"|\{#\s[^{}#\n]{1,200}+#\}",
+        "{{ name }}  {{{raw}}}  {{#if x}}  {{/if}}  {% url 'home' %}  {# note #}  {{count, number}}  {{ a|b:\"c\" }}",
         "{{}}  {{ a  {a}",
         "mustache(5); Handlebars, Jinja, Django and Angular templates; i18next",
     ),
@@ -162,8 +158,8 @@ RULES: Final = (
     Rule(
         "url",
         r"\.(?:⟨DOMAIN⟩)(?!⟨W⟩)",
-        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?:(?::\d{1,5}+)?+/⟨URL⟩|/)?",
-        "example.org  docs.example.com/a/b  a.co.uk  example.org/",
+        r"(?<![\w.@/-])(?:[a-z0-9-]{1,63}+\.){1,5}(?<![.-]\.)(?:⟨DOMAIN⟩)(?!⟨W⟩|-)(?!\.⟨W⟩)(?::\d{1,5}+)?+(?:/⟨URL⟩|/)?",
+        "example.org  docs.example.com/a/b  a.co.uk  example.org/  example.org:8080",
         "a.b  e.g.  end.Der  Node.js  x@example.org",
         "RFC 1034, names",
     ),
@@ -178,15 +174,16 @@ RULES: Final = (
         r"|(?<!\\)\\\\⟨FILE⟩(?:\\⟨FILE⟩){1,40}+",
         r"/etc/hosts  ~/x  ./a/b.py  ../a  C:\Users  C:\Users\a.txt  C:/x  /usr/share/"
         r"  /tmp  \\server\share  $HOME/.config"
-        r"  %APPDATA%\LibreOffice\4  {installation}/program  <User>/Scripts",
+        r"  %APPDATA%\LibreOffice\4"
+        r"  C:\Program Files (x86)\a.exe  {installation}/program  <User>/Scripts  C:\Users\이름\a.txt",
         "and/or  1/2  km/h  he/she  TCP/IP  /  a / b  /s  24/7  a: /b",
         "POSIX, pathnames; Windows, naming files",
     ),
     Rule(
         "path",
         r"\.(?:⟨ENDING⟩)(?!⟨W⟩)",
-        r"(?<![\w./@\\-])(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}+(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}?(?:⟨ENDING⟩)(?!⟨W⟩)",
-        "b.py  README.md  *.docx  docs/index.html  config.toml",
+        r"(?<![\w./@\\-])(?:(?:⟨W⟩|[.*-]){1,60}+/){0,9}+(?:⟨W⟩|[*-])(?:(?:⟨W⟩|[*-]){0,60}+\.){1,5}(?:⟨ENDING⟩)(?!⟨W⟩)",
+        "b.py  README.md  *.docx  docs/index.html  config.toml  archive.tar.gz",
         "end.The  e.g. this  a.b",
         "common endings of files",
     ),
@@ -202,20 +199,21 @@ RULES: Final = (
         "braces",
         r"\{",
         r"[$#%@]\{(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+\}"
-        r"|\{(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}+|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
-        r"|[\w.]{0,60}+:(?!\s)[^{}\n]{1,100}+|[\w.]{1,60}+,\s?+\w{1,20}+(?:,\s?+(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+)?+)\}",
+        r"|\{(?!=)(?:[^{}\s]{0,100}+(?:\{[^{}\s]{0,50}+\}[^{}\s]{0,50}+){0,3}+|\s?+[$-]?⟨W⟩[\w.-]{0,100}+\s?+"
+        r"|[@#/:][a-z]{1,20}+\s[^{}\n]{1,100}+|[\w.]{0,60}+:(?!\s)[^{}\n]{1,100}+|[\w.]{1,60}+,\s?+\w{1,20}+(?:,\s?+(?:[^{}\n]|\{[^{}\n]{0,100}+\}){1,300}+)?+)\}",
         "{}  {0}  {name}  { name }  ${x}  #{x}  %{name}  ${a ? b : c}  {user.name!r:>10}  {:{width}}  {0,number}"
-        "  {d, date, short}  {0:yyyy MM}  { $user }  { -brand }  {0,choice,0#no|1#{1} one}",
-        "{ not this one }  { a b  {  }",
+        "  {d, date, short}  {0:yyyy MM}  { $user }  { -brand }  {0,choice,0#no|1#{1} one}  {@html x}  {#if a > b}",
+        "{ not this one }  { a b  {  }  {=SUM(A1)}",
         "Python's str.format; java.text.MessageFormat; C#; Ruby; shell; JavaScript's template literals; Fluent",
     ),
     Rule(
         "percent",
         "%",
-        r"%%|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
+        r"%%⟨W⟩{1,60}+%%(?!⟨W⟩)|%%|%#@\w{1,60}+@|%\([^()\n]{1,100}+\)⟨CONVERSION⟩[A-Za-z]|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
         r"|(?:(?<!\d)|(?<=\b0))%(?:⟨CONVERSION⟩[A-Za-z@](?!⟨W⟩)|⟨SIZED⟩[A-Za-z@]|(?:hh?|ll?|z)?[dsuiX](?=⟨SUFFIX⟩(?!⟨W⟩)|[A-Z][a-z]))"
         r"|(?<!\d)(?<!\d[ \u00a0\u202f])%(?!L\d)[A-Za-z]⟨W⟩{1,60}+(?:%(?!⟨W⟩))?+",
-        "%s  %d  %(count)d  %1$s  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %PRODUCTNAME  %name%  %days",
+        "%s  %d  %(count)d  %1$s  %1$*2$d  %#@files@  %%name%%"
+        "  %.2f  %-5s  %ld  %@  %1$@  %lld  %%  %n  %*d  %<n>d  %PRODUCTNAME  %name%  %days",
         "100% sure  5 %  100%sure  5% a  50% e  50 % d'accord  100%.  5%-10%  5 %ige  5 %, a  %  % a  %-encoded",
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; strftime; Drupal; Windows",
     ),
@@ -262,24 +260,24 @@ RULES: Final = (
     Rule(
         "url",
         r"://|www\.|(?:mailto|tel|data|magnet|urn|doi):",
-        r"(?:(?<!⟨L⟩)[A-Za-z][A-Za-z0-9+.-]{1,20}+://|(?<![\w.])(?:www\.(?=\w)|(?:mailto|tel|data|magnet|urn|doi):(?=\w|[+?])))⟨URL⟩",
+        r"(?:(?<!⟨L⟩)[A-Za-z][A-Za-z0-9+.-]{1,20}+://(?:⟨LABEL⟩\.){0,8}|(?<![\w.])(?:www\.(?=\w)|(?:mailto|tel|data|magnet|urn|doi):(?=\w|[+?])))⟨URL⟩",
         "https://example.org/a?b=c(d)  http://example.org  www.example.org  https://en.wikipedia.org/wiki/A_(b)"
-        "  ftp://a/b  mailto:a@b.org  http://[::1]:80/  https://x.org/{id}/y  tel:+49-30-1",
+        "  ftp://a/b  mailto:a@b.org  http://[::1]:80/  https://한국.kr/a  https://x.org/{id}/y  tel:+49-30-1",
         "http  ://  www.  hotel: 5  data: a",
         "RFC 3986",
     ),
     Rule(
         "email",
         "@",
-        r"(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|%(?=\w)){0,63}+@(?:[A-Za-z0-9-]{1,63}+\.){1,8}[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]",
-        "anna@example.org  a.b+c@example.co.uk",
+        r"(?:(?<![A-Za-z0-9_.+-])[A-Za-z0-9_+-](?:[A-Za-z0-9_.+-]|[%'](?=\w)){0,63}+|(?<![\w.+-])[⟨CJK⟩]{1,64}+)@(?:⟨LABEL⟩\.){1,8}(?:[A-Za-z][A-Za-z0-9-]{0,61}[A-Za-z0-9]|[⟨CJK⟩]{2,9})",
+        "anna@example.org  a.b+c@example.co.uk  o'brien@example.org  info@사이트.한국  홍길동@example.org",
         "a@b  @anna  a@b.  @a.de",
         "RFC 5322, 3.4.1",
     ),
     Rule(
         "mention",
         "@",
-        r"(?<![\w@.])@(?=[\d_]{0,20}⟨L⟩)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+)?+",
+        r"(?<![\w@.{])@(?=[\d_]{0,20}⟨L⟩)⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+(?:[@/]⟨W⟩{1,64}+(?:[-.]⟨W⟩{1,64}+){0,8}+)?+",
         "@anna  @user@host  @user@example.org  @scope/pkg  @a-b",
         "x@y  @ home  @  @_  @0.00",
         "Mastodon, GitHub, npm",
@@ -287,9 +285,9 @@ RULES: Final = (
     Rule(
         "hashtag",
         "#",
-        r"(?<![\w&/#@?=.])#(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
+        r"(?<![\w&/#@?=.])#(?!(?:DIV|NAME|NULL|NUM|REF|VALUE)[!?/])(?:[0-9A-Fa-f]{6}(?:[0-9A-Fa-f]{2})?|(?=\d{0,2}[A-Fa-f])[0-9A-Fa-f]{3}|[A-Za-z_]⟨W⟩{1,99}+|[⟨CJK⟩]\w{1,99}+)(?!⟨W⟩)",
         "#hashtag  #jumok_2026  #fff  #1a2b3c  #한국어",
-        "#1 hit  #을  C# and F#  # a  a#b  ##  #12",
+        "#1 hit  #VALUE!  #DIV/0!  #을  C# and F#  # a  a#b  ##  #12",
         "what services take for hashtags; CSS colours",
     ),
     Rule(
@@ -325,39 +323,14 @@ KINDS: Final = frozenset(rule.kind for rule in RULES) | {"icu"}
 DEFAULT_KINDS: Final = KINDS - {rule.kind for rule in _BY_FLAG}
 
 _FLAGS: Final = {
-    "boost": ("boost", "printf"),
-    "gcc-internal": ("gcc", "printf"),
-    "gfc-internal": ("gcc", "printf"),
-    "kde": ("qt",),
-    "kde-kuit": ("qt",),
-    "lisp": ("tilde",),
-    "object-pascal": ("pascal",),
-    "qt": ("qt",),
-    "qt-plural": ("qt",),
-    "scheme": ("tilde",),
-    "smalltalk": ("qt",),
-    "ycp": ("qt",),
+    "": "c++ c-sharp csharp es i18next icu-message java perl-brace python-brace rust sh vue",
+    "boost": "boost",
+    "gcc": "gcc-internal gfc-internal",
+    "pascal": "object-pascal",
+    "qt": "kde kde-kuit qt qt-plural smalltalk ycp",
+    "tilde": "lisp scheme",
 }
-"""Kinds of a catalogue's flags, without `-format`; other flags stand for printf."""
-_BRACES: Final = frozenset(
-    [
-        "c++",
-        "c-sharp",
-        "csharp",
-        "es",
-        "i18next",
-        "icu-message",
-        "java",
-        "perl-brace",
-        "python-brace",
-        "rust",
-        "sh",
-        "vue",
-    ]
-)
-"""Flags of grammars that the default kinds hold."""
-
-
+"""Flags of a catalogue by kind, without `-format`: those that default kinds suit, and others than those of printf."""
 _ANY: Final = re.compile(r"[%{<\[⟦$@/\\&#_~]|XX|--|[.:][\w+-]|\d[ \u00a0\w]|[vV]\d")
 """Found in every text with a hole; most texts are done after this search."""
 
@@ -367,16 +340,26 @@ def find_holes(text: str, kinds: Collection[str] = DEFAULT_KINDS) -> list[Hole]:
 
     The first to begin counts, and of those of one place the first of the table.
     """
-    if not _next(_ANY, text, 0, len(text)):
-        return []
-    rules = [rule for rule in RULES if rule.kind in kinds and _next(compiled(rule.needs), text, 0, len(text))]
     message = parse_message(text) if "icu" in kinds else None
     arguments = [hole for hole in message.branches[0].holes if hole.kind == "icu"] if message else []
-    holes, position = list[Hole](), 0
-    for argument in (*arguments, Hole(len(text), len(text), "")):
-        holes += _find(text, rules, position, argument.first)
-        holes += [argument] if argument.kind else []
-        position = argument.after
+    return _around(arguments, text, kinds, 0, len(text))
+
+
+def branch_holes(message: Message, branch: Branch, kinds: Collection[str] = DEFAULT_KINDS) -> list[Hole]:
+    """Return the holes of a branch at places in its message: its own, and those that the rules find between them."""
+    return _around(branch.holes, message.text, kinds, branch.first, branch.after)
+
+
+def _around(known: Sequence[Hole], text: str, kinds: Collection[str], position: int, after: int) -> list[Hole]:
+    """Return holes that are known in a part of a text, and those that rules find between them."""
+    rules = list[Rule]()
+    if _next(_ANY, text, position, after):
+        rules += (rule for rule in RULES if rule.kind in kinds and _next(compiled(rule.needs), text, position, after))
+    holes = list[Hole]()
+    for hole in known:
+        holes += (*_find(text, rules, position, hole.first), hole)
+        position = hole.after
+    holes += _find(text, rules, position, after)
     return holes
 
 
@@ -423,6 +406,7 @@ def kinds_of_flag(flag: str) -> frozenset[str]:
         return frozenset()
     if name.startswith("no-"):
         return DEFAULT_KINDS - {"percent"}
-    if name in _BRACES:
+    kind = next((kind for kind, names in _FLAGS.items() if name in names.split()), "printf")
+    if not kind:
         return DEFAULT_KINDS
-    return DEFAULT_KINDS - {"percent"} | {*_FLAGS.get(name, ("printf",))}
+    return DEFAULT_KINDS - {"percent"} | ({kind, "printf"} if kind in {"boost", "gcc"} else {kind})

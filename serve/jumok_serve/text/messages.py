@@ -74,7 +74,7 @@ class Message(NamedTuple):
                     branch = self.branches[number]
                     pieces += self.text[position : branch.first], *self._spelled(number, parts[number], doubled)
                     position = branch.after
-                    number = bisect_left(firsts, position)
+                    number = bisect_left(firsts, position, number + 1)
                 left += self.text[position : part.after], *reversed(pieces)
         return "".join(output)
 

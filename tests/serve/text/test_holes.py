@@ -12,7 +12,18 @@ from typing import Final
 import pytest
 
 from jumok_serve.text import holes as scanner
-from jumok_serve.text.holes import DEFAULT_KINDS, KINDS, MAX_HOLE, RULES, Hole, Rule, find_holes, kinds_of_flag
+from jumok_serve.text.holes import (
+    DEFAULT_KINDS,
+    KINDS,
+    MAX_HOLE,
+    RULES,
+    Hole,
+    Rule,
+    branch_holes,
+    find_holes,
+    kinds_of_flag,
+)
+from jumok_serve.text.messages import parse_message
 from tests.support.data import DATA
 from tests.support.growth import assert_linear
 
@@ -38,8 +49,8 @@ def test_an_example_is_one_hole(rule: Rule, text: str) -> None:
         assert find_holes(text) == expected
     for before, after in (("", " b"), ("A ", ", b."), ("(", ")"), ("\u202b", "\u202c"), ("한 ", "을")):
         holes = find_holes(before + text + after, {rule.kind})
-        if text == "#한국어" and after == "을":
-            continue  # a hashtag in Hangul goes on
+        if text[-1] in "어국" and after == "을":
+            continue  # a hashtag or a domain in Hangul goes on
         assert Hole(len(before), len(before) + len(text), rule.kind) in holes, before + text + after
 
 
@@ -163,6 +174,22 @@ def test_flags_add_up() -> None:
     assert found("% d {0}", "fuzzy", "no-wrap", "c-format", "python-brace-format") == ["% d", "{0}"]
 
 
+def test_branches_have_holes_of_all_kinds() -> None:
+    text = "{n, plural, one {# of %s on example.org} other {'{x}' {g, select, other {a}} @anna}}"
+    message = parse_message(text)
+    assert message is not None
+    assert [
+        [(text[hole.first : hole.after], hole.kind) for hole in branch_holes(message, branch)]
+        for branch in message.branches
+    ] == [
+        [(text, "icu")],
+        [("#", "number"), ("%s", "percent"), ("example.org", "url")],
+        [("'{x}'", "quote"), ("{g, select, other {a}}", "icu"), ("@anna", "mention")],
+        [],
+    ]
+    assert branch_holes(message, message.branches[1], {"url"})[0].kind == "number"
+
+
 CONVERSIONS: Final = ("%s", "%d", "% d", "%5.2f", "%-5s", "%%", "%x", "%+d", "%#o", "%r", "%05d", "%.3s", "%*d", "%i")
 
 
@@ -227,6 +254,10 @@ HOSTILE: Final = (
     "a/b.",
     "/a",
     "C:\\",
+    "C:\\한글",
+    "http://한.",
+    "한글",
+    "한@글.",
     "\\",
     "$a/",
     "a.b@",

@@ -98,7 +98,7 @@ def terminology(options: TermOptions, stored: TermFinder | None = None) -> Termi
 
 
 _PART: Final = re.compile(rf"[^\W{UNSPACED}{HANGUL}]+|[{HANGUL}]+|[{UNSPACED}]|\W")
-_PATTERN_PART: Final = re.compile(rf"(?:[^\W{UNSPACED}{HANGUL}]|\*)+|[{HANGUL}*]+|[{UNSPACED}]\**|\W")
+_PATTERN_PART: Final = re.compile(rf"(?:[^\W{UNSPACED}{HANGUL}]|\*)+|[{HANGUL}*]+|[{UNSPACED}]|\W")
 _BLOCK: Final = 1024
 """Parts of a text that are looked at together, and as many more as the longest pattern has."""
 
