@@ -85,6 +85,7 @@ class FileFormat:
         parts: parts that take memory while the file is translated.
         copies: copies of the file's characters in memory while it is read; a bound.
         fallback: encoding of files that are no UTF-8; empty: they are refused.
+        conversion: command that makes a file UTF-8.
     """
 
     pieces: Callable[..., Iterator[Piece]]
@@ -95,6 +96,7 @@ class FileFormat:
     takes_language: bool = False
     takes_source: bool = False
     fallback: str = ""
+    conversion: str = "iconv -f ISO-8859-1 -t UTF-8"
 
     def into(self, source: str, language: str) -> "FileFormat":
         """Return the format of files that are translated from a language into another."""
@@ -283,7 +285,7 @@ class FileDocument:
         chosen = _format(name, file_format).into(*languages)
         mark, encoding = _encoding(data)
         del data[: len(mark)]
-        content, encoding = _decoded(data, encoding, "" if mark else chosen.fallback)
+        content, encoding = _decoded(data, encoding, chosen, "" if mark else chosen.fallback)
         data.clear()
         few, number, count, begun = list[Piece](), 0, 0, False
         for number, piece in enumerate(chosen.pieces(content), start=1):
@@ -372,7 +374,7 @@ def _format(name: str, file_format: str) -> FileFormat:
     )
 
 
-def _decoded(data: bytearray, encoding: str, fallback: str) -> tuple[str, str]:
+def _decoded(data: bytearray, encoding: str, chosen: FileFormat, fallback: str) -> tuple[str, str]:
     """Return the characters of a file, and their encoding."""
     try:
         content = data.decode(encoding)
@@ -385,7 +387,7 @@ def _decoded(data: bytearray, encoding: str, fallback: str) -> tuple[str, str]:
         refuse(
             line,
             f"byte 0x{data[error.start]:02x} is not {encoding.upper()}: convert the file, as with "
-            "'iconv -f ISO-8859-1 -t UTF-8'",
+            f"'{chosen.conversion}'",
         )
     if "\0" in content:
         refuse(content.count("\n", 0, content.index("\0")) + 1, "it is a binary file, no text: give another file")

@@ -338,5 +338,6 @@ FORMATS: Final = {
         Parts(name="lines and marks", marks="\n<&%{", size=250, most=500_000),
         copies=6,
         takes_language=True,
+        conversion="msgconv --to-code=UTF-8",
     )
 }

@@ -70,6 +70,11 @@ def test_bytes_that_are_no_text(data: bytes, message: str) -> None:
         read_file(data, "a.txt", "")
 
 
+def test_catalogues_in_other_encodings_are_converted_by_a_tool_of_gettext() -> None:
+    with refused("file", "line 1: byte 0xf6 is not UTF-8: convert the file, as with 'msgconv --to-code=UTF-8'"):
+        read_file('msgid "Größe"\n'.encode("latin-1"), "a.po", "")
+
+
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 @made
 def test_nothing_changes_without_a_change(content: str) -> None:
