@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import Final, NamedTuple, NoReturn
 
 from jumok_proto.errors import InvalidArgumentError
@@ -156,7 +157,7 @@ class Message:
         ]
         places, position = list[tuple[int, int]](), 0
         tokens = list[Token]()
-        for first, after, token in sorted(found):
+        for first, after, token in sorted(found, key=itemgetter(0, 1)):
             if first >= position:
                 places.append((first, after))
                 tokens.append(token)
