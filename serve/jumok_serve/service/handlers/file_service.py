@@ -112,7 +112,8 @@ class FileService:
         self, caller: str, data: bytearray, settings: FileSettings, languages: tuple[str, str]
     ) -> FileDocument:
         stopped = threading.Event()
-        steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set, languages)
+        source, language = languages
+        steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set, language, source=source)
         return await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
 
     async def _open(self, caller: str) -> None:

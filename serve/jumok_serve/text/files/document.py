@@ -98,8 +98,8 @@ class FileFormat:
     fallback: str = ""
     conversion: str = "iconv -f ISO-8859-1 -t UTF-8"
 
-    def into(self, source: str, language: str) -> "FileFormat":
-        """Return the format of files that are translated from a language into another."""
+    def into(self, language: str, source: str = "") -> "FileFormat":
+        """Return the format of files that are translated into a language, from one that may be known."""
         taken = ({"language": language} if self.takes_language else {}) | (
             {"source": source} if self.takes_source else {}
         )
@@ -267,7 +267,9 @@ class FileDocument:
         name: str,
         file_format: str,
         stopped: Callable[[], bool] = lambda: False,
-        languages: tuple[str, str] = ("", ""),
+        language: str = "",
+        *,
+        source: str = "",
     ) -> Generator[int, None, Self]:
         """Read a file and check all of it, in steps; yields the work of each, and returns the document.
 
@@ -276,13 +278,14 @@ class FileDocument:
             name: name of the file; its end gives the format if there is no other.
             file_format: name of the format, or empty.
             stopped: true if the document is not needed any more; the rest is then left out.
-            languages: of the texts and of the translations; empty: unknown.
+            language: language of the translations; empty: unknown.
+            source: language of the texts; empty: unknown.
 
         Raises:
             InvalidArgumentError: an unknown format, bytes that are no text, or a bad file.
         """
         yield PARTS_PER_STEP
-        chosen = _format(name, file_format).into(*languages)
+        chosen = _format(name, file_format).into(language, source)
         mark, encoding = _encoding(data)
         del data[: len(mark)]
         content, encoding = _decoded(data, encoding, chosen, "" if mark else chosen.fallback)
