@@ -39,7 +39,7 @@ def test_catalogues_of_packages(tmp_path: Path) -> None:
     for name, data in catalogues():
         path = tmp_path / "a.po"
         path.write_bytes(data)
-        convert = ["msgconv", "--to-code=UTF-8", "-o", path, path]
+        convert = ["msgconv", "--to-code=UTF-8", "-o", str(path), str(path)]
         if subprocess.run(convert, capture_output=True, check=False).returncode:
             continue  # no PO
         content = path.read_text(encoding="utf-8")
