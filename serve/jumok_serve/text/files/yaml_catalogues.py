@@ -165,19 +165,21 @@ def _is_plain(value: str) -> bool:
 def _text(content: str, event: Any, *, in_flow: bool) -> Piece:
     written = content[slice(*_place(content, event))]
     value = event.value.rstrip("\n") if event.style in {"|", ">"} else event.value
-    write = partial(_literal, written, event.style, "{{k: {}}}" if in_flow else "k: {}")
+    around = "{{k: {}}}" if in_flow else "k: {}"
+    write = partial(_literal, written, event.style, around, event.value[len(value) :])
     return string_text(written, lambda _: value, event.start_mark.line + 1, write)
 
 
 def _scalar(content: str, event: Any, value: str) -> str:
-    return _literal(content[slice(*_place(content, event))], event.style, "k: {}", value)
+    return _literal(content[slice(*_place(content, event))], event.style, "k: {}", "", value)
 
 
-def _literal(written: str, style: str | None, around: str, value: str) -> str:
+def _literal(written: str, style: str | None, around: str, ending: str, value: str) -> str:
     """Write characters in the style of a string, or in quotation marks.
 
     Args:
         around: a format of YAML that has a string where this one stands.
+        ending: line breaks that a block has at its end.
     """
     tail = written[len(written.rstrip()) :]
     if _NOT_PRINTED.search(value):
@@ -192,7 +194,7 @@ def _literal(written: str, style: str | None, around: str, value: str) -> str:
         return "'" + value.replace("'", "''") + "'"
     elif style != '"' and _stays_plain(value, around):
         return value
-    escaped = _NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", value.translate(_ESCAPED))
+    escaped = _NOT_PRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", (value + ending).translate(_ESCAPED))
     return f'"{escaped}"' + (tail if style in {"|", ">"} else "")
 
 
@@ -211,7 +213,8 @@ def _block(written: str, style: str, value: str) -> str:
     header, newline, body = written.partition("\n")
     first = body.lstrip("\r\n")
     indent = first[: len(first) - len(first.lstrip(" "))]
-    if not indent or any(one.startswith((" ", "\t")) for one in value.split("\n")) or value.startswith("\n"):
+    indented = value.split("\n") if style == ">" else [value]
+    if not indent or value.startswith("\n") or any(one.startswith((" ", "\t")) for one in indented):
         return ""
     if style == ">":
         value = re.sub("\n+", lambda found: found[0] + "\n", value)

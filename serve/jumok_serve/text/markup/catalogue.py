@@ -66,7 +66,7 @@ _OPTION: Final = re.compile(r"(?<![\w-])-\w(?!\w)")
 _NUMBER: Final = re.compile(r" i=\"(\d{1,9})\"", re.IGNORECASE)
 _CJK: Final = re.compile(r"[\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
-_NEXT: Final = re.compile(r"%(?=[-+#0'I, ]*[\d.*]*[A-Za-z@])(?!m)|\{(?=[:}])")
+_NEXT: Final = re.compile(r"%(?=[-+#0'I, ]*[\d.*]*(?:[A-Za-z@]|<PRI))(?!m)|\{(?=[:}])")
 """Beginning of a conversion that takes the next argument."""
 _BRACES: Final = _words("python-brace-format rust-format c++-format")
 _NUMBERED: Final = _BRACES | _words(

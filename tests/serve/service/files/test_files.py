@@ -258,7 +258,9 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
     """The loop has no error that is left over, which it would log."""
     begun = threading.Event()
 
-    def read(_data: bytes, _name: str, _format: str, stopped: Callable[[], bool]) -> Iterator[int]:
+    def read(
+        _data: bytes, _name: str, _format: str, stopped: Callable[[], bool], *_: str, **_languages: str
+    ) -> Iterator[int]:
         begun.set()
         while not stopped():
             time.sleep(0.001)
@@ -280,6 +282,13 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
 
     asyncio.run(scenario())
     assert [one for one in logged if OF_ANOTHER_LOOP not in one] == []
+
+
+@pytest.mark.parametrize("options", [{}, {"target_language": "de"}, {"source_language": "auto"}])
+def test_a_file_gets_the_language_of_its_translations(client: jumok.Client, options: dict[str, str]) -> None:
+    out = io.BytesIO()
+    client.translate_file(io.BytesIO(b"en:\n  a: 12\n"), out, file_format="yaml", **options, **SHORT)
+    assert out.getvalue() == b"de:\n  a: 12\n"
 
 
 def test_the_command_line(address: str, tmp_path: Path) -> None:

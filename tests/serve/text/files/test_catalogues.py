@@ -40,6 +40,7 @@ PARTS = st.sampled_from(
         '"',
         "'",
         "\n",
+        "\n  dog",
         "\t",
         "é",
         "한국",
@@ -475,6 +476,9 @@ def test_properties_in_latin_1() -> None:
         ("yaml", "a: 'b'", "it's", "a: 'it''s'"),
         ("yaml", "[b]", "a, b", '["a, b"]'),
         ("yaml", "a: |\n  b\nc: 1", 'x<jmk-l x="\n"/>y', "a: |\n  x\n  y\nc: 1"),
+        ("yaml", "a: |\n  b\nc: 1", 'x<jmk-l x="\n  "/>y', "a: |\n  x\n    y\nc: 1"),
+        ("yaml", "a: >\n  b\nc: 1", 'x<jmk-l x="\n  "/>y', 'a: "x\\n  y\\n"\nc: 1'),
+        ("yaml", "a: |-\n  b\nc: 1", " x", 'a: " x"\nc: 1'),
         ("yaml", "a: >\n  b\n\nc: 1", 'x<jmk-l x="\n"/>y', "a: >\n  x\n\n  y\n\nc: 1"),
     ],
 )  # fmt: skip

@@ -356,6 +356,7 @@ def entry_of(source: str, flags: str = "", header: str = HEADER) -> str:
         ("c-format", "%s of %d", None, '<x i="1">a</x> von <x i="0">b</x>', "%2$d von %1$s"),
         ("c-format", "%s of %d", None, '<x i="0">a</x> von <x i="1">b</x>', "%s von %d"),
         ("c-format", "%*d of %s", None, '<x i="1">a</x> von <x i="0">b</x>', "%*d von %s"),
+        ("c-format", "%<PRIuMAX> of %s", None, '<x i="1"/> von <x i="0"/>', "%2$s von %1$<PRIuMAX>"),
         ("php-format", "%s of %s", None, '<x i="1">a</x> von <x i="0">b</x>', "%2$s von %1$s"),
         ("python-format", "%s of %d", None, '<x i="1">a</x> von <x i="0">b</x>', "%s von %d"),
         ("python-format", "%(a)s of %(b)s", None, '<x i="1">a</x> von <x i="0">b</x>', "%(b)s von %(a)s"),
