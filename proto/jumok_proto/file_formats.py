@@ -1,4 +1,4 @@
-"""Formats of files by name, with the ends of names that tell them."""
+"""Formats of files by name, with the names of files that tell them."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,6 +14,22 @@ FILE_FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "ass": ("ass", "ssa"),
         "po": ("po", "pot"),
         "xliff": ("xliff", "xlf"),
+        "android": ("strings.xml",),
+        "xcstrings": ("xcstrings",),
+        "json": ("json",),
+        "chrome": ("messages.json",),
+        "arb": ("arb",),
+        "properties": ("properties",),
+        "strings": ("strings",),
+        "yaml": ("yml", "yaml"),
+        "qt": ("ts",),
+        "resx": ("resx",),
     }
 )
-"""Ends of the names of files, without the dot, by format. Server, SDK and page of translation take them from here."""
+"""Ends of the names of files, without the dot, or whole names with one, by format. Server, SDK and page of translation
+take them from here."""
+
+ENDINGS: Final = tuple(
+    dict.fromkeys(f".{name.rpartition('.')[2]}" for names in FILE_FORMATS.values() for name in names)
+)
+"""Ends of the names of all files that can be translated, with the dot."""

@@ -79,8 +79,9 @@ _BY_FLAG: Final = (
     Rule(
         "printf",
         "%",
-        r"%%|%#@\w{1,60}+@|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]|%⟨STRICT⟩(?:[tT][A-Za-z]|[A-Za-z@])",
-        "%s  % d  %5.2f  %(count)d  %1$s  %1$tY  %*d  %-*.*f  %@  %%  %n",
+        r"%%|%⟨STRICT⟩<PRI\w{1,20}+>|%#@\w{1,60}+@|%<\w{1,60}+>⟨CONVERSION⟩[A-Za-z]"
+        r"|%⟨STRICT⟩(?:[tT][A-Za-z]|[A-Za-z@])",
+        "%s  % d  %5.2f  %(count)d  %1$s  %1$tY  %<PRIuMAX>  %*d  %-*.*f  %@  %%  %n",
         "5 %  100%.",
         "POSIX fprintf; Python's printf-style formatting; PHP sprintf; java.util.Formatter; NSString",
     ),

@@ -59,6 +59,58 @@ SEEDS = {
         "Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text\n"
         "Comment: 0,0:00:00.00,0:00:01.00,,,0,0,0,,a\nDialogue: 0,0:00:01.00,0:00:02.00,Default,Ann,0,0,0,,{\\an8}A "
         "{\\i1}dog{\\i0}\\Nruns {\\p1}m 0 0{\\p0}{x}fast,\\hfar.\n",
+    "android": (
+        '<?xml version="1.0" encoding="utf-8"?>\n<resources xmlns:x="u">\n<!-- a -->\n<string name="a">Don\\\'t'
+        ' <x:g id="b" example="c">%1$s</x:g> &amp; \\u0041\\n<b>go</b> &lt;i>on&lt;/i></string><string name="b"'
+        ' translatable="false">A</string><string name="c"><![CDATA[A <a href=\\"b\\">dog</a>]]></string><string'
+        ' name="d">"  a dog "</string><string-array name="e"><item>One</item><item>@string/a</item></string-arr'
+        'ay><plurals name="f"><item quantity="one">%d dog</item><item quantity="other">%d dogs</item></plurals>'
+        "</resources>",
+    ),
+    "xcstrings": (
+        '{\n  "sourceLanguage" : "en",\n  "strings" : {\n    "A dog" : {\n\n    },\n    "b" : {\n      "comment'
+        '" : "c",\n      "localizations" : {\n        "en" : {\n          "stringUnit" : {\n            "state"'
+        ' : "translated",\n            "value" : "Two %lld dogs"\n          }\n        }\n      }\n    },\n    '
+        '"d" : { "shouldTranslate" : false },\n    "e" : {"localizations": {"de": {"stringUnit": {"state": "new'
+        '", "value": ""}}}},\n    "f": {"localizations": {"en": {"variations": {"plural": {"one": {"stringUnit"'
+        ': {"state": "translated", "value": "A dog"}}, "other": {"stringUnit": {"state": "translated", "value":'
+        ' "Dogs"}}}}}}}\n  },\n  "version" : "1.0"\n}',
+    ),
+    "json": (
+        '{\n  "a": "A <b>dog</b> &amp; <1>two</1> $t(b.c)\\n",\n  "k_one": "{{count}} dog", "k_other": "{{count'
+        '}} dogs",\n  "n": {"a": ["x y", 1.5e3, true, null, {"u": "https://a.b/c"}], "e": "", "s": "\\u00e9\\ud'
+        '83d\\ude42\\/"}\n}\n',
+    ),
+    "chrome": (
+        '{"a": {"message": "Hello $USER$, a dog &lt; $1", "description": "d", "placeholders": {"user": {"conten'
+        't": "$1"}}}}',
+    ),
+    "arb": (
+        '{"@@locale": "en", "a": "{n, plural, one {a dog} other {dogs}}", "@a": {"description": "d"}, "b": "A dog"}',
+    ),
+    "properties": (
+        "# a\n! b\r\na=A dog\\\n   runs\nb : It''s {0} '{1}' \\u00fc\\n\\\n next\nc   d \\= e\\t\n\\ k\\:x = y "
+        "z\nempty=\nonly\nf=C:\\\\dogs",
+    ),
+    "strings": ('/* a */\n"key" = "A \\"dog\\" %@\\nnext \\U00e9";\n// b\nk2="c // d";\n"only";\n"e" = "";\n',),
+    "yaml": (
+        "# a\n---\nen:\n  a: A dog  # b\n  'b': 'It''s'\n  c: \"a \\\"q\\\" \\u00e9\"\n  d: [One, 'two', {e"
+        ": f}]\n  n: ~\n  t: yes\n  s: :sym\n  x: &x A cat\n  y: *x\n  <<: {z: z}\n  l: |\n    One.\n\n    Two."
+        "\n  f: >-\n    Three\n    four.\n  p:\n    one: dog\n    other: dogs\n  ? k\n  : v w\n  g: !!str tagge"
+        "d\n",
+    ),
+    "qt": (
+        '<?xml version="1.0"?>\n<!DOCTYPE TS>\n<TS version="2.1" language="de"><context><name>A</name><message>'
+        '<source>&amp;Open %1 &lt;b&gt;dog&lt;/b&gt;</source><translation type="unfinished"></translation></mes'
+        'sage><message numerus="yes"><source>%n dog(s)</source><translation type="unfinished"><numerusform></nu'
+        'merusform><numerusform/></translation></message><message><source>a</source><translation type="vanished'
+        '">b</translation></message><message><source>Two</source><translation type="unfinished"/></message></co'
+        "ntext></TS>",
+    ),
+    "resx": (
+        '<?xml version="1.0"?>\n<root><resheader name="a"><value>b</value></resheader><data name="c" xml:space='
+        '"preserve"><value>A dog {0}\n&lt;b>runs&lt;/b></value><comment>d</comment></data><data name="e" type="'
+        'f"><value>g</value></data></root>',
     ),
 }
 """Files that fuzzing begins with."""
@@ -82,6 +134,42 @@ PARTS = (
         "\xa0",
     ),
     *("\u2028", "\U0001f642", "\0"),
+    *("00:00:01,000 --> 00:00:02,000\n", "WEBVTT", "NOTE", "{\\", "<1:2>", "a ", "9" * 5000, "\r", "\x0b", "\xa0"),
+    *(
+        "\u2028",
+        "\U0001f642",
+        "\0",
+        "{",
+        "}",
+        '": "',
+        '", "',
+        "[[",
+        "]",
+        '"',
+        "\\u00e9",
+        "\\\n",
+        "''",
+        "{0}",
+        "$t(",
+        "&lt;b&gt;",
+    ),
+    *(
+        ": ",
+        "\n  ",
+        "|\n",
+        "&a ",
+        "*a",
+        "!!a ",
+        "<item quantity='few'>",
+        "<x:g>",
+        "</x:g>",
+        "/*",
+        "*/",
+        ";",
+        "_few",
+        '"plural"',
+    ),
+    *('"localizations"', '"stringUnit"', '"de"', "<numerusform>", "type='unfinished'", "<value>", "\xe9"),
 )
 """Parts that mean something in a format."""
 
@@ -112,14 +200,18 @@ class Files:
         assert took_s < MOST_S, f"{took_s:.1f} s"
 
     def _rewrite(self, data: bytes) -> None:
-        """Write a file with its texts as they are; a PO file also gets copies of texts without letters, once."""
+        """Write a file with its texts as they are.
+
+        A file may also get copies of texts without letters, or a language, once.
+        """
         written = self._written(data)
         if written != data:
-            assert self._format == "po"
+            assert self._format in {"po", "xcstrings", "qt"}
             assert self._written(written) == written
 
     def _written(self, data: bytes | bytearray) -> bytearray:
-        steps = FileDocument.read(bytearray(data), "", self._format)
+        language = "de" if self._format == "xcstrings" else ""
+        steps = FileDocument.read(bytearray(data), "", self._format, language=language)
         while True:
             try:
                 next(steps)
@@ -141,6 +233,7 @@ class Files:
             document.written(lambda block: block.escape(block.text))
         for translation in (text.content, f"{text.content} b", "", "- 1. | &lt; --> ]]> <"):
             with suppress(InvalidArgumentError):  # a translation whose marks cannot be kept
+            with suppress(InvalidArgumentError):  # a translation without the placeholders of a message
                 text.write(translation)
 
     def seeds(self) -> Sequence[bytes]:
@@ -170,3 +263,4 @@ LONGEST = 2**13
 text, markdown, html, po, xliff, srt, vtt, ass = (
     partial(Files, name) for name in ("text", "markdown", "html", "po", "xliff", "srt", "vtt", "ass")
 )
+globals().update({name: partial(Files, name) for name in SEEDS})

@@ -1,19 +1,18 @@
 """Files of the page, with headers that let it load and call this server alone."""
 
 import hashlib
-from itertools import chain
 from pathlib import Path
 
 from starlette.responses import Response
 from starlette.routing import Route
 
-from jumok_proto.file_formats import FILE_FORMATS
+from jumok_proto import file_formats
 from jumok_serve.http.apis.own_json import OWN
 from jumok_serve.http.site import Answer, Incoming, Site, route
 
 FILES = Path(__file__).parent / "static"
 INDEX = "index.html"
-ENDINGS = ", ".join(f".{ending}" for ending in chain.from_iterable(FILE_FORMATS.values()))
+ENDINGS = ", ".join(file_formats.ENDINGS)
 """Ends of the names of files that can be translated, in place of ``{endings}`` in the page."""
 TYPES = {
     ".css": "text/css; charset=utf-8",

@@ -378,6 +378,22 @@ class Api:
         (detected,) = await self._detection.sources(settings.model, settings.target, [text])
         return detected
 
+    def languages(self, settings: Settings) -> tuple[str, str]:
+        """Return the languages of a request, as it names them or as the model's defaults are.
+
+        A source language that is to be detected is empty.
+
+        Raises:
+            JumokError: no model translates the request.
+        """
+        source, target = settings.source, settings.target
+        if is_auto(source):
+            source = self._models.sources_into(settings.model, target)[0]
+        if not (source and target):
+            with self._models.use(settings.model, source, target) as chosen:
+                source, target = chosen.languages(source, target)
+        return "" if is_auto(settings.source) else source, target
+
     def _use(self, model: str, parameters: TextParameters) -> AbstractContextManager[ChosenModels]:
         """Keep the models of a request open."""
         return self._models.use(model, parameters.source_language or "", parameters.target_language or "")

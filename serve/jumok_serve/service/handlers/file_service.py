@@ -96,8 +96,8 @@ class FileService:
         return settings, data, memory
 
     async def _translate(self, caller: str, settings: FileSettings, data: bytearray, call: Call) -> None:
-        document = await self._document(caller, data, settings)
         translation = parse_settings(settings.translation)
+        document = await self._document(caller, data, settings, self._api.languages(translation))
         parameters = replace(translation.parameters, markup=document.format.markup, markup_rules=document.format.rules)
         texts = _FileTexts(document, self._reading, caller, self._limits, call.write)
         await self._api.translate_corpus(
@@ -108,9 +108,12 @@ class FileService:
         )
         await texts.finish()
 
-    async def _document(self, caller: str, data: bytearray, settings: FileSettings) -> FileDocument:
+    async def _document(
+        self, caller: str, data: bytearray, settings: FileSettings, languages: tuple[str, str]
+    ) -> FileDocument:
         stopped = threading.Event()
-        steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set)
+        source, language = languages
+        steps = FileDocument.read(data, settings.name, settings.format, stopped.is_set, language, source=source)
         return await _ended(self._reading.submit_pieces(steps, caller), stopped.set)
 
     async def _open(self, caller: str) -> None:
@@ -207,7 +210,7 @@ class _FileTexts:
         is_short = sum(len(text.content) for text, _ in translated) <= MAX_INLINE_CHARACTERS
         write = partial(write_texts, translated)
         written = write() if is_short else await _ended(self._reading.submit(write, self._caller, len(translated)))
-        for result, of_result in zip(results, written, strict=True):
+        for result, (of_result, refused) in zip(results, written, strict=True):
             await self._write_kept()
             text = self._waiting.popleft()
             assert isinstance(text, Text)

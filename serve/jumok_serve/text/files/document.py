@@ -1,10 +1,11 @@
 """Files of texts: formats, the pieces of a file, and its characters and bytes; plain text."""
 
 import codecs
+import re
 from collections import ChainMap
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from itertools import chain
 from pathlib import PurePosixPath
@@ -14,10 +15,13 @@ from typing import Final, NoReturn, Self, TypeAlias, TypeVar
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.markup import MarkupKind, MarkupRules
+from jumok_serve.text.markup.strings import Markup, is_code
 
 MAX_READ: Final = 2**18
 """Characters of a text above which its words and marks are not read: it is far too long to be translated."""
 
+MAX_STRING_TAGS: Final = 20_000
+"""Tags of a catalogue's string; one with more is left as it is and reported."""
 MAX_SHOWN: Final = 60
 """Characters of a file that a message shows."""
 
@@ -30,7 +34,8 @@ class Text:
         content: what is translated, in the markup of the format.
         written: what stands in the file; it stays if the text cannot be translated.
         line: its first line, from 1.
-        write: makes of a translation what stands in its place; raises InvalidArgumentError if that cannot be.
+        write: makes of a translation what stands in its place; raises InvalidArgumentError if that would
+            damage the file.
     """
 
     content: str
@@ -73,17 +78,32 @@ class FileFormat:
     Attributes:
         pieces: yields the pieces of a file's characters; raises InvalidArgumentError for a bad file. Its time and its
             memory are proportional to the file.
+        takes_language: True if `pieces` takes the language of the translations too, as `language`; empty: unknown.
+        takes_source: True if it takes the language of the texts too, as `source`; empty: unknown.
         markup: markup of texts; None: they are plain.
         rules: rules for elements of the markup.
         parts: parts that take memory while the file is translated.
         copies: copies of the file's characters in memory while it is read; a bound.
+        fallback: encoding of files that are no UTF-8; empty: they are refused.
+        conversion: command that makes a file UTF-8.
     """
 
-    pieces: Callable[[str], Iterator[Piece]]
+    pieces: Callable[..., Iterator[Piece]]
     markup: MarkupKind | None = None
     rules: MarkupRules = field(default_factory=MarkupRules)
     parts: Parts = LINES
     copies: int = 5
+    takes_language: bool = False
+    takes_source: bool = False
+    fallback: str = ""
+    conversion: str = "iconv -f ISO-8859-1 -t UTF-8"
+
+    def into(self, language: str, source: str = "") -> "FileFormat":
+        """Return the format of files that are translated into a language, from one that may be known."""
+        taken = ({"language": language} if self.takes_language else {}) | (
+            {"source": source} if self.takes_source else {}
+        )
+        return replace(self, pieces=partial(self.pieces, **taken)) if taken else self
 
 
 def in_steps(parts: Iterable[_Part], found: list[_Part]) -> Iterator[str]:
@@ -104,6 +124,13 @@ def refuse(line: int, problem: str) -> NoReturn:
     raise InvalidArgumentError(f"file: line {line}: {problem}", field="file")
 
 
+def after_all(pattern: re.Pattern[str], text: str, position: int) -> int:
+    """Return the place after all matches that follow each other from a place on; an empty match is the last one."""
+    while (found := pattern.match(text, position)) and found.end() > position:
+        position = found.end()
+    return position
+
+
 def shown(line: str) -> str:
     """Return the beginning of a line for a message."""
     text = line.strip()
@@ -118,6 +145,39 @@ def unchanged(content: str, written: str, write: Callable[[str], str]) -> Callab
 def unread(content: str, written: str, line: int) -> Text:
     """Return a text of more than `MAX_READ` characters: no server takes it, and it stays as it is."""
     return Text(content, written, line, lambda translation: written)
+
+
+def string_text(
+    written: str,
+    read: Callable[[str], str],
+    line: int,
+    write: Callable[[str], str],
+    markup: Callable[[str], Markup] = Markup,
+) -> Piece:
+    """Return the text of a catalogue's string, as HTML, or the string as it is written if it is no language.
+
+    Args:
+        read: returns the characters that the string means.
+        write: writes other characters as a string.
+        markup: makes the HTML of the characters.
+    """
+    if len(written) > MAX_READ:
+        return unread(written, written, line)
+    before, text, after = separate(read(written))
+    if not has_letters(text) or is_code(text) or any("\ud800" <= one <= "\udfff" for one in text):
+        return written
+    if text.count("<") > MAX_STRING_TAGS:
+        return unread(text.ljust(MAX_READ + 1), written, line)
+    made = markup(text)
+    put = unchanged(made.content, written, lambda translation: write(before + made.written(translation) + after))
+    return Text(made.content, written, line, put)
+
+
+def after_opening(opening: str, string: Piece) -> Piece:
+    """Return a string with what stands before it, which is left out if the text cannot be translated."""
+    if isinstance(string, str):
+        return opening + string
+    return replace(string, written="", write=lambda translation: opening + string.write(translation))
 
 
 def separate(text: str) -> tuple[str, str, str]:
@@ -202,7 +262,14 @@ class FileDocument:
 
     @classmethod
     def read(
-        cls, data: bytearray, name: str, file_format: str, stopped: Callable[[], bool] = lambda: False
+        cls,
+        data: bytearray,
+        name: str,
+        file_format: str,
+        stopped: Callable[[], bool] = lambda: False,
+        language: str = "",
+        *,
+        source: str = "",
     ) -> Generator[int, None, Self]:
         """Read a file and check all of it, in steps; yields the work of each, and returns the document.
 
@@ -211,15 +278,17 @@ class FileDocument:
             name: name of the file; its end gives the format if there is no other.
             file_format: name of the format, or empty.
             stopped: true if the document is not needed any more; the rest is then left out.
+            language: language of the translations; empty: unknown.
+            source: language of the texts; empty: unknown.
 
         Raises:
             InvalidArgumentError: an unknown format, bytes that are no text, or a bad file.
         """
         yield PARTS_PER_STEP
-        chosen = _format(name, file_format)
+        chosen = _format(name, file_format).into(language, source)
         mark, encoding = _encoding(data)
         del data[: len(mark)]
-        content = _decoded(data, encoding)
+        content, encoding = _decoded(data, encoding, chosen, "" if mark else chosen.fallback)
         data.clear()
         few, number, count, begun = list[Piece](), 0, 0, False
         for number, piece in enumerate(chosen.pieces(content), start=1):
@@ -292,8 +361,11 @@ def known_formats() -> Mapping[str, FileFormat]:
 
 
 def _format(name: str, file_format: str) -> FileFormat:
-    ending = PurePosixPath(name.replace("\\", "/")).suffix.removeprefix(".").lower()
-    chosen = file_format or next((one for one, endings in FILE_FORMATS.items() if ending in endings), "")
+    base = PurePosixPath(name.replace("\\", "/")).name.lower()
+    ending = PurePosixPath(base).suffix.removeprefix(".")
+    chosen = file_format or next(
+        (one for known in (base, ending) for one, endings in FILE_FORMATS.items() if known in endings), ""
+    )
     if chosen in known_formats():
         return known_formats()[chosen]
     known = ", ".join(known_formats())
@@ -305,18 +377,21 @@ def _format(name: str, file_format: str) -> FileFormat:
     )
 
 
-def _decoded(data: bytearray, encoding: str) -> str:
+def _decoded(data: bytearray, encoding: str, chosen: FileFormat, fallback: str) -> tuple[str, str]:
+    """Return the characters of a file, and their encoding."""
     try:
         content = data.decode(encoding)
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         if b"\0" in data:
             refuse(line, "it is a binary file, no text: give another file")
+        if fallback:
+            return data.decode(fallback), fallback
         refuse(
             line,
             f"byte 0x{data[error.start]:02x} is not {encoding.upper()}: convert the file, as with "
-            "'iconv -f ISO-8859-1 -t UTF-8'",
+            f"'{chosen.conversion}'",
         )
     if "\0" in content:
         refuse(content.count("\n", 0, content.index("\0")) + 1, "it is a binary file, no text: give another file")
-    return content
+    return content, encoding

@@ -1,17 +1,20 @@
 """PO files of gettext: empty and fuzzy translations are made; all else stays."""
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from gettext import c2py
+from itertools import islice
 from typing import Final
 
 from jumok_serve.text.files.document import (
     MAX_READ,
     MAX_SHOWN,
     FileFormat,
+    Parts,
     Piece,
     Text,
-    has_letters,
     refuse,
     separate,
     shown,
@@ -19,20 +22,31 @@ from jumok_serve.text.files.document import (
     with_end,
     with_ends,
 )
+from jumok_serve.text.markup.catalogue import RULES, Message
+from jumok_serve.text.plurals import plural_categories
 
-_LINE: Final = re.compile(r'[ \t]*+(msgctxt|msgid_plural|msgid|msgstr(?:\[\d++\])?)[ \t]*+"')
-_MORE: Final = re.compile(r'[ \t]*+"')
+_LINE: Final = re.compile(r'[ \t]*+(msgctxt|msgid_plural|msgid|msgstr(?:\[\d++\])?)[ \t]*+(?="|\r?+$)')
+_MORE: Final = re.compile(r'[ \t]*+(?=")')
+_STRING: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"[ \t]*+')
 _ESCAPE: Final = re.compile(r"\\(?:x([0-9A-Fa-f]{1,8})|([0-7]{1,3})|(.))", re.DOTALL)
 _SOME: Final = re.compile(rf"(?:[^\\]{{1,64}}|{_ESCAPE.pattern}){{1,1024}}", re.DOTALL)
 """A part of a string; escapes of a whole file would take much memory at once."""
 _ESCAPED: Final = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
-_WRITTEN: Final = str.maketrans(
-    {"\\": "\\\\", '"': '\\"', **{character: f"\\{name}" for name, character in _ESCAPED.items()}}
-)
+_WRITTEN: Final = {
+    **{code: f"\\{code:03o}" for code in (*range(32), 127)},
+    **str.maketrans({"\\": "\\\\", '"': '\\"', **{one: f"\\{name}" for name, one in _ESCAPED.items()}}),
+}
 _FUZZY: Final = re.compile(r"fuzzy(?<=[#,\s]fuzzy)(?=[#,\s]|$)")
 """Begins with a literal text, which makes the search fast."""
 _CHARSET: Final = re.compile(r"charset=([\w.:-]+)", re.IGNORECASE)
-_PLURALS: Final = re.compile(r"nplurals=\s*+(\d++)")
+_PLURALS: Final = re.compile(r"nplurals=\s*+(\d++)(?:[^;\n]*+;\s*+plural=([^;\n]*+))?+")
+_ACCELERATOR: Final = re.compile(r"^X-Accelerator-Marker:[ \t]*+(\S)[ \t]*+$", re.MULTILINE)
+_FLAG: Final = re.compile(r"[a-z][\w+-]*-format")
+NO_FORM: Final = -1
+MAX_FLAGS: Final = 32
+"""Flags of an entry that are read."""
+SEEN_NUMBERS: Final = 1000
+"""Numbers whose plural forms are compared with that of one."""
 MAX_FORMS: Final = 16
 """Plural forms of an entry; no language has more than six."""
 MAX_DIGITS: Final = 9
@@ -40,13 +54,30 @@ MAX_DIGITS: Final = 9
 _UNICODE: Final = {"utf-8", "utf8", "us-ascii", "ascii", "charset"}
 
 
+@dataclass(slots=True)
+class _Header:
+    """What the header says about the entries.
+
+    Attributes:
+        forms: number of plural forms; 0: not known.
+        singular: form of the number one; `NO_FORM` in languages with one form.
+        is_alone: True if the form of one has no other number.
+        accelerator: mark of accelerators; empty: not known.
+    """
+
+    forms: int = 0
+    singular: int = 0
+    is_alone: bool = True
+    accelerator: str = ""
+
+
 class _Source:
     """Source text of an entry, read once for all of its plural forms."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, flags: Sequence[str], accelerator: str) -> None:
         self.text = text
-        self.before, self.content, self.after = separate(text)
-        self.has_letters = has_letters(self.content)
+        self.before, content, self.after = separate(text)
+        self.message = Message(content, flags, accelerator)
         self._copies: dict[str, str] = {}
 
     def copied(self, end: str) -> str:
@@ -61,74 +92,117 @@ class _Entry:
     """An entry up to a line.
 
     Attributes:
+        flags: for programming languages, such as `c-format`.
         strings: by keyword, those before its translations.
         done: keywords of its translations.
+        is_made: True if one of them is made.
         sources: texts that were translated, by keyword.
     """
 
     fuzzy: bool = False
+    flags: list[str] = field(default_factory=list)
     strings: dict[str, str] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
+    is_made: bool = False
     sources: dict[str, _Source] = field(default_factory=dict)
 
-    def source(self, keyword: str) -> _Source:
+    def add_flags(self, line: str) -> None:
+        """Read a line of flags; inside of the entry it would be none for other tools."""
+        if not self.strings:
+            self.fuzzy = self.fuzzy or _FUZZY.search(line) is not None
+            self.flags += (flag[0] for flag in islice(_FLAG.finditer(line), MAX_FLAGS - len(self.flags)))
+
+    def source(self, keyword: str, accelerator: str) -> _Source:
         """Return the text of a keyword."""
         if keyword not in self.sources:
-            self.sources[keyword] = _Source(self.strings[keyword])
+            self.sources[keyword] = _Source(self.strings[keyword], self.flags, accelerator)
         return self.sources[keyword]
 
 
-def po_pieces(content: str) -> Iterator[Piece]:
+def po_pieces(content: str, language: str = "") -> Iterator[Piece]:
     """Yield the pieces of a PO file.
 
+    Args:
+        language: that of the translations, which counts if the header has no plural forms; empty: not known.
+
     Raises:
-        InvalidArgumentError: a line is none of a PO file, a keyword comes too often, a translation has no text, or a
-            charset is not Unicode.
+        InvalidArgumentError: a line is none of a PO file, a keyword comes too often or is missing, a translation has no
+            text, or a charset is not Unicode.
     """
     lines = content.split("\n")
-    entry, plurals, index = _Entry(), 2, 0
+    header, entry, index = _Header(), _Entry(), 0
+    if plural_categories(language) == ("other",):
+        header.singular = NO_FORM
     while index < len(lines):
-        line, first = lines[index], index
-        index += 1
-        if not line.strip() or line.lstrip().startswith("#"):
-            if entry.done:
-                entry = _Entry()
-            if line.lstrip().startswith("#,") and _FUZZY.search(line):
-                entry.fuzzy = True
+        line, first = lines[index].lstrip(" \t"), index
+        if not line.strip() or line.startswith("#"):
+            entry = _after_comment(entry, line, first)
             yield with_end(lines, first)
-            continue
-        found = _match(_LINE, line)
-        if found is None:
-            refuse(first + 1, f"a PO file has no such line: {shown(line)}; mend it, as msgfmt --check shows")
-        start, string = found
-        keyword, strings = start[1], [string]
-        while index < len(lines) and (more := _match(_MORE, lines[index])):
-            strings.append(more[1])
             index += 1
-        value = _characters(strings)
+            continue
+        keyword, value, index = _read(lines, first)
         whole = with_ends(lines, first, index)
         if not keyword.startswith("msgstr"):
-            if entry.done:
-                entry = _Entry()
+            entry = _Entry() if entry.done else entry
             _check_new(keyword, entry.strings, first)
             entry.strings[keyword] = value
             yield whole
             continue
-        if "msgid" not in entry.strings:
+        if "msgid" not in entry.strings or (keyword == "msgstr" and entry.done and keyword not in entry.done):
             refuse(first + 1, "a msgstr needs a msgid before it: add the msgid, or remove the line")
         _check_new(keyword, entry.done, first)
         entry.done.add(keyword)
-        if not entry.strings["msgid"] and "msgctxt" not in entry.strings:
-            plurals = _read_header(value, first, plurals)
+        if not entry.strings["msgid"]:
+            if "msgctxt" not in entry.strings:
+                _read_header(header, value, first, content)
             yield whole
         elif value and not entry.fuzzy:
             yield whole
         else:
-            begin = start.end() - 1
-            after = len(whole.removesuffix("\n").removesuffix("\r").rstrip(" \t"))
-            yield whole[:begin]
-            yield _translated(entry, keyword, plurals, whole[begin:after], value, line=first + 1)
-            yield whole[after:]
+            entry.is_made = True
+            yield from _made(header, entry, keyword, whole, value, line=first + 1)
+        if entry.is_made and not _goes_on(lines, index):
+            yield from _missing(header, entry, whole, line=first + 1)
+    _check_complete(entry, len(lines) - 1)
+
+
+def _after_comment(entry: _Entry, line: str, index: int) -> _Entry:
+    """Return the entry that goes on after a comment or an empty line, or an empty one."""
+    obsolete = line.startswith("#~")
+    if line.startswith("#") and (entry.done or obsolete):
+        _check_complete(entry, index)
+        entry = entry if not entry.done and line.startswith("#~|") else _Entry()  # other lines use up the flags
+    if line.startswith("#,"):
+        entry.add_flags(line)
+    return entry
+
+
+def _check_complete(entry: _Entry, index: int) -> None:
+    if entry.strings and not entry.done:
+        refuse(index + 1, "the entry before this line has no msgstr: add it, or remove the entry")
+
+
+def _read(lines: Sequence[str], first: int) -> tuple[str, str, int]:
+    """Return a keyword, the characters of its strings, and the line after them."""
+    index, found = first, _LINE.match(lines[first])
+    strings = _read_strings(lines[first][found.end() :]) if found else None
+    while found and strings is not None:
+        index += 1
+        if index == len(lines) or not _MORE.match(lines[index]):
+            if strings:
+                return found[1], _characters(strings), index
+            break
+        more = _read_strings(lines[index])
+        strings = None if more is None else [*strings, *more]
+    index = min(index, len(lines) - 1) if strings is None else first
+    return refuse(index + 1, f"a PO file has no such line: {shown(lines[index])}; mend it, as msgfmt --check shows")
+
+
+def _goes_on(lines: Sequence[str], index: int) -> bool:
+    """True if the next line that is not empty is a plural form."""
+    while index < len(lines) and not lines[index].strip():
+        index += 1
+    return index < len(lines) and lines[index].lstrip(" \t").startswith("msgstr[")
 
 
 def _check_new(keyword: str, before: Collection[str], index: int) -> None:
@@ -139,48 +213,95 @@ def _check_new(keyword: str, before: Collection[str], index: int) -> None:
         refuse(index + 1, f"an entry has at most {MAX_FORMS} plural forms: remove {keyword[:MAX_SHOWN]}")
 
 
-def _read_header(value: str, index: int, plurals: int) -> int:
-    """Check the charset of a file, and return its number of plural forms."""
+def _read_header(header: _Header, value: str, index: int, content: str) -> None:
+    """Check the charset of a file, and read the number of its plural forms and its mark of accelerators."""
     charset = _CHARSET.search(value, 0, MAX_READ)
     if charset is not None and charset[1].lower() not in _UNICODE:
-        refuse(
-            index + 1,
-            f"the charset {charset[1][:MAX_SHOWN]} is not UTF-8: convert the file with msgconv --to-code=UTF-8",
-        )
+        name = charset[1][:MAX_SHOWN]
+        remedy = "convert the file with msgconv --to-code=UTF-8"
+        if not content.isascii():
+            remedy = "the file is UTF-8, so write charset=UTF-8"
+        refuse(index + 1, f"the charset {name} is not UTF-8: {remedy}")
+    if (mark := _ACCELERATOR.search(value, 0, MAX_READ)) is not None:
+        header.accelerator = mark[1]
     number = _PLURALS.search(value, 0, MAX_READ)
     if number is None:
-        return plurals
+        return
     if len(number[1]) > MAX_DIGITS:
         refuse(index + 1, f"nplurals={number[1][:MAX_SHOWN]}... is no number of plural forms: mend it, as nplurals=2")
-    return int(number[1])
+    header.forms = int(number[1])
+    try:
+        form = c2py((number[2] or "").strip() or "n != 1")
+        header.singular = form(1) if header.forms > 1 else NO_FORM
+        header.is_alone = all(form(count) != header.singular for count in range(SEEN_NUMBERS) if count != 1)
+    except (ValueError, ArithmeticError):
+        refuse(index + 1, f"plural={number[2][:MAX_SHOWN]} is no expression: mend it, as plural=(n != 1)")
 
 
-def _translated(entry: _Entry, keyword: str, plurals: int, written: str, value: str, *, line: int) -> Piece:
+def _made(header: _Header, entry: _Entry, keyword: str, whole: str, value: str, *, line: int) -> Iterator[Piece]:
+    """Yield the pieces of a translation that is made; a plural form that the language lacks is left out."""
+    form = int(keyword[7:-1]) if keyword.startswith("msgstr[") else 0
+    if form and header.forms and form >= header.forms and "msgid_plural" in entry.strings:
+        yield ""
+        return
+    begin = whole.index('"')
+    after = len(whole.rstrip(" \t\r\n"))
+    yield whole[:begin]
+    written = whole[begin:after]
+    end = "\r\n" if whole.endswith("\r\n") else "\n"
+    yield _translated(header, entry, form, written, value, end=end, line=line)
+    yield whole[after:]
+
+
+def _missing(header: _Header, entry: _Entry, whole: str, *, line: int) -> Iterator[Piece]:
+    """Yield the plural forms that the language has and the entry lacks."""
+    end = "\r\n" if "\r\n" in whole else "\n"
+    for form in range(min(header.forms, MAX_FORMS)):
+        if f"msgstr[{form}]" not in entry.done and "msgid_plural" in entry.strings:
+            before = f"{'' if whole.endswith(chr(10)) else end}msgstr[{form}] "
+            made = _translated(header, entry, form, "", "", end=end, line=line)
+            if isinstance(made, str):
+                yield f"{before}{made}{end}"
+            else:
+                yield Text(made.content, "", line, partial(_with_line, made.write, before, end))
+
+
+def _with_line(write: Callable[[str], str], before: str, end: str, translation: str) -> str:
+    return f"{before}{write(translation)}{end}"
+
+
+def _translated(header: _Header, entry: _Entry, form: int, written: str, value: str, *, end: str, line: int) -> Piece:
     """Make the text of a translation; without letters it is the source text."""
-    singular = keyword in {"msgstr", "msgstr[0]"} and (keyword == "msgstr" or plurals > 1)
-    named = "msgid" if singular or "msgid_plural" not in entry.strings else "msgid_plural"
+    named = "msgid"
+    if "msgid_plural" in entry.strings and form != header.singular:
+        named = "msgid_plural"
     if len(entry.strings[named]) > MAX_READ:
         return unread(entry.strings[named], written, line)
-    source = entry.source(named)
-    end = "\r\n" if "\r\n" in written else "\n"
-    if not source.has_letters:
+    source = entry.source(named, header.accelerator)
+    if named == "msgid" and not header.is_alone and 0 < len(entry.strings.get("msgid_plural", "")) <= MAX_READ:
+        plural = entry.source("msgid_plural", header.accelerator)
+        source = source if source.message.conversions == plural.message.conversions else plural
+    if not source.message.has_letters:
         return written if source.text == value else source.copied(end)
 
     def write(translation: str) -> str:
-        text = f"{source.before}{translation}{source.after}"
+        text = f"{source.before}{source.message.write(translation)}{source.after}"
         return written if text == value else _strings(text, end)
 
-    return Text(source.content, written, line, write)
+    return Text(source.message.markup, written, line, write)
 
 
-def _match(pattern: re.Pattern[str], line: str) -> tuple[re.Match[str], str] | None:
-    """Match a line's beginning, and the string that ends it, with an escape before each quotation mark inside."""
-    found = pattern.match(line)
-    if found is None:
-        return None
-    string = line.removesuffix("\r").rstrip(" \t")[found.end() :]
-    bare = string.replace(r"\\", "").replace(r"\"", "")
-    return (found, string[:-1]) if bare and bare.find('"') == len(bare) - 1 else None
+def _read_strings(line: str) -> list[str] | None:
+    """Return the strings of a line, without their quotation marks; None if it has others parts."""
+    text = line.strip(" \t\r")
+    bare = text.replace(r"\\", "").replace(r"\"", "")
+    if bare.count('"') == 2 and bare[0] == bare[-1] == '"':  # as nearly all; the pattern would stop other threads
+        return [text[1:-1]]
+    strings, end = list[str](), 0
+    while len(text) <= MAX_READ and (found := _STRING.match(text, end)):
+        strings.append(found[1])
+        end = found.end()
+    return strings if end == len(text) else None
 
 
 def _characters(strings: list[str]) -> str:
@@ -209,4 +330,14 @@ def _strings(text: str, end: str) -> str:
     return strings[0] if len(strings) == 1 else end.join(['""', *strings])
 
 
-FORMATS: Final = {"po": FileFormat(po_pieces)}
+FORMATS: Final = {
+    "po": FileFormat(
+        po_pieces,
+        "xml",
+        RULES,
+        Parts(name="lines and marks", marks="\n<&%{", size=250, most=500_000),
+        copies=6,
+        takes_language=True,
+        conversion="msgconv --to-code=UTF-8",
+    )
+}

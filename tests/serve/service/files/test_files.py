@@ -31,6 +31,10 @@ from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
 
 SRT = "1\n00:00:01,000 --> 00:00:02,500\nTwo women\nare talking.\n\n2\n00:00:03,000 --> 00:00:04,000\nA dog.\n"
+XLIFF = (
+    '<xliff version="1.2"><file source-language="en" target-language="de"><body><trans-unit id="1">'
+    "<source>A dog.</source></trans-unit></body></file></xliff>"
+)
 SHORT: dict[str, Any] = {"beam_size": 1, "max_length": 6}
 
 
@@ -126,6 +130,16 @@ def test_a_text_that_cannot_be_translated_stays(client: jumok.Client) -> None:
         (b"a", {}, "has no known ending"),
         (b"a", {"file_format": "doc"}, "'doc' is unknown; choose of text"),
         (b"a" * 200_001, {"file_format": "text"}, "more than 200000 bytes: split it, or raise max_file_bytes"),
+        (
+            XLIFF.replace("de", "fr").encode(),
+            {"file_format": "xliff"},
+            "target-language is 'fr', but the request's target",
+        ),
+        (
+            XLIFF.replace("en", "ko").encode(),
+            {"file_format": "xliff"},
+            "source-language is 'ko', but the request's source",
+        ),
         (b"a", {"file_format": "text", "num_hypotheses": 2}, "one translation: leave num_hypotheses out"),
         (b"a", {"file_format": "text", "markup": "html"}, "a file has the markup of its format"),
         (b"a", {"file_format": "text", "target_language": "xx"}, "no target language 'xx'"),
@@ -139,6 +153,31 @@ def test_files_that_are_refused(
         client.translate_file(io.BytesIO(content), tmp_path / "out", **options)
     assert (tmp_path / "out").read_bytes() == b"before"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_missing_target_language_is_declared(client: jumok.Client, translator: Translator) -> None:
+    out = io.BytesIO()
+    content = XLIFF.replace(' target-language="de"', "")
+    options: dict[str, Any] = {"source_language": "auto", "file_format": "xliff"}
+    assert client.translate_file(io.BytesIO(content.encode()), out, **options, **SHORT).problems == ()
+    dog = translator.translate("A dog.", markup="xml", **SHORT).text
+    made = f"<target>{dog}</target>"
+    assert out.getvalue().decode() == XLIFF.replace("</source>", f"</source>{made}")
+
+
+async def test_a_translation_that_would_damage_the_file_is_left_out() -> None:
+    tags = b"<b>a</b>" * 2_000
+    file = b'msgid "A dog"\nmsgstr ""\n\nmsgid "%b"\nmsgstr ""\n' % tags
+    request = TranslateFileRequest(settings=FileSettings(format="po"), file=file)
+    async with serving_fake(FakeModel()) as (_, channel):
+        responses = await received(stub_of(channel).TranslateFile(iter([request])))
+    ((line, message),) = [
+        (problem.line, problem.error.message) for response in responses for problem in response.problems
+    ]
+    assert line == 5
+    assert message.startswith("contents: the translation is left out: the text has more than 4096 tags")
+    written = b"".join(response.file for response in responses)
+    assert written == file.replace(b'msgstr ""', b'msgstr "A DOG"', 1)
 
 
 async def test_a_text_of_too_many_characters_stays() -> None:
@@ -219,7 +258,9 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
     """The loop has no error that is left over, which it would log."""
     begun = threading.Event()
 
-    def read(_data: bytes, _name: str, _format: str, stopped: Callable[[], bool]) -> Iterator[int]:
+    def read(
+        _data: bytes, _name: str, _format: str, stopped: Callable[[], bool], *_: str, **_languages: str
+    ) -> Iterator[int]:
         begun.set()
         while not stopped():
             time.sleep(0.001)
@@ -241,6 +282,13 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
 
     asyncio.run(scenario())
     assert [one for one in logged if OF_ANOTHER_LOOP not in one] == []
+
+
+@pytest.mark.parametrize("options", [{}, {"target_language": "de"}, {"source_language": "auto"}])
+def test_a_file_gets_the_language_of_its_translations(client: jumok.Client, options: dict[str, str]) -> None:
+    out = io.BytesIO()
+    client.translate_file(io.BytesIO(b"en:\n  a: 12\n"), out, file_format="yaml", **options, **SHORT)
+    assert out.getvalue() == b"de:\n  a: 12\n"
 
 
 def test_the_command_line(address: str, tmp_path: Path) -> None:

@@ -33,8 +33,8 @@ def test_encodings_stay(encoding: str) -> None:
 def test_formats_by_name_and_ending() -> None:
     assert known_formats().keys() == FILE_FORMATS.keys()
     page = (Path(__file__).parents[4] / "docs/files.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:`\.\w+`(?:, )?)+) \|", page, re.MULTILINE)
-    documented = [[re.findall(r"\w+", cell) for cell in row] for row in rows]
+    rows = re.findall(r"^\| ((?:`\w+`(?:, )?)+) \| ((?:`[\w.]+`(?:, )?)+) \|", page, re.MULTILINE)
+    documented = [[re.findall(r"`\.?([\w.]+)`", cell) for cell in row] for row in rows]
     assert {name for names, _ in documented for name in names} == set(FILE_FORMATS)
     for names, endings in documented:
         assert [one for name in names for one in FILE_FORMATS[name]] == endings
@@ -42,6 +42,11 @@ def test_formats_by_name_and_ending() -> None:
     assert read_file(srt, r"C:\films\a.Srt", "").count == 1
     assert read_file(srt, "", "srt").count == 1
     assert read_file(srt, "a.srt", "text").count == 1
+    assert read_file(b"<resources/>", "values-de/Strings.xml", "").count == 0
+    assert read_file(b'{"a": {"message": "A dog", "description": "b"}}', "_locales/en/messages.json", "").count == 1
+    assert read_file(b'{"a": {"message": "A dog", "description": "No"}}', "en.json", "").count == 2
+    with refused("format", r"the name 'other.xml' has no known ending \(txt, .*strings.xml.*\): give the format"):
+        read_file(b"<resources/>", "other.xml", "")
     with pytest.raises(
         InvalidArgumentError, match=r"the name 'a.xyz' has no known ending .*: give the format, one of text"
     ):
@@ -63,6 +68,11 @@ def test_formats_by_name_and_ending() -> None:
 def test_bytes_that_are_no_text(data: bytes, message: str) -> None:
     with refused("file", message):
         read_file(data, "a.txt", "")
+
+
+def test_catalogues_in_other_encodings_are_converted_by_a_tool_of_gettext() -> None:
+    with refused("file", "line 1: byte 0xf6 is not UTF-8: convert the file, as with 'msgconv --to-code=UTF-8'"):
+        read_file('msgid "Größe"\n'.encode("latin-1"), "a.po", "")
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))

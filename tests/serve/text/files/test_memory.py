@@ -23,6 +23,7 @@ ASS = "[Events]\nDialogue: 0,0:00:01.00,0:00:02.00,,,0,0,0,,"
 WIDE = "\U0001f642"
 """A character for which Python takes four bytes for each character of a text."""
 MAX_CHARACTERS = ServiceLimits().max_characters
+CATALOGUE = '{"sourceLanguage": "en", "strings": {%s}}'
 ATTRIBUTES = " ".join(f"a{number}=''" for number in range(2500))
 
 
@@ -74,6 +75,35 @@ def unit(inside: str) -> str:
         ("ass", f"{ASS}a\n" * 2000),
         ("text", " " * 200_000 + "a\n"),
         ("text", "\n" * 200_000),
+        ("json", "[" * 4000 + "]" * 4000),
+        ("json", "[" + '"a",' * 3000 + "1]"),
+        ("json", "{" + '"a_one":"","a_other":"a",' * 700 + '"":""}'),
+        ("json", "{" + ",".join(f'"{number}_one":"","{number}_other":"a"' for number in range(700)) + "}"),
+        ("json", "[" + f'"{"<b></b>" * 100}a",' * 40 + "1]"),
+        ("json", f'["{"&lt;" * 4000}a"]'),
+        ("json", f'["{WIDE}{"a" * 100_000}"]'),
+        ("arb", "{" + ",".join(f'"{number}":"a"' for number in range(1500)) + "}"),
+        ("chrome", '{"a":{' + '"message":"a",' * 1500 + '"b":1}}'),
+        ("xcstrings", CATALOGUE % ",".join(f'"a{number}":{{}}' for number in range(1000))),
+        ("xcstrings", CATALOGUE % ('"a":{"b":{"c":{}}},' + '"b":[' + "{}," * 4000 + "1]")),
+        ("android", f"<resources>{'<string>a</string>' * 3000}</resources>"),
+        ("android", f"<resources><string>a{'&lt;b>' * 3000}</string></resources>"),
+        ("android", f"<resources><string>a{chr(92)}n{(chr(92) + 'u0041 ') * 3000}</string></resources>"),
+        ("android", f"<resources><plurals>{'<item>a</item>' * 3000}</plurals></resources>"),
+        ("resx", f"<root>{'<data><value>a</value></data>' * 2000}</root>"),
+        (
+            "qt",
+            "<TS><c>" + '<message><source>a</source><translation type="unfinished"/></message>' * 1000 + "</c></TS>",
+        ),
+        ("properties", "a=b\n" * 6000),
+        ("properties", "a=b" + "\\n" * 6000 + "\n"),
+        ("properties", "\n" * 20_000),
+        ("strings", '"a"="b";\n' * 4000),
+        ("strings", f'"a"="b{chr(92)}n{(chr(92) + "n") * 6000}";'),
+        ("yaml", "- a\n" * 6000),
+        ("yaml", "[" * 190 + "]" * 190),
+        ("yaml", "a: 'b" + "\n" * 6000 + "'"),
+        ("yaml", "".join(f"k{number}:\n  one: a\n  other: b\n" for number in range(700))),
     ],
     ids=first,
 )
@@ -87,7 +117,7 @@ def peak_of(content: str, name: str) -> int:
 
     def run() -> None:
         whole = (content + " ")[:-1]
-        for piece in known_formats()[name].pieces(whole):
+        for piece in known_formats()[name].into("ru").pieces(whole):
             if isinstance(piece, Text) and len(piece.content) <= MAX_CHARACTERS:
                 piece.write(piece.written)
 
@@ -116,6 +146,20 @@ OCTALS = "\\777" * 400_000
         ("srt", f"{CUE}{WIDE}{'ab ' * 400_000}"),
         ("vtt", f"WEBVTT\n\n00:01.000 --> 00:02.000\n{'ab ' * 400_000}"),
         ("ass", f"{ASS}{'ab ' * 400_000}"),
+        ("json", f'["{"ab " * 400_000}"]'),
+        ("json", f'["{ESCAPES}"]'),
+        ("json", f'["{WIDE}{"ab " * 400_000}"]'),
+        ("json", f'["{"<b></b>" * 30_000}a"]'),
+        ("json", "{" + f'"{ESCAPES}": "a"' + "}"),
+        ("xcstrings", CATALOGUE % f'"{ESCAPES}": {{}}'),
+        ("android", f"<resources><string>{ESCAPES}</string></resources>"),
+        ("resx", f"<root><data><value>{WIDE}{'ab ' * 400_000}</value></data></root>"),
+        ("properties", f"a={ESCAPES}"),
+        ("properties", f"{ESCAPES}"),
+        ("strings", f'"a"="{ESCAPES}";'),
+        ("yaml", f"a: {'ab ' * 400_000}"),
+        ("yaml", f'a: "{ESCAPES}"'),
+        ("yaml", f"a: '{WIDE}{'ab ' * 400_000}'"),
         ("text", f" {'ab ' * 400_000}\n"),
         ("text", f" {WIDE}{'ab ' * 400_000}\n"),
     ],
@@ -123,7 +167,7 @@ OCTALS = "\\777" * 400_000
 )
 def test_memory_of_a_text_far_too_long_to_be_translated(name: str, content: str) -> None:
     assert peak_of(content, name) < needed_memory(content.encode(), "", name) - KEPT_BYTES
-    texts = [piece for piece in known_formats()[name].pieces(content) if isinstance(piece, Text)]
+    texts = [piece for piece in known_formats()[name].into("ru").pieces(content) if isinstance(piece, Text)]
     assert [piece.content for piece in texts if len(piece.content) <= MAX_CHARACTERS] in ([], ["a"])
 
 
@@ -153,7 +197,12 @@ def test_the_bytes_of_a_file_are_freed_once_they_are_read(encoding: str) -> None
         ("markdown", "a\n\n" * 4500),
         ("po", 'msgid "a"\nmsgstr ""\n\n' * 1900),
         ("srt", CUE + "- a\n" * 3000),
-        ("xliff", f"<xliff>{'<trans-unit><source>a</source></trans-unit>' * 3300}</xliff>"),
+        ("xliff", f"<xliff>{'<trans-unit><source>a</source></trans-unit>' * 4900}</xliff>"),
+        ("json", "[" + '"a",' * 4200 + '"a"]'),
+        ("android", f"<resources>{'<string>a</string>' * 1600}</resources>"),
+        ("properties", "a=b\n" * 2800),
+        ("strings", '"a"="b";' * 2800),
+        ("yaml", "- a\n" * 4200),
         ("text", "a\n" * 2400),
     ],
     ids=first,
@@ -186,6 +235,12 @@ def test_memory_of_kept_texts_with_marks() -> None:
         ("vtt", "<i>"),
         ("ass", "{}"),
         ("ass", "\\N"),
+        ("json", '"'),
+        ("json", "["),
+        ("android", "<b>"),
+        ("properties", "\n"),
+        ("strings", '"'),
+        ("yaml", "["),
     ],
 )
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le"])
@@ -224,6 +279,12 @@ LINES = f"12\n{CUE}A line that <i>actors</i> say,\nand another line.\n\n"
         ("markdown", LIST, 5_000_000),
         ("srt", LINES, 5_000_000),
         ("text", "A line of words.\n", 8_000_000),
+        ("json", '  "message_key": "The file could not be opened.",\n', 6_000_000),
+        ("android", '    <string name="message_key">The file could not be opened.</string>\n', 6_000_000),
+        ("properties", "message.key=The file could not be opened.\n", 6_000_000),
+        ("strings", '"message.key" = "The file could not be opened.";\n', 6_000_000),
+        ("yaml", "  message_key: The file could not be opened.\n", 6_000_000),
+        ("text", "word\n", 8_000_000),
     ],
     ids=first,
 )

@@ -1,0 +1,402 @@
+"""Messages of catalogues: tags, accelerators, line breaks and flagged placeholders as XML, and back.
+
+The XML has elements of its own, numbered in order: ``g`` is a pair of tags or a mark, ``p`` one that separates
+sentences, and ``x`` a part that is copied, with what the model reads of it.
+"""
+
+import html
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from operator import itemgetter
+from typing import Final, NamedTuple, NoReturn
+
+from jumok_proto.errors import InvalidArgumentError
+from jumok_proto.markup import MarkupRules
+from jumok_serve.text.holes import Hole, find_holes, kinds_of_flag
+from jumok_serve.text.markup.scanner import Kind, Token, attributes, scan
+from jumok_serve.text.markup.structure import BLOCKS, IGNORED, find_ends
+
+RULES: Final = MarkupRules(splitting_tags=("p",), non_splitting_tags=("g", "x"))
+"""Rules for the elements of the XML."""
+MIN_WRAPPED: Final = 40
+"""Characters of a line that may go on in the next one; after shorter ones a line break stays."""
+MAX_UNITS: Final = 4096
+"""Parts of a message, as tags and line breaks, above which it is not translated."""
+MAX_ACCELERATED: Final = 128
+"""Characters of a message with an accelerator."""
+
+
+def _words(words: str) -> frozenset[str]:
+    return frozenset(words.split())
+
+
+_TAG: Final = re.compile(
+    r"<!--[^<]*?-->|</?([A-Za-z][\w:.-]*+)(?:\s(?:[^<>\"']++|\"[^\"<]*+\"|'[^'<]*+')*+)?+/?>|\x1b\[[\d;]{0,20}m"
+)
+_CODE: Final = re.compile(r"(?<![\w&])(?:[BCEFILRSXZ]|C[BIRW])<(?=[^\s<>=])|<|>")
+"""A code of POD and of po4a's manual pages begins, or one ends."""
+_ALONE: Final = _words("b big br code dd dt em font hr i img li p small span strong sub sup td th tr tt u wbr")
+"""Elements whose start tags are markup without an end; others, as `<file>`, are text."""
+_BLOCKS: Final = (BLOCKS - _words("base button legend link menu meta option param search source summary")) | _words(
+    "entry listitem para simpara term"
+)
+"""Elements of HTML and DocBook that separate sentences; some names of HTML mean others in DocBook and Mallard."""
+_IGNORED: Final = IGNORED | _words(
+    "cmd command computeroutput envar file filename function literal systemitem userinput varname c< cw< e< f< l< x< z<"
+)
+_ENTITY: Final = re.compile(r"&(?:#\d{1,7}|#[xX][\dA-Fa-f]{1,6}|[A-Za-z][\w.-]{1,31});")
+_PART: Final = re.compile(
+    r"(?P<wrap>(?<=[\w,;)]) ?\r?\n(?=[a-z(]))|(?P<space> *+[\x00-\x1f\x7f\ufffe\uffff]\s*+|  ++)"
+    rf"|(?P<entity>{_ENTITY.pattern})"
+)
+_ACCELERATORS: Final = {
+    "&": re.compile(r"(?<!&)&(?=[^\W_])(?<![A-Z\d]&(?=[A-Z]))(?![\w.-]{1,31};)"),
+    "_": re.compile(r"(?<!\w)_(?=[^\W_])|(?<=\b[A-Z])_(?=[a-z])|(?<=\b[A-Z][a-z])_(?=[a-z])"),
+    "~": re.compile(r"(?<!\S)~(?=[A-Z])|(?<=[A-Za-z])~(?=[a-z])"),
+}
+"""Marks before the letter of an accelerator: of Qt and Windows, GTK, and LibreOffice."""
+_KEYS: Final = re.compile(
+    r"(?:^|\t)(?:(?:Ctrl|Alt|AltGr|Shift|Cmd|Meta|RawCtrl|Control|Option|Command)[+-])++(?:\w{1,12}|[^\s\w])$"
+    r"|\t(?:F\d{1,2}|Del|Delete|Ins|Insert|Esc|Enter|Return|Tab|Space|Home|End|PgUp|PgDn|Left|Right|Up|Down)$"
+)
+_END: Final = re.compile(r"(?:\s*+(?:\.{3}|[:\u2026\uff1a]))?+$")
+_OPTION: Final = re.compile(r"(?<![\w-])-\w(?!\w)")
+_NUMBER: Final = re.compile(r" i=\"(\d{1,9})\"", re.IGNORECASE)
+_CJK: Final = re.compile(r"[\u1100-\u11ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7a3]")
+_CONTROL: Final = re.compile(r"[\x00-\x1f\x7f\ufffe\uffff]")
+_NEXT: Final = re.compile(r"%(?=[-+#0'I, ]*[\d.*]*(?:[A-Za-z@]|<PRI))(?!m)|\{(?=[:}])")
+"""Beginning of a conversion that takes the next argument."""
+_BRACES: Final = _words("python-brace-format rust-format c++-format")
+_NUMBERED: Final = _BRACES | _words(
+    "c-format objc-format php-format java-printf-format gcc-internal-format perl-format awk-format tcl-format"
+)
+"""Flags of formats whose conversions can have numbers."""
+_CHECKED: Final = _words("printf gcc pascal qt boost tilde braces")
+"""Kinds of holes that a translation must have as often as the text."""
+
+
+class _Unit(NamedTuple):
+    """A part of a message.
+
+    Attributes:
+        kind: `text`, `hole`, `mark`, `open` or `close`.
+        separates: True if it separates sentences.
+        shown: what the model reads of a hole.
+    """
+
+    kind: str
+    written: str
+    separates: bool = False
+    shown: str = ""
+
+
+class Message:
+    """A message without white space at its ends.
+
+    Attributes:
+        written: the message.
+        markup: the message as XML.
+        has_letters: True if there is something to translate.
+        conversions: placeholders of the flags, which a translation has as often.
+
+    Args:
+        flags: of the entry, such as `c-format`.
+        accelerator: mark that the file names; empty: found by its place.
+    """
+
+    def __init__(self, written: str, flags: Sequence[str] = (), accelerator: str = "") -> None:
+        self.written = written
+        self._kinds = frozenset[str]().union(*map(kinds_of_flag, flags))
+        self._flags = frozenset(flags)
+        keys = _KEYS.search(written, max(0, len(written) - 64))
+        self._keys = written[keys.start() :] if keys else ""
+        text = written.removesuffix(self._keys)
+        place = _accelerator(text, accelerator)
+        self._mark, self._key = text[place : place + 1], text[place + 1 : place + 2]
+        text = text[:place] + text[place + 1 :]
+        holes = find_holes(text, self._kinds) if self._kinds else []
+        self.conversions = self._counted(text)
+        self._entities = dict[str, str]()
+        self._mixed = "&" in _ENTITY.sub("", text)  # with characters that stand for themselves: entities are holes
+        self._width = 0
+        units = list(islice((unit for unit in self._units(text, holes) if unit.written), MAX_UNITS))
+        self._is_cut = len(units) == MAX_UNITS
+        if self._is_cut:
+            units = [_Unit("text", _CONTROL.sub(" ", text))]
+        plain = "".join(unit.written for unit in units if unit.kind == "text")
+        doubled = "{}" if self._flags & _BRACES else "%" if "printf" in self._kinds else ""
+        self._doubled = {mark: 2 * mark for mark in doubled if mark not in plain}
+        if any(unit.written.startswith("<") for unit in units if unit.kind != "text"):
+            needed = {"&": "&amp;", "<": "&lt;"}
+            self._entities |= {one: needed[one] for one in needed if one not in plain}
+        self._written = list[tuple[str, str]]()  # what tags of the XML stand for
+        self._open = list[tuple[int, str]]()
+        self._out = list[str]()
+        self.has_letters = False
+        first = 0
+        for after, unit in enumerate((*units, _Unit("text", "", separates=True))):
+            if unit.separates:
+                self._add(units[first:after])
+                self._add([unit])
+                first = after + 1
+        self.markup = "".join(self._out)
+
+    def _units(self, text: str, holes: Sequence[Hole]) -> Iterator[_Unit]:
+        """Yield the parts of a message, in order."""
+        found = [
+            (tag.start(), tag.end(), _token(tag[0], tag[1] or "")) for tag in islice(_TAG.finditer(text), MAX_UNITS)
+        ]
+        if not any(token.kind is Kind.EMPTY for *_, token in found) and not find_ends([token for *_, token in found]):
+            found += _codes(text)
+        found += [
+            (hole.first, hole.after, Token(Kind.TEXT, text[hole.first : hole.after]))
+            for hole in holes
+            if hole.kind not in {"icu", "element", "entity"}
+        ]
+        places, position = list[tuple[int, int]](), 0
+        tokens = list[Token]()
+        for first, after, token in sorted(found, key=itemgetter(0, 1)):
+            if first >= position:
+                places.append((first, after))
+                tokens.append(token)
+                position = after
+        ends = find_ends(tokens)
+        closing = set(ends.values())
+        position = index = 0
+        while index < len(tokens):
+            (first, after), token, number = places[index], tokens[index], index
+            index += 1
+            name = token.name.lower()
+            if (
+                token.kind is Kind.START
+                and number not in ends
+                and not ("=" in token.written or (name in _ALONE and len(token.written) == len(name) + 2))
+            ):
+                continue
+            yield from self._texts(text, position, first)
+            position = after
+            if number in ends and (name in _IGNORED or _is_kept(token.written)):
+                index = ends[number] + 1
+                position = places[ends[number]][1]
+                shown = _TAG.sub("", text[after : places[ends[number]][0]])
+                yield _Unit("hole", text[first:position], name in _BLOCKS, html.unescape(shown))
+            elif token.kind is Kind.TEXT:
+                yield _Unit("hole", token.written, shown=token.written)
+            else:
+                kind = "open" if number in ends else "close" if number in closing else "mark"
+                yield _Unit(kind, token.written, name in _BLOCKS)
+        yield from self._texts(text, position, len(text))
+
+    def _texts(self, text: str, first: int, after: int) -> Iterator[_Unit]:
+        """Yield the parts of a message between tags and holes."""
+        begin = first
+        for found in _PART.finditer(text[first:after]):
+            place = first + found.start()
+            yield _Unit("text", text[begin:place])
+            begin = first + found.end()
+            if found["entity"]:
+                character = html.unescape(found[0])
+                if not self._mixed and len(character) == 1 and (character > "~" or character in "&<>\"'"):
+                    self._entities.setdefault(character, found[0])
+                    yield _Unit("text", character)
+                else:
+                    yield _Unit("hole", found[0], shown=character if len(character) == 1 else found[0][1:-1])
+            elif found["wrap"] and (width := place - text.rfind("\n", 0, place) - 1) >= MIN_WRAPPED:
+                self._width = max(self._width, width)
+                yield _Unit("text", " ")
+            else:
+                yield _Unit("mark", found[0], separates=True)
+        yield _Unit("text", text[begin:after])
+
+    def _add(self, units: Sequence[_Unit]) -> None:
+        """Write the parts of a sentence as XML; if there are no letters, all are marks."""
+        letters = any(unit.kind == "text" and _has_letters(unit.written) for unit in units)
+        self.has_letters = self.has_letters or letters
+        table = str.maketrans(self._entities)
+        for unit in units:
+            number, name = len(self._written), "p" if unit.separates else "g"
+            if unit.kind == "text" and (letters or not unit.written):
+                self._out.append(html.escape(unit.written, quote=False))
+            elif unit.kind == "close":
+                number, name = self._open.pop()
+                self._written[number] = self._written[number][0], unit.written
+                self._out.append(f"</{name}>")
+            else:
+                written = unit.written.translate(table) if unit.kind == "text" else unit.written
+                self._written.append((written, ""))
+                if unit.kind == "open":
+                    self._open.append((number, name))
+                    self._out.append(f'<{name} i="{number}">')
+                elif letters and unit.shown:
+                    shown = html.escape(_CONTROL.sub(" ", unit.shown), quote=False)
+                    self._out.append(f'<x i="{number}" translate="no">{shown}</x>')
+                else:
+                    self._out.append(f'<{name} i="{number}"/>')
+
+    def write(self, translation: str) -> str:
+        """Write a translation of the markup as a message.
+
+        Raises:
+            InvalidArgumentError: it lacks a part of the message, or a program would read it in another way.
+        """
+        if translation == self.markup:
+            return self.written
+        if self._is_cut:
+            _refuse(f"the text has more than {MAX_UNITS} tags, placeholders and line breaks")
+        parts = self._parts(translation.strip(" "))
+        written = "".join(part for _, part in parts)
+        if not written.strip():
+            _refuse("it is empty")
+        if self._kinds:
+            found = self._counted(written)
+            if wrong := [*(found - self.conversions), *(self.conversions - found)]:
+                _refuse(f"it has {wrong[0]!r} {found[wrong[0]]} times, the text {self.conversions[wrong[0]]} times")
+        self._put_in_order(parts)
+        if self._mark:
+            self._accelerate(parts)
+        return (self._wrapped(parts) if self._width else "".join(part for _, part in parts)) + self._keys
+
+    def _counted(self, text: str) -> Counter[str]:
+        """Count the conversions of a text, but for doubled signs, which are characters."""
+        holes = find_holes(text, self._kinds & _CHECKED) if self._kinds else ()
+        return Counter(one for hole in holes if (one := text[hole.first : hole.after]) != "%%")
+
+    def _parts(self, translation: str) -> list[tuple[int, str]]:
+        """Return the parts of a translation: a number and what it stands for, or -1 and text."""
+        parts, around, left = list[tuple[int, str]](), list[int](), set(range(len(self._written)))
+        table = str.maketrans(self._entities | self._doubled)
+        skipped = False  # between the tags of a hole
+        for token in scan(translation, html=False):
+            number = int(found[1]) if (found := _NUMBER.search(token.written)) else -1
+            if token.kind in {Kind.START, Kind.EMPTY}:
+                if number not in left:
+                    _refuse("it has other tags than the text")
+                left.remove(number)
+                parts.append((number, self._written[number][0]))
+                skipped = token.kind is Kind.START and token.name.lower() == "x"
+                if token.kind is Kind.START:
+                    around.append(number)
+            elif token.kind is Kind.END and around:
+                parts.append((len(self._written), self._written[around.pop()][1]))
+                skipped = False
+            elif not skipped:
+                parts.append((-1, html.unescape(token.written).translate(table)))
+        if left or around:
+            _refuse("it lacks tags of the text")
+        return parts
+
+    def _put_in_order(self, parts: list[tuple[int, str]]) -> None:
+        """Give conversions numbers if they have another order; in formats without numbers, put them in order."""
+        sign = "{" if self._flags & _BRACES else "%"
+        takes, inside = list[str](), dict[int, list[tuple[int, Hole]]]()  # what takes the next argument, by its part
+        for number, (written, _) in enumerate(self._written if self.conversions else ()):
+            for hole in find_holes(written, self._kinds & _CHECKED):
+                if written[hole.first] == sign and _NEXT.match(written, hole.first):
+                    inside.setdefault(number, []).append((len(takes), hole))
+                    takes.append(written[hole.first : hole.after])
+        order = [rank for number, _ in parts for rank, _ in inside.get(number, ())]
+        if order == sorted(order):
+            return
+        numbered = self._flags & _NUMBERED and not any("*" in take for take in takes)
+        in_order = iter(takes)
+        for index, (number, written) in enumerate(parts):
+            pieces, end = list[str](), 0
+            for rank, hole in inside.get(number, ()):
+                take, following = takes[rank], next(in_order)
+                if numbered:
+                    following = f"{{{rank}{take[1:]}" if take[0] == "{" else f"%{rank + 1}${take[1:]}"
+                pieces += written[end : hole.first], following
+                end = hole.after
+            parts[index] = number, "".join((*pieces, written[end:]))
+
+    def _accelerate(self, parts: list[tuple[int, str]]) -> None:
+        """Put the mark before the letter that it had, or another, in brackets after Korean, Chinese and Japanese."""
+        texts = [index for index, (number, _) in enumerate(parts) if number < 0]
+        key = re.escape(self._key)
+        for pattern in (rf"(?<!\w){key}", rf"(?i:(?<!\w){key})", rf"(?i:{key})", r"[^\W_]"):
+            for index in texts:
+                written = parts[index][1]
+                if not any(_CJK.search(parts[text][1]) for text in texts) and (found := re.search(pattern, written)):
+                    parts[index] = -1, f"{written[: found.start()]}{self._mark}{written[found.start() :]}"
+                    return
+        index = texts[-1] if texts else len(parts) - 1
+        number, written = parts[index]
+        end = found.start() if (found := _END.search(written)) else len(written)
+        parts[index] = number, f"{written[:end]}({self._mark}{self._key.upper()}){written[end:]}"
+
+    def _wrapped(self, parts: Sequence[tuple[int, str]]) -> str:
+        """Break lines at the spaces of the text, where the message had breaks for its lines alone."""
+        lines = list[str]()
+        whole = "".join(written.replace(" ", "\0") if number < 0 else written for number, written in parts)
+        for line in whole.split("\n"):
+            words = line.split("\0")
+            row = words[0]
+            for word in words[1:]:
+                if len(row) + len(word) >= self._width:
+                    lines.append(row)
+                    row = word
+                else:
+                    row += f" {word}"
+            lines.append(row)
+        return "\n".join(lines)
+
+
+def _refuse(problem: str) -> NoReturn:
+    raise InvalidArgumentError(f"the translation is left out: {problem}; translate the text by hand", field="contents")
+
+
+def _token(written: str, name: str) -> Token:
+    """Return the token of a tag, or of a comment, which has no name."""
+    if not name:
+        return Token(Kind.RAW, written)
+    kind = Kind.END if written.startswith("</") else Kind.EMPTY if written.endswith("/>") else Kind.START
+    return Token(kind, written, name)
+
+
+def _codes(text: str) -> Iterator[tuple[int, int, Token]]:
+    """Yield the codes of manual pages, such as `B<bold>`, as two tags each."""
+    around = list[re.Match[str]]()
+    for found in _CODE.finditer(text):
+        if found[0] != ">":
+            around.append(found)
+        elif around and (opening := around.pop())[0] != "<":
+            yield opening.start(), opening.end(), Token(Kind.START, opening[0], opening[0].lower())
+            yield found.start(), found.end(), Token(Kind.END, found[0], opening[0].lower())
+
+
+def _is_kept(tag: str) -> bool:
+    """True if the content of an element is not translated."""
+    return any(
+        (name == "translate" and value.lower() == "no") or (name == "class" and "notranslate" in value.split())
+        for name, value in attributes(tag)
+    )
+
+
+def _has_letters(text: str) -> bool:
+    """True if there is language beside the holes; options and their values, as `-n, --name=NAME`, are none."""
+    parts, end = list[str](), 0
+    for hole in find_holes(text):
+        if hole.kind == "icu":  # its branches are language
+            return True
+        parts.append(text[end : hole.first])
+        end = hole.after
+    plain = "".join((*parts, text[end:]))
+    if text.lstrip().startswith("-"):
+        return any(map(str.islower, _OPTION.sub("", plain)))
+    return any(map(str.isalpha, plain))
+
+
+def _accelerator(text: str, named: str) -> int:
+    """Return the place of the mark of an accelerator; the length of the text if it has none."""
+    patterns = {named: re.compile(rf"{re.escape(named)}(?=[^\W_])")} if named else _ACCELERATORS
+    for mark, pattern in patterns.items() if len(text) <= MAX_ACCELERATED and "\n" not in text else ():
+        if mark in text:
+            holes = find_holes(text)
+            places = [one.start() for one in pattern.finditer(text)]
+            places = [place for place in places if not any(hole.first <= place < hole.after for hole in holes)]
+            others = text.count(mark) - sum(text.count(mark, hole.first, hole.after) for hole in holes)
+            if len(places) == others == 1:
+                return places[0]
+    return len(text)
