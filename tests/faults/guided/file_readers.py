@@ -59,6 +59,7 @@ SEEDS = {
         "Format: Layer, Start, End, Style, Name, MarginL, MarginR, MarginV, Effect, Text\n"
         "Comment: 0,0:00:00.00,0:00:01.00,,,0,0,0,,a\nDialogue: 0,0:00:01.00,0:00:02.00,Default,Ann,0,0,0,,{\\an8}A "
         "{\\i1}dog{\\i0}\\Nruns {\\p1}m 0 0{\\p0}{x}fast,\\hfar.\n",
+    ),
     "android": (
         '<?xml version="1.0" encoding="utf-8"?>\n<resources xmlns:x="u">\n<!-- a -->\n<string name="a">Don\\\'t'
         ' <x:g id="b" example="c">%1$s</x:g> &amp; \\u0041\\n<b>go</b> &lt;i>on&lt;/i></string><string name="b"'
@@ -232,8 +233,7 @@ class Files:
             document = parse(text.content, self._markup, known_formats()[self._format].rules)
             document.written(lambda block: block.escape(block.text))
         for translation in (text.content, f"{text.content} b", "", "- 1. | &lt; --> ]]> <"):
-            with suppress(InvalidArgumentError):  # a translation whose marks cannot be kept
-            with suppress(InvalidArgumentError):  # a translation without the placeholders of a message
+            with suppress(InvalidArgumentError):  # a translation without the marks or placeholders of its text
                 text.write(translation)
 
     def seeds(self) -> Sequence[bytes]:

@@ -210,7 +210,7 @@ class _FileTexts:
         is_short = sum(len(text.content) for text, _ in translated) <= MAX_INLINE_CHARACTERS
         write = partial(write_texts, translated)
         written = write() if is_short else await _ended(self._reading.submit(write, self._caller, len(translated)))
-        for result, (of_result, refused) in zip(results, written, strict=True):
+        for result, of_result in zip(results, written, strict=True):
             await self._write_kept()
             text = self._waiting.popleft()
             assert isinstance(text, Text)
