@@ -13,6 +13,12 @@ FILE_FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "vtt": ("vtt",),
         "po": ("po", "pot"),
         "xliff": ("xliff", "xlf"),
+        "docx": ("docx", "docm", "dotx", "dotm"),
+        "pptx": ("pptx", "pptm", "ppsx", "ppsm", "potx", "potm"),
+        "xlsx": ("xlsx", "xlsm", "xltx", "xltm"),
+        "odt": ("odt", "ott"),
+        "ods": ("ods", "ots"),
+        "odp": ("odp", "otp"),
     }
 )
 """Ends of the names of files, without the dot, by format. Server, SDK and page of translation take them from here."""
