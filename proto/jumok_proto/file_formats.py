@@ -19,6 +19,7 @@ FILE_FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "odt": ("odt", "ott"),
         "ods": ("ods", "ots"),
         "odp": ("odp", "otp"),
+        "epub": ("epub",),
     }
 )
 """Ends of the names of files, without the dot, by format. Server, SDK and page of translation take them from here."""

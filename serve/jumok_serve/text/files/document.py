@@ -391,20 +391,31 @@ def needed_memory(data: bytes | bytearray, name: str, file_format: str) -> int:
     chosen = _format(name, file_format, data)
     if chosen.entries is not None:
         content = Archive(bytes(data))
-        sizes = (
-            entry.size * (2 + chosen.copies * max(map(_utf_8_width, content.inflated(entry)), default=1))
-            for entry, _ in chosen.entries(content)
-        )
+        sizes = (_entry_memory(chosen, content, entry) for entry, _ in chosen.entries(content))
         return KEPT_BYTES + READ_BYTES + 3 * len(data) + len(content.entries) * ENTRY_BYTES + max(sizes, default=0)
-    parts = chosen.parts
     encoding = _encoding(data)[1]
-    count = sum(data.count(mark.encode(encoding)) for mark in parts.marks)
+    count = sum(data.count(mark.encode(encoding)) for mark in chosen.parts.marks)
+    return KEPT_BYTES + READ_BYTES + len(data) * chosen.copies * _width(data, encoding) + _parts_memory(chosen, count)
+
+
+def _entry_memory(chosen: FileFormat, content: Archive, entry: Entry) -> int:
+    """Return a bound on the memory of an entry's characters and parts."""
+    width, count = 1, 0
+    for part in content.inflated(entry):
+        width = max(width, _utf_8_width(part))
+        count += sum(part.count(mark.encode()) for mark in chosen.parts.marks)
+    return entry.size * (2 + chosen.copies * width) + _parts_memory(chosen, count, f"{entry.name}: ")
+
+
+def _parts_memory(chosen: FileFormat, count: int, entry: str = "") -> int:
+    """Return a bound on the memory of the parts of a file, or of an archive's entry."""
+    parts = chosen.parts
     if count > parts.most:
         raise InvalidArgumentError(
-            f"file: has {count} {parts.name}, at most {parts.most} are allowed in this format: split the file",
+            f"file: {entry}has {count} {parts.name}, at most {parts.most} are allowed in this format: split the file",
             field="file",
         )
-    return KEPT_BYTES + READ_BYTES + len(data) * chosen.copies * _width(data, encoding) + count * parts.size
+    return count * parts.size
 
 
 def _width(data: bytes | bytearray, encoding: str) -> int:

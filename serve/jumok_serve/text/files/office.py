@@ -95,6 +95,7 @@ SHEET: Final = Vocabulary(
 _IN_OPEN: Final = {
     "paragraphs": _set("text:p text:h"),
     "groups": _set("text:span text:a text:meta"),
+    "looks": _set("text:span"),
     "open": _set("text:ruby text:ruby-base"),
     "dropped": _set("text:ruby-text text:soft-page-break"),
     "breaks": _set("text:line-break text:tab"),
@@ -238,7 +239,9 @@ class _Reader:
         tokens, names = self._tokens, self._names
         self._tokens, self._names = [], []
         written = "".join([token.written for token in tokens])
-        if not self._translated[-1] or not any(token.kind in _CHARACTERS and has_words(token.written) for token in tokens):
+        if not self._translated[-1] or not any(
+            token.kind in _CHARACTERS and has_words(token.written) for token in tokens
+        ):
             return written
         if len(written) > MAX_READ:
             return unread(written, written, self._count)
@@ -346,15 +349,7 @@ _RULES: Final = MarkupRules(non_splitting_tags=("r", "g", "x"), splitting_tags=(
 NO_PARTS: Final = Parts(name="parts", marks="", size=0, most=0)
 
 
-def _main_pieces(words: Vocabulary) -> Pieces:
-    return partial(xml_pieces, words)
-
-
 FORMATS: Final = {
-    kind: FileFormat(
-        partial(xml_pieces, words), "xml", _RULES, NO_PARTS, copies=2, entries=partial(_entries, kind)
-    )
-    for kind, words in (
-        ("docx", WORD), ("pptx", DRAWING), ("xlsx", SHEET), ("odt", OPEN), ("ods", OPEN), ("odp", OPEN)
-    )
+    kind: FileFormat(partial(xml_pieces, words), "xml", _RULES, NO_PARTS, copies=2, entries=partial(_entries, kind))
+    for kind, words in (("docx", WORD), ("pptx", DRAWING), ("xlsx", SHEET), ("odt", OPEN), ("ods", OPEN), ("odp", OPEN))
 }

@@ -21,7 +21,7 @@ class Vocabulary:
         run: element around characters that look alike; empty: characters stand in the paragraph itself.
         characters: element around characters; empty: they stand in the paragraph itself.
         properties: looks of a run; the elements of ``ignored`` do not make runs differ.
-        groups: elements around runs, which stay around their words.
+        groups: elements around runs, which stay around their words; those of ``looks`` say only how they look.
         folded: properties of a group.
         open: elements whose tags are left out of translated paragraphs.
         dropped: elements that are left out of them, as they tell of the source's characters.
@@ -41,6 +41,7 @@ class Vocabulary:
     properties: str = ""
     ignored: frozenset[str] = frozenset()
     groups: frozenset[str] = frozenset()
+    looks: frozenset[str] = frozenset()
     folded: frozenset[str] = frozenset()
     open: frozenset[str] = frozenset()
     dropped: frozenset[str] = frozenset()
@@ -129,6 +130,7 @@ class Paragraph:
         self._characters = words.characters
         self._firsts: dict[tuple[str, str], int] = {}  # beginnings of ranges, as of bookmarks
         self._ranges: dict[int, tuple[int, int]] = {}  # numbers of both ends, by each of them
+        self._looks: set[int] = set()  # groups that only say how characters look
         self._bases: dict[int, int] = {}  # run of the characters of a group that have no tag
         self._base = -1
         self._head: list[_Item] = []
@@ -175,6 +177,12 @@ class Paragraph:
         elif (first := self._firsts.get(key)) is not None:
             self._ranges[first] = self._ranges[number] = first, number
 
+    def add_group(self, tag: str, field: str, *, is_look: bool) -> int:
+        """Add the beginning of a group; returns its number."""
+        number = self.add("open", [tag], field=field)
+        self._looks |= {number} if is_look else set()
+        return number
+
     def fold(self, written: str) -> bool:
         """Add properties to a group, if it has just begun."""
         is_first = bool(self._items) and self._items[-1].kind == "open"
@@ -189,7 +197,9 @@ class Paragraph:
 
     def characters(self) -> str:
         """Return all characters, without their entities."""
-        return unescape("".join(self._literal.get(one.number, "") if one.kind == "break" else one.text for one in self._items))
+        return unescape(
+            "".join(self._literal.get(one.number, "") if one.kind == "break" else one.text for one in self._items)
+        )
 
     def finish(self) -> None:
         """Make the content, after all parts."""
@@ -237,7 +247,9 @@ class Paragraph:
 
     def _close_group(self, done: list[_Item], first: int, last: tuple[int, int]) -> None:
         opening, inside = done[first], done[first + 1 : -1]
-        if not any(item.kind == "text" for item in inside) or _is_kept(opening.field, inside):
+        if inside and opening.number in self._looks and all(item.kind == "text" and item.text.isspace() for item in inside):
+            done[first:] = inside  # white space looks like its neighbours
+        elif not any(item.kind == "text" for item in inside) or _is_kept(opening.field, inside):
             self._merge(done, first, inside)
         elif last == (first + 1, len(done) - 2):  # two groups around the same
             inner = done[first + 1].number
@@ -263,7 +275,8 @@ class Paragraph:
     def _merge(self, done: list[_Item], first: int, shown: Sequence[_Item]) -> None:
         """Make one mark of the last items, or a hole that shows characters."""
         text = "".join(item.text for item in shown if item.kind in {"text", "hole"})
-        done[first:] = [self._made("hole" if text.strip() else "mark", self._raw_of(done[first:]), text)]
+        kind = "break" if any(item.kind == "break" for item in shown) else "hole" if text.strip() else "mark"
+        done[first:] = [self._made(kind, self._raw_of(done[first:]), text)]
 
     def _raw_of(self, items: Sequence[_Item]) -> "Raw":
         """Return what stands in the file for items."""
@@ -301,11 +314,14 @@ class Paragraph:
                 begun.append((number, set()))
             elif kind == "close":
                 group, looks = begun.pop()
-                single |= {group: look for look in looks if len(looks) == 1}
+                if len(looks) == 1:
+                    single[group] = looks.pop()
         self._base = max(lengths, key=lengths.__getitem__)
         written, bases, run = list[str](), [self._base], -1
         for kind, number, text, _ in self._items:
             tagged = number if kind == "text" and number != bases[-1] else -1
+            if kind == "text" and text.isspace():
+                tagged = run  # white space looks like its neighbours
             if run >= 0 and kind not in {"mark", "hole"} and tagged != run:
                 written.append("</r>")
                 run = -1
@@ -351,7 +367,7 @@ class Paragraph:
 
     def _write_content(self, content: str, translations: Mapping[str, str], written: list[str]) -> None:
         opened = [("", -1, self._base)]  # elements, with the run of characters that have no tag
-        pending, met, is_shown = list[str](), set[int](), False
+        pending, met, is_shown = list[str](), {item.number for item in self._head}, False
 
         def flush() -> None:
             if text := "".join(pending):
@@ -458,7 +474,7 @@ class Element:
         written, instruction = self._tokens[index].written, ""
         if self._names[index] == _FIELD:
             instruction = " " + next((value for key, value in attributes(written) if key.endswith(":instr")), "")
-        return made.add("open", [written], field=instruction)
+        return made.add_group(written, instruction, is_look=self._names[index] in self._words.looks)
 
     def _add(self, made: Paragraph, index: int, runs: list[Run], depth: int) -> int:
         """Add what begins with a token; returns the index of the token after it."""
