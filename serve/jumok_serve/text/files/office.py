@@ -127,7 +127,9 @@ ROOTS: Final = {
         "tc:ThreadedComments": PLAIN,
         **_DRAWN,
     },
-    **dict.fromkeys(("odt", "ods", "odp"), {"office:document-content": OPEN, "office:document-styles": OPEN_STYLES}),
+    **{
+        kind: {"office:document-content": OPEN, "office:document-styles": OPEN_STYLES} for kind in ("odt", "ods", "odp")
+    },
 }
 """Elements around all of an entry that has texts, by format."""
 _MAIN: Final = {"w:document": "docx", "p:presentation": "pptx", "x:workbook": "xlsx"}

@@ -247,7 +247,11 @@ class Paragraph:
 
     def _close_group(self, done: list[_Item], first: int, last: tuple[int, int]) -> None:
         opening, inside = done[first], done[first + 1 : -1]
-        if inside and opening.number in self._looks and all(item.kind == "text" and item.text.isspace() for item in inside):
+        if (
+            inside
+            and opening.number in self._looks
+            and all(item.kind == "text" and item.text.isspace() for item in inside)
+        ):
             done[first:] = inside  # white space looks like its neighbours
         elif not any(item.kind == "text" for item in inside) or _is_kept(opening.field, inside):
             self._merge(done, first, inside)
