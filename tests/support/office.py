@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from lxml import etree
 
@@ -12,13 +12,13 @@ from jumok_serve.text.markup.parser import Block, parse
 from jumok_serve.text.markup.placing import write_block
 from tests.support.files import read_file
 
-RUNS = frozenset("r rPr t proofErr lastRenderedPageBreak softHyphen noBreakHyphen ruby rubyBase rubyPr rt soft-page-break".split())  # noqa: SIM905
+RUNS = frozenset(
+    "r rPr t proofErr lastRenderedPageBreak softHyphen noBreakHyphen ruby rubyBase rubyPr rt soft-page-break ruby-base ruby-text".split()
+)  # noqa: SIM905
 """Elements of runs, which are joined and divided."""
 
 
-def translated(
-    data: bytes, name: str, translate: Callable[[str], str] = str.upper, order: Callable[[int], int] = int
-) -> tuple[bytes, int]:
+def translated(data: bytes, name: str, translate: Callable[[str], str] = str.upper) -> tuple[bytes, int]:
     """Translate a file word by word, each aligned with its own; returns the file, and the number of its texts."""
     needed_memory(data, name, "")
     document = read_file(data, name)
@@ -68,7 +68,11 @@ def skeleton(xml: bytes) -> tuple[list[tuple[str, tuple[tuple[str, str], ...]]],
     """Return all elements but those of runs, in their order, and all characters but white space."""
     root = etree.fromstring(xml)
     found = list(_elements(root))
-    characters = "".join("".join(root.itertext(etree.Element)).split()).casefold()
+    for reading in [one for one in root.iter(etree.Element) if etree.QName(one).localname in {"rt", "ruby-text"}]:
+        reading.text = None
+        for one in reading.iter(etree.Element):
+            one.text = None
+    characters = "".join("".join(root.itertext(etree.Element)).split()).replace("\u2011", "").casefold()
     return found, characters
 
 
@@ -90,3 +94,68 @@ def assert_only_texts_differ(before: bytes, after: bytes) -> None:
         if new[name] != content:
             wanted, got = skeleton(content), skeleton(new[name])
             assert got == wanted, name
+
+
+def archive_of(entries: Mapping[str, str | bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    """Return an archive; its entry ``mimetype`` comes first, and is not compressed."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, content in entries.items():
+            archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_STORED if name == "mimetype" else method)
+    return out.getvalue()
+
+
+_OOXML = "http://schemas.openxmlformats.org"
+SPACES = {
+    "w": f"{_OOXML}/wordprocessingml/2006/main",
+    "p": f"{_OOXML}/presentationml/2006/main",
+    "a": f"{_OOXML}/drawingml/2006/main",
+    "c": f"{_OOXML}/drawingml/2006/chart",
+    "mc": f"{_OOXML}/markup-compatibility/2006",
+    "m": f"{_OOXML}/officeDocument/2006/math",
+    "r": f"{_OOXML}/officeDocument/2006/relationships",
+    "v": "urn:schemas-microsoft-com:vml",
+    "wps": "http://schemas.microsoft.com/office/word/2010/wordprocessingShape",
+    **{name: f"urn:oasis:names:tc:opendocument:xmlns:{name}:1.0" for name in ("office", "text", "table", "style")},
+    "draw": "urn:oasis:names:tc:opendocument:xmlns:drawing:1.0",
+    "xlink": "http://www.w3.org/1999/xlink",
+}
+_DECLARED = "".join(f' xmlns:{name}="{uri}"' for name, uri in SPACES.items())
+SHEET = f'xmlns="{_OOXML}/spreadsheetml/2006/main"'
+ODF_TYPES = {
+    "odt": "application/vnd.oasis.opendocument.text",
+    "ods": "application/vnd.oasis.opendocument.spreadsheet",
+    "odp": "application/vnd.oasis.opendocument.presentation",
+}
+PICTURE = bytes(range(256)) * 8
+
+
+def part(root: str, inside: str) -> str:
+    """Return an entry of XML; its outermost element has a prefix."""
+    return f'<?xml version="1.0" encoding="UTF-8" standalone="yes"?>\n<{root}{_DECLARED}>{inside}</{root}>'
+
+
+def document(kind: str, inside: str) -> bytes:
+    """Return a small file of a kind with texts as they stand in its main entry."""
+    other: dict[str, str | bytes] = {"media/image1.png": PICTURE, "word/vbaProject.bin": b"\xd0\xcf macro"}
+    match kind:
+        case "docx":
+            entries = {"[Content_Types].xml": "<Types/>", "word/document.xml": part("w:document", inside)}
+        case "pptx":
+            entries = {
+                "ppt/presentation.xml": part("p:presentation", ""),
+                "ppt/slides/slide1.xml": part("p:sld", inside),
+            }
+        case "xlsx":
+            entries = {
+                "xl/workbook.xml": f"<workbook {SHEET}/>",
+                "xl/sharedStrings.xml": f"<sst {SHEET}>{inside}</sst>",
+            }
+        case "epub":
+            entries = {
+                "mimetype": "application/epub+zip",
+                "OEBPS/a.xhtml": f'<html xmlns="http://www.w3.org/1999/xhtml"><body>{inside}</body></html>',
+            }
+        case _:
+            entries = {"mimetype": ODF_TYPES[kind], "content.xml": part("office:document-content", inside)}
+    return archive_of({**entries, **other})

@@ -114,7 +114,7 @@ def align_copies(block: Block, target: str, places: Sequence[Place], aligned: li
         waiting += reversed(span.children)
         if span.content is None or searched > MAX_SEARCHED:
             continue
-        first = target.find(block.text[span.start : span.end], done)
+        first = _find_copy(target, block.text[span.start : span.end], done)
         searched += (len(target) if first < 0 else first) - done
         if first < 0:
             continue
@@ -126,6 +126,17 @@ def align_copies(block: Block, target: str, places: Sequence[Place], aligned: li
         for index in range(bisect_left(places, (first, first)), bisect_right(places, (done, done))):
             if first <= places[index][0] and places[index][1] <= done:
                 aligned[index] = Word(span.start, span.end, aligned[index].sentence)
+
+
+def _find_copy(target: str, content: str, done: int) -> int:
+    """Return the index of a content that is no part of a longer word or number; -1 if there is none."""
+    first = done - 1
+    while (first := target.find(content, first + 1)) >= 0:
+        after = first + len(content)
+        ends = target[first - 1 : first + 1] if first else "", target[after - 1 : after + 1]
+        if not any(len(end) == 2 and end.isascii() and end.isalnum() for end in ends):  # particles may follow
+            break
+    return first
 
 
 _OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
