@@ -13,8 +13,8 @@ from jumok_serve.text.markup.placing import write_block
 from tests.support.files import read_file
 
 RUNS = frozenset(
-    "r rPr t proofErr lastRenderedPageBreak softHyphen noBreakHyphen ruby rubyBase rubyPr rt soft-page-break ruby-base ruby-text".split()
-)  # noqa: SIM905
+    ["r", "rPr", "t", "proofErr", "lastRenderedPageBreak", "softHyphen", "noBreakHyphen", "ruby", "rubyBase", "rubyPr", "rt", "soft-page-break", "ruby-base", "ruby-text"]
+)
 """Elements of runs, which are joined and divided."""
 
 
@@ -80,7 +80,8 @@ def _elements(root: etree._Element) -> Iterator[tuple[str, tuple[tuple[str, str]
     for element in root.iter(etree.Element):
         name = etree.QName(element).localname
         above = [etree.QName(one).localname for one in element.iterancestors()]
-        if name == "span" and not len(element) and not (element.text or " ").strip():
+        inside = {etree.QName(one).localname for one in element.iterchildren(etree.Element)}
+        if name == "span" and inside <= RUNS and "".join(element.itertext()).isspace():
             continue  # white space looks like its neighbours
         if name not in RUNS and not ("rPr" in above and above[above.index("rPr") + 1] == "r"):
             yield name, tuple(sorted(element.attrib.items()))

@@ -487,6 +487,8 @@ class Element:
         if token.kind in {Kind.TEXT, Kind.CDATA}:
             if not words.characters:
                 made.add_text(runs[-1], _characters(token))
+            elif not token.written.isspace():
+                made.add("mark", [token.written])
         elif token.kind is Kind.END:
             if name == words.run and len(runs) > 1:
                 runs.pop()
@@ -498,7 +500,7 @@ class Element:
         elif name == words.properties and len(runs) > 1:
             opening, closing = runs[-1][1:]
             runs[-1] = Run(f"r{self._look(index, after)}", opening + self._written(index, after), closing)
-        elif name == words.characters:
+        elif name and name == words.characters:
             made.spell(token.name)
             text = "".join(map(_characters, self._tokens[index:after]))
             made.add_text(runs[-1], text.strip() if words.preserve and "preserve" not in token.written else text)
