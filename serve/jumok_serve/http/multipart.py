@@ -37,10 +37,9 @@ def parse_upload(headers: Headers, query: bytes, body: bytes, most: int) -> Fiel
     fields = parse_fields(Headers(), query, b"", most)
     found = _BOUNDARY.search(kind)
     mark = b"--" + (found[1] or found[2]).encode("latin-1") if found else b""
-    parts = body.split(b"\r\n" + mark, MAX_PARTS) if mark and body.startswith(mark) else []
-    if not parts or not parts[-1].startswith(b"--") or len(parts) > MAX_PARTS:
+    parts = body.removeprefix(mark).split(b"\r\n" + mark, MAX_PARTS) if mark and body.startswith(mark) else [b""]
+    if not parts[-1].startswith(b"--") or len(parts) > MAX_PARTS:
         raise InvalidArgumentError(f"the request is no whole form of less than {MAX_PARTS} fields", field="request")
-    parts[0] = parts[0][len(mark) :]
     for part in parts[:-1]:
         head, _, content = part.partition(b"\r\n\r\n")
         names = _names(head)
@@ -69,4 +68,4 @@ def _text(content: bytes) -> str:
     try:
         return content.decode()
     except UnicodeDecodeError:
-        raise InvalidArgumentError("the form is not UTF-8", field="request") from None
+        raise InvalidArgumentError("the form is no UTF-8", field="request") from None

@@ -79,7 +79,9 @@ class Archive:
         try:
             self.end, self.directory, count = _end_of(data)
             self.entries = self._read(count)
-        except (struct.error, IndexError, ValueError):
+        except InvalidArgumentError:
+            raise
+        except (struct.error, ValueError):
             damaged = True
         else:
             damaged = False

@@ -307,22 +307,9 @@ class Paragraph:
 
     def _as_xml(self) -> str:
         """Write the items as XML; characters of the most frequent run have no tag."""
-        lengths, single = dict[int, int](), dict[int, int]()
-        begun = list[tuple[int, set[int]]]()
-        for kind, number, text, _ in self._items:
-            if kind == "text":
-                lengths[number] = lengths.get(number, 0) + len(text)
-                for _, looks in begun:
-                    looks.add(number)
-            elif kind == "open":
-                begun.append((number, set()))
-            elif kind == "close":
-                group, looks = begun.pop()
-                if len(looks) == 1:
-                    single[group] = looks.pop()
-        self._base = max(lengths, key=lengths.__getitem__)
+        single = self._group_runs()
         written, bases, run = list[str](), [self._base], -1
-        for kind, number, text, _ in self._items:
+        for index, (kind, number, text, _) in enumerate(self._items):
             tagged = number if kind == "text" and number != bases[-1] else -1
             if kind == "text" and text.isspace():
                 tagged = run  # white space looks like its neighbours
@@ -334,8 +321,6 @@ class Paragraph:
                 run = number
             if kind == "text":
                 written.append(text)
-            elif kind == "hole":
-                written.append(f'<x i="{number}" translate="no">{text}</x>')
             elif kind == "open":
                 self._bases[number] = single.get(number, bases[-1])
                 bases.append(self._bases[number])
@@ -343,9 +328,37 @@ class Paragraph:
             elif kind == "close":
                 bases.pop()
                 written.append("</g>")
+            elif kind == "hole" and not self._is_in_word(index):
+                written.append(f'<x i="{number}" translate="no">{text}</x>')
             else:
                 written.append(f'<{"br" if kind == "break" else "x"} i="{number}"/>')
         return "".join(written) + ("</r>" if run >= 0 else "")
+
+    def _group_runs(self) -> dict[int, int]:
+        """Find the most frequent run; returns the run of each group that has only one."""
+        lengths, single = dict[int, int](), dict[int, int]()
+        begun = list[tuple[int, set[int]]]()
+        for kind, number, text, _ in self._items:
+            if kind == "text":
+                lengths[number] = lengths.get(number, 0) + len(text)
+                for _, runs in begun:
+                    runs.add(number)
+            elif kind == "open":
+                begun.append((number, set()))
+            elif kind == "close":
+                group, runs = begun.pop()
+                if len(runs) == 1:
+                    single[group] = runs.pop()
+        self._base = max(lengths, key=lengths.__getitem__)
+        return single
+
+    def _is_in_word(self, index: int) -> bool:
+        """True if a hole touches letters, of which it would be a part for the model."""
+        items = self._items
+        before = "".join(item.text for item in items[max(0, index - 3) : index])[-1:]
+        after = "".join(item.text for item in items[index + 1 : index + 4])[:1]
+        text = items[index].text
+        return any(len(pair) == 2 and pair.isalnum() for pair in (before + text[:1], text[-1:] + after))
 
     def write(self, translations: Mapping[str, str], written: list[str]) -> None:
         """Write the paragraph, with those within it.
