@@ -13,8 +13,8 @@ from jumok_serve.text.markup.placing import write_block
 from tests.support.files import read_file
 
 RUNS = frozenset(
-    ["r", "rPr", "t", "proofErr", "lastRenderedPageBreak", "softHyphen", "noBreakHyphen", "ruby", "rubyBase", "rubyPr", "rt", "soft-page-break", "ruby-base", "ruby-text"]
-)
+    ("r", "rPr", "t", "proofErr", "lastRenderedPageBreak", "softHyphen", "noBreakHyphen", "ruby", "rubyBase", "rubyPr")
+) | {"rt", "soft-page-break", "ruby-base", "ruby-text"}
 """Elements of runs, which are joined and divided."""
 
 

@@ -156,7 +156,7 @@ async def translate(incoming: "Incoming", document: Document, upload: Upload, tr
     """
     documents = incoming.site.documents
 
-    async def write(response: Message) -> None:
+    async def write(response: Message, /, *, counted: bool = False) -> None:
         assert isinstance(response, TranslateFileResponse)
         documents.add(document, response.file)
         document.share = response.translated_count / response.text_count if response.text_count else document.share

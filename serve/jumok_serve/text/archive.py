@@ -235,7 +235,7 @@ class ArchiveCopy:
         archive = self._archive
         if not any(packed for _, _, packed in self._records):
             return archive.data[self._done :]
-        records = {entry.record: self._record(entry, *changes) for entry, *changes in self._records}
+        records = {entry.record: self._record(entry, start, packed) for entry, start, packed in self._records}
         directory = b"".join(records[record] for record in sorted(records))
         fields = list(_END.unpack_from(archive.data, archive.end))
         fields[3:7] = len(records), len(records), len(directory), self._written

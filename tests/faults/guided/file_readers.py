@@ -59,17 +59,20 @@ SEEDS = {
 _RUNS = (
     '<w:p><w:pPr/><w:r><w:t>Two </w:t></w:r><w:hyperlink r:id="1"><w:r><w:rPr><w:b/></w:rPr><w:t>men</w:t></w:r>'
     '</w:hyperlink><w:r><w:tab/><w:t>talk</w:t></w:r><w:bookmarkStart w:id="1"/><w:r><w:fldChar w:fldCharType="begin"/>'
-    '</w:r><w:r><w:instrText>PAGE</w:instrText></w:r><w:r><w:fldChar w:fldCharType="end"/></w:r><w:bookmarkEnd w:id="1"/>'
+    '</w:r><w:r><w:instrText>PAGE</w:instrText></w:r><w:r><w:fldChar w:fldCharType="end"/></w:r>'
+    '<w:bookmarkEnd w:id="1"/>'
     "<w:r><w:pict><w:txbxContent><w:p><w:r><w:t>Box</w:t></w:r></w:p></w:txbxContent></w:pict></w:r></w:p>"
 )
 _OPEN = (
-    "<text:h>A <text:span>brown <text:a>dog</text:a></text:span><text:tab/>runs<text:note><text:p>Note</text:p></text:note>"
+    "<text:h>A <text:span>brown <text:a>dog</text:a></text:span><text:tab/>runs"
+    "<text:note><text:p>Note</text:p></text:note>"
     '</text:h><table:table-cell office:value-type="string"><text:p>Cell<text:page-number>1</text:page-number></text:p>'
     "</table:table-cell>"
 )
 ARCHIVES = {
     "docx": _RUNS,
-    "pptx": '<a:p><a:r><a:rPr b="1"/><a:t>A\tdog</a:t></a:r><a:br/><a:fld><a:t>1</a:t></a:fld><a:r><a:t>runs</a:t></a:r></a:p>',
+    "pptx": '<a:p><a:r><a:rPr b="1"/><a:t>A\tdog</a:t></a:r><a:br/><a:fld><a:t>1</a:t></a:fld>'
+    "<a:r><a:t>runs</a:t></a:r></a:p>",
     "xlsx": "<si><t>A dog</t></si><si><r><t>A </t></r><r><rPr><b/></rPr><t>man\nruns</t></r><rPh><t>b</t></rPh></si>",
     "odt": _OPEN,
     "ods": _OPEN,

@@ -108,9 +108,8 @@ def test_deepl_with_a_document(served: Served, expected: str, tmp_path: Path) ->
     assert out.read_text(encoding="utf-8") == expected
     handle = client.translate_document_upload(b"a dog", filename="b.txt", source_lang="EN", target_lang="DE")
     assert client.translate_document_wait_until_done(handle).done
-    handle.document_key = "0" * 32
     with pytest.raises(deepl.DeepLException, match="there is no such document"):
-        client.translate_document_get_status(handle)
+        client.translate_document_get_status(deepl.DocumentHandle(handle.document_id, "0" * 32))
     with pytest.raises(deepl.DocumentTranslationException, match="is not UTF-8: convert the file"):
         client.translate_document(b"\xff", io.BytesIO(), target_lang="DE", filename="a.txt")
     with pytest.raises(deepl.DeepLException, match="files keep their format"):
@@ -127,8 +126,8 @@ def test_the_command_of_deepl(served: Served, translator: Translator, tmp_path: 
         "document",
         "--to",
         "DE",
-        tmp_path / "a.docx",
-        tmp_path / "out",
+        str(tmp_path / "a.docx"),
+        str(tmp_path / "out"),
     ]
     (tmp_path / "out").mkdir()
     subprocess.run([sys.executable, "-m", "deepl", *arguments], check=True, timeout=120)

@@ -28,7 +28,7 @@ from jumok_serve.service.rpc.request_reader import (
 )
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.share import OpenCalls
-from jumok_serve.text.files.document import FileDocument, Part, Piece, Text, known_formats, needed_memory
+from jumok_serve.text.files.document import FileDocument, FilePiece, Part, Text, known_formats, needed_memory
 
 MAX_OPEN_FILES = 16
 """Files that are translated at once; one caller may have half, and further ones wait."""
@@ -177,7 +177,7 @@ class _FileTexts:
         self._caller = caller
         self._limits = limits
         self._send_message = send
-        self._waiting = deque[Piece]()  # taken from the file, not yet written
+        self._waiting = deque[FilePiece]()  # taken from the file, not yet written
         self._sent = 0
         self._done = 0
         self._cut_sentences = 0
@@ -294,13 +294,13 @@ def write_texts(translated: TextPairs) -> list[str]:
     return [text.written if translation is None else text.write(translation) for text, translation in translated]
 
 
-def take_pieces(pieces: Iterator[Piece], stopped: Callable[[], bool] = lambda: False) -> list[Piece]:
+def take_pieces(pieces: Iterator[FilePiece], stopped: Callable[[], bool] = lambda: False) -> list[FilePiece]:
     """Return the next pieces, with a message's texts, and one piece between two of them; none at the end.
 
     Args:
         stopped: true if no piece is needed any more.
     """
-    taken, between, texts, characters = list[Piece](), list[str](), 0, 0
+    taken, between, texts, characters = list[FilePiece](), list[str](), 0, 0
     for piece in pieces:
         if isinstance(piece, str):
             between.append(piece)

@@ -54,7 +54,8 @@ class Part:
     encoding: str
 
 
-Piece: TypeAlias = "str | Text | Part"
+Piece: TypeAlias = "str | Text"
+FilePiece: TypeAlias = "Piece | Part"
 Pieces: TypeAlias = "Callable[[str], Iterator[Piece]]"
 _Part = TypeVar("_Part")
 PARTS_PER_STEP: Final = 1024
@@ -223,7 +224,7 @@ class FileDocument:
     mark: bytes
     format: FileFormat
     count: int
-    few: Sequence[Piece] | None
+    few: Sequence[FilePiece] | None
 
     @classmethod
     def read(
@@ -251,7 +252,7 @@ class FileDocument:
             content = Archive(bytes(data))
         data.clear()
         most = MAX_KEPT if isinstance(content, str) else 0  # texts of archives have many objects
-        few, number, count, begun = list[Piece](), 0, 0, False
+        few, number, count, begun = list[FilePiece](), 0, 0, False
         for number, piece in enumerate(_pieces(chosen, content), start=1):
             count += isinstance(piece, Text)
             if number < most:
@@ -267,7 +268,7 @@ class FileDocument:
             return cls("", encoding, mark, chosen, count, few)
         return cls(content, encoding, mark, chosen, count, None)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[FilePiece]:
         """Yield texts, and all between them."""
         return _pieces(self.format, self.content) if self.few is None else iter(self.few)
 
@@ -349,7 +350,7 @@ def encoded(written: str, encoding: str) -> bytes:
     return written.encode(encoding, "replace")
 
 
-def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[Piece]:
+def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[FilePiece]:
     """Yield the pieces of a file."""
     if isinstance(content, str):
         yield from chosen.pieces(content)

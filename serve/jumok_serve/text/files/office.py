@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -92,23 +93,19 @@ SHEET: Final = Vocabulary(
     preserve=True,
     line_ends=True,
 )
-_IN_OPEN: Final = {
-    "paragraphs": _set("text:p text:h"),
-    "groups": _set("text:span text:a text:meta"),
-    "looks": _set("text:span"),
-    "open": _set("text:ruby text:ruby-base"),
-    "dropped": _set("text:ruby-text text:soft-page-break"),
-    "breaks": _set("text:line-break text:tab"),
-}
 OPEN: Final = Vocabulary(
-    **_IN_OPEN,
+    paragraphs=_set("text:p text:h"),
+    groups=_set("text:span text:a text:meta"),
+    looks=_set("text:span"),
+    open=_set("text:ruby text:ruby-base"),
+    dropped=_set("text:ruby-text text:soft-page-break"),
+    breaks=_set("text:line-break text:tab"),
     shown=("text:",),
     kept=_set("text:tracked-changes table:table-cell table:covered-table-cell"),
     within=_set("office:annotation draw:text-box"),
 )
-OPEN_STYLES: Final = Vocabulary(
-    **_IN_OPEN,
-    shown=("text:",),
+OPEN_STYLES: Final = replace(
+    OPEN,
     within=_set(" ".join(f"style:{part}{page}" for part in ("header", "footer") for page in ("", "-left", "-first"))),
     only_within=True,
 )

@@ -89,24 +89,47 @@ OLE = bytes.fromhex("d0cf11e0a1b11ae1") + bytes(100)
         (changed(of({}), "mode", 0o120777 << 16), "a.docx", "'word/document.xml' is a link: put the file in its place"),
         (changed(of({}), "size", 2000), "a.docx", "'word/document.xml' is damaged"),
         (changed(of({}), "size", 10), "a.docx", "'word/document.xml' is damaged"),
-        (changed(of({}), "size", 2**31), "a.docx", "has 2147483648 bytes, at most 16777216 are allowed: split the file"),
+        (
+            changed(of({}), "size", 2**31),
+            "a.docx",
+            "has 2147483648 bytes, at most 16777216 are allowed: split the file",
+        ),
         (doubled(), "a.docx", "'word/document.xml' is there twice: save the file again"),
         (crowded(), "a.docx", "it has 100000 entries, at most 10000 are allowed"),
-        *((of({name: ""}), "a.docx", "leads out of the archive") for name in ("../a", "a/../../b", "/a", "C:/a", "a/..")),
+        *(
+            (of({name: ""}), "a.docx", "leads out of the archive")
+            for name in ("../a", "a/../../b", "/a", "C:/a", "a/..")
+        ),
         (of({"_xmlsignatures/sig1.xml": ""}), "a.docx", r"it is signed \(_xmlsignatures/sig1.xml\), and a translation"),
         (archive_of({**ODT, "META-INF/documentsignatures.xml": ""}), "a.odt", "it is signed"),
         (archive_of({**ODT, "META-INF/manifest.xml": MANIFEST}), "a.odt", "protected by a password"),
-        (archive_of({"mimetype": "application/epub+zip", "META-INF/encryption.xml": DRM}), "a.epub", "the book is encrypted"),
-        (of({"word/document.xml": MAIN.replace("</w:p>", "")}), "a.docx", "word/document.xml: line 2: it is not well-formed XML"),
+        (
+            archive_of({"mimetype": "application/epub+zip", "META-INF/encryption.xml": DRM}),
+            "a.epub",
+            "the book is encrypted",
+        ),
+        (
+            of({"word/document.xml": MAIN.replace("</w:p>", "")}),
+            "a.docx",
+            "word/document.xml: line 2: it is not well-formed XML",
+        ),
         (of({"word/document.xml": "<!DOCTYPE a [<!ENTITY b 'c'>]>" + MAIN[56:]}), "a.docx", "declares the entity 'b'"),
-        (of({"word/document.xml": MAIN.encode()[:-20] + b"\xff" + MAIN.encode()[-20:]}), "a.docx", "byte 0xff is not UTF-8"),
+        (
+            of({"word/document.xml": MAIN.encode()[:-20] + b"\xff" + MAIN.encode()[-20:]}),
+            "a.docx",
+            "byte 0xff is not UTF-8",
+        ),
         (of({"word/document.xml": MAIN.replace("UTF-8", "latin1")}), "a.docx", "the encoding latin1 is not UTF-8"),
         (of({"word/document.xml": nested(20_000)}), "a.docx", "more than 16384 elements within each other"),
-        (of({"word/document.xml": part("w:document", "<w:p>" * 20 + "A</w:p>" * 20)}), "a.docx", "more than 16 paragraphs"),
+        (
+            of({"word/document.xml": part("w:document", "<w:p>" * 20 + "A</w:p>" * 20)}),
+            "a.docx",
+            "more than 16 paragraphs",
+        ),
         (of({"word/document.xml": MAIN + " " * 5_000_000}), "a.docx", "200 times its compressed bytes"),
     ],
     ids=lambda value: str(value)[:40] if isinstance(value, str) else "",
-)  # fmt: skip
+)
 def test_files_that_are_refused(data: bytes, name: str, message: str) -> None:
     with refused("file", message):
         needed_memory(data, name, "")
@@ -187,7 +210,10 @@ def test_a_copy_has_the_changes_and_all_else(seed: int) -> None:
     assert members(out) == wanted
     with zipfile.ZipFile(io.BytesIO(data)) as before, zipfile.ZipFile(io.BytesIO(out)) as after:
         assert before.comment == after.comment
-        kept = [(one.filename, one.date_time, one.comment, one.external_attr, one.compress_type) for one in before.infolist()]
+        kept = [
+            (one.filename, one.date_time, one.comment, one.external_attr, one.compress_type)
+            for one in before.infolist()
+        ]
         assert kept == [
             (one.filename, one.date_time, one.comment, one.external_attr, one.compress_type) for one in after.infolist()
         ]
@@ -227,7 +253,9 @@ def test_memory_of_an_entry_is_below_its_bound(content: str) -> None:
         lambda size: rest_of(1, f"<w:p>{'<w:r><w:t>a</w:t></w:r><w:x/>' * (size // 30)}</w:p>"),
         lambda size: rest_of(1, f"<w:p>{BEGIN * (size // 50)}</w:p>"),
         lambda size: rest_of(1, "<w:p>A" + "<w:hyperlink>" * (size // 30) + "</w:hyperlink>" * (size // 30) + "</w:p>"),
-        lambda size: rest_of(1, '<w:p>' + '<w:bookmarkStart w:id="1"/>a<w:bookmarkEnd w:id="1"/>' * (size // 50) + "</w:p>"),
+        lambda size: rest_of(
+            1, "<w:p>" + '<w:bookmarkStart w:id="1"/>a<w:bookmarkEnd w:id="1"/>' * (size // 50) + "</w:p>"
+        ),
     ],
 )
 def test_time_grows_in_proportion_to_an_entry(make: Callable[[int], str]) -> None:

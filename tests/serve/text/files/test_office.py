@@ -54,11 +54,18 @@ def box(inside: str) -> str:
 WORD = [
     # Runs that look alike are one.
     (
-        run("Hel") + '<w:proofErr w:type="spellStart"/>' + run("lo", '<w:lang w:val="en-US"/>') + run(" you", "<w:noProof/>"),
+        run("Hel")
+        + '<w:proofErr w:type="spellStart"/>'
+        + run("lo", '<w:lang w:val="en-US"/>')
+        + run(" you", "<w:noProof/>"),
         ["Hello you"],
-        '<w:r><w:t>HELLO YOU</w:t></w:r>',
+        "<w:r><w:t>HELLO YOU</w:t></w:r>",
     ),
-    ('<w:r w:rsidR="1"><w:t>Hel</w:t></w:r><w:r w:rsidR="2"><w:t>lo</w:t></w:r>', ["Hello"], '<w:r w:rsidR="1"><w:t>HELLO</w:t></w:r>'),
+    (
+        '<w:r w:rsidR="1"><w:t>Hel</w:t></w:r><w:r w:rsidR="2"><w:t>lo</w:t></w:r>',
+        ["Hello"],
+        '<w:r w:rsidR="1"><w:t>HELLO</w:t></w:r>',
+    ),
     (
         run("A ") + run("brown", "<w:b/>") + run(" dog"),
         ['A <r i="1">brown</r> dog'],
@@ -76,15 +83,22 @@ WORD = [
     (
         run("See ") + f'<w:hyperlink r:id="r1">{run("this", "<w:u/>")}</w:hyperlink>' + run(" page"),
         ['See <g i="1">this</g> page'],
-        run("SEE ") + '<w:hyperlink r:id="r1"><w:r><w:rPr><w:u/></w:rPr><w:t>THIS</w:t></w:r></w:hyperlink>' + run(" PAGE"),
+        run("SEE ")
+        + '<w:hyperlink r:id="r1"><w:r><w:rPr><w:u/></w:rPr><w:t>THIS</w:t></w:r></w:hyperlink>'
+        + run(" PAGE"),
     ),
     (f'<w:hyperlink r:id="r1">{run("All")}</w:hyperlink>', ["All"], None),
     (f'{run("A")}<w:hyperlink r:id="r1"><w:r><w:drawing/></w:r></w:hyperlink>', ["A"], None),
     (f"{run('A ')}<w:ins w:id='1'>{run('new')}</w:ins>{run(' dog')}", ['A <g i="1">new</g> dog'], None),
-    (f"{run('A ')}<w:del w:id='1'><w:r><w:delText>old</w:delText></w:r></w:del>{run('dog')}", ['A <x i="1"/>dog'], None),
+    (
+        f"{run('A ')}<w:del w:id='1'><w:r><w:delText>old</w:delText></w:r></w:del>{run('dog')}",
+        ['A <x i="1"/>dog'],
+        None,
+    ),
     (f"{run('A ')}<w:moveFrom w:id='1'>{run('old')}</w:moveFrom>{run('dog')}", ['A <x i="1"/>dog'], None),
     (
-        f"{run('A ')}<w:sdt><w:sdtPr><w:id w:val='1'/></w:sdtPr><w:sdtContent>{run('dog')}</w:sdtContent></w:sdt>{run(' b')}",
+        f"{run('A ')}<w:sdt><w:sdtPr><w:id w:val='1'/></w:sdtPr><w:sdtContent>{run('dog')}"
+        f"</w:sdtContent></w:sdt>{run(' b')}",
         ['A <g i="1">dog</g> b'],
         None,
     ),
@@ -110,15 +124,27 @@ WORD = [
     (run("Page ") + field("PAGE", run("3")) + run(" of"), ['Page <x i="5" translate="no">3</x> of'], None),
     (run("For ") + field("MERGEFIELD Name", run("«Name»")), ['For <x i="5" translate="no">«Name»</x>'], None),
     (run("See ") + field('HYPERLINK "http://a.b"', run("our page")), ['See <g i="6">our page</g>'], None),
-    (f'{run("See ")}<w:fldSimple w:instr=" REF a ">{run("Chapter 2")}</w:fldSimple>', ['See <g i="1">Chapter 2</g>'], None),
-    (f'{run("No. ")}<w:fldSimple w:instr=" PAGE ">{run("2")}</w:fldSimple>', ['No. <x i="2" translate="no">2</x>'], None),
-    (FIELD.format("begin") + "<w:r><w:instrText>TOC</w:instrText></w:r>" + FIELD.format("separate") + run("Title"), ["Title"], None),
+    (
+        f'{run("See ")}<w:fldSimple w:instr=" REF a ">{run("Chapter 2")}</w:fldSimple>',
+        ['See <g i="1">Chapter 2</g>'],
+        None,
+    ),
+    (
+        f'{run("No. ")}<w:fldSimple w:instr=" PAGE ">{run("2")}</w:fldSimple>',
+        ['No. <x i="2" translate="no">2</x>'],
+        None,
+    ),
+    (
+        FIELD.format("begin") + "<w:r><w:instrText>TOC</w:instrText></w:r>" + FIELD.format("separate") + run("Title"),
+        ["Title"],
+        None,
+    ),
     (run("End") + FIELD.format("end") + run("dog"), ['End<br i="1"/>dog'], None),
     # Texts within texts.
     (f"{run('Out')}{box('<w:p>' + run('In the box') + '</w:p>')}", ["<p>Out</p><p>In the box</p>"], None),
     (box(f"<w:p>{run('One')}</w:p><w:p>{run('Two')}</w:p>"), ["<p>One</p><p>Two</p>"], None),
     (run("1.2.3") + run("&#160;&amp;"), [], None),
-]  # fmt: skip
+]
 
 
 def upper(content: str) -> str:
@@ -151,32 +177,91 @@ def cell(attributes: str, shown: str, more: str = "") -> str:
 @pytest.mark.parametrize(
     ("kind", "inside", "wanted"),
     [
-        ("pptx", '<a:p><a:pPr lvl="1"/><a:r><a:rPr lang="en-US" dirty="0"/><a:t>Two </a:t></a:r><a:r><a:rPr lang="en-GB" err="1"/><a:t>men</a:t></a:r><a:endParaRPr/></a:p>', ["Two men"]),
-        ("pptx", '<a:p><a:r><a:rPr b="1"/><a:t>Two</a:t></a:r><a:br/><a:r><a:t>men talk</a:t></a:r></a:p>', ['<r i="1">Two</r><br i="1"/>men talk']),
-        ("pptx", '<a:p><a:r><a:t>Slide </a:t></a:r><a:fld id="{1}" type="slidenum"><a:rPr/><a:t>7</a:t></a:fld></a:p>', ['Slide <x i="1" translate="no">7</x>']),
+        (
+            "pptx",
+            '<a:p><a:pPr lvl="1"/><a:r><a:rPr lang="en-US" dirty="0"/><a:t>Two </a:t></a:r>'
+            '<a:r><a:rPr lang="en-GB" err="1"/><a:t>men</a:t></a:r><a:endParaRPr/></a:p>',
+            ["Two men"],
+        ),
+        (
+            "pptx",
+            '<a:p><a:r><a:rPr b="1"/><a:t>Two</a:t></a:r><a:br/><a:r><a:t>men talk</a:t></a:r></a:p>',
+            ['<r i="1">Two</r><br i="1"/>men talk'],
+        ),
+        (
+            "pptx",
+            '<a:p><a:r><a:t>Slide </a:t></a:r><a:fld id="{1}" type="slidenum"><a:rPr/><a:t>7</a:t></a:fld></a:p>',
+            ['Slide <x i="1" translate="no">7</x>'],
+        ),
         ("pptx", "<a:p><a:r><a:t>Name\tDate\nPlace</a:t></a:r></a:p>", ['Name<br i="1"/>Date<br i="2"/>Place']),
         ("pptx", "<a:p><a:r><a:t>12 %</a:t></a:r></a:p><a:p/>", []),
         ("xlsx", "<si><t>A dog</t></si><si><t>12.5</t></si><si/>", ["A dog"]),
-        ("xlsx", '<si><r><t xml:space="preserve">A </t></r><r><rPr><b/></rPr><t>dog runs</t></r></si>', ['<r i="1">A </r>dog runs']),
+        (
+            "xlsx",
+            '<si><r><t xml:space="preserve">A </t></r><r><rPr><b/></rPr><t>dog runs</t></r></si>',
+            ['<r i="1">A </r>dog runs'],
+        ),
         ("xlsx", '<si><t>漢字</t><rPh sb="0" eb="2"><t>かんじ</t></rPh><phoneticPr fontId="1"/></si>', ["漢字"]),
-        ("xlsx", '<si><t xml:space="preserve">One line\nand another\n</t></si>', ['One line<br i="1"/>and another<br i="2"/>']),
+        (
+            "xlsx",
+            '<si><t xml:space="preserve">One line\nand another\n</t></si>',
+            ['One line<br i="1"/>and another<br i="2"/>'],
+        ),
         ("xlsx", "<si><t>One_x000D_\ntwo</t></si>", ['One<br i="1"/>two']),
-        ("odt", "<text:h>A <text:span>brown</text:span> dog<text:s/>runs</text:h>", ['A <g i="1">brown</g> dog<x i="2"/>runs']),
-        ("odt", '<text:p>Go <text:a xlink:href="x"><text:span>there</text:span></text:a></text:p>', ['Go <g i="1">there</g>']),
+        (
+            "odt",
+            "<text:h>A <text:span>brown</text:span> dog<text:s/>runs</text:h>",
+            ['A <g i="1">brown</g> dog<x i="2"/>runs'],
+        ),
+        (
+            "odt",
+            '<text:p>Go <text:a xlink:href="x"><text:span>there</text:span></text:a></text:p>',
+            ['Go <g i="1">there</g>'],
+        ),
         ("odt", "<text:p>A<text:line-break/>b<text:tab/>c</text:p>", ['A<br i="1"/>b<br i="2"/>c']),
-        ("odt", "<text:p>A dog<text:note><text:note-citation>1</text:note-citation><text:note-body><text:p>A note</text:p></text:note-body></text:note> runs</text:p>", ['<p>A dog<x i="1"/> runs</p><p>A note</p>']),
-        ("odt", "<text:p>Page <text:page-number>3</text:page-number> of it</text:p>", ['Page <x i="1" translate="no">3</x> of it']),
+        (
+            "odt",
+            "<text:p>A dog<text:note><text:note-citation>1</text:note-citation><text:note-body>"
+            "<text:p>A note</text:p></text:note-body></text:note> runs</text:p>",
+            ['<p>A dog<x i="1"/> runs</p><p>A note</p>'],
+        ),
+        (
+            "odt",
+            "<text:p>Page <text:page-number>3</text:page-number> of it</text:p>",
+            ['Page <x i="1" translate="no">3</x> of it'],
+        ),
         ("odt", "<text:tracked-changes><text:p>Old</text:p></text:tracked-changes><text:p>New</text:p>", ["New"]),
-        ("odt", "<text:p><text:ruby><text:ruby-base>kanji</text:ruby-base><text:ruby-text>yomi</text:ruby-text></text:ruby> b</text:p>", ["kanji b"]),
-        ("odt", '<text:p><text:bookmark-start text:name="a"/>A <text:bookmark-end text:name="a"/>dog</text:p>', ['A <x i="2"/>dog']),
-        ("odt", "<text:p><draw:frame><draw:text-box><text:p>Inside</text:p></draw:text-box></draw:frame></text:p>", ["Inside"]),
-        ("ods", cell('office:value-type="string"', "A dog") + cell('office:value-type="float"', "Twelve") + cell("", "Two"), ["A dog", "Two"]),
+        (
+            "odt",
+            "<text:p><text:ruby><text:ruby-base>kanji</text:ruby-base><text:ruby-text>yomi</text:ruby-text>"
+            "</text:ruby> b</text:p>",
+            ["kanji b"],
+        ),
+        (
+            "odt",
+            '<text:p><text:bookmark-start text:name="a"/>A <text:bookmark-end text:name="a"/>dog</text:p>',
+            ['A <x i="2"/>dog'],
+        ),
+        (
+            "odt",
+            "<text:p><draw:frame><draw:text-box><text:p>Inside</text:p></draw:text-box></draw:frame></text:p>",
+            ["Inside"],
+        ),
+        (
+            "ods",
+            cell('office:value-type="string"', "A dog") + cell('office:value-type="float"', "Twelve") + cell("", "Two"),
+            ["A dog", "Two"],
+        ),
         ("ods", cell('office:value-type="string" table:formula="of:=A1"', "Computed"), []),
-        ("ods", cell('office:value-type="float"', "12", "<office:annotation><text:p>A note</text:p></office:annotation>"), ["A note"]),
+        (
+            "ods",
+            cell('office:value-type="float"', "12", "<office:annotation><text:p>A note</text:p></office:annotation>"),
+            ["A note"],
+        ),
         ("odp", "<draw:frame><draw:text-box><text:p>A slide</text:p></draw:text-box></draw:frame>", ["A slide"]),
         ("epub", "<p>A <b>brown</b> dog</p><pre>code</pre><script>a()</script>", ["A <b>brown</b> dog"]),
     ],
-)  # fmt: skip
+)
 def test_a_paragraph_of_other_kinds(kind: str, inside: str, wanted: list[str]) -> None:
     data = document(kind, inside)
     numbers = re.compile(r'i="\d+"')
@@ -226,8 +311,10 @@ BOOK = {
     "mimetype": "application/epub+zip",
     "content.opf": '<package xmlns="http://www.idpf.org/2007/opf" xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata>'
     "<dc:title>The dog</dc:title><dc:creator>Ann</dc:creator></metadata></package>",
-    "toc.ncx": '<ncx xmlns="http://www.daisy.org/z3986/2005/ncx/"><navLabel><text>Chapter &lt;1&gt;</text></navLabel></ncx>',
-    "a.xhtml": '<html xmlns="http://www.w3.org/1999/xhtml"><head><title>One</title></head><body><p>A dog</p></body></html>',
+    "toc.ncx": '<ncx xmlns="http://www.daisy.org/z3986/2005/ncx/"><navLabel><text>Chapter &lt;1&gt;</text>'
+    "</navLabel></ncx>",
+    "a.xhtml": '<html xmlns="http://www.w3.org/1999/xhtml"><head><title>One</title></head><body>'
+    "<p>A dog</p></body></html>",
 }
 
 
@@ -294,7 +381,7 @@ def sheets_file() -> bytes:
 
 
 def texts_of_word(data: bytes) -> list[str]:
-    read = docx.Document(io.BytesIO(data))
+    read: Any = docx.Document(io.BytesIO(data))
     parts = [read.sections[0].header, read.sections[0].footer, read.tables[0].cell(0, 1), read]
     return [paragraph.text for one in parts for paragraph in one.paragraphs]
 
