@@ -1,39 +1,27 @@
-"""Files that are translated over HTTP: they are translated in tasks, and results are kept for a while."""
+"""Files that are translated over HTTP, and their results, which are kept for a while within bounds."""
 
 import asyncio
 import hmac
 import math
 import time
 from collections import OrderedDict
-from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Final
+from typing import Final
 from urllib.parse import quote
 from uuid import uuid4
 
-from google.protobuf.message import Message
 from starlette.responses import Response
 
-from jumok_proto.errors import InvalidArgumentError, JumokError, OverloadedError
-from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
-from jumok_proto.v1.translation_pb2 import CorpusSettings
+from jumok_proto.errors import OverloadedError
 from jumok_serve.http.multipart import Upload
 from jumok_serve.share import RETRY_AFTER_S
 
-if TYPE_CHECKING:
-    from jumok_serve.http.site import Incoming
-
-TRANSLATE_FILE: Final = "/jumok.v1.FileService/TranslateFile"
 MAX_KEPT_BYTES: Final = 2**26
 """Bytes of all files that are translated, and of results; one caller may have half."""
 MAX_KEPT: Final = 1024
 KEPT_S: Final = 3600.0
 """Seconds for which a result is kept."""
-FILE_S: Final = 3600.0
-"""Seconds that a file may take whose client does not wait."""
-MAX_PROBLEMS: Final = 100
-"""Texts without a translation that a status lists."""
 
 
 @dataclass(eq=False, slots=True)
@@ -138,47 +126,3 @@ class Documents:
                 of_owner, held = of_owner - one.held, held - one.held
         if of_owner + size > MAX_KEPT_BYTES // 2 or held + size > MAX_KEPT_BYTES or len(self._kept) >= MAX_KEPT:
             raise OverloadedError("too many files are translated or kept: fetch results", retry_after_s=RETRY_AFTER_S)
-
-
-def uploaded(incoming: "Incoming") -> Upload:
-    """Take the file out of a form."""
-    upload = incoming.fields.pop("file", None)
-    if not isinstance(upload, Upload) or not upload.name:
-        raise InvalidArgumentError("the field file is missing: send a form with a file that has a name", field="file")
-    return upload
-
-
-async def translate(incoming: "Incoming", document: Document, upload: Upload, translation: CorpusSettings) -> None:
-    """Translate a document; a failure is noted, and raised.
-
-    Raises:
-        JumokError: the file cannot be translated.
-    """
-    documents = incoming.site.documents
-
-    async def write(response: Message, /, *, counted: bool = False) -> None:
-        assert isinstance(response, TranslateFileResponse)
-        documents.add(document, response.file)
-        document.share = response.translated_count / response.text_count if response.text_count else document.share
-        document.problems += [
-            f"{one.part}{':' if one.part else ''}{one.line}: {one.error.message}" for one in response.problems
-        ][: MAX_PROBLEMS - len(document.problems)]
-
-    settings = FileSettings(name=upload.name, translation=translation)
-    request = TranslateFileRequest(settings=settings, file=upload.content)
-    error = "the translation was stopped: send the file again"
-    try:
-        await incoming.site.backend.stream(TRANSLATE_FILE, request, incoming.sender, write)
-        error = ""
-    except JumokError as failure:
-        error = str(failure)
-        raise
-    finally:
-        documents.end(document, error)
-
-
-async def translate_later(incoming: "Incoming", document: Document, upload: Upload, settings: CorpusSettings) -> None:
-    """Translate a document whose client does not wait."""
-    sender = replace(incoming.sender, timeout_s=FILE_S)
-    with suppress(JumokError):
-        await translate(replace(incoming, sender=sender), document, upload, settings)

@@ -53,6 +53,7 @@ Called = TypeVar("Called", bound=Message)
 Result = TypeVar("Result")
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
+TRANSLATE_FILE = "/jumok.v1.FileService/TranslateFile"
 DETECT = "/jumok.v1.TranslationService/DetectLanguage"
 LIST_MODELS = "/jumok.v1.ModelService/ListModels"
 

@@ -23,10 +23,10 @@ from starlette.routing import Route
 import jumok_proto
 from jumok_proto.errors import InvalidArgumentError, JumokError
 from jumok_proto.v1 import file_pb2, glossary_pb2, model_pb2, translation_pb2
-from jumok_serve.http.documents import TRANSLATE_FILE
 from jumok_serve.http.requests import JSON, Fields, content_type, parse_fields, parse_object
 from jumok_serve.http.site import (
     MAX_INLINE_BYTES,
+    TRANSLATE_FILE,
     Answer,
     Dialect,
     EventStream,

@@ -46,7 +46,7 @@ NAMESPACES: Final = {
     f"{_MICROSOFT}/spreadsheetml/2018/threadedcomments": "tc",
     **{f"{_ODF}:{name}:1.0": name for name in ("office", "text", "table", "style")},
     f"{_ODF}:drawing:1.0": "draw",
-    f"{_ODF}:manifest:1.0": "manifest",
+    f"{_ODF}:container": "ocf",
     "http://www.w3.org/1999/xhtml": "html",
     "http://www.daisy.org/z3986/2005/ncx/": "ncx",
     "http://www.idpf.org/2007/opf": "opf",
@@ -129,7 +129,7 @@ ROOTS: Final = {
     },
 }
 """Elements around all of an entry that has texts, by format."""
-_MAIN: Final = {"w:document": "docx", "p:presentation": "pptx", "x:workbook": "xlsx"}
+_MAIN: Final = {"w:document": "docx", "p:presentation": "pptx", "x:workbook": "xlsx", "ocf:container": "epub"}
 _MEDIA_TYPES: Final = {
     "application/vnd.oasis.opendocument.text": "odt",
     "application/vnd.oasis.opendocument.spreadsheet": "ods",
@@ -206,8 +206,8 @@ class _Reader:
         names, between, depth = _Names(), list[str](), 0
         for token in read_xml(content):
             name = names.of(token) if token.name else ""
+            self._count += not depth and token.kind is not Kind.END and name in self._words.paragraphs
             if depth or (token.kind is Kind.START and name in self._words.paragraphs):
-                self._count += not depth
                 depth += (token.kind is Kind.START) - (token.kind is Kind.END)
                 self._tokens.append(token)
                 self._names.append(name)
