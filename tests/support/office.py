@@ -2,7 +2,7 @@
 
 import io
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 from lxml import etree
 
@@ -18,8 +18,12 @@ RUNS = frozenset(
 """Elements of runs, which are joined and divided."""
 
 
-def translated(data: bytes, name: str, translate: Callable[[str], str] = str.upper) -> tuple[bytes, int]:
-    """Translate a file word by word, each aligned with its own; returns the file, and the number of its texts."""
+def translated(data: bytes, name: str, *, backwards: bool = False) -> tuple[bytes, int]:
+    """Translate a file word by word, each aligned with its own; returns the file, and the number of its texts.
+
+    Args:
+        backwards: True to reverse the order of the words.
+    """
     needed_memory(data, name, "")
     document = read_file(data, name)
     writer, out, count = document.writer(), bytearray(), 0
@@ -31,20 +35,31 @@ def translated(data: bytes, name: str, translate: Callable[[str], str] = str.upp
         markup = document.format.markup
         assert markup is not None
         parsed = parse(piece.content, markup, document.format.rules)
-        out += writer.add(piece.write(parsed.written(lambda block: _aligned(block, translate))))
+        out += writer.add(piece.write(parsed.written(lambda block: _aligned(block, backwards=backwards))))
     return bytes(out + writer.finish()), count
 
 
-def _aligned(block: Block, translate: Callable[[str], str]) -> str:
-    """Write a block whose words are translated, in their order."""
+def _aligned(block: Block, *, backwards: bool) -> str:
+    """Write a block whose words are translated."""
+    if backwards:
+        return _reversed(block)
     parts, pairs, done, length = list[str](), list[tuple[tuple[int, int], tuple[int, int]]](), 0, 0
     for first, after in words(block.text):
-        kept, word = block.text[done:first], translate(block.text[first:after])
+        kept, word = block.text[done:first], block.text[first:after].upper()
         parts += kept, word
         length += len(kept)
         pairs.append(((length, length + len(word)), (first, after)))
         length, done = length + len(word), after
     target = "".join(parts) + block.text[done:]
+    return write_block(block, [(0, len(block.text))], ("", ""), [target], [pairs])
+
+
+def _reversed(block: Block) -> str:
+    pairs, target = list[tuple[tuple[int, int], tuple[int, int]]](), ""
+    for first, after in reversed(list(words(block.text))):
+        target += " " if target else ""
+        pairs.append(((len(target), len(target) + after - first), (first, after)))
+        target += block.text[first:after]
     return write_block(block, [(0, len(block.text))], ("", ""), [target], [pairs])
 
 
@@ -87,14 +102,17 @@ def _elements(root: etree._Element) -> Iterator[tuple[str, tuple[tuple[str, str]
             yield name, tuple(sorted(element.attrib.items()))
 
 
-def assert_only_texts_differ(before: bytes, after: bytes) -> None:
+def assert_only_texts_differ(before: bytes, after: bytes, *, in_order: bool = True) -> None:
     """Check that two archives have the same entries, and those that differ the same elements and letters."""
     old, new = members(before), members(after)
     assert list(old) == list(new)
     for name, content in old.items():
         if new[name] != content:
-            wanted, got = skeleton(content), skeleton(new[name])
-            assert got == wanted, name
+            (elements, letters), (got, got_letters) = skeleton(content), skeleton(new[name])
+            if in_order:
+                assert (got, got_letters) == (elements, letters), name
+            else:
+                assert (sorted(got), sorted(got_letters)) == (sorted(elements), sorted(letters)), name
 
 
 def archive_of(entries: Mapping[str, str | bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:

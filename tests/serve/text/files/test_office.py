@@ -13,11 +13,13 @@ import openpyxl
 import pptx
 import pytest
 from docx.shared import Inches
+from hypothesis import given
+from hypothesis import strategies as st
 from openpyxl.comments import Comment
 from openpyxl.worksheet.table import Table
 
 from jumok_serve.text.files.document import Text
-from tests.support.files import read_file
+from tests.support.files import made, read_file
 from tests.support.office import (
     PICTURE,
     SHEET,
@@ -336,47 +338,107 @@ def test_headers_of_open_documents_are_texts_and_placeholders_are_not() -> None:
     assert contents(archive_of(entries), "a.odt") == ["Header"]
 
 
+WORD_PARTS = (
+    *(
+        run("A big dog "),
+        run("Two", "<w:b/>"),
+        run(" men", "<w:i/>"),
+        run(" "),
+        run("3 ", "<w:lang/>"),
+        run("&amp; 5 %"),
+    ),
+    *("<w:r><w:tab/></w:r>", "<w:r><w:br/></w:r>", "<w:r><w:footnoteReference w:id='1'/></w:r>", "<w:proofErr/>"),
+    *(f'<w:hyperlink r:id="r1">{run("a link")}</w:hyperlink>', f"<w:ins w:id='1'>{run('new words', '<w:b/>')}</w:ins>"),
+    *('<w:bookmarkStart w:id="7"/>', '<w:bookmarkEnd w:id="7"/>', f"<w:del>{run('gone')}</w:del>", "<m:oMath/>"),
+    *(field("PAGE", run("12")), field("HYPERLINK", run("a page ")), FIELD.format("begin"), FIELD.format("end")),
+    *(
+        box(f"<w:p>{run('In the ')}{run('box', '<w:b/>')}</w:p>"),
+        f"<w:sdt><w:sdtContent>{run('x y')}</w:sdtContent></w:sdt>",
+    ),
+)
+OPEN_PARTS = (
+    *(
+        "A big dog ",
+        "<text:span>two men</text:span>",
+        "<text:a>a <text:span>link</text:span></text:a>",
+        "<text:s/>",
+        "3 ",
+    ),
+    *("<text:tab/>", "<text:line-break/>", "<text:span> </text:span>", "<text:page-number>3</text:page-number>"),
+    *('<text:bookmark-start text:name="a"/>', '<text:bookmark-end text:name="a"/>', "<text:bookmark/>", "<!-- a -->"),
+    "<text:note><text:note-citation>1</text:note-citation><text:note-body><text:p>A note</text:p></text:note-body>"
+    "</text:note>",
+)
+SLIDE_PARTS = (
+    *('<a:r><a:rPr b="1"/><a:t>Two men </a:t></a:r>', '<a:r><a:rPr lang="en"/><a:t>talk</a:t></a:r>', "<a:br/>"),
+    *("<a:r><a:t>A\tbig dog</a:t></a:r>", "<a:fld><a:t>7</a:t></a:fld>", "<a:r><a:t> runs.</a:t></a:r>"),
+)
+CELL_PARTS = (
+    *("<r><t>A big </t></r>", "<r><rPr><b/></rPr><t>dog</t></r>", '<r><t xml:space="preserve"> runs\nfast </t></r>'),
+    "<r><rPr><i/></rPr><t>3</t></r>",
+)
+PARAGRAPHS = {
+    "docx": ("<w:p><w:pPr/>{}</w:p>", WORD_PARTS),
+    "odt": ("<text:p>{}</text:p>", OPEN_PARTS),
+    "pptx": ("<a:p><a:pPr/>{}<a:endParaRPr/></a:p>", SLIDE_PARTS),
+    "xlsx": ("<si>{}<phoneticPr/></si>", CELL_PARTS),
+}
+
+
+@pytest.mark.parametrize("kind", PARAGRAPHS)
+@given(data=st.data())
+@made
+def test_made_documents_keep_their_structure(kind: str, data: st.DataObject) -> None:
+    around, parts = PARAGRAPHS[kind]
+    inside = data.draw(st.lists(st.lists(st.sampled_from(parts), max_size=8).map("".join), min_size=1, max_size=3))
+    file = document(kind, "".join(map(around.format, inside)))
+    name = f"a.{kind}"
+    assert unchanged(file, name) == file
+    for backwards in (False, True):  # a word may be in several elements, and then none has it
+        assert_only_texts_differ(file, translated(file, name, backwards=backwards)[0], in_order=False)
+
+
 # Documents that other libraries make and read.
 
 
 def word_file() -> bytes:
-    made = docx.Document()
-    made.add_heading("The report", 0)
-    paragraph = made.add_paragraph("A ")
+    report = docx.Document()
+    report.add_heading("The report", 0)
+    paragraph = report.add_paragraph("A ")
     paragraph.add_run("brown").bold = True
     paragraph.add_run(" dog\truns.")
-    made.add_paragraph("One point", style="List Bullet")
-    made.add_table(1, 2).cell(0, 1).text = "In a cell"
-    made.sections[0].header.paragraphs[0].text = "In the header"
-    made.sections[0].footer.paragraphs[0].text = "In the footer"
+    report.add_paragraph("One point", style="List Bullet")
+    report.add_table(1, 2).cell(0, 1).text = "In a cell"
+    report.sections[0].header.paragraphs[0].text = "In the header"
+    report.sections[0].footer.paragraphs[0].text = "In the footer"
     out = io.BytesIO()
-    made.save(out)
+    report.save(out)
     return out.getvalue()
 
 
 def slides_file() -> bytes:
-    made = pptx.Presentation()
-    slide = made.slides.add_slide(made.slide_layouts[1])
+    show = pptx.Presentation()
+    slide = show.slides.add_slide(show.slide_layouts[1])
     slide.shapes.title.text = "The title"
     slide.placeholders[1].text = "One point\nTwo points"
     table = slide.shapes.add_table(1, 1, Inches(1), Inches(1), Inches(1), Inches(1)).table
     table.cell(0, 0).text = "In a cell"
     slide.notes_slide.notes_text_frame.text = "In the notes"
     out = io.BytesIO()
-    made.save(out)
+    show.save(out)
     return out.getvalue()
 
 
 def sheets_file() -> bytes:
-    made = openpyxl.Workbook()
-    sheet = made.active
+    book = openpyxl.Workbook()
+    sheet = book.active
     sheet.append(["Name", "Note"])
     sheet.append(["A dog", 12])
     sheet.append(["=SUM(B2)", "Two\nlines"])
     sheet["A2"].comment = Comment("A comment", "Ann")
     sheet.add_table(Table(displayName="T", ref="A1:B3"))
     out = io.BytesIO()
-    made.save(out)
+    book.save(out)
     return out.getvalue()
 
 
@@ -443,9 +505,9 @@ def test_templates_of_libreoffice_keep_their_structure() -> None:
 
 @pytest.mark.skipif(SOFFICE is None, reason="needs LibreOffice")
 def test_libreoffice_opens_translated_files(tmp_path: Path) -> None:
-    made = {"a.docx": word_file(), "a.pptx": slides_file(), "a.xlsx": sheets_file()}
-    made |= {path.name: path.read_bytes() for path in (REAL[0], REAL[-1])} if REAL else {}
-    for folder, of in (("before", dict(made)), ("after", {name: translated(made[name], name)[0] for name in made})):
+    files = {"a.docx": word_file(), "a.pptx": slides_file(), "a.xlsx": sheets_file()}
+    files |= {path.name: path.read_bytes() for path in (REAL[0], REAL[-1])} if REAL else {}
+    for folder, of in (("before", dict(files)), ("after", {name: translated(files[name], name)[0] for name in files})):
         (tmp_path / folder).mkdir()
         for name, data in of.items():
             (tmp_path / folder / name).write_bytes(data)
@@ -456,8 +518,8 @@ def test_libreoffice_opens_translated_files(tmp_path: Path) -> None:
             "--convert-to",
             "pdf",
         ]
-        files = [tmp_path / folder / name for name in of]
-        subprocess.run([*convert, "--outdir", tmp_path / folder, *files], check=True, capture_output=True, timeout=300)
-    for name in made:
+        paths = [tmp_path / folder / name for name in of]
+        subprocess.run([*convert, "--outdir", tmp_path / folder, *paths], check=True, capture_output=True, timeout=300)
+    for name in files:
         before, after = ((tmp_path / folder / name).with_suffix(".pdf") for folder in ("before", "after"))
         assert 0.5 < after.stat().st_size / before.stat().st_size < 2
