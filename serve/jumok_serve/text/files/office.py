@@ -330,11 +330,11 @@ def _root(head: bytes) -> str:
 
 
 def _column_names(content: Archive, roots: dict[str, str]) -> Iterator[str]:
-    """Yield the names of tables' columns, which their head cells must have too."""
+    """Yield the names of columns of tables and pivot tables, which their head cells must have too."""
     for entry in content.entries:
-        if roots.get(entry.name) == "x:table":
+        if roots.get(entry.name) in {"x:table", "x:pivotCacheDefinition"}:
             table = b"".join(content.inflated(entry)).decode("utf-8", "replace")
-            for found in re.finditer(r"<(?:\w+:)?tableColumn\s[^<>]*?\sname=\"([^\"]*)\"", table):
+            for found in re.finditer(r"<(?:\w+:)?(?:tableColumn|cacheField)\s[^<>]*?\sname=\"([^\"]*)\"", table):
                 yield unescape(found[1], {"&quot;": '"', "&apos;": "'", "_x000a_": "\n", "_x000d_": "\r"})
 
 

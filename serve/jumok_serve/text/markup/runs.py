@@ -12,6 +12,10 @@ MAX_NESTED: Final = 16
 """Paragraphs around a text, as those around a text box; groups, fields."""
 
 
+MAX_MARKS: Final = 256
+"""Marks between which characters are found that touch."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Vocabulary:
     """Elements of documents, by their short names.
@@ -354,11 +358,17 @@ class Paragraph:
 
     def _is_in_word(self, index: int) -> bool:
         """True if a hole touches letters, of which it would be a part for the model."""
-        items = self._items
-        before = "".join(item.text for item in items[max(0, index - 3) : index])[-1:]
-        after = "".join(item.text for item in items[index + 1 : index + 4])[:1]
-        text = items[index].text
-        return any(len(pair) == 2 and pair.isalnum() for pair in (before + text[:1], text[-1:] + after))
+        before, text, after = self._beside(index, -1), self._items[index].text, self._beside(index, 1)
+        return any(len(pair) == 2 and pair.isalnum() for pair in (before[-1:] + text[:1], text[-1:] + after[:1]))
+
+    def _beside(self, index: int, step: int) -> str:
+        """Return the characters before an item or after it, with nothing but tags and marks between them."""
+        for at in range(index + step, index + MAX_MARKS * step, step):
+            if not 0 <= at < len(self._items) or self._items[at].kind == "break":
+                break
+            if self._items[at].text:
+                return self._items[at].text
+        return ""
 
     def write(self, translations: Mapping[str, str], written: list[str]) -> None:
         """Write the paragraph, with those within it.

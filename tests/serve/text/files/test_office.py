@@ -300,12 +300,19 @@ def test_other_entries_keep_their_compressed_bytes(kind: str) -> None:
 
 
 COLUMNS = f'<table {SHEET}><tableColumns><tableColumn id="1" name="A &amp; B"/></tableColumns></table>'
+PIVOT = f'<pivotCacheDefinition {SHEET}><cacheField numFmtId="0" name="Region"/></pivotCacheDefinition>'
 INLINE = f'<worksheet {SHEET}><c t="inlineStr"><is><t>Inline</t></is></c><f>"Formula"</f></worksheet>'
 
 
 def test_names_of_columns_stay_and_sheets_have_texts_of_their_own() -> None:
-    strings = f"<sst {SHEET}><si><t>A &amp; B</t></si><si><t>A dog</t></si></sst>"
-    entries = {"xl/workbook.xml": f"<workbook {SHEET}/>", "t.xml": COLUMNS, "s.xml": strings, "w.xml": INLINE}
+    strings = f"<sst {SHEET}><si><t>A &amp; B</t></si><si><t>A dog</t></si><si><t>Region</t></si></sst>"
+    entries = {
+        "xl/workbook.xml": f"<workbook {SHEET}/>",
+        "t.xml": COLUMNS,
+        "p.xml": PIVOT,
+        "s.xml": strings,
+        "w.xml": INLINE,
+    }
     assert contents(archive_of(entries), "a.xlsx") == ["A dog", "Inline"]
 
 
