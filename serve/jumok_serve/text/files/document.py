@@ -372,7 +372,7 @@ def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[FilePiece]:
             problem = str(error).removeprefix("file: ")
         else:
             continue
-        archive.refuse(f"{entry.name}: {problem}")
+        archive.refuse(f"{entry.name[:MAX_SHOWN]}: {problem}")
 
 
 def _entries(chosen: FileFormat, content: Archive) -> Iterator[tuple[Entry, Pieces]]:
@@ -405,7 +405,7 @@ def _entry_memory(chosen: FileFormat, content: Archive, entry: Entry) -> int:
     for part in content.inflated(entry):
         width = max(width, _utf_8_width(part))
         count += sum(part.count(mark.encode()) for mark in chosen.parts.marks)
-    return entry.size * (2 + chosen.copies * width) + _parts_memory(chosen, count, f"{entry.name}: ")
+    return entry.size * (2 + chosen.copies * width) + _parts_memory(chosen, count, f"{entry.name[:MAX_SHOWN]}: ")
 
 
 def _parts_memory(chosen: FileFormat, count: int, entry: str = "") -> int:

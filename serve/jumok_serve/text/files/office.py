@@ -304,7 +304,9 @@ def checked_roots(kind: str, content: Archive) -> dict[str, str]:
     """
     by_name = {entry.name: entry for entry in content.entries}
     if signed := next((name for name in by_name if _SIGNED.match(name)), ""):
-        archive.refuse(f"it is signed ({signed}), and a translation breaks signatures: remove them in its program")
+        archive.refuse(
+            f"it is signed ({signed[:MAX_SHOWN]}), and a translation breaks signatures: remove them in its program"
+        )
     manifest = by_name.get("META-INF/manifest.xml")
     if manifest is not None and any(b"encryption-data" in part for part in content.inflated(manifest)):
         archive.refuse("it is protected by a password: remove the password in its program")
