@@ -357,9 +357,10 @@ class Paragraph:
         return single
 
     def _is_in_word(self, index: int) -> bool:
-        """True if a hole touches letters, of which it would be a part for the model."""
-        before, text, after = self._beside(index, -1), self._items[index].text, self._beside(index, 1)
-        return any(len(pair) == 2 and pair.isalnum() for pair in (before[-1:] + text[:1], text[-1:] + after[:1]))
+        """True if a hole would be a part of a longer word for the model, as in ``a.7`` and ``7a``."""
+        before, after = self._beside(index, -1)[-1:], self._beside(index, 1)[:2]
+        begins = not before or before.isspace() or before in "([{"
+        return not begins or (not after[:1].isspace() and any(map(str.isalnum, after)))
 
     def _beside(self, index: int, step: int) -> str:
         """Return the characters before an item or after it, with nothing but tags and marks between them."""
