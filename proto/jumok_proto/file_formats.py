@@ -24,6 +24,13 @@ FILE_FORMATS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "yaml": ("yml", "yaml"),
         "qt": ("ts",),
         "resx": ("resx",),
+        "docx": ("docx", "docm", "dotx", "dotm"),
+        "pptx": ("pptx", "pptm", "ppsx", "ppsm", "potx", "potm"),
+        "xlsx": ("xlsx", "xlsm", "xltx", "xltm"),
+        "odt": ("odt", "ott"),
+        "ods": ("ods", "ots"),
+        "odp": ("odp", "otp"),
+        "epub": ("epub",),
     }
 )
 """Ends of the names of files, without the dot, or whole names with one, by format. Server, SDK and page of translation

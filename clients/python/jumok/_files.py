@@ -49,9 +49,11 @@ class FileProblem:
     """A text of a file that could not be translated and stays as it is."""
 
     line: int
-    """Its first line, from 1."""
+    """Its first line, from 1; in an office document the number of its paragraph in the part."""
     error: JumokError
     """The reason."""
+    part: str = ""
+    """Name of the archive's entry that has the line, as ``word/document.xml``; empty: the file is no archive."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +111,9 @@ class FileReceiver:
     def receive(self, response: TranslateFileResponse) -> None:
         """Write a part of the file."""
         self._out.write(response.file)
-        self._problems += [FileProblem(line=one.line, error=item_error(one.error)) for one in response.problems]
+        self._problems += [
+            FileProblem(line=one.line, error=item_error(one.error), part=one.part) for one in response.problems
+        ]
         if response.text_count and self._on_progress is not None:
             self._on_progress(response.translated_count, response.text_count)
         if response.text_count or self._last is None:

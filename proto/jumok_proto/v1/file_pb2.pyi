@@ -122,8 +122,11 @@ class FileProblem(google.protobuf.message.Message):
 
     LINE_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
     line: builtins.int
-    """Its first line, from 1."""
+    """Its first line, from 1; in an office document the number of its paragraph in the part."""
+    part: builtins.str
+    """Name of the archive's entry that has the line, as "word/document.xml"; empty: the file is no archive."""
     @property
     def error(self) -> google.rpc.status_pb2.Status:
         """The reason."""
@@ -133,8 +136,9 @@ class FileProblem(google.protobuf.message.Message):
         *,
         line: builtins.int = ...,
         error: google.rpc.status_pb2.Status | None = ...,
+        part: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["error", b"error", "line", b"line"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "line", b"line", "part", b"part"]) -> None: ...
 
 Global___FileProblem: typing_extensions.TypeAlias = FileProblem

@@ -33,6 +33,7 @@ from jumok_proto.errors import (
 )
 from jumok_proto.results import DetectedLanguage
 from jumok_proto.v1.translation_pb2 import TranslateTextRequest
+from jumok_serve.http.documents import Documents
 from jumok_serve.http.requests import Body, ClientDisconnectedError, Fields, parse_fields, parse_form, text_field
 from jumok_serve.manifest.languages import tag_key
 from jumok_serve.service.handlers.api import Settings
@@ -52,6 +53,7 @@ Called = TypeVar("Called", bound=Message)
 Result = TypeVar("Result")
 
 TRANSLATE = "/jumok.v1.TranslationService/TranslateText"
+TRANSLATE_FILE = "/jumok.v1.FileService/TranslateFile"
 DETECT = "/jumok.v1.TranslationService/DetectLanguage"
 LIST_MODELS = "/jumok.v1.ModelService/ListModels"
 
@@ -320,6 +322,7 @@ class Site:
         reading: tasks that read bodies; a server that stops cancels those for which nothing arrives.
         parsing: threads that read large requests, and write large messages.
         characters: characters that were translated since the start, by token; without tokens, of all together.
+        documents: files that are translated, and their results.
     """
 
     backend: Backend
@@ -333,6 +336,7 @@ class Site:
         default_factory=lambda: WorkerPool("parsed", threads=PARSING_THREADS, max_jobs=MAX_PARSING)
     )
     characters: CharacterCounts = field(default_factory=CharacterCounts)
+    documents: Documents = field(default_factory=Documents)
 
     def begin(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
         """Start a task of a response."""
@@ -470,10 +474,12 @@ class Endpoint:
     Args:
         answer: makes the response; cancelled when the client leaves.
         method: method of the contract that it calls; empty: the endpoint needs no key, and reads no body.
+        max_bytes: size of a request; 0: that of messages.
     """
 
-    def __init__(self, site: Site, dialect: Dialect, answer: Answer, method: str) -> None:
+    def __init__(self, site: Site, dialect: Dialect, answer: Answer, method: str, max_bytes: int = 0) -> None:
         self._site = site
+        self._intake = replace(site.intake, max_bytes=max_bytes or site.intake.max_bytes)
         self._dialect = dialect
         self._answer = answer
         self._method = method
@@ -481,7 +487,7 @@ class Endpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read a request and answer it."""
         headers = Headers(scope=scope)
-        body = Body(receive, self._site.intake)
+        body = Body(receive, self._intake)
         unread = UnreadResponse(self._site.unread, account_of(_peer_of(scope)))
         try:
             response = await self._respond(scope, headers, receive, body, unread)
@@ -613,12 +619,14 @@ def _peer_of(scope: Scope) -> str:
     return peer_name(*scope["client"])
 
 
-def route(site: Site, dialect: Dialect, path: str, verbs: str, answer: Answer, *, calls: str = "") -> Route:
+def route(
+    site: Site, dialect: Dialect, path: str, verbs: str, answer: Answer, *, calls: str = "", max_bytes: int = 0
+) -> Route:
     """Make the route of an endpoint.
 
     Args:
         verbs: HTTP's methods, separated by spaces.
-        calls: the contract's method, as for `Endpoint`.
+        calls, max_bytes: the contract's method, and the size of a request, as for `Endpoint`.
     """
-    endpoint: Any = Endpoint(site, dialect, answer, calls)
+    endpoint: Any = Endpoint(site, dialect, answer, calls, max_bytes)
     return Route(path, endpoint, methods=verbs.split())

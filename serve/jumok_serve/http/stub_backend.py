@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import asdict, replace
 from functools import partial
@@ -25,6 +25,7 @@ from jumok_proto.error_conversion import make_error, read_details
 from jumok_proto.errors import GlossaryNotFoundError, JumokError, UnavailableError
 from jumok_proto.options import Options
 from jumok_proto.results import DetectedLanguage
+from jumok_proto.v1.file_pb2 import TranslateFileRequest
 from jumok_proto.v1.glossary_pb2 import (
     DeleteGlossaryRequest,
     GetGlossaryRequest,
@@ -59,6 +60,8 @@ DIRECTIONS_S = 10.0
 """Seconds for which the servers' directions are kept."""
 KNOWN_S = 10.0
 """Seconds for which a token is known, at most; the servers check each call again."""
+FILE_PART = 2**20
+"""Bytes of a file in a message."""
 GET_GLOSSARY = "/jumok.v1.GlossaryService/GetGlossary"
 _SENDABLE = re.compile(r"[ -~]{1,1024}")
 """A token that metadata of a call can carry; no server has another one."""
@@ -165,7 +168,7 @@ class StubBackend:
         async def stream_one(channel: grpc.aio.Channel, left_s: float) -> None:
             make_stub: Any = channel.stream_stream if described.client_streaming else channel.unary_stream
             stub = make_stub(method, request_serializer=type(request).SerializeToString)
-            sent = iter([request]) if described.client_streaming else request
+            sent = _sent(request) if described.client_streaming else request
             empty = False  # the last response; before a failure it only carries the status
             async for data in stub(sent, timeout=left_s, metadata=_metadata(sender)):
                 if empty:
@@ -225,6 +228,17 @@ class StubBackend:
     def needs_token(self) -> bool:
         """True if calls need a token."""
         return self._needs_token
+
+
+def _sent(request: Message) -> Iterator[Message]:
+    """Yield a request as messages that servers take: a file in parts."""
+    if not isinstance(request, TranslateFileRequest):
+        yield request
+        return
+    yield TranslateFileRequest(settings=request.settings)
+    file = request.file
+    for start in range(0, len(file), FILE_PART):
+        yield TranslateFileRequest(file=file[start : start + FILE_PART])
 
 
 async def _call_one(

@@ -3,6 +3,8 @@
 import random
 import time
 import tracemalloc
+import zipfile
+import zlib
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -13,6 +15,7 @@ from jumok_serve.service.handlers.file_service import take_pieces
 from jumok_serve.service.limits import ServiceLimits
 from jumok_serve.text.files.document import FileDocument, Text, known_formats, needed_memory
 from jumok_serve.text.markup.parser import parse
+from tests.support import office
 
 MOST_S = 20.0
 """Processor time of an input; it takes milliseconds otherwise."""
@@ -115,6 +118,30 @@ SEEDS = {
     ),
 }
 """Files that fuzzing begins with."""
+_RUNS = (
+    '<w:p><w:pPr/><w:r><w:t>Two </w:t></w:r><w:hyperlink r:id="1"><w:r><w:rPr><w:b/></w:rPr><w:t>men</w:t></w:r>'
+    '</w:hyperlink><w:r><w:tab/><w:t>talk</w:t></w:r><w:bookmarkStart w:id="1"/><w:r><w:fldChar w:fldCharType="begin"/>'
+    '</w:r><w:r><w:instrText>PAGE</w:instrText></w:r><w:r><w:fldChar w:fldCharType="end"/></w:r>'
+    '<w:bookmarkEnd w:id="1"/>'
+    "<w:r><w:pict><w:txbxContent><w:p><w:r><w:t>Box</w:t></w:r></w:p></w:txbxContent></w:pict></w:r></w:p>"
+)
+_OPEN = (
+    "<text:h>A <text:span>brown <text:a>dog</text:a></text:span><text:tab/>runs"
+    "<text:note><text:p>Note</text:p></text:note>"
+    '</text:h><table:table-cell office:value-type="string"><text:p>Cell<text:page-number>1</text:page-number></text:p>'
+    "</table:table-cell>"
+)
+ARCHIVES = {
+    "docx": _RUNS,
+    "pptx": '<a:p><a:r><a:rPr b="1"/><a:t>A\tdog</a:t></a:r><a:br/><a:fld><a:t>1</a:t></a:fld>'
+    "<a:r><a:t>runs</a:t></a:r></a:p>",
+    "xlsx": "<si><t>A dog</t></si><si><r><t>A </t></r><r><rPr><b/></rPr><t>man\nruns</t></r><rPh><t>b</t></rPh></si>",
+    "odt": _OPEN,
+    "ods": _OPEN,
+    "odp": _OPEN,
+    "epub": SEEDS["html"][0].partition("<body>")[2].partition("</body>")[0],
+}
+"""Texts of archives that fuzzing begins with."""
 PARTS = (
     *("<", ">", "</", "/>", "<!--", "-->", "<![CDATA[", "]]>", "<?", "?>", "&", "&#", ";", "&#x", "'", '"', "=", "\\"),
     *("[", "](", "]", "`", "``", "*", "**", "_", "~~", "|", "|-", "#", "- ", "> ", "1. ", "    ", "  \n", "\n", "\n\n"),
@@ -171,6 +198,18 @@ PARTS = (
         '"plural"',
     ),
     *('"localizations"', '"stringUnit"', '"de"', "<numerusform>", "type='unfinished'", "<value>", "\xe9"),
+    *(
+        "<w:p>",
+        "</w:p>",
+        "<w:r>",
+        "</w:r>",
+        "<w:t>",
+        "</w:t>",
+        '<w:fldChar w:fldCharType="begin"/>',
+        "<w:del>",
+        "<w:sdt>",
+    ),
+    *('<w:fldChar w:fldCharType="separate"/>', '<w:fldChar w:fldCharType="end"/>', "<text:p>", "<text:span>", "<a:p>"),
 )
 """Parts that mean something in a format."""
 
@@ -219,29 +258,49 @@ class Files:
             except StopIteration as end:
                 document: FileDocument = end.value
                 break
-        written, pieces = bytearray(document.mark), document.pieces()
+        writer, written, pieces = document.writer(), bytearray(), document.pieces()
         while taken := take_pieces(pieces):
             for piece in taken:
-                written += document.encode(piece.written if isinstance(piece, Text) else piece)
+                written += writer.add(piece.written if isinstance(piece, Text) else piece)
                 if isinstance(piece, Text) and len(piece.content) <= MAX_CHARACTERS:
                     self._translate(piece)
-        return written
+        return written + writer.finish()
 
     def _translate(self, text: Text) -> None:
         """Parse a text as the service does, and write other texts in its place."""
         if self._markup is not None:
             document = parse(text.content, self._markup, known_formats()[self._format].rules)
-            document.written(lambda block: block.escape(block.text))
+            text.write(document.written(lambda block: block.escape(f"{block.text} b")))
+        if self._format in ARCHIVES:  # their texts have tags of ours, which the server keeps
+            return
         for translation in (text.content, f"{text.content} b", "", "- 1. | &lt; --> ]]> <"):
             with suppress(InvalidArgumentError):  # a translation without the marks or placeholders of its text
                 text.write(translation)
 
     def seeds(self) -> Sequence[bytes]:
         """Return files of the format, in each encoding."""
+        if self._format in ARCHIVES:
+            return [office.document(self._format, ARCHIVES[self._format])]
         return [seed.encode(encoding) for seed in SEEDS[self._format] for encoding in ("utf-8", "utf-8-sig", "utf-16")]
 
     def mutate(self, data: bytes, source: random.Random) -> bytes | None:
         """Change parts of a text, half of the time: repeat, remove, move or add some."""
+        if self._format in ARCHIVES:
+            return self._mutate_entry(data, source)
+        return self._mutate_text(data, source)
+
+    def _mutate_entry(self, data: bytes, source: random.Random) -> bytes | None:
+        """Change the text of an entry of an archive, if it is whole."""
+        try:
+            entries = office.members(data)
+        except (AssertionError, zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, ValueError, zlib.error):
+            return None
+        name = source.choice([name for name in entries if not name.endswith((".png", ".bin"))])
+        changed = self._mutate_text(entries[name], source)
+        return None if changed is None else office.archive_of({**entries, name: changed}, source.choice((0, 8)))
+
+    @staticmethod
+    def _mutate_text(data: bytes, source: random.Random) -> bytes | None:
         encoding = "utf-16" if data.startswith((b"\xff\xfe", b"\xfe\xff")) else "utf-8"
         text = data.decode(encoding, "ignore")
         if not text or source.random() < 0.5:
@@ -263,4 +322,4 @@ LONGEST = 2**13
 text, markdown, html, po, xliff, srt, vtt, ass = (
     partial(Files, name) for name in ("text", "markdown", "html", "po", "xliff", "srt", "vtt", "ass")
 )
-globals().update({name: partial(Files, name) for name in SEEDS})
+globals().update({name: partial(Files, name) for name in (*SEEDS, *ARCHIVES)})

@@ -104,7 +104,7 @@ def test_the_server_describes_itself(served: Served) -> None:
     ]
     settings = call(f"{served.url}/frontend/settings").content
     assert settings["language"]["source"] == {"code": "en", "name": "English"}
-    assert (settings["keyRequired"], settings["filesTranslation"]) == (False, False)
+    assert (settings["keyRequired"], settings["filesTranslation"]) == (False, True)
     assert call(f"{served.url}/health").content == {"status": "ok"}
 
 

@@ -69,7 +69,8 @@ def translate_file(
         )
     LongTexts(result.cut_sentence_count, result.truncated_count).warn(str(file))
     for problem in result.problems:
-        click.echo(f"Error: {file}:{problem.line}: {problem.error}", err=True)
+        part = f"{problem.part}:" if problem.part else ""
+        click.echo(f"Error: {file}:{part}{problem.line}: {problem.error}", err=True)
     if result.problems:
         context.exit(1)
 

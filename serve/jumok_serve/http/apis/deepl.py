@@ -1,8 +1,11 @@
 """The HTTP API of DeepL, version 2: texts, languages, usage; glossaries are beside it."""
 
+import asyncio
 import re
 import reprlib
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,10 +15,14 @@ from starlette.routing import Route
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
+from jumok_proto.v1.translation_pb2 import CorpusSettings, Glossary
 from jumok_serve.http.apis.deepl_glossaries import DEEPL, glossary_routes
 from jumok_serve.http.apis.languages import language_name, spelled_by
+from jumok_serve.http.documents import Document
+from jumok_serve.http.multipart import MAX_FORM_BYTES, Upload, parse_upload
 from jumok_serve.http.requests import Fields, Meaning, meaning, text_field, texts_field
-from jumok_serve.http.site import LIST_MODELS, TRANSLATE, Directions, Incoming, Site, route
+from jumok_serve.http.site import LIST_MODELS, TRANSLATE, TRANSLATE_FILE, Directions, Incoming, Site, route
+from jumok_serve.http.uploads import translate_later, uploaded
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.handlers.api import Settings, check_tag_names
 from jumok_serve.tasks.model import TranslationParameters
@@ -31,6 +38,9 @@ FORMALITIES = ("default", "prefer_more", "prefer_less")
 """Formalities that a model without formality may be asked for."""
 REFUSED = ("style_id", "custom_instructions", "translation_memory_id")
 """Fields that change translations in ways that no model here has."""
+STATUS_S = 1.0
+"""Seconds that a request for a status waits for the end."""
+UNKNOWN_DOCUMENT = {"message": "there is no such document; results are kept for an hour at most"}
 VARIANTS = {"en": ("EN-GB", "EN-US"), "pt": ("PT-BR", "PT-PT")}
 """Target languages that clients name by region only."""
 
@@ -41,6 +51,17 @@ def deepl_routes(site: Site) -> list[Route]:
         route(site, DEEPL, "/v2/translate", "POST", _translate, calls=TRANSLATE),
         route(site, DEEPL, "/v2/languages", "GET POST", _languages, calls=LIST_MODELS),
         route(site, DEEPL, "/v2/usage", "GET POST", _usage, calls=LIST_MODELS),
+        route(
+            site,
+            replace(DEEPL, parse=parse_upload),
+            "/v2/document",
+            "POST",
+            _upload,
+            calls=TRANSLATE_FILE,
+            max_bytes=site.limits.max_file_bytes + MAX_FORM_BYTES,
+        ),
+        route(site, DEEPL, "/v2/document/{id}", "POST", _status, calls=TRANSLATE_FILE),
+        route(site, DEEPL, "/v2/document/{id}/result", "POST", _result, calls=TRANSLATE_FILE),
         *glossary_routes(site),
     ]
 
@@ -132,6 +153,54 @@ def _tag_lists(fields: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
         name: tuple(tag.strip() for item in items for tag in item.split(",") if tag.strip())
         for name, items in given.items()
     }
+
+
+async def _upload(incoming: Incoming) -> Response:
+    upload, fields = uploaded(incoming), incoming.fields
+    name = text_field(fields, "filename", "") or upload.name
+    ending = text_field(fields, "output_format", "").lower()
+    if ending and ending != name.rpartition(".")[2].lower():
+        raise InvalidArgumentError("output_format: files keep their format; leave it out", field="output_format")
+    source, target = _pair(fields, await incoming.site.backend.directions(incoming.sender))
+    _refuse_unknown(fields)
+    glossary = _glossary(fields)
+    settings = CorpusSettings(
+        source_language_code=source,
+        target_language_code=target,
+        split_sentences=True,
+        copy_unreadable=True,
+        glossary=Glossary(stored=glossary) if glossary else None,
+    )
+    upload = Upload(name, upload.content)
+    document = incoming.site.documents.open(upload, incoming.owner)
+    incoming.site.begin(translate_later(incoming, document, upload, settings))
+    return JSONResponse({"document_id": document.id, "document_key": document.key})
+
+
+def _document(incoming: Incoming) -> Document | None:
+    key = text_field(incoming.fields, "document_key")
+    return incoming.site.documents.find(incoming.path["id"], incoming.owner, key)
+
+
+async def _status(incoming: Incoming) -> Response:
+    if (document := _document(incoming)) is None:
+        return JSONResponse(UNKNOWN_DOCUMENT, 404)
+    with suppress(TimeoutError):
+        await asyncio.wait_for(document.ended.wait(), STATUS_S)
+    status = {"document_id": document.id, "status": "translating", "seconds_remaining": document.left_s}
+    if document.error:
+        status |= {"status": "error", "error_message": document.error}
+    elif document.ended.is_set():
+        status |= {"status": "done", "seconds_remaining": 0, "problems": document.problems}
+    return JSONResponse(status)
+
+
+async def _result(incoming: Incoming) -> Response:
+    if (document := _document(incoming)) is None or document.error:
+        return JSONResponse(UNKNOWN_DOCUMENT, 404)
+    if not document.ended.is_set():
+        return JSONResponse({"message": "the document is not translated yet: ask for its status"}, 503)
+    return document.response()
 
 
 async def _languages(incoming: Incoming) -> Response:

@@ -2,17 +2,23 @@
 
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 from typing import Any
+from urllib.parse import quote
 
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.markup import MarkupKind
+from jumok_proto.v1.translation_pb2 import CorpusSettings
 from jumok_serve.http.apis.languages import language_name, listed_languages
+from jumok_serve.http.multipart import MAX_FORM_BYTES, parse_upload
 from jumok_serve.http.requests import Fields, meaning, number_field, text_field, texts_field
 from jumok_serve.http.site import (
     DETECT,
     TRANSLATE,
+    TRANSLATE_FILE,
     Dialect,
     Directions,
     Incoming,
@@ -20,6 +26,7 @@ from jumok_serve.http.site import (
     route,
     status_of_others,
 )
+from jumok_serve.http.uploads import translate, uploaded
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Settings
@@ -37,6 +44,16 @@ def libretranslate_routes(site: Site) -> list[Route]:
     """Make the endpoints."""
     return [
         route(site, LIBRETRANSLATE, "/translate", "POST", _translate, calls=TRANSLATE),
+        route(
+            site,
+            replace(LIBRETRANSLATE, parse=parse_upload),
+            "/translate_file",
+            "POST",
+            _translate_file,
+            calls=TRANSLATE_FILE,
+            max_bytes=site.limits.max_file_bytes + MAX_FORM_BYTES,
+        ),
+        route(site, LIBRETRANSLATE, "/download_file/{name}", "GET", _download),
         route(site, LIBRETRANSLATE, "/detect", "POST", _detect, calls=DETECT),
         route(site, LIBRETRANSLATE, "/languages", "GET", _languages),
         route(site, LIBRETRANSLATE, "/frontend/settings", "GET", _settings),
@@ -98,6 +115,32 @@ def _request(fields: Fields) -> tuple[Settings, list[str]]:
     return Settings(parameters=parameters), texts
 
 
+async def _translate_file(incoming: Incoming) -> Response:
+    upload = uploaded(incoming)
+    settings = CorpusSettings(
+        source_language_code=text_field(incoming.fields, "source"),
+        target_language_code=text_field(incoming.fields, "target"),
+        split_sentences=True,
+        copy_unreadable=True,
+    )
+    document = incoming.site.documents.open(upload, incoming.owner)
+    try:
+        await translate(incoming, document, upload, settings)
+    except BaseException:
+        incoming.site.documents.drop(document)
+        raise
+    host = incoming.headers.get("host", "")
+    url = f"{incoming.scope['scheme']}://{host}/download_file/{document.id}.{quote(document.name, safe='')}"
+    return JSONResponse({"translatedFileUrl": url, "problems": document.problems})
+
+
+async def _download(incoming: Incoming) -> Response:
+    document = incoming.site.documents.find(incoming.path["name"].partition(".")[0], None, None)
+    if document is None or not document.ended.is_set():
+        return JSONResponse({"error": "there is no such file; results are kept for an hour at most"}, 404)
+    return document.response()
+
+
 def _detected(language: str, confidence: float) -> dict[str, object]:
     return {"confidence": round(100 * confidence), "language": language}
 
@@ -128,12 +171,12 @@ async def _settings(incoming: Incoming) -> Response:
         {
             "apiKeys": needs_key,
             "charLimit": incoming.site.limits.max_characters,
-            "filesTranslation": False,
+            "filesTranslation": True,
             "frontendTimeout": 500,
             "keyRequired": needs_key,
             "language": _default_pair(directions),
             "suggestions": False,
-            "supportedFilesFormat": [],
+            "supportedFilesFormat": [f".{ending}" for ending in chain.from_iterable(FILE_FORMATS.values())],
         }
     )
 

@@ -26,6 +26,7 @@ from jumok_proto.v1 import file_pb2, glossary_pb2, model_pb2, translation_pb2
 from jumok_serve.http.requests import JSON, Fields, content_type, parse_fields, parse_object
 from jumok_serve.http.site import (
     MAX_INLINE_BYTES,
+    TRANSLATE_FILE,
     Answer,
     Dialect,
     EventStream,
@@ -98,7 +99,9 @@ def own_routes(site: Site) -> list[Route]:
     routes = [route(site, OWN, "/openapi.json", "GET", openapi)]
     for method in METHODS:
         dialect = _BODY if method.verb in WITH_BODY else OWN
-        routes.append(route(site, dialect, method.path, method.verb, _answer_of(method), calls=method.name))
+        most = 2 * site.limits.max_file_bytes if method.name == TRANSLATE_FILE else 0  # in base64
+        answer = _answer_of(method)
+        routes.append(route(site, dialect, method.path, method.verb, answer, calls=method.name, max_bytes=most))
     return routes
 
 

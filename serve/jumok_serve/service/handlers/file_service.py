@@ -28,7 +28,7 @@ from jumok_serve.service.rpc.request_reader import (
 )
 from jumok_serve.service.rpc.statuses import drop_frames, to_status
 from jumok_serve.share import OpenCalls
-from jumok_serve.text.files.document import FileDocument, Piece, Text, known_formats, needed_memory
+from jumok_serve.text.files.document import FileDocument, FilePiece, Part, Text, known_formats, needed_memory
 
 MAX_OPEN_FILES = 16
 """Files that are translated at once; one caller may have half, and further ones wait."""
@@ -180,12 +180,13 @@ class _FileTexts:
         self._caller = caller
         self._limits = limits
         self._send_message = send
-        self._waiting = deque[Piece]()  # taken from the file, not yet written
+        self._waiting = deque[FilePiece]()  # taken from the file, not yet written
         self._sent = 0
         self._done = 0
         self._cut_sentences = 0
         self._truncated = 0
-        self._written = bytearray(document.mark)
+        self._writer = document.writer()
+        self._written = bytearray()
 
     async def read(self, busy: Callable[[], bool]) -> list[Item] | None:
         """Return the next texts, or None after all pieces."""
@@ -221,7 +222,8 @@ class _FileTexts:
             else:
                 error = self._too_long(text) or result.error if isinstance(of_result, str) else of_result
                 assert error is not None
-                response.problems.add(line=text.line, error=to_status(error, current_request_id()))
+                status = to_status(error, current_request_id())
+                response.problems.add(line=text.line, part=self._writer.part, error=status)
             await self._add(of_result if isinstance(of_result, str) else text.written)
         await self._write_kept()
         await self._send(response)
@@ -229,6 +231,7 @@ class _FileTexts:
     async def finish(self) -> None:
         """Write what is after the last text."""
         await self._write_kept()
+        self._written += await self._encode(self._writer.finish, self._document.is_packed)
         await self._send(TranslateFileResponse(text_count=self._document.count))
 
     def _too_long(self, text: Text) -> InvalidArgumentError | None:
@@ -242,14 +245,22 @@ class _FileTexts:
         return None
 
     async def _write_kept(self) -> None:
-        while self._waiting and isinstance(self._waiting[0], str):
-            await self._add(cast("str", self._waiting.popleft()))
+        while self._waiting and not isinstance(self._waiting[0], Text):
+            await self._add(cast("str | Part", self._waiting.popleft()))
 
-    async def _add(self, written: str) -> None:
+    async def _add(self, written: str | Part) -> None:
         """Encode a part of the file, and send what fills a response: a whole file as bytes would be a copy."""
-        for start in range(0, len(written), MAX_CHUNK):
-            self._written += self._document.encode(written[start : start + MAX_CHUNK])
+        parts: Sequence[str | Part] = [written]
+        if isinstance(written, str):
+            parts = [written[start : start + MAX_CHUNK] for start in range(0, len(written), MAX_CHUNK)]
+        for part in parts:
+            long = isinstance(part, Part) or len(part) > MAX_INLINE_CHARACTERS
+            self._written += await self._encode(partial(self._writer.add, part), long and self._document.is_packed)
             await self._send_full()
+
+    async def _encode(self, encode: Callable[[], bytes], is_long: bool) -> bytes:
+        """Make bytes, in a thread if that may take long."""
+        return await _ended(self._reading.submit(encode, self._caller)) if is_long else encode()
 
     async def _send_full(self) -> None:
         while len(self._written) > MAX_CHUNK:
@@ -293,13 +304,13 @@ def write_texts(translated: TextPairs) -> list[str | InvalidArgumentError]:
     return found
 
 
-def take_pieces(pieces: Iterator[Piece], stopped: Callable[[], bool] = lambda: False) -> list[Piece]:
+def take_pieces(pieces: Iterator[FilePiece], stopped: Callable[[], bool] = lambda: False) -> list[FilePiece]:
     """Return the next pieces, with a message's texts, and one piece between two of them; none at the end.
 
     Args:
         stopped: true if no piece is needed any more.
     """
-    taken, between, texts, characters = list[Piece](), list[str](), 0, 0
+    taken, between, texts, characters = list[FilePiece](), list[str](), 0, 0
     for piece in pieces:
         if isinstance(piece, str):
             between.append(piece)
@@ -307,6 +318,7 @@ def take_pieces(pieces: Iterator[Piece], stopped: Callable[[], bool] = lambda: F
         else:
             taken += "".join(between), piece
             between.clear()
+        if isinstance(piece, Text):
             characters += len(piece.content)
             texts += 1
         if texts == TEXTS_PER_MESSAGE or characters >= CHARACTERS_PER_MESSAGE or stopped():

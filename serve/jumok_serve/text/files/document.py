@@ -15,6 +15,8 @@ from typing import Final, NoReturn, Self, TypeAlias, TypeVar
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.markup import MarkupKind, MarkupRules
+from jumok_serve.text import archive
+from jumok_serve.text.archive import Archive, ArchiveCopy, Entry, Packed
 from jumok_serve.text.markup.strings import Markup, is_code
 
 MAX_READ: Final = 2**18
@@ -33,7 +35,7 @@ class Text:
     Attributes:
         content: what is translated, in the markup of the format.
         written: what stands in the file; it stays if the text cannot be translated.
-        line: its first line, from 1.
+        line: its first line, from 1; of office documents the number of its paragraph in the part.
         write: makes of a translation what stands in its place; raises InvalidArgumentError if that would
             damage the file.
     """
@@ -44,7 +46,22 @@ class Text:
     write: Callable[[str], str]
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Beginning of an archive's entry: the pieces after it are the entry's characters.
+
+    Attributes:
+        mark: bytes before the characters, which tell their encoding.
+    """
+
+    entry: Entry
+    mark: bytes
+    encoding: str
+
+
 Piece: TypeAlias = "str | Text"
+FilePiece: TypeAlias = "Piece | Part"
+Pieces: TypeAlias = "Callable[[str], Iterator[Piece]]"
 _Part = TypeVar("_Part")
 PARTS_PER_STEP: Final = 1024
 """Parts, or pieces, that are found between two looks at whether the file is needed."""
@@ -86,6 +103,8 @@ class FileFormat:
         copies: copies of the file's characters in memory while it is read; a bound.
         fallback: encoding of files that are no UTF-8; empty: they are refused.
         conversion: command that makes a file UTF-8.
+        entries: of a format of archives, yields the entries that have texts, with the function of their pieces; raises
+            InvalidArgumentError for a bad file. None: a file is text.
     """
 
     pieces: Callable[..., Iterator[Piece]]
@@ -97,6 +116,7 @@ class FileFormat:
     takes_source: bool = False
     fallback: str = ""
     conversion: str = "iconv -f ISO-8859-1 -t UTF-8"
+    entries: Callable[[Archive], Iterator[tuple[Entry, Pieces]]] | None = None
 
     def into(self, language: str, source: str = "") -> "FileFormat":
         """Return the format of files that are translated into a language, from one that may be known."""
@@ -233,11 +253,17 @@ KEPT_BYTES: Final = 512 * MAX_KEPT
 """Most bytes of their objects."""
 READ_BYTES: Final = 32 * MAX_READ
 """Most bytes of the words and marks of a text."""
+MAX_UNPACKED: Final = 2**26
+"""Uncompressed bytes of all entries of an archive that have texts."""
+ENTRY_BYTES: Final = 1024
+"""Most bytes of the objects of an archive's entry."""
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8"),
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
+_OLE: Final = bytes.fromhex("d0cf11e0a1b11ae1")
+"""Beginning of a compound file, as Office wrote them before 2007, and around encrypted documents since."""
 _TO_U_FFFF: Final = bytes(range(0xF0))
 """Bytes of characters up to U+FFFF in UTF-8."""
 
@@ -247,18 +273,18 @@ class FileDocument:
     """A file of texts.
 
     Attributes:
-        content: the characters; empty if the pieces are few, which have them.
+        content: the characters, or the archive; empty if the pieces are few, which have them.
         mark: bytes before the characters, which tell their encoding.
         count: number of texts.
         few: the pieces, if they are few; others are found again, so that memory is bounded.
     """
 
-    content: str
+    content: str | Archive
     encoding: str
     mark: bytes
     format: FileFormat
     count: int
-    few: Sequence[Piece] | None
+    few: Sequence[FilePiece] | None
 
     @classmethod
     def read(
@@ -285,15 +311,20 @@ class FileDocument:
             InvalidArgumentError: an unknown format, bytes that are no text, or a bad file.
         """
         yield PARTS_PER_STEP
-        chosen = _format(name, file_format).into(language, source)
+        chosen = _format(name, file_format, data).into(language, source)
         mark, encoding = _encoding(data)
-        del data[: len(mark)]
-        content, encoding = _decoded(data, encoding, chosen, "" if mark else chosen.fallback)
+        content: str | Archive
+        if chosen.entries is None:
+            del data[: len(mark)]
+            content, encoding = _decoded(data, encoding, chosen, "" if mark else chosen.fallback)
+        else:
+            content = Archive(bytes(data))
         data.clear()
-        few, number, count, begun = list[Piece](), 0, 0, False
-        for number, piece in enumerate(chosen.pieces(content), start=1):
+        most = MAX_KEPT if isinstance(content, str) else 0  # texts of archives have many objects
+        few, number, count, begun = list[FilePiece](), 0, 0, False
+        for number, piece in enumerate(_pieces(chosen, content), start=1):
             count += isinstance(piece, Text)
-            if number < MAX_KEPT:
+            if number < most:
                 few.append(piece)
             else:
                 few.clear()
@@ -302,17 +333,120 @@ class FileDocument:
                 if stopped():
                     break
                 yield PARTS_PER_STEP
-        if number < MAX_KEPT:
+        if number < most:
             return cls("", encoding, mark, chosen, count, few)
         return cls(content, encoding, mark, chosen, count, None)
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[FilePiece]:
         """Yield texts, and all between them."""
-        return self.format.pieces(self.content) if self.few is None else iter(self.few)
+        return _pieces(self.format, self.content) if self.few is None else iter(self.few)
 
-    def encode(self, written: str) -> bytes:
-        """Return the bytes of some of the characters."""
-        return written.encode(self.encoding, "replace")  # a translation may have half of a surrogate pair
+    @property
+    def is_packed(self) -> bool:
+        """True if its bytes are compressed."""
+        return isinstance(self.content, Archive)
+
+    def writer(self) -> "FileWriter | ArchiveWriter":
+        """Return what makes the bytes of the file of its pieces."""
+        if isinstance(self.content, Archive):
+            return ArchiveWriter(self.content)
+        return FileWriter(self.mark, self.encoding)
+
+
+class FileWriter:
+    """Makes the bytes of a file of its pieces, in their order.
+
+    Attributes:
+        part: name of the entry that the pieces are of; empty: the file is no archive.
+    """
+
+    part = ""
+
+    def __init__(self, mark: bytes, encoding: str) -> None:
+        self._mark = mark
+        self._encoding = encoding
+
+    def add(self, written: str | Part) -> bytes:
+        """Return the bytes of a piece, which may come later too."""
+        assert isinstance(written, str)
+        mark, self._mark = self._mark, b""
+        return mark + encoded(written, self._encoding)
+
+    def finish(self) -> bytes:
+        """Return the bytes after the last piece."""
+        return self._mark
+
+
+class ArchiveWriter:
+    """Makes an archive of its pieces; see `FileWriter`. An entry whose content does not change keeps its bytes."""
+
+    def __init__(self, content: Archive) -> None:
+        self._copy = ArchiveCopy(content)
+        self._part: Part | None = None
+        self._packed = Packed(archive.STORED)
+
+    @property
+    def part(self) -> str:
+        """Name of the entry that the pieces are of."""
+        return "" if self._part is None else self._part.entry.name
+
+    def add(self, written: str | Part) -> bytes:
+        """See `FileWriter`."""
+        if isinstance(written, str):
+            assert self._part is not None
+            self._packed.add(encoded(written, self._part.encoding))
+            return b""
+        before = self._changed() + b"".join(self._copy.until(written.entry.name))
+        self._part, self._packed = written, Packed(written.entry.method)
+        self._packed.add(written.mark)
+        return before
+
+    def finish(self) -> bytes:
+        """See `FileWriter`."""
+        return b"".join((self._changed(), *self._copy.until(None), self._copy.ending()))
+
+    def _changed(self) -> bytes:
+        """Return the entry that has ended, if it has changed."""
+        packed, self._packed = self._packed, Packed(archive.STORED)
+        if self._part is None or (packed.size, packed.crc) == (self._part.entry.size, self._part.entry.crc):
+            return b""
+        packed.finish()
+        return self._copy.change(packed)
+
+
+def encoded(written: str, encoding: str) -> bytes:
+    """Return the bytes of characters; a translation may have half of a surrogate pair."""
+    return written.encode(encoding, "replace")
+
+
+def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[FilePiece]:
+    """Yield the pieces of a file."""
+    if isinstance(content, str):
+        yield from chosen.pieces(content)
+        return
+    total = 0
+    for entry, pieces in _entries(chosen, content):
+        total += entry.size
+        if total > MAX_UNPACKED:
+            archive.refuse(f"its texts have more than {MAX_UNPACKED} uncompressed bytes: split the file")
+        data = bytearray().join(content.inflated(entry))
+        mark, encoding = _encoding(data)
+        del data[: len(mark)]
+        yield Part(entry, mark, encoding)
+        try:
+            characters = _decoded(data, encoding)
+            data.clear()
+            yield from pieces(characters)
+        except InvalidArgumentError as error:
+            problem = str(error).removeprefix("file: ")
+        else:
+            continue
+        archive.refuse(f"{entry.name[:MAX_SHOWN]}: {problem}")
+
+
+def _entries(chosen: FileFormat, content: Archive) -> Iterator[tuple[Entry, Pieces]]:
+    assert chosen.entries is not None
+    return chosen.entries(content)
 
 
 def needed_memory(data: bytes | bytearray, name: str, file_format: str) -> int:
@@ -324,26 +458,48 @@ def needed_memory(data: bytes | bytearray, name: str, file_format: str) -> int:
     Raises:
         InvalidArgumentError: an unknown format, or a file of too many parts.
     """
-    chosen = _format(name, file_format)
-    parts = chosen.parts
+    chosen = _format(name, file_format, data)
+    if chosen.entries is not None:
+        content = Archive(bytes(data))
+        sizes = (_entry_memory(chosen, content, entry) for entry, _ in chosen.entries(content))
+        return KEPT_BYTES + READ_BYTES + 3 * len(data) + len(content.entries) * ENTRY_BYTES + max(sizes, default=0)
     encoding = _encoding(data)[1]
-    count = sum(data.count(mark.encode(encoding)) for mark in parts.marks)
+    count = sum(data.count(mark.encode(encoding)) for mark in chosen.parts.marks)
+    return KEPT_BYTES + READ_BYTES + len(data) * chosen.copies * _width(data, encoding) + _parts_memory(chosen, count)
+
+
+def _entry_memory(chosen: FileFormat, content: Archive, entry: Entry) -> int:
+    """Return a bound on the memory of an entry's characters and parts."""
+    width, count = 1, 0
+    for part in content.inflated(entry):
+        width = max(width, _utf_8_width(part))
+        count += sum(part.count(mark.encode()) for mark in chosen.parts.marks)
+    return entry.size * (2 + chosen.copies * width) + _parts_memory(chosen, count, f"{entry.name[:MAX_SHOWN]}: ")
+
+
+def _parts_memory(chosen: FileFormat, count: int, entry: str = "") -> int:
+    """Return a bound on the memory of the parts of a file, or of an archive's entry."""
+    parts = chosen.parts
     if count > parts.most:
         raise InvalidArgumentError(
-            f"file: has {count} {parts.name}, at most {parts.most} are allowed in this format: split the file",
+            f"file: {entry}has {count} {parts.name}, at most {parts.most} are allowed in this format: split the file",
             field="file",
         )
-    return KEPT_BYTES + READ_BYTES + len(data) * chosen.copies * _width(data, encoding) + count * parts.size
+    return count * parts.size
 
 
 def _width(data: bytes | bytearray, encoding: str) -> int:
     """Return the bytes that Python takes for each character, for each byte of the file; a bound."""
     if encoding != "utf-8":
         return 2
+    parts = (data[start : start + 2**16] for start in range(0, len(data), 2**16))  # a copy of all takes memory
+    return max(map(_utf_8_width, parts), default=1)
+
+
+def _utf_8_width(data: bytes | bytearray) -> int:
     if data.isascii():
         return 1
-    parts = (data[start : start + 2**16] for start in range(0, len(data), 2**16))  # a copy of all takes memory
-    return 4 if any(part.translate(None, _TO_U_FFFF) for part in parts) else 2
+    return 4 if data.translate(None, _TO_U_FFFF) else 2
 
 
 def _encoding(data: bytes | bytearray) -> tuple[bytes, str]:
@@ -360,7 +516,17 @@ def known_formats() -> Mapping[str, FileFormat]:
     return {name: formats[name] for name in FILE_FORMATS}
 
 
-def _format(name: str, file_format: str) -> FileFormat:
+def _format(name: str, file_format: str, data: bytes | bytearray) -> FileFormat:
+    """Return the format of a file; its first bytes tell those that no format is for."""
+    if data.startswith(b"%PDF-"):
+        archive.refuse("it is a PDF file: convert it to DOCX or text, and translate that")
+    if data.startswith(_OLE):
+        protected = "EncryptedPackage".encode("utf-16-le") in data
+        archive.refuse(
+            "it is protected by a password: remove the password in its program"
+            if protected
+            else "it is a document of Office 97 to 2003: save it as DOCX, XLSX or PPTX, and translate that"
+        )
     base = PurePosixPath(name.replace("\\", "/")).name.lower()
     ending = PurePosixPath(base).suffix.removeprefix(".")
     chosen = file_format or next(

@@ -137,7 +137,7 @@ def align_copies(
         if span.content is None or searched > MAX_SEARCHED:
             continue
         shown, begin = block.text[span.start : span.end], done
-        while (first := target.find(shown, begin)) >= 0:
+        while (first := _find_copy(target, shown, begin)) >= 0:
             number = bisect_right(ends, first)
             if number == len(ends) or first + len(shown) <= forms[number].first:
                 break
@@ -153,6 +153,17 @@ def align_copies(
         for index in range(bisect_left(places, (first, first)), bisect_right(places, (done, done))):
             if first <= places[index][0] and places[index][1] <= done:
                 aligned[index] = Word(span.start, span.end, aligned[index].sentence)
+
+
+def _find_copy(target: str, content: str, done: int) -> int:
+    """Return the index of a content that is no part of a longer word or number; -1 if there is none."""
+    first = done - 1
+    while (first := target.find(content, first + 1)) >= 0:
+        after = first + len(content)
+        ends = target[first - 1 : first + 1] if first else "", target[after - 1 : after + 1]
+        if not any(len(end) == 2 and end.isascii() and end.isalnum() for end in ends):  # particles may follow
+            break
+    return first
 
 
 Interval: TypeAlias = tuple[int, int]

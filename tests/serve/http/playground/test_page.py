@@ -15,6 +15,7 @@ from tests.serve.engine.test_engine import Gate
 from tests.serve.http.playground.conftest import MODEL, Opened, translate
 from tests.support.hang import wait_until
 from tests.support.models.variants import directed, edited
+from tests.support.office import document, members
 from tests.support.servers.http_server import serving_http
 from tests.support.servers.in_process_server import check_idle
 from tests.support.servers.tokens import token_file
@@ -129,7 +130,7 @@ def test_a_file_is_translated_and_saved(opened: Opened, model: Translator, tmp_p
         ("program.exe", b"MZ", "has no known ending"),
         ("../<b>.srt", b"<img src=x>", "got '<img src=x>'"),
         ("text.txt", b"\xff\xfe\xff", "The server refuses"),
-        ("large.txt", b"a" * 5_000_000, "too long"),
+        ("large.txt", b"a" * 17_000_000, "too long"),
     ],
     ids=["program", "markup", "bytes", "large"],
 )
@@ -141,6 +142,22 @@ def test_a_bad_file_is_refused_in_words(opened: Opened, name: str, content: byte
     expect(page.locator("#message")).to_contain_text(words)
     expect(page.locator("#file-link")).to_be_hidden()
     check_harmless(page)
+
+
+def test_a_document_is_dropped_and_saved(opened: Opened, tmp_path: Path) -> None:
+    page = opened()
+    page.click("#files summary")
+    content = list(document("docx", "<w:p><w:r><w:t>A dog runs.</w:t></w:r></w:p>"))
+    file = "new File([new Uint8Array(bytes)], 'a.docx')"
+    made = f"(bytes) => {{const made = new DataTransfer(); made.items.add({file}); return made;}}"
+    page.dispatch_event("#files", "drop", {"dataTransfer": page.evaluate_handle(made, content)})
+    page.click("#translate-file")
+    link = page.get_by_role("link", name="Save a.de.docx")
+    expect(link).to_be_visible()
+    with page.expect_download() as saving:
+        link.click()
+    saving.value.save_as(tmp_path / "saved")
+    assert b"<w:t>Ein Hund rennt.</w:t>" in members((tmp_path / "saved").read_bytes())["word/document.xml"]
 
 
 def test_the_language_is_detected_if_there_are_several(opened: Opened, model: Translator, tmp_path: Path) -> None:

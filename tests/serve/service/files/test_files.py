@@ -26,6 +26,7 @@ from tests.support.clients import await_, wait
 from tests.support.command import run_here
 from tests.support.hang import HANG_S, until
 from tests.support.logs import OF_ANOTHER_LOOP
+from tests.support.office import document, members
 from tests.support.servers.fake_model import FakeModel, failure, hold, received, stub_of
 from tests.support.servers.fake_model import serving as serving_fake
 from tests.support.servers.in_process_server import check_idle, serving
@@ -122,9 +123,29 @@ def test_a_text_that_cannot_be_translated_stays(client: jumok.Client) -> None:
     assert lines[0] == lines[3] != "A dog."
 
 
+def test_a_document_is_translated_and_its_problems_name_a_part(
+    client: jumok.Client, address: str, translator: Translator, tmp_path: Path
+) -> None:
+    long = f"<w:p><w:r><w:t>{'man ' * 300}</w:t></w:r></w:p>"
+    data = document("docx", f"<w:p/>{long}<w:p><w:r><w:rPr><w:b/></w:rPr><w:t>A dog.</w:t></w:r></w:p>")
+    (tmp_path / "a.docx").write_bytes(data)
+    result = client.translate_file(tmp_path / "a.docx", tmp_path / "b.docx", split_sentences=False, **SHORT)
+    assert result.text_count == 2
+    (problem,) = result.problems
+    assert (problem.part, problem.line) == ("word/document.xml", 2)
+    before, after = members(data), members((tmp_path / "b.docx").read_bytes())
+    dog = translator.translate("A dog.", markup="xml", **SHORT).text
+    wanted = before["word/document.xml"].decode().replace("A dog.", dog)
+    assert after == {**before, "word/document.xml": wanted.encode()}
+    arguments = ["--server", address, "--beam-size", "1", "--max-length", "6", "--no-cut-long-sentences"]
+    ran = run_here("translate-file", str(tmp_path / "a.docx"), "--out", str(tmp_path / "c.docx"), *arguments)
+    assert (ran.returncode, b"a.docx:word/document.xml:2: " in ran.stderr) == (1, True)
+
+
 @pytest.mark.parametrize(
     ("content", "options", "message"),
     [
+        (b"%PDF-1.7", {"file_format": "text"}, "it is a PDF file: convert it to DOCX or text"),
         (b"1\n00:00:1 --> 2\nA\n", {"file_format": "srt"}, "line 2: the times of a cue must be as"),
         (b"a\n\xff", {"file_format": "text"}, "line 2: byte 0xff is not UTF-8: convert the file"),
         (b"a", {}, "has no known ending"),

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jumok_serve.text.files.document import Text
 from jumok_serve.text.markup.parser import parse
 from jumok_serve.text.markup.scanner import scan
 from jumok_serve.text.markup.structure import mend
@@ -123,4 +124,4 @@ def test_a_page_of_five_megabytes() -> None:
     assert len(content) > 5_000_000
     document = read_file(content.encode(), "page.html", "")
     assert document.count == 14_000
-    assert "".join(piece if isinstance(piece, str) else piece.written for piece in document.pieces()) == content
+    assert "".join(piece.written if isinstance(piece, Text) else str(piece) for piece in document.pieces()) == content

@@ -51,8 +51,9 @@ const decoded = (base64) => Uint8Array.from(atob(base64), (one) => one.charCodeA
 function showProgress({ textCount = 0, translatedCount = 0, problems = [] }) {
   $('file-progress').max = textCount || 1;
   $('file-progress').value = textCount ? translatedCount : 1;
-  for (const { line = 0, error } of problems) {
-    $('file-problems').append(make('li', text('problem', { line, text: error?.message ?? '' })));
+  for (const { line = 0, part, error } of problems) {
+    const place = part ? `${part}:${line}` : line;
+    $('file-problems').append(make('li', text('problem', { line: place, text: error?.message ?? '' })));
   }
 }
 
@@ -92,5 +93,12 @@ $('file').addEventListener('change', () => {
   setRunning(null);
   clear();
   $('translate-file').disabled = !$('file').files.length;
+});
+$('files').addEventListener('dragover', (event) => event.preventDefault());
+$('files').addEventListener('drop', (event) => {
+  event.preventDefault();
+  if (!event.dataTransfer.files.length) return;
+  $('file').files = event.dataTransfer.files;
+  $('file').dispatchEvent(new Event('change'));
 });
 $('translate-file').addEventListener('click', () => (running ? setRunning(null) : translateFile()));
