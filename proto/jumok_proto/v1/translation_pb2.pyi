@@ -156,14 +156,16 @@ class TranslateTextRequest(google.protobuf.message.Message):
     GLOSSARY_FIELD_NUMBER: builtins.int
     DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
-    a pivot language, or the server's only model.
+    """Name of the model. Empty: the first one named at the server's start that translates between both languages, or two
+    models that do so over a pivot language, or the server's only model.
     """
     truncate: builtins.bool
     """True: a text that is too long for the model is truncated, not refused; its translation says so."""
     source_language_code: builtins.str
     """Language of the texts, as the model's description spells it, in any case and with hyphen or underscore; empty: the
-    model's default; `auto`: the language of each text is detected, and a model that has it translates the text.
+    model's default; `auto`: the language of each text is detected, and a model that has it translates the text. A text
+    that is in the target language, or has no words, comes back unchanged. A text in a language that no model translates
+    into the target language is refused, or unchanged with copy_unreadable.
     """
     target_language_code: builtins.str
     """Language to translate into, spelled in the same way; empty: the model's default."""
@@ -183,7 +185,9 @@ class TranslateTextRequest(google.protobuf.message.Message):
     the translation names it. Not set: true if sentences are split and texts are not truncated.
     """
     copy_unreadable: builtins.bool
-    """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
+    """True: sentences that have nothing that the model can read, as `***` or another script, are copied, and so are texts
+    in a detected language that no model translates.
+    """
     @property
     def contents(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """The texts, at least one. A text without content, empty or white space, has an empty translation; with
@@ -392,8 +396,8 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     GLOSSARY_FIELD_NUMBER: builtins.int
     DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
-    a pivot language, or the server's only model.
+    """Name of the model. Empty: the first one named at the server's start that translates between both languages, or two
+    models that do so over a pivot language, or the server's only model.
     """
     content: builtins.str
     """The text. A text without content, empty or white space, has an empty translation; with
@@ -416,7 +420,9 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     the translation names it. Not set: true if sentences are split and texts are not truncated.
     """
     copy_unreadable: builtins.bool
-    """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
+    """True: sentences that have nothing that the model can read, as `***` or another script, are copied, and so are texts
+    in a detected language that no model translates.
+    """
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
         """Decoding options."""
@@ -539,8 +545,8 @@ class CorpusSettings(google.protobuf.message.Message):
     GLOSSARY_FIELD_NUMBER: builtins.int
     DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
-    a pivot language, or the server's only model.
+    """Name of the model. Empty: the first one named at the server's start that translates between both languages, or two
+    models that do so over a pivot language, or the server's only model.
     """
     truncate: builtins.bool
     """True: texts that are too long for the model are truncated, not refused."""
@@ -565,7 +571,9 @@ class CorpusSettings(google.protobuf.message.Message):
     the translation names it. Not set: true if sentences are split and texts are not truncated.
     """
     copy_unreadable: builtins.bool
-    """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
+    """True: sentences that have nothing that the model can read, as `***` or another script, are copied, and so are texts
+    in a detected language that no model translates.
+    """
     @property
     def options(self) -> jumok_proto.v1.decoding_pb2.DecodingOptions:
         """Decoding options."""
@@ -723,7 +731,9 @@ class Translation(google.protobuf.message.Message):
     source_truncated: builtins.bool
     """True if the text was too long for the model and was truncated."""
     model: builtins.str
-    """Name of the model; the last one of two."""
+    """Name of the model; the last one of two. Empty: the text was not translated, as its language was detected and is the
+    target language, or as it has no words.
+    """
     model_version: builtins.str
     """Version of the model."""
     source_language_code: builtins.str
@@ -969,7 +979,9 @@ class ScoreTextRequest(google.protobuf.message.Message):
     LENGTH_PENALTY_FIELD_NUMBER: builtins.int
     TRUNCATE_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the first by name that translates between both languages, or the server's only model."""
+    """Name of the model. Empty: the first one named at the server's start that translates between both languages, or the
+    server's only model.
+    """
     source_language_code: builtins.str
     """Language of the texts; empty: the model's default."""
     target_language_code: builtins.str
@@ -1072,7 +1084,9 @@ class DetectedLanguage(google.protobuf.message.Message):
     LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     CONFIDENCE_FIELD_NUMBER: builtins.int
     language_code: builtins.str
-    """The language, as a model's description spells it."""
+    """The language, as a model's description spells it; of languages without a model, as the detector does; `und` if not
+    known.
+    """
     confidence: builtins.float
     """Confidence, 0 to 1, among the languages of the server's models."""
     def __init__(

@@ -8,7 +8,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from jumok_proto.markup import MarkupKind
-from jumok_serve.http.apis.languages import language_name, listed_languages
+from jumok_serve.http.apis.languages import listed_languages
 from jumok_serve.http.requests import Fields, meaning, number_field, text_field, texts_field
 from jumok_serve.http.site import (
     DETECT,
@@ -20,6 +20,7 @@ from jumok_serve.http.site import (
     route,
     status_of_others,
 )
+from jumok_serve.manifest.language_names import language_name
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Settings
