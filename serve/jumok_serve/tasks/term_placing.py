@@ -1,0 +1,253 @@
+"""Terms in the places of the words that they replace, found by alignment."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from jumok_proto.results import FinishReason
+from jumok_serve.interrupts import Deadline
+from jumok_serve.manifest.languages import Direction, primary_language, writes_spaces
+from jumok_serve.runtime.graphs import Floats
+from jumok_serve.search import FinishedHypothesis, Terms, reachable_terms, read_terms
+from jumok_serve.search.options import SearchOptions
+from jumok_serve.search.search import normalized_score
+from jumok_serve.tasks.hypothesis_attention import Job, Ranking
+from jumok_serve.tasks.teacher_forcing import TeacherForcing
+from jumok_serve.tasks.terms import TermTokenizer
+from jumok_serve.tasks.word_alignment import token_places
+from jumok_serve.tokenizers.input_processor import InputProcessor
+from jumok_serve.tokenizers.tokenizer import Tokenizer
+
+LEAST_ATTENTION: Final = 0.1
+"""Least attention of a token to a term that it may be replaced by; a term without such a token replaces none."""
+SHARE: Final = 0.5
+"""Attention to a term, of the most that a token pays, from which neighbours belong to the same words."""
+ALIGNED: Final = 0.3
+"""Least attention to a term of the source of the term that translates it."""
+STEM: Final = 4
+"""Least characters of a word that tell it from others; its last two may be an ending."""
+
+_BATCHIM_PARTICLES: Final = (
+    *("을/를", "은/는", "이/가", "과/와", "으로/로", "이나/나", "이란/란", "이라는/라는", "이며/며"),
+)
+"""Korean particles after a consonant, and after a vowel."""
+_OTHER_PARTICLES: Final = (
+    *("의", "에", "에서", "에는", "에서는", "에도", "에게", "도", "만", "까지", "부터", "보다", "마다", "처럼"),
+    *("입니다", "인", "으로부터", "로부터"),
+)
+_PAIRS: Final = [tuple(pair.split("/")) for pair in _BATCHIM_PARTICLES]
+_PARTICLE: Final = re.compile(
+    "(?<=[가-힣])(?:들)?(?:"
+    + "|".join(sorted((*_OTHER_PARTICLES, *(one for pair in _PAIRS for one in pair)), key=len, reverse=True))
+    + "|(?<=들))$"
+)
+
+
+class Claim(NamedTuple):
+    """Tokens of a hypothesis that a term takes the place of; none of them: the term stands before the first.
+
+    Attributes:
+        term: index of the term.
+        first, after: the tokens.
+    """
+
+    term: int
+    first: int
+    after: int
+
+
+@dataclass(frozen=True, eq=False)
+class TermPlacing:
+    """Chooses between two hypotheses: one with forced terms, and the free one with terms in place of aligned words.
+
+    A forced term may stand beside the word that it should replace. The forced hypothesis is taken if its terms are
+    aligned to those of the source, it has none of the replaced words, and it scores more.
+
+    Attributes:
+        aligner: aligns and scores hypotheses.
+        options: options of the search.
+    """
+
+    aligner: TeacherForcing
+    tokenizer: Tokenizer
+    terms: TermTokenizer
+    inputs: InputProcessor
+    direction: Direction
+    options: SearchOptions
+    deadline: Deadline
+
+    def chosen(self, found: Sequence[Ranking]) -> list[Ranking]:
+        """Replace the forced hypotheses that terms are better placed without.
+
+        Raises:
+            DeadlineExceededError, CancelledError: see `TeacherForcing.alignments`.
+        """
+        free = {job: of_text[0] for job, _ in found if job.free and (of_text := job.free.result().hypotheses)}
+        free = {job: one for job, one in free.items() if one.token_ids}
+        forced = {job: of_text[0] for job, of_text in found if job in free and of_text}
+        placed: dict[Job, tuple[tuple[int, ...], list[Claim]]] = {}
+        given = [job.given(one[job].token_ids) for one in (free, forced) for job in forced]
+        attention = self.aligner.alignments(given, self.deadline)
+        of_forced = dict(zip(forced, attention[len(forced) :], strict=True))
+        for (job, one), weights in zip(forced.items(), attention, strict=False):
+            self.deadline.check("terms were placed")
+            tokens, claims = self._placed(job, one, free[job], weights)
+            if len(tokens) <= self.options.max_length:
+                placed[job] = tokens, claims
+        scores = self.aligner.all_scores([job.given(tokens) for job, (tokens, _) in placed.items()], self.deadline)
+        better: dict[Job, FinishedHypothesis] = {}
+        for (job, (tokens, claims)), of_tokens in zip(placed.items(), scores, strict=True):
+            assert job.terms is not None
+            one = FinishedHypothesis(
+                token_ids=tokens,
+                token_scores=tuple(of_tokens),
+                score=normalized_score(sum(of_tokens), len(of_tokens), self.options.length_penalty),
+                finish_reason=free[job].finish_reason,
+                terms=tuple(read_terms(tokens, job.terms.tokens)),
+            )
+            if _met(one) > _met(forced[job]) or (
+                _met(one) == _met(forced[job])
+                and (
+                    one.score > forced[job].score
+                    or not self._is_aligned(job, forced[job], of_forced[job])
+                    or self._has_replaced(forced[job], one, claims, free[job])
+                )
+            ):
+                better[job] = one
+        return [(job, (better[job],) if job in better else of_text) for job, of_text in found]
+
+    def _placed(
+        self, job: Job, forced: FinishedHypothesis, free: FinishedHypothesis, weights: Floats
+    ) -> tuple[tuple[int, ...], list[Claim]]:
+        """Return the tokens of a free hypothesis with all terms, and what these replace."""
+        assert job.terms is not None
+        terms = reachable_terms(job.terms.tokens, self.options, ())
+        ids = list(free.token_ids)
+        size = len(ids) - (free.finish_reason is FinishReason.EOS)
+        claims = self._claims(terms, ids[:size], self._attention(job, weights[:size]))
+        for claim in sorted(claims, key=lambda one: (one.first, one.after), reverse=True):
+            ids[claim.first : claim.after] = self._written(terms, forced, claim, ids)
+        return tuple(ids), claims
+
+    def _attention(self, job: Job, weights: Floats) -> list[Floats]:
+        """Return the attention of each token to each term of the source, [terms][T]."""
+        assert job.terms is not None
+        places = token_places(self.inputs.spelled_text(job.source, self.direction), job.terms.text)
+        columns = [
+            [first < match.after and after > match.first for first, after in places] for match in job.terms.matches
+        ]
+        return [weights[:, inside].sum(axis=1) for inside in columns]
+
+    def _is_aligned(self, job: Job, one: FinishedHypothesis, weights: Floats) -> bool:
+        """True if each term of a hypothesis attends to its term of the source."""
+        return all(
+            span is None or attention[span.first : span.after].max() >= ALIGNED
+            for span, attention in zip(one.terms, self._attention(job, weights), strict=True)
+        )
+
+    def _claims(self, terms: Terms, ids: Sequence[int], attention: Sequence[Floats]) -> list[Claim]:
+        """Return the tokens that each missing term replaces; they share none.
+
+        Args:
+            attention: of the tokens to each term.
+        """
+        spelled = self.tokenizer.tokens(ids)
+        joined = [
+            bool(place) and self._continues(token) and spelled[place - 1][-1:].isalnum()
+            for place, token in enumerate(ids)
+        ]
+        taken = [False] * len(ids)
+        missing = {}
+        for index, span in enumerate(read_terms(ids, terms)):
+            if span is not None:
+                taken[span.first : span.after] = [True] * (span.after - span.first)
+            elif terms.alternatives[index]:
+                missing[index] = attention[index]
+        claims: list[Claim] = []
+        for index, to_term in sorted(missing.items(), key=lambda item: -item[1].max(initial=0.0)):
+            claim = _claim(index, to_term, joined, taken)
+            if claim.first == claim.after:  # beside, not inside, what another one replaces
+                beside = [other for other in claims if other.first < claim.first < other.after]
+                claim = Claim(index, beside[0].after, beside[0].after) if beside else claim
+            taken[claim.first : claim.after] = [True] * (claim.after - claim.first)
+            claims.append(claim)
+        return claims
+
+    def _continues(self, token: int) -> bool:
+        """True if a token continues a word, in a language with spaces."""
+        return writes_spaces(self.direction.target) and self.terms.continues_word(token)
+
+    def _written(self, terms: Terms, forced: FinishedHypothesis, claim: Claim, ids: Sequence[int]) -> Sequence[int]:
+        """Return the tokens of a term, the alternative that the forced hypothesis has, with a particle in Korean."""
+        span = forced.terms[claim.term] if forced.terms else None
+        sequence = terms.alternatives[claim.term][0] if span is None else forced.token_ids[span.first : span.after]
+        if primary_language(self.direction.target) != "ko":
+            return sequence
+        particle = _PARTICLE.search(self._text(ids, claim))
+        if particle is None:
+            return sequence
+        return (*sequence, *self.terms.continuing(_after(self.tokenizer.decode(sequence), particle[0])))
+
+    def _text(self, ids: Sequence[int], claim: Claim) -> str:
+        return self.tokenizer.decode(ids[claim.first : claim.after]).strip()
+
+    def _has_replaced(
+        self, one: FinishedHypothesis, placed: FinishedHypothesis, claims: Sequence[Claim], free: FinishedHypothesis
+    ) -> bool:
+        """True if a hypothesis has a replaced word more often than the one in which it is replaced."""
+        texts = [self.tokenizer.decode(hypothesis.token_ids).casefold() for hypothesis in (one, placed)]
+        for claim in claims:
+            word = max(re.findall(r"\w+", self._text(free.token_ids, claim).casefold()), key=len, default="")
+            if primary_language(self.direction.target) == "ko":
+                word = _PARTICLE.sub("", word)
+            elif writes_spaces(self.direction.target):
+                word = word[: max(STEM, len(word) - 2)]
+            if word:
+                of_one, of_placed = (len(re.findall(rf"(?<!\w){re.escape(word)}", text)) for text in texts)
+                if of_one > of_placed:
+                    return True
+        return False
+
+
+def _claim(term: int, attention: Floats, joined: Sequence[bool], taken: Sequence[bool]) -> Claim:
+    """Return the words whose tokens attend to a term most.
+
+    Args:
+        attention: of each token to the term, [T].
+        joined: True for tokens that continue the word before them, [T].
+        taken: True for tokens that other terms replace or are, [T].
+    """
+    if not taken:
+        return Claim(term, 0, 0)
+    free = np.where(taken, 0.0, attention)
+    best = int(free.argmax())
+    if free[best] < LEAST_ATTENTION:
+        best = int(attention.argmax())
+        while joined[best]:
+            best -= 1
+        return Claim(term, best, best)
+    first, after = best, best + 1
+    while first and not taken[first - 1] and (joined[first] or free[first - 1] >= SHARE * free[best]):
+        first -= 1
+    while after < len(taken) and not taken[after] and (joined[after] or free[after] >= SHARE * free[best]):
+        after += 1
+    return Claim(term, first, after)
+
+
+def _met(hypothesis: FinishedHypothesis) -> int:
+    return sum(span is not None for span in hypothesis.terms)
+
+
+def _after(noun: str, particle: str) -> str:
+    """Return a Korean particle as it is written after a noun."""
+    plural = particle.startswith("들")
+    for after_consonant, after_vowel in _PAIRS:
+        if particle.removeprefix("들") in (after_consonant, after_vowel):
+            code = ord("들" if plural else noun[-1]) - ord("가")
+            final = code % 28 if 0 <= code < 11172 else 0
+            consonant = final not in ({0, 8} if after_consonant == "으로" else {0})
+            return ("들" if plural else "") + (after_consonant if consonant else after_vowel)
+    return particle
