@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -25,6 +26,8 @@ LEAST_ATTENTION: Final = 0.1
 """Least attention of a token to a term that it may be replaced by; a term without such a token replaces none."""
 SHARE: Final = 0.5
 """Attention to a term, of the most that a token pays, from which neighbours belong to the same words."""
+SPACES: Final = "\u2581\u0120 "
+"""Characters of tokens that stand for a space."""
 ALIGNED: Final = 0.3
 """Least attention to a term of the source of the term that translates it."""
 STEM: Final = 4
@@ -89,16 +92,15 @@ class TermPlacing:
         free = {job: one for job, one in free.items() if one.token_ids}
         forced = {job: of_text[0] for job, of_text in found if job in free and of_text}
         placed: dict[Job, tuple[tuple[int, ...], list[Claim]]] = {}
-        given = [job.given(one[job].token_ids) for one in (free, forced) for job in forced]
-        attention = self.aligner.alignments(given, self.deadline)
-        of_forced = dict(zip(forced, attention[len(forced) :], strict=True))
-        for (job, one), weights in zip(forced.items(), attention, strict=False):
+        given = [job.given(free[job].token_ids) for job in forced]
+        for (job, one), weights in zip(forced.items(), self.aligner.alignments(given, self.deadline), strict=True):
             self.deadline.check("terms were placed")
             tokens, claims = self._placed(job, one, free[job], weights)
             if len(tokens) <= self.options.max_length:
                 placed[job] = tokens, claims
         scores = self.aligner.all_scores([job.given(tokens) for job, (tokens, _) in placed.items()], self.deadline)
         better: dict[Job, FinishedHypothesis] = {}
+        rivals: list[Job] = []
         for (job, (tokens, claims)), of_tokens in zip(placed.items(), scores, strict=True):
             assert job.terms is not None
             one = FinishedHypothesis(
@@ -106,17 +108,19 @@ class TermPlacing:
                 token_scores=tuple(of_tokens),
                 score=normalized_score(sum(of_tokens), len(of_tokens), self.options.length_penalty),
                 finish_reason=free[job].finish_reason,
-                terms=tuple(read_terms(tokens, job.terms.tokens)),
+                terms=tuple(read_terms(tokens, self._readable(job.terms.tokens))),
             )
-            if _met(one) > _met(forced[job]) or (
-                _met(one) == _met(forced[job])
-                and (
-                    one.score > forced[job].score
-                    or not self._is_aligned(job, forced[job], of_forced[job])
-                    or self._has_replaced(forced[job], one, claims, free[job])
-                )
-            ):
+            other = forced[job]
+            if _met(one) >= _met(other):
                 better[job] = one
+                if (_met(one), one.score) < (_met(other), other.score) and not self._has_replaced(
+                    other, one, claims, free[job]
+                ):
+                    rivals.append(job)
+        given = [job.given(forced[job].token_ids) for job in rivals]
+        for job, weights in zip(rivals, self.aligner.alignments(given, self.deadline), strict=True):
+            if self._is_aligned(job, forced[job], weights):
+                del better[job]
         return [(job, (better[job],) if job in better else of_text) for job, of_text in found]
 
     def _placed(
@@ -128,8 +132,10 @@ class TermPlacing:
         ids = list(free.token_ids)
         size = len(ids) - (free.finish_reason is FinishReason.EOS)
         claims = self._claims(terms, ids[:size], self._attention(job, weights[:size]))
-        for claim in sorted(claims, key=lambda one: (one.first, one.after), reverse=True):
-            ids[claim.first : claim.after] = self._written(terms, forced, claim, ids)
+        ends = {claim.after for claim in claims}
+        for claim in sorted(claims, key=lambda one: (one.first, one.after, one.term), reverse=True):
+            glues = claim.first < claim.after and claim.first not in ends and self._ends_in_sign(ids[: claim.first])
+            ids[claim.first : claim.after] = self._written(terms, forced, claim, ids, glues=glues)
         return tuple(ids), claims
 
     def _attention(self, job: Job, weights: Floats) -> list[Floats]:
@@ -155,10 +161,8 @@ class TermPlacing:
             attention: of the tokens to each term.
         """
         spelled = self.tokenizer.tokens(ids)
-        joined = [
-            bool(place) and self._continues(token) and spelled[place - 1][-1:].isalnum()
-            for place, token in enumerate(ids)
-        ]
+        joined = self._joined(ids, spelled)
+        signs = [bool(one.strip(SPACES)) and not any(map(str.isalnum, one)) for one in spelled]
         taken = [False] * len(ids)
         missing = {}
         for index, span in enumerate(read_terms(ids, terms)):
@@ -168,7 +172,7 @@ class TermPlacing:
                 missing[index] = attention[index]
         claims: list[Claim] = []
         for index, to_term in sorted(missing.items(), key=lambda item: -item[1].max(initial=0.0)):
-            claim = _claim(index, to_term, joined, taken)
+            claim = _claim(index, to_term, joined, taken, signs)
             if claim.first == claim.after:  # beside, not inside, what another one replaces
                 beside = [other for other in claims if other.first < claim.first < other.after]
                 claim = Claim(index, beside[0].after, beside[0].after) if beside else claim
@@ -176,20 +180,56 @@ class TermPlacing:
             claims.append(claim)
         return claims
 
+    def _readable(self, terms: Terms) -> Terms:
+        """Return terms with further alternatives, as they are written without a space before them."""
+        if not writes_spaces(self.direction.target):
+            return terms
+        more = (tuple(filter(None, map(self._glued, group))) for group in terms.alternatives)
+        return replace(
+            terms, alternatives=tuple((*one, *other) for one, other in zip(terms.alternatives, more, strict=True))
+        )
+
     def _continues(self, token: int) -> bool:
         """True if a token continues a word, in a language with spaces."""
         return writes_spaces(self.direction.target) and self.terms.continues_word(token)
 
-    def _written(self, terms: Terms, forced: FinishedHypothesis, claim: Claim, ids: Sequence[int]) -> Sequence[int]:
-        """Return the tokens of a term, the alternative that the forced hypothesis has, with a particle in Korean."""
+    def _joined(self, ids: Sequence[int], spelled: Sequence[str]) -> list[bool]:
+        """Return True for tokens within a word, in a language with spaces, [T]."""
+        if not writes_spaces(self.direction.target):
+            return [False] * len(ids)
+        text = self.tokenizer.decode(ids)
+        places = token_places(spelled, text)
+        return [False] * bool(ids) + [
+            before == (0, 0) or (before[1] == place[0] and text[place[0] - 1 : place[0] + 1].isalnum())
+            for before, place in pairwise(places)
+        ]
+
+    def _ends_in_sign(self, ids: Sequence[int]) -> bool:
+        """True if the next word may follow without a space: after a sign."""
+        return bool(ids) and not any(one.isalnum() or one in SPACES for one in self.tokenizer.tokens(ids)[-1][-1:])
+
+    def _written(
+        self, terms: Terms, forced: FinishedHypothesis, claim: Claim, ids: Sequence[int], *, glues: bool
+    ) -> Sequence[int]:
+        """Return the tokens of a term, the alternative that the forced hypothesis has, with a particle in Korean.
+
+        Args:
+            glues: True to write no space before it, if the replaced word had none.
+        """
         span = forced.terms[claim.term] if forced.terms else None
         sequence = terms.alternatives[claim.term][0] if span is None else forced.token_ids[span.first : span.after]
+        if glues and self._continues(ids[claim.first]):
+            sequence = self._glued(sequence) or sequence
         if primary_language(self.direction.target) != "ko":
             return sequence
         particle = _PARTICLE.search(self._text(ids, claim))
         if particle is None:
             return sequence
-        return (*sequence, *self.terms.continuing(_after(self.tokenizer.decode(sequence), particle[0])))
+        return (*sequence, *self.terms.glued(_after(self.tokenizer.decode(sequence), particle[0])))
+
+    def _glued(self, sequence: Sequence[int]) -> tuple[int, ...]:
+        """Return the tokens of a term after a sign without a space between; none if they cannot be written."""
+        return self.terms.glued(self.tokenizer.decode(sequence))
 
     def _text(self, ids: Sequence[int], claim: Claim) -> str:
         return self.tokenizer.decode(ids[claim.first : claim.after]).strip()
@@ -212,17 +252,18 @@ class TermPlacing:
         return False
 
 
-def _claim(term: int, attention: Floats, joined: Sequence[bool], taken: Sequence[bool]) -> Claim:
+def _claim(term: int, attention: Floats, joined: Sequence[bool], taken: Sequence[bool], signs: Sequence[bool]) -> Claim:
     """Return the words whose tokens attend to a term most.
 
     Args:
         attention: of each token to the term, [T].
         joined: True for tokens that continue the word before them, [T].
         taken: True for tokens that other terms replace or are, [T].
+        signs: True for tokens without letters and digits, which are replaced only between words, [T].
     """
     if not taken:
         return Claim(term, 0, 0)
-    free = np.where(taken, 0.0, attention)
+    free = np.where(np.logical_or(taken, signs), 0.0, attention)
     best = int(free.argmax())
     if free[best] < LEAST_ATTENTION:
         best = int(attention.argmax())

@@ -125,8 +125,8 @@ class TermTokenizer:
         """True if a token continues a word."""
         return bool(self._continuing_tokens()[token])
 
-    def continuing(self, text: str) -> Sequence[int]:
-        """Return the tokens of a text within a word; none if the tokenizer cannot write it there."""
+    def glued(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a text without a space before it; none if the tokenizer cannot write it so."""
         return self._within(text)
 
     def _sequences(self, matches: Sequence[TermMatch], spaced: bool) -> Iterator[tuple[tuple[int, ...], ...]]:
