@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple
 
@@ -12,7 +12,7 @@ from jumok_proto.results import FinishReason
 from jumok_serve.interrupts import Deadline
 from jumok_serve.manifest.languages import Direction, primary_language, writes_spaces
 from jumok_serve.runtime.graphs import Floats
-from jumok_serve.search import FinishedHypothesis, Terms, reachable_terms, read_terms
+from jumok_serve.search import FinishedHypothesis, Terms, TermSpan, reachable_terms, read_terms
 from jumok_serve.search.options import SearchOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.hypothesis_attention import Job, Ranking
@@ -24,7 +24,7 @@ from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 LEAST_ATTENTION: Final = 0.1
 """Least attention of a token to a term that it may be replaced by; a term without such a token replaces none."""
-SHARE: Final = 0.5
+SHARE: Final = 0.7
 """Attention to a term, of the most that a token pays, from which neighbours belong to the same words."""
 SPACES: Final = "\u2581\u0120 "
 """Characters of tokens that stand for a space."""
@@ -43,10 +43,12 @@ _OTHER_PARTICLES: Final = (
 )
 _PAIRS: Final = [tuple(pair.split("/")) for pair in _BATCHIM_PARTICLES]
 _PARTICLE: Final = re.compile(
-    "(?<=[가-힣])(?:들)?(?:"
+    "(?:들)?(?:"
     + "|".join(sorted((*_OTHER_PARTICLES, *(one for pair in _PAIRS for one in pair)), key=len, reverse=True))
     + "|(?<=들))$"
 )
+
+_LETTERS: Final = re.compile(r"\w*")
 
 
 class Claim(NamedTuple):
@@ -55,11 +57,26 @@ class Claim(NamedTuple):
     Attributes:
         term: index of the term.
         first, after: the tokens.
+        kept: True if they are the term already.
     """
 
     term: int
     first: int
     after: int
+    kept: bool
+
+
+class _Placed(NamedTuple):
+    """A free hypothesis with all terms.
+
+    Attributes:
+        spans: of each term.
+        replaced: words that terms replace.
+    """
+
+    token_ids: tuple[int, ...]
+    spans: tuple[TermSpan | None, ...]
+    replaced: list[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,52 +108,60 @@ class TermPlacing:
         free = {job: of_text[0] for job, _ in found if job.free and (of_text := job.free.result().hypotheses)}
         free = {job: one for job, one in free.items() if one.token_ids}
         forced = {job: of_text[0] for job, of_text in found if job in free and of_text}
-        placed: dict[Job, tuple[tuple[int, ...], list[Claim]]] = {}
+        placed: dict[Job, _Placed] = {}
         given = [job.given(free[job].token_ids) for job in forced]
         for (job, one), weights in zip(forced.items(), self.aligner.alignments(given, self.deadline), strict=True):
             self.deadline.check("terms were placed")
-            tokens, claims = self._placed(job, one, free[job], weights)
-            if len(tokens) <= self.options.max_length:
-                placed[job] = tokens, claims
-        scores = self.aligner.all_scores([job.given(tokens) for job, (tokens, _) in placed.items()], self.deadline)
+            made = self._placed(job, one, free[job], weights)
+            if len(made.token_ids) <= self.options.max_length:
+                placed[job] = made
+        scores = self.aligner.all_scores([job.given(made.token_ids) for job, made in placed.items()], self.deadline)
         better: dict[Job, FinishedHypothesis] = {}
         rivals: list[Job] = []
-        for (job, (tokens, claims)), of_tokens in zip(placed.items(), scores, strict=True):
-            assert job.terms is not None
+        for (job, made), of_tokens in zip(placed.items(), scores, strict=True):
             one = FinishedHypothesis(
-                token_ids=tokens,
+                token_ids=made.token_ids,
                 token_scores=tuple(of_tokens),
                 score=normalized_score(sum(of_tokens), len(of_tokens), self.options.length_penalty),
                 finish_reason=free[job].finish_reason,
-                terms=tuple(read_terms(tokens, self._readable(job.terms.tokens))),
+                terms=made.spans,
             )
             other = forced[job]
             if _met(one) >= _met(other):
                 better[job] = one
-                if (_met(one), one.score) < (_met(other), other.score) and not self._has_replaced(
-                    other, one, claims, free[job]
-                ):
+                rivals_it = _met(one) == _met(other) and one.score < other.score
+                if rivals_it and not self._has_replaced(other, one, made.replaced):
                     rivals.append(job)
         given = [job.given(forced[job].token_ids) for job in rivals]
         for job, weights in zip(rivals, self.aligner.alignments(given, self.deadline), strict=True):
-            if self._is_aligned(job, forced[job], weights):
+            if self._is_in_place(job, forced[job], weights):
                 del better[job]
         return [(job, (better[job],) if job in better else of_text) for job, of_text in found]
 
-    def _placed(
-        self, job: Job, forced: FinishedHypothesis, free: FinishedHypothesis, weights: Floats
-    ) -> tuple[tuple[int, ...], list[Claim]]:
-        """Return the tokens of a free hypothesis with all terms, and what these replace."""
+    def _placed(self, job: Job, forced: FinishedHypothesis, free: FinishedHypothesis, weights: Floats) -> "_Placed":
+        """Return a free hypothesis with all terms."""
         assert job.terms is not None
         terms = reachable_terms(job.terms.tokens, self.options, ())
         ids = list(free.token_ids)
         size = len(ids) - (free.finish_reason is FinishReason.EOS)
         claims = self._claims(terms, ids[:size], self._attention(job, weights[:size]))
         ends = {claim.after for claim in claims}
-        for claim in sorted(claims, key=lambda one: (one.first, one.after, one.term), reverse=True):
-            glues = claim.first < claim.after and claim.first not in ends and self._ends_in_sign(ids[: claim.first])
-            ids[claim.first : claim.after] = self._written(terms, forced, claim, ids, glues=glues)
-        return tuple(ids), claims
+        token_ids = list[int]()
+        spans: list[TermSpan | None] = [None] * len(terms.alternatives)
+        replaced, done = list[str](), 0
+        for claim in sorted(claims, key=lambda one: (one.first, one.after, one.term)):
+            token_ids += ids[done : claim.first]
+            done = claim.after
+            sequence, particle = ids[claim.first : claim.after], ()
+            if not claim.kept:
+                text = self.tokenizer.decode(sequence).strip()
+                glues = bool(sequence) and claim.first not in ends and self._ends_in_sign(ids[: claim.first])
+                glues = glues and self._continues(sequence[0])
+                sequence, particle = self._written(terms, forced, claim.term, text, glues=glues)
+                replaced.append(text)
+            spans[claim.term] = TermSpan(len(token_ids), len(token_ids) + len(sequence))
+            token_ids += *sequence, *particle
+        return _Placed((*token_ids, *ids[done:]), tuple(spans), replaced)
 
     def _attention(self, job: Job, weights: Floats) -> list[Floats]:
         """Return the attention of each token to each term of the source, [terms][T]."""
@@ -147,12 +172,23 @@ class TermPlacing:
         ]
         return [weights[:, inside].sum(axis=1) for inside in columns]
 
-    def _is_aligned(self, job: Job, one: FinishedHypothesis, weights: Floats) -> bool:
-        """True if each term of a hypothesis attends to its term of the source."""
-        return all(
-            span is None or attention[span.first : span.after].max() >= ALIGNED
-            for span, attention in zip(one.terms, self._attention(job, weights), strict=True)
-        )
+    def _is_in_place(self, job: Job, one: FinishedHypothesis, weights: Floats) -> bool:
+        """True if each term of a hypothesis attends to its term of the source, and is no part of another word."""
+        for span, attention in zip(one.terms, self._attention(job, weights), strict=True):
+            if span is None:
+                continue
+            if attention[span.first : span.after].max() < ALIGNED:
+                return False
+            if self._is_korean:
+                through = self.tokenizer.decode(one.token_ids[: span.after])
+                rest = _LETTERS.match(self.tokenizer.decode(one.token_ids), len(through))
+                if rest and rest[0] and not _PARTICLE.fullmatch(rest[0]):
+                    return False
+        return True
+
+    @property
+    def _is_korean(self) -> bool:
+        return primary_language(self.direction.target) == "ko"
 
     def _claims(self, terms: Terms, ids: Sequence[int], attention: Sequence[Floats]) -> list[Claim]:
         """Return the tokens that each missing term replaces; they share none.
@@ -164,30 +200,22 @@ class TermPlacing:
         joined = self._joined(ids, spelled)
         signs = [bool(one.strip(SPACES)) and not any(map(str.isalnum, one)) for one in spelled]
         taken = [False] * len(ids)
-        missing = {}
+        claims, missing = list[Claim](), dict[int, Floats]()
         for index, span in enumerate(read_terms(ids, terms)):
-            if span is not None:
+            of_span = 0 if span is None else attention[index][span.first : span.after].max()
+            if span is not None and (of_span >= SHARE * attention[index].max() or (terms.once and terms.once[index])):
                 taken[span.first : span.after] = [True] * (span.after - span.first)
+                claims.append(Claim(index, span.first, span.after, kept=True))
             elif terms.alternatives[index]:
                 missing[index] = attention[index]
-        claims: list[Claim] = []
         for index, to_term in sorted(missing.items(), key=lambda item: -item[1].max(initial=0.0)):
             claim = _claim(index, to_term, joined, taken, signs)
             if claim.first == claim.after:  # beside, not inside, what another one replaces
                 beside = [other for other in claims if other.first < claim.first < other.after]
-                claim = Claim(index, beside[0].after, beside[0].after) if beside else claim
+                claim = claim._replace(first=beside[0].after, after=beside[0].after) if beside else claim
             taken[claim.first : claim.after] = [True] * (claim.after - claim.first)
             claims.append(claim)
         return claims
-
-    def _readable(self, terms: Terms) -> Terms:
-        """Return terms with further alternatives, as they are written without a space before them."""
-        if not writes_spaces(self.direction.target):
-            return terms
-        more = (tuple(filter(None, map(self._glued, group))) for group in terms.alternatives)
-        return replace(
-            terms, alternatives=tuple((*one, *other) for one, other in zip(terms.alternatives, more, strict=True))
-        )
 
     def _continues(self, token: int) -> bool:
         """True if a token continues a word, in a language with spaces."""
@@ -209,40 +237,29 @@ class TermPlacing:
         return bool(ids) and not any(one.isalnum() or one in SPACES for one in self.tokenizer.tokens(ids)[-1][-1:])
 
     def _written(
-        self, terms: Terms, forced: FinishedHypothesis, claim: Claim, ids: Sequence[int], *, glues: bool
-    ) -> Sequence[int]:
-        """Return the tokens of a term, the alternative that the forced hypothesis has, with a particle in Korean.
+        self, terms: Terms, forced: FinishedHypothesis, term: int, replaced: str, *, glues: bool
+    ) -> tuple[Sequence[int], Sequence[int]]:
+        """Return the tokens of a term, the alternative that the forced hypothesis has, and of a Korean particle.
 
         Args:
-            glues: True to write no space before it, if the replaced word had none.
+            replaced: the words that it replaces.
+            glues: True to write no space before it.
         """
-        span = forced.terms[claim.term] if forced.terms else None
-        sequence = terms.alternatives[claim.term][0] if span is None else forced.token_ids[span.first : span.after]
-        if glues and self._continues(ids[claim.first]):
-            sequence = self._glued(sequence) or sequence
-        if primary_language(self.direction.target) != "ko":
-            return sequence
-        particle = _PARTICLE.search(self._text(ids, claim))
-        if particle is None:
-            return sequence
-        return (*sequence, *self.terms.glued(_after(self.tokenizer.decode(sequence), particle[0])))
+        span = forced.terms[term] if forced.terms else None
+        sequence = terms.alternatives[term][0] if span is None else forced.token_ids[span.first : span.after]
+        text = self.tokenizer.decode(sequence)
+        particle = _PARTICLE.search(replaced, 1) if self._is_korean else None
+        if glues:
+            sequence = self.terms.glued(text) or sequence
+        return sequence, () if particle is None else self.terms.glued(_after(text, particle[0]))
 
-    def _glued(self, sequence: Sequence[int]) -> tuple[int, ...]:
-        """Return the tokens of a term after a sign without a space between; none if they cannot be written."""
-        return self.terms.glued(self.tokenizer.decode(sequence))
-
-    def _text(self, ids: Sequence[int], claim: Claim) -> str:
-        return self.tokenizer.decode(ids[claim.first : claim.after]).strip()
-
-    def _has_replaced(
-        self, one: FinishedHypothesis, placed: FinishedHypothesis, claims: Sequence[Claim], free: FinishedHypothesis
-    ) -> bool:
+    def _has_replaced(self, one: FinishedHypothesis, placed: FinishedHypothesis, replaced: Sequence[str]) -> bool:
         """True if a hypothesis has a replaced word more often than the one in which it is replaced."""
         texts = [self.tokenizer.decode(hypothesis.token_ids).casefold() for hypothesis in (one, placed)]
-        for claim in claims:
-            word = max(re.findall(r"\w+", self._text(free.token_ids, claim).casefold()), key=len, default="")
-            if primary_language(self.direction.target) == "ko":
-                word = _PARTICLE.sub("", word)
+        for words in replaced:
+            word = max(re.findall(r"\w+", words.casefold()), key=len, default="")
+            if self._is_korean:
+                word = word[:1] + _PARTICLE.sub("", word[1:])
             elif writes_spaces(self.direction.target):
                 word = word[: max(STEM, len(word) - 2)]
             if word:
@@ -262,20 +279,20 @@ def _claim(term: int, attention: Floats, joined: Sequence[bool], taken: Sequence
         signs: True for tokens without letters and digits, which are replaced only between words, [T].
     """
     if not taken:
-        return Claim(term, 0, 0)
+        return Claim(term, 0, 0, kept=False)
     free = np.where(np.logical_or(taken, signs), 0.0, attention)
     best = int(free.argmax())
     if free[best] < LEAST_ATTENTION:
         best = int(attention.argmax())
         while joined[best]:
             best -= 1
-        return Claim(term, best, best)
+        return Claim(term, best, best, kept=False)
     first, after = best, best + 1
     while first and not taken[first - 1] and (joined[first] or free[first - 1] >= SHARE * free[best]):
         first -= 1
     while after < len(taken) and not taken[after] and (joined[after] or free[after] >= SHARE * free[best]):
         after += 1
-    return Claim(term, first, after)
+    return Claim(term, first, after, kept=False)
 
 
 def _met(hypothesis: FinishedHypothesis) -> int:
