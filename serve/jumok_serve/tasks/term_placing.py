@@ -24,7 +24,7 @@ from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 LEAST_ATTENTION: Final = 0.1
 """Least attention of a token to a term that it may be replaced by; a term without such a token replaces none."""
-SHARE: Final = 0.7
+SHARE, KOREAN_SHARE: Final = 0.7, 0.5
 """Attention to a term, of the most that a token pays, from which neighbours belong to the same words."""
 SPACES: Final = "\u2581\u0120 "
 """Characters of tokens that stand for a space."""
@@ -173,11 +173,16 @@ class TermPlacing:
         return [weights[:, inside].sum(axis=1) for inside in columns]
 
     def _is_in_place(self, job: Job, one: FinishedHypothesis, weights: Floats) -> bool:
-        """True if each term of a hypothesis attends to its term of the source, and is no part of another word."""
+        """True if each term of a hypothesis attends to its term of the source alone, and is no part of another word."""
+        inside = {place for span in one.terms if span is not None for place in range(span.first, span.after)}
+        spelled = self.tokenizer.tokens(one.token_ids)
+        outside = [place not in inside and any(map(str.isalnum, text)) for place, text in enumerate(spelled)]
         for span, attention in zip(one.terms, self._attention(job, weights), strict=True):
             if span is None:
                 continue
-            if attention[span.first : span.after].max() < ALIGNED:
+            own = attention[span.first : span.after].max()
+            others = [weight for weight, is_other in zip(attention.tolist(), outside, strict=True) if is_other]
+            if own < ALIGNED or max(others, default=0.0) >= SHARE * own:
                 return False
             if self._is_korean:
                 through = self.tokenizer.decode(one.token_ids[: span.after])
@@ -209,7 +214,8 @@ class TermPlacing:
             elif terms.alternatives[index]:
                 missing[index] = attention[index]
         for index, to_term in sorted(missing.items(), key=lambda item: -item[1].max(initial=0.0)):
-            claim = _claim(index, to_term, joined, taken, signs)
+            share = KOREAN_SHARE if self._is_korean else SHARE
+            claim = _claim(index, to_term, joined, taken, signs, share)
             if claim.first == claim.after:  # beside, not inside, what another one replaces
                 beside = [other for other in claims if other.first < claim.first < other.after]
                 claim = claim._replace(first=beside[0].after, after=beside[0].after) if beside else claim
@@ -288,9 +294,9 @@ def _claim(term: int, attention: Floats, joined: Sequence[bool], taken: Sequence
             best -= 1
         return Claim(term, best, best, kept=False)
     first, after = best, best + 1
-    while first and not taken[first - 1] and (joined[first] or free[first - 1] >= SHARE * free[best]):
+    while first and not taken[first - 1] and (joined[first] or free[first - 1] >= share * free[best]):
         first -= 1
-    while after < len(taken) and not taken[after] and (joined[after] or free[after] >= SHARE * free[best]):
+    while after < len(taken) and not taken[after] and (joined[after] or free[after] >= share * free[best]):
         after += 1
     return Claim(term, first, after, kept=False)
 
