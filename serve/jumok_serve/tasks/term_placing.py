@@ -24,8 +24,10 @@ from jumok_serve.tokenizers.tokenizer import Tokenizer
 
 LEAST_ATTENTION: Final = 0.1
 """Least attention of a token to a term that it may be replaced by; a term without such a token replaces none."""
-SHARE, KOREAN_SHARE: Final = 0.7, 0.5
+SHARE: Final = 0.7
 """Attention to a term, of the most that a token pays, from which neighbours belong to the same words."""
+KOREAN_SHARE: Final = 0.5
+"""The same in Korean, which has no articles; on validation data it left fewer parts of words."""
 SPACES: Final = "\u2581\u0120 "
 """Characters of tokens that stand for a space."""
 ALIGNED: Final = 0.3
@@ -215,7 +217,7 @@ class TermPlacing:
                 missing[index] = attention[index]
         for index, to_term in sorted(missing.items(), key=lambda item: -item[1].max(initial=0.0)):
             share = KOREAN_SHARE if self._is_korean else SHARE
-            claim = _claim(index, to_term, joined, taken, signs, share)
+            claim = _claim(index, to_term, joined, taken=taken, signs=signs, share=share)
             if claim.first == claim.after:  # beside, not inside, what another one replaces
                 beside = [other for other in claims if other.first < claim.first < other.after]
                 claim = claim._replace(first=beside[0].after, after=beside[0].after) if beside else claim
@@ -275,7 +277,15 @@ class TermPlacing:
         return False
 
 
-def _claim(term: int, attention: Floats, joined: Sequence[bool], taken: Sequence[bool], signs: Sequence[bool]) -> Claim:
+def _claim(
+    term: int,
+    attention: Floats,
+    joined: Sequence[bool],
+    *,
+    taken: Sequence[bool],
+    signs: Sequence[bool],
+    share: float,
+) -> Claim:
     """Return the words whose tokens attend to a term most.
 
     Args:
@@ -283,6 +293,7 @@ def _claim(term: int, attention: Floats, joined: Sequence[bool], taken: Sequence
         joined: True for tokens that continue the word before them, [T].
         taken: True for tokens that other terms replace or are, [T].
         signs: True for tokens without letters and digits, which are replaced only between words, [T].
+        share: see `SHARE`.
     """
     if not taken:
         return Claim(term, 0, 0, kept=False)
