@@ -474,7 +474,8 @@ class StreamTranslateTextResponse(google.protobuf.message.Message):
     stable_text: builtins.str
     """Stable beginning of the first hypothesis, from its first character on; it never changes. In a beam search this is
     what all hypotheses that can still win share. A character of several tokens appears when it is complete, as does
-    a space that the next token may remove. In the last message this is the whole text.
+    a space that the next token may remove. In the last message this is the whole text. Before, a sentence with terms
+    has none, as their places are known only at the end.
     """
     @property
     def translation(self) -> Global___Translation:

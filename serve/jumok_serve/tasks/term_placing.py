@@ -1,9 +1,10 @@
 """Terms in the places of the words that they replace, found by alignment."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -33,7 +34,7 @@ SPACES: Final = "\u2581\u0120 "
 ALIGNED: Final = 0.3
 """Least attention to a term of the source of the term that translates it."""
 STEM: Final = 4
-"""Least characters of a word that tell it from others; its last two may be an ending."""
+"""Least characters of a word that tell it from others; its last two may be an ending. Shorter ones may be articles."""
 
 _BATCHIM_PARTICLES: Final = (
     *("을/를", "은/는", "이/가", "과/와", "으로/로", "이나/나", "이란/란", "이라는/라는", "이며/며"),
@@ -109,7 +110,7 @@ class TermPlacing:
         """
         free = {job: of_text[0] for job, _ in found if job.free and (of_text := job.free.result().hypotheses)}
         free = {job: one for job, one in free.items() if one.token_ids}
-        forced = {job: of_text[0] for job, of_text in found if job in free and of_text}
+        forced = {job: of_text[0] for job, of_text in found if job in free and of_text and self._has_places(job)}
         placed: dict[Job, _Placed] = {}
         given = [job.given(free[job].token_ids) for job in forced]
         for (job, one), weights in zip(forced.items(), self.aligner.alignments(given, self.deadline), strict=True):
@@ -165,20 +166,27 @@ class TermPlacing:
             token_ids += *sequence, *particle
         return _Placed((*token_ids, *ids[done:]), tuple(spans), replaced)
 
-    def _attention(self, job: Job, weights: Floats) -> list[Floats]:
-        """Return the attention of each token to each term of the source, [terms][T]."""
+    def _columns(self, job: Job) -> list[list[bool]]:
+        """Return True for the source tokens of each term, [terms][S]."""
         assert job.terms is not None
         places = token_places(self.inputs.spelled_text(job.source, self.direction), job.terms.text)
-        columns = [
-            [first < match.after and after > match.first for first, after in places] for match in job.terms.matches
-        ]
-        return [weights[:, inside].sum(axis=1) for inside in columns]
+        return [[first < match.after and after > match.first for first, after in places] for match in job.terms.matches]
+
+    def _has_places(self, job: Job) -> bool:
+        """True if the model reads each term of a sentence."""
+        return all(map(any, self._columns(job)))
+
+    def _attention(self, job: Job, weights: Floats) -> list[Floats]:
+        """Return the attention of each token to each term of the source, [terms][T]."""
+        return [weights[:, inside].sum(axis=1) for inside in self._columns(job)]
 
     def _is_in_place(self, job: Job, one: FinishedHypothesis, weights: Floats) -> bool:
         """True if each term of a hypothesis attends to its term of the source alone, and is no part of another word."""
         inside = {place for span in one.terms if span is not None for place in range(span.first, span.after)}
-        spelled = self.tokenizer.tokens(one.token_ids)
-        outside = [place not in inside and any(map(str.isalnum, text)) for place, text in enumerate(spelled)]
+        letters = self._letters(one.token_ids)
+        outside = [
+            place not in inside and count > (0 if self._is_korean else STEM) for place, count in enumerate(letters)
+        ]
         for span, attention in zip(one.terms, self._attention(job, weights), strict=True):
             if span is None:
                 continue
@@ -239,6 +247,15 @@ class TermPlacing:
             before == (0, 0) or (before[1] == place[0] and text[place[0] - 1 : place[0] + 1].isalnum())
             for before, place in pairwise(places)
         ]
+
+    def _letters(self, ids: Sequence[int]) -> list[int]:
+        """Return the number of letters and digits of each token's word, [T]."""
+        spelled = self.tokenizer.tokens(ids)
+        numbers = list(accumulate(not joined for joined in self._joined(ids, spelled)))
+        counts = Counter[int]()
+        for number, text in zip(numbers, spelled, strict=True):
+            counts[number] += sum(map(str.isalnum, text))
+        return [counts[number] for number in numbers]
 
     def _ends_in_sign(self, ids: Sequence[int]) -> bool:
         """True if the next word may follow without a space: after a sign."""
