@@ -155,7 +155,8 @@ class TermPlacing:
         for claim in sorted(claims, key=lambda one: (one.first, one.after, one.term)):
             token_ids += ids[done : claim.first]
             done = claim.after
-            sequence, particle = ids[claim.first : claim.after], ()
+            sequence: Sequence[int] = ids[claim.first : claim.after]
+            particle: Sequence[int] = ()
             if not claim.kept:
                 text = self.tokenizer.decode(sequence).strip()
                 glues = bool(sequence) and claim.first not in ends and self._ends_in_sign(ids[: claim.first])
