@@ -185,9 +185,8 @@ class TermPlacing:
         """True if each term of a hypothesis attends to its term of the source alone, and is no part of another word."""
         inside = {place for span in one.terms if span is not None for place in range(span.first, span.after)}
         letters = self._letters(one.token_ids)
-        outside = [
-            place not in inside and count > (0 if self._is_korean else STEM) for place, count in enumerate(letters)
-        ]
+        least = 1 if self._is_korean else STEM + 1
+        outside = [place not in inside and count >= least for place, count in enumerate(letters)]
         for span, attention in zip(one.terms, self._attention(job, weights), strict=True):
             if span is None:
                 continue
