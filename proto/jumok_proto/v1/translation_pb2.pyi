@@ -1089,7 +1089,7 @@ class DetectedLanguage(google.protobuf.message.Message):
     known.
     """
     confidence: builtins.float
-    """Confidence, 0 to 1, among the languages of the server's models."""
+    """Confidence, 0 to 1, among all languages that the detector knows."""
     def __init__(
         self,
         *,
