@@ -14,7 +14,7 @@ from jumok_serve.tasks import term_placing
 from jumok_serve.tasks.term_placing import Claim
 
 MODELS = Path(__file__).parents[3] / "models"
-CASES = {
+CASES: dict[str, list[tuple[str, dict[str, str | list[str]], str]]] = {
     "multi30k-en-de-transformer": [
         ("A dog runs.", {"dog": "Köter"}, "Ein Köter rennt."),
         ("A dog runs.", {"dog": "Hund"}, "Ein Hund rennt."),
@@ -74,7 +74,7 @@ def test_any_terms_are_written_and_counted(model: Translator) -> None:
     texts = [text for text, _, _ in CASES[model.manifest.name]]
     for text, (one, other) in product(texts, [("Baum", "Gurke"), ("Lampe", "Lampe")]):
         words = re.findall(r"\w+", text)
-        glossary = {words[-1]: one, words[1]: other}
+        glossary: dict[str, str] = {words[-1]: one, words[1]: other}
         translation = model.translate(text, glossary=glossary)
         if model.manifest.languages.default and model.manifest.languages.default.target == "de":
             check_terms(translation)
