@@ -8,6 +8,9 @@ and as many rows: about an hour for 1,000 sentences. The rows of a beam are shar
 hypotheses with the same number of tokens of terms. Each bank gets as many rows, the one with all terms the rest, and
 rows that a bank has no candidates for go to the nearest. A hypothesis follows one reading of its tokens: it may miss a
 term that begins inside of another one.
+
+With `--replace`, a glossary gives nouns another translation than the model's. The terms must appear, and the words that
+they replace must not: words that the translation without terms has, and that begin like a usual translation.
 """
 
 import argparse
@@ -19,18 +22,23 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
+from unittest.mock import patch
 
 import torch
 from sacrebleu.metrics.bleu import BLEU
+from sacrebleu.metrics.chrf import CHRF
 
 from benchmarks.common.data import TRANSFORMER, corpus
 from benchmarks.common.progress import progress, setup
 from benchmarks.common.ratios import aligned, ratio, turns
 from benchmarks.common.trained import dequantized
 from jumok_export.models.seq2seq import Seq2Seq
+from jumok_proto.results import Translation
 from jumok_serve import DecodingOptions, Translator
 from jumok_serve.bundle.bundle import Bundle
+from jumok_serve.evaluation.parallel_text import read_parallel
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import TermMatch
 
 RARE = 50
@@ -252,6 +260,81 @@ def translate(
     return translations, time.perf_counter() - started
 
 
+class Replacement(NamedTuple):
+    """Another translation of a noun, and beginnings of the usual ones."""
+
+    target: str
+    usual: tuple[str, ...]
+
+    def count(self, text: str) -> int:
+        """Count the usual words of a text."""
+        return len(re.findall(rf"(?<!\w)(?:{'|'.join(self.usual)})", text.replace(self.target, " ").lower()))
+
+
+def read_replacements(file: Path, language: str) -> dict[str, Replacement]:
+    """Read the nouns of a glossary, and their translations into German or Korean."""
+    lines = [line.split("\t") for line in file.read_text("utf-8").splitlines() if not line.startswith("#")]
+    column = {"de": 1, "ko": 3}[language]
+    return {line[0]: Replacement(line[column], tuple(line[column + 1].split("|"))) for line in lines}
+
+
+def without_terms(text: str, replacements: Mapping[str, Replacement]) -> str:
+    """Leave out the words of a glossary and the usual ones."""
+    words = {word for one in replacements.values() for word in (one.target, *one.usual)}
+    return re.sub(rf"(?i)(?<!\w)(?:{'|'.join(sorted(words, key=len, reverse=True))})\w*", "", text)
+
+
+def replaced(free: str, translation: Translation, replacements: Mapping[str, Replacement]) -> Counter[str]:
+    """Count the terms of a translation: given, present, known by a usual word in the free one, and in place."""
+    counts: Counter[str] = Counter()
+    for noun, given in Counter(one.source.lower() for one in translation.hypotheses[0].terms).items():
+        replacement = replacements[noun]
+        present = translation.text.count(replacement.target)
+        counts.update(given=given, present=min(given, present))
+        if usual := replacement.count(free):
+            left = max(0, replacement.count(translation.text) - max(0, usual - given))
+            counts.update(known=given, placed=min(given, present) - min(given, present, left))
+    return counts
+
+
+def replace_words(arguments: argparse.Namespace) -> None:
+    """Measure terms in place of the model's words, before and after they are placed by alignment."""
+    with Translator(arguments.model, precision=arguments.precision, threads=arguments.threads) as translator:
+        default = translator.manifest.languages.default
+        replacements = read_replacements(arguments.glossary, "de" if default is None else default.target)
+        nouns = re.compile(rf"(?i)(?<!\w)(?:{'|'.join(replacements)})(?!\w)")
+        pairs = [pair for pair in zip(*read_parallel(*arguments.replace), strict=True) if nouns.search(pair[0])]
+        pairs = pairs[:: max(1, len(pairs) // arguments.sentences)][: arguments.sentences]
+        texts, references = [source for source, _ in pairs], [without_terms(one, replacements) for _, one in pairs]
+        glossary = {noun: one.target for noun, one in replacements.items()}
+        translator.warm_up()
+        rows = [["terms", "given", "appear", "in place", "sentences in place", "chrF of the rest", "sentences/s"]]
+        free: list[str] = []
+        for name, given, placed in (("none", {}, False), ("forced", glossary, False), ("placed", glossary, True)):
+            with patch.object(TeacherForcing, "can_place", placed):
+                started = time.perf_counter()
+                found = translator.translate(texts, glossary=given, truncate=True, split_sentences=False)
+                seconds = time.perf_counter() - started
+            free = free or [one.text for one in found]
+            of_each = [replaced(one, other, replacements) for one, other in zip(free, found, strict=True)]
+            counts = sum(of_each, Counter[str]())
+            known = [one for one in of_each if one["known"]]
+            rest = [without_terms(one.text, replacements) for one in found]
+            rows.append(
+                [
+                    name,
+                    str(counts["given"]),
+                    f"{counts['present'] / max(1, counts['given']):.1%}",
+                    f"{counts['placed'] / max(1, counts['known']):.1%}",
+                    f"{sum(one['placed'] == one['known'] for one in known) / max(1, len(known)):.1%}",
+                    f"{CHRF().corpus_score(rest, [references]).score:.2f}",
+                    f"{len(texts) / seconds:.1f}",
+                ]
+            )
+            print(aligned(rows[-1:]), flush=True)
+        print(aligned(rows))
+
+
 def main() -> None:
     """Measure, and print tables."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -261,10 +344,15 @@ def main() -> None:
     parser.add_argument("--beam-size", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--sentences", type=int, default=1000)
+    parser.add_argument("--replace", type=Path, nargs=2, metavar=("SOURCE", "REFERENCE"), help="replace words")
+    parser.add_argument("--glossary", type=Path, default=Path(__file__).with_name("terms_glossary.tsv"))
     parser.add_argument("--peer", action="store_true", help="search as Post and Vilar do, too; for Transformers")
     parser.add_argument("--quick", action="store_true", help="only show that the benchmark runs")
     arguments = parser.parse_args()
     print(setup(arguments.threads))
+    if arguments.replace:
+        replace_words(arguments)
+        return
     rounds, count = (1, 40) if arguments.quick else (arguments.rounds, arguments.sentences)
     texts, references = corpus("test_2016_flickr.en")[:count], corpus("test_2016_flickr.de")[:count]
     counts = Counter(word for line in corpus("train.de") for word in re.findall(r"\w+", line))

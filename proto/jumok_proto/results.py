@@ -88,9 +88,9 @@ class DetectedLanguage(NamedTuple):
     """A possible language of a text."""
 
     language: str
-    """The language, as a model spells it."""
+    """The language, as a model spells it, or the detector; ``und`` if not known."""
     confidence: float
-    """Confidence, 0 to 1, among the languages that models have."""
+    """Confidence, 0 to 1, among all languages that the detector knows."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ from jumok_serve.tasks.model import (
 from jumok_serve.tasks.scoring import PendingScores, prepare_scoring
 from jumok_serve.tasks.terms import TermFinder
 from jumok_serve.tasks.warm_up import WarmUp
-from jumok_serve.text.detection import detect_source, group_by_language, sources_into
+from jumok_serve.text.detection import detect_source, group_by_language, sources_into, unchanged
 from jumok_serve.text.terms import GlossaryStore, placeholders_of, terminology
 from jumok_serve.text.translation import PendingTexts, blamed_texts, submit_texts
 from jumok_serve.tokenizers.input_processor import check_count, check_text, check_texts
@@ -216,7 +216,9 @@ class Translator:
             deadline=deadline_after(timeout_s),
         )
         if is_auto(source_language):
-            translations = self._translate_detected(several, prefixes, target_language, parameters)
+            translations = self._translate_detected(
+                several, prefixes, target_language, parameters, copies=bool(options.get("copy_unreadable"))
+            )
         else:
             pending = self.submit(several, parameters(source_language=source_language), target_prefixes=prefixes)
             translations = pending.collect()
@@ -228,10 +230,13 @@ class Translator:
         prefixes: Sequence[str | None] | None,
         target_language: str | None,
         parameters: Callable[..., TranslationParameters],
+        *,
+        copies: bool,
     ) -> list[Translation]:
         """Translate texts, each from its own language.
 
         Args:
+            copies: True to keep texts in languages that the model does not translate.
             parameters: makes the parameters of the keyword ``source_language``.
         """
         check_texts(texts)
@@ -239,10 +244,16 @@ class Translator:
             check_text(text, f"contents[{index}]")
         if prefixes is not None:
             check_count("target_prefixes", prefixes, len(texts))
-        languages = self.manifest.languages
-        sources = sources_into(languages, target_language)
-        detected = [detect_source(text, {*languages.sources, *languages.targets}, sources) for text in texts]
-        translations: dict[int, Translation] = {}
+        sources, target = sources_into(self.manifest.languages, target_language)
+        detected = [
+            detect_source(text, sources, target, copies=copies, field=f"contents[{index}]")
+            for index, text in enumerate(texts)
+        ]
+        translations = {
+            index: unchanged(text, source, target)
+            for index, (text, source) in enumerate(zip(texts, detected, strict=True))
+            if not source.is_translated
+        }
         for language, indices in group_by_language(detected).items():
             own = None if prefixes is None else [prefixes[index] for index in indices]
             with blamed_texts(indices.__getitem__):

@@ -22,6 +22,7 @@ STUDIES = {
         r"\| translation memory \| 100.00 \(100.00 to 100.00\) \| 100.00 \(100.00 to 100.00\) \|"
     ),
     "splitting --sentences 60": r"en +60 +\d+ +[\d.]+ +[\d.]+\n",
+    "terms --replace CORPUS.en CORPUS.de --model MODEL --sentences 4": r"placed +[1-9]\d* +100.0% +[\d.]+% ",
     "terms --quick --peer": rf"3 +\d+ +100.0% +[\d.]+ +[\d.]+ +{PAIR}\n",
     f"throughput --sentences 4 --rounds 1 {TINY}": rf"jumok int8 +4 +\d+ +{PAIR}\n",
 }

@@ -9,7 +9,7 @@ from jumok._admin_client import AdminClient
 from jumok._async_admin_client import AsyncAdminClient
 from jumok._async_client import AsyncClient
 from jumok._client import Client
-from jumok._files import FileOptions, FileProblem, FileResult
+from jumok._files import FileLanguage, FileOptions, FileProblem, FileResult
 from jumok._responses import TextResult, TranslationUpdate
 from jumok._transport.servers import Tls
 from jumok_proto import __version__
@@ -92,6 +92,7 @@ __all__ = [
     "EngineFailedError",
     "FailedPreconditionError",
     "FieldViolation",
+    "FileLanguage",
     "FileOptions",
     "FileProblem",
     "FileResult",

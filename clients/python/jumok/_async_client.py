@@ -344,7 +344,7 @@ class AsyncClient(AsyncConnected):
     async def detect_language(
         self, texts: str | Sequence[str], *, timeout_s: float | None = None
     ) -> list[DetectedLanguage] | list[list[DetectedLanguage]]:
-        """Detect the language of one text, or of several in one request, among those of the server's models.
+        """Detect the language of one text, or of several in one request, among all that the server knows.
 
         Returns the possible languages of each text, best first; none of a text without letters.
         """

@@ -57,6 +57,18 @@ class FileProblem:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FileLanguage:
+    """A language that was detected in texts of a file."""
+
+    language: str
+    """The language, as a model spells it."""
+    text_count: int
+    """Number of texts."""
+    confidence: float
+    """Mean confidence of the texts, 0 to 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FileResult:
     """The result of a translated file."""
 
@@ -69,6 +81,8 @@ class FileResult:
     count."""
     truncated_count: int = 0
     """Number of texts that were too long for the model and whose ends were left out, with ``truncate``."""
+    languages: tuple[FileLanguage, ...] = ()
+    """Languages of the texts if they were detected, most texts first."""
 
 
 def file_requests(source: FileSource, options: FileOptions) -> list[TranslateFileRequest]:
@@ -129,6 +143,10 @@ class FileReceiver:
             problems=tuple(self._problems),
             cut_sentence_count=last.cut_sentence_count,
             truncated_count=last.truncated_count,
+            languages=tuple(
+                FileLanguage(language=one.language_code, text_count=one.text_count, confidence=one.confidence)
+                for one in last.languages
+            ),
         )
 
 

@@ -64,7 +64,9 @@ class AlignTextRequest(google.protobuf.message.Message):
     TARGET_LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     TRUNCATE_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the first by name that translates between both languages, or the server's only model."""
+    """Name of the model. Empty: the first one named at the server's start that translates between both languages, or the
+    server's only model.
+    """
     layer: builtins.int
     """The only layer to return, counted from 0; not set: all layers."""
     head: builtins.int

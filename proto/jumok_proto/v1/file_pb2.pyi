@@ -86,6 +86,7 @@ class TranslateFileResponse(google.protobuf.message.Message):
     PROBLEMS_FIELD_NUMBER: builtins.int
     CUT_SENTENCE_COUNT_FIELD_NUMBER: builtins.int
     TRUNCATED_COUNT_FIELD_NUMBER: builtins.int
+    LANGUAGES_FIELD_NUMBER: builtins.int
     file: builtins.bytes
     """The next bytes of the translated file."""
     text_count: builtins.int
@@ -100,6 +101,10 @@ class TranslateFileResponse(google.protobuf.message.Message):
     def problems(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___FileProblem]:
         """Texts since the last message that could not be translated."""
 
+    @property
+    def languages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___FileLanguage]:
+        """Languages that were detected in the texts so far, most texts first; none if they were not to be detected."""
+
     def __init__(
         self,
         *,
@@ -109,10 +114,37 @@ class TranslateFileResponse(google.protobuf.message.Message):
         problems: collections.abc.Iterable[Global___FileProblem] | None = ...,
         cut_sentence_count: builtins.int = ...,
         truncated_count: builtins.int = ...,
+        languages: collections.abc.Iterable[Global___FileLanguage] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cut_sentence_count", b"cut_sentence_count", "file", b"file", "problems", b"problems", "text_count", b"text_count", "translated_count", b"translated_count", "truncated_count", b"truncated_count"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cut_sentence_count", b"cut_sentence_count", "file", b"file", "languages", b"languages", "problems", b"problems", "text_count", b"text_count", "translated_count", b"translated_count", "truncated_count", b"truncated_count"]) -> None: ...
 
 Global___TranslateFileResponse: typing_extensions.TypeAlias = TranslateFileResponse
+
+@typing.final
+class FileLanguage(google.protobuf.message.Message):
+    """A language that was detected in texts of a file."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    LANGUAGE_CODE_FIELD_NUMBER: builtins.int
+    TEXT_COUNT_FIELD_NUMBER: builtins.int
+    CONFIDENCE_FIELD_NUMBER: builtins.int
+    language_code: builtins.str
+    """The language, as a model spells it."""
+    text_count: builtins.int
+    """Number of texts."""
+    confidence: builtins.float
+    """Mean confidence of the texts, 0 to 1."""
+    def __init__(
+        self,
+        *,
+        language_code: builtins.str = ...,
+        text_count: builtins.int = ...,
+        confidence: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["confidence", b"confidence", "language_code", b"language_code", "text_count", b"text_count"]) -> None: ...
+
+Global___FileLanguage: typing_extensions.TypeAlias = FileLanguage
 
 @typing.final
 class FileProblem(google.protobuf.message.Message):

@@ -205,14 +205,16 @@ class TranslateTextRequest(google.protobuf.message.Message):
     DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
     KEEP_PLACEHOLDERS_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
-    a pivot language, or the server's only model.
+    """Name of the model. Empty: the first one named at the server's start that translates between both languages, or two
+    models that do so over a pivot language, or the server's only model.
     """
     truncate: builtins.bool
     """True: a text that is too long for the model is truncated, not refused; its translation says so."""
     source_language_code: builtins.str
     """Language of the texts, as the model's description spells it, in any case and with hyphen or underscore; empty: the
-    model's default; `auto`: the language of each text is detected, and a model that has it translates the text.
+    model's default; `auto`: the language of each text is detected, and a model that has it translates the text. A text
+    that is in the target language, or has no words, comes back unchanged. A text in a language that no model translates
+    into the target language is refused, or unchanged with copy_unreadable.
     """
     target_language_code: builtins.str
     """Language to translate into, spelled in the same way; empty: the model's default."""
@@ -232,7 +234,9 @@ class TranslateTextRequest(google.protobuf.message.Message):
     the translation names it. Not set: true if sentences are split and texts are not truncated.
     """
     copy_unreadable: builtins.bool
-    """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
+    """True: sentences that have nothing that the model can read, as `***` or another script, are copied, and so are texts
+    in a detected language that no model translates.
+    """
     keep_placeholders: builtins.bool
     """True: placeholders of all kinds, as `{name}`, `%s` and addresses, are copied into translations, each as often as it
     is in the text. The branches of ICU messages are translated.
@@ -447,8 +451,8 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
     KEEP_PLACEHOLDERS_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
-    a pivot language, or the server's only model.
+    """Name of the model. Empty: the first one named at the server's start that translates between both languages, or two
+    models that do so over a pivot language, or the server's only model.
     """
     content: builtins.str
     """The text. A text without content, empty or white space, has an empty translation; with
@@ -471,7 +475,9 @@ class StreamTranslateTextRequest(google.protobuf.message.Message):
     the translation names it. Not set: true if sentences are split and texts are not truncated.
     """
     copy_unreadable: builtins.bool
-    """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
+    """True: sentences that have nothing that the model can read, as `***` or another script, are copied, and so are texts
+    in a detected language that no model translates.
+    """
     keep_placeholders: builtins.bool
     """True: placeholders of all kinds, as `{name}`, `%s` and addresses, are copied into translations, each as often as it
     is in the text. The branches of ICU messages are translated.
@@ -528,7 +534,8 @@ class StreamTranslateTextResponse(google.protobuf.message.Message):
     stable_text: builtins.str
     """Stable beginning of the first hypothesis, from its first character on; it never changes. In a beam search this is
     what all hypotheses that can still win share. A character of several tokens appears when it is complete, as does
-    a space that the next token may remove. In the last message this is the whole text.
+    a space that the next token may remove. In the last message this is the whole text. Before, a sentence with terms
+    has none, as their places are known only at the end.
     """
     @property
     def translation(self) -> Global___Translation:
@@ -600,8 +607,8 @@ class CorpusSettings(google.protobuf.message.Message):
     DO_NOT_TRANSLATE_FIELD_NUMBER: builtins.int
     KEEP_PLACEHOLDERS_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the first by name that translates between both languages, or two models that do so over
-    a pivot language, or the server's only model.
+    """Name of the model. Empty: the first one named at the server's start that translates between both languages, or two
+    models that do so over a pivot language, or the server's only model.
     """
     truncate: builtins.bool
     """True: texts that are too long for the model are truncated, not refused."""
@@ -626,7 +633,9 @@ class CorpusSettings(google.protobuf.message.Message):
     the translation names it. Not set: true if sentences are split and texts are not truncated.
     """
     copy_unreadable: builtins.bool
-    """True: sentences that have nothing that the model can read, as `***` or another script, are copied."""
+    """True: sentences that have nothing that the model can read, as `***` or another script, are copied, and so are texts
+    in a detected language that no model translates.
+    """
     keep_placeholders: builtins.bool
     """True: placeholders of all kinds, as `{name}`, `%s` and addresses, are copied into translations, each as often as it
     is in the text. The branches of ICU messages are translated.
@@ -789,7 +798,9 @@ class Translation(google.protobuf.message.Message):
     source_truncated: builtins.bool
     """True if the text was too long for the model and was truncated."""
     model: builtins.str
-    """Name of the model; the last one of two."""
+    """Name of the model; the last one of two. Empty: the text was not translated, as its language was detected and is the
+    target language, or as it has no words.
+    """
     model_version: builtins.str
     """Version of the model."""
     source_language_code: builtins.str
@@ -1039,7 +1050,9 @@ class ScoreTextRequest(google.protobuf.message.Message):
     LENGTH_PENALTY_FIELD_NUMBER: builtins.int
     TRUNCATE_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name of the model. Empty: the first by name that translates between both languages, or the server's only model."""
+    """Name of the model. Empty: the first one named at the server's start that translates between both languages, or the
+    server's only model.
+    """
     source_language_code: builtins.str
     """Language of the texts; empty: the model's default."""
     target_language_code: builtins.str
@@ -1142,9 +1155,11 @@ class DetectedLanguage(google.protobuf.message.Message):
     LANGUAGE_CODE_FIELD_NUMBER: builtins.int
     CONFIDENCE_FIELD_NUMBER: builtins.int
     language_code: builtins.str
-    """The language, as a model's description spells it."""
+    """The language, as a model's description spells it; of languages without a model, as the detector does; `und` if not
+    known.
+    """
     confidence: builtins.float
-    """Confidence, 0 to 1, among the languages of the server's models."""
+    """Confidence, 0 to 1, among all languages that the detector knows."""
     def __init__(
         self,
         *,

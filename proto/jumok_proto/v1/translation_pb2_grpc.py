@@ -114,7 +114,8 @@ class TranslationServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DetectLanguage(self, request, context):
-        """Detects the languages of a list of texts, among those of the server's models.
+        """Detects the languages of a list of texts, among all that the detector knows; those of the server's models are
+        expected more than others.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

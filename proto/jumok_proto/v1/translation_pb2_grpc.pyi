@@ -205,7 +205,9 @@ class TranslationServiceStub(typing.Generic[_TranslationServiceTranslateTextType
     """Returns the attention of a list of texts and their translations with one model: of all, or none."""
 
     DetectLanguage: _TranslationServiceDetectLanguageType
-    """Detects the languages of a list of texts, among those of the server's models."""
+    """Detects the languages of a list of texts, among all that the detector knows; those of the server's models are
+    expected more than others.
+    """
 
 TranslationServiceAsyncStub: typing_extensions.TypeAlias = TranslationServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -291,6 +293,8 @@ class TranslationServiceServicer(metaclass=abc.ABCMeta):
         request: jumok_proto.v1.translation_pb2.DetectLanguageRequest,
         context: _ServicerContext,
     ) -> typing.Union[jumok_proto.v1.translation_pb2.DetectLanguageResponse, collections.abc.Awaitable[jumok_proto.v1.translation_pb2.DetectLanguageResponse]]:
-        """Detects the languages of a list of texts, among those of the server's models."""
+        """Detects the languages of a list of texts, among all that the detector knows; those of the server's models are
+        expected more than others.
+        """
 
 def add_TranslationServiceServicer_to_server(servicer: TranslationServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

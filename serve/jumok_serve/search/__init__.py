@@ -23,7 +23,14 @@ from jumok_serve.search.step_arrays import (
     best_of_each_row,
 )
 from jumok_serve.search.term_search import TermSearch
-from jumok_serve.search.terms import NO_TERMS, Terms, TermSpan, options_with_terms
+from jumok_serve.search.terms import (
+    NO_TERMS,
+    Terms,
+    TermSpan,
+    options_with_terms,
+    reachable_terms,
+    read_terms,
+)
 
 __all__ = [
     "DEAD_SCORE",
@@ -45,6 +52,8 @@ __all__ = [
     "best_of_each_row",
     "concatenate_constraints",
     "options_with_terms",
+    "reachable_terms",
+    "read_terms",
     "with_boosts",
 ]
 

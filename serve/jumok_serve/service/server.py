@@ -308,6 +308,8 @@ class Server(Services):
         self._ending = asyncio.create_task(self._floods.end())
         if self.front is not None:
             await self.front.start()
+        if self.front is not None or self.models.num_sources > 1:  # 76 MB that others may never need
+            self.api.load_detector()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, wait ``grace_s`` seconds, then cancel the rest.

@@ -40,6 +40,7 @@ class Job:
         progress: tokens so far; None if the caller does not follow the progress.
         terms: terms of the text, or None.
         beam_size: beam size if terms needed a larger one, or None.
+        free: result of the engine without terms, beside the one with terms; None: not needed.
     """
 
     source: Source
@@ -48,6 +49,7 @@ class Job:
     progress: Progress | None = None
     terms: SentenceTerms | None = None
     beam_size: int | None = None
+    free: Future[Decoded] | None = None
 
     def given(self, token_ids: Sequence[int]) -> GivenTarget:
         """Return a hypothesis as a target of the aligner, the target prefix included."""

@@ -97,7 +97,7 @@ class TranslationParameters(TextParameters):
     @property
     def attends(self) -> bool:
         """True if any attention is computed after decoding."""
-        return self.attends_to_hypotheses or self.markup is not None
+        return self.attends_to_hypotheses or self.markup is not None or self.terms is not None
 
     @property
     def keeps_texts(self) -> bool:

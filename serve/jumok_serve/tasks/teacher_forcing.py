@@ -61,6 +61,11 @@ class TeacherForcing:
         """True if the model has an aligner."""
         return "aligner" in self.variant.graphs
 
+    @property
+    def can_place(self) -> bool:
+        """True if the model can place terms: it aligns and scores."""
+        return self.can_align and self.can_score
+
     def heads(self, kind: AttentionKind) -> tuple[int, int]:
         """Return the numbers of layers and of heads each; 0, 0 without attention."""
         aligner = self.variant.graphs.get("aligner")
@@ -115,6 +120,15 @@ class TeacherForcing:
             for index, row in zip(batch, results, strict=True):
                 scores[index] = row[: len(given[index].target_ids)].tolist()
         return scores
+
+    def all_scores(self, given: Sequence[GivenTarget], deadline: Deadline) -> list[list[float]]:
+        """Compute the log-probabilities of `scores` in this thread, without turns for others."""
+        scoring = self.scores(given, deadline)
+        while True:
+            try:
+                next(scoring)
+            except StopIteration as done:
+                return done.value  # type: ignore[no-any-return]
 
     def attention(self, given: Sequence[GivenTarget], deadline: Deadline) -> list[Floats]:
         """Compute the mean cross-attention of each target, [T, S].

@@ -12,7 +12,7 @@ import numpy as np
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.results import AppliedTerm, TextSpan
-from jumok_serve.manifest.languages import Direction, writes_spaces
+from jumok_serve.manifest.languages import Direction, primary_language, writes_spaces
 from jumok_serve.runtime.graphs import Integers
 from jumok_serve.search import NO_TERMS, FinishedHypothesis, Terms
 from jumok_serve.tokenizers.tokenizer import Tokenizer
@@ -22,6 +22,8 @@ MAX_TERMS: Final = 64
 MAX_TERM_WORK: Final = 2**20
 """Most work for the terms of a sentence: its search keeps each beginning of each token sequence."""
 MAX_CACHED_TERMS: Final = 4096
+ATTACHING: Final = frozenset({"ko"})
+"""Languages with spaces that write particles at the end of words, so that a term may end within a word."""
 
 
 Kept: TypeAlias = tuple[int, int]
@@ -102,6 +104,7 @@ class TermTokenizer:
         self._lock = threading.Lock()
         # Without a reference to self: a cycle would keep the tokenizer of an unloaded model in memory.
         self._sequence = lru_cache(MAX_CACHED_TERMS)(partial(_sequence, tokenizer))
+        self._within = lru_cache(MAX_CACHED_TERMS)(partial(_within, tokenizer))
 
     def tokens(self, text: str, *, spaced: bool) -> tuple[int, ...]:
         """Return the tokens of a term within a text; empty if the tokenizer cannot write it."""
@@ -127,8 +130,16 @@ class TermTokenizer:
             )
         spaced = writes_spaces(direction.target)
         sequences = tuple(self._sequences(matches, spaced))
-        joins = self._continuing_tokens() if spaced else b""
+        joins = self._continuing_tokens() if spaced and primary_language(direction.target) not in ATTACHING else b""
         return SentenceTerms(text, tuple(matches), Terms(sequences, joins))
+
+    def continues_word(self, token: int) -> bool:
+        """True if a token continues a word."""
+        return bool(self._continuing_tokens()[token])
+
+    def glued(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a text without a space before it; none if the tokenizer cannot write it so."""
+        return self._within(text)
 
     def _sequences(self, matches: Sequence[TermMatch], spaced: bool) -> Iterator[tuple[tuple[int, ...], ...]]:
         """Yield the token sequences of each term, as far as the work for a sentence goes."""
@@ -179,6 +190,14 @@ def _sequence(tokenizer: Tokenizer, text: str, spaced: bool) -> tuple[int, ...]:
         if ids and tokenizer.decode([*context, *ids]) == joined:
             return tuple(ids)
     return ()
+
+
+def _within(tokenizer: Tokenizer, text: str) -> tuple[int, ...]:
+    """Return the tokens of a text within a word; empty if the tokenizer cannot write it there."""
+    context = tokenizer.encode_target(_CONTEXT)
+    whole = tokenizer.encode_target(_CONTEXT + text)
+    ids = whole[len(context) :] if whole[: len(context)] == context else ()
+    return tuple(ids) if ids and tokenizer.decode(whole) == _CONTEXT + text else ()
 
 
 def _continuing_tokens(tokenizer: Tokenizer) -> bytes:

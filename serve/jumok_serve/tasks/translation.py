@@ -22,6 +22,7 @@ from jumok_serve.search.options import SearchOptions
 from jumok_serve.tasks.hypothesis_attention import HypothesisAttention, Job, check_attention
 from jumok_serve.tasks.model import TaskModel, TranslationParameters
 from jumok_serve.tasks.teacher_forcing import GivenTarget, TeacherForcing
+from jumok_serve.tasks.term_placing import TermPlacing
 from jumok_serve.tasks.terms import Kept, with_tokens
 from jumok_serve.tokenizers.input_processor import InputProcessor, Source
 from jumok_serve.tokenizers.tokenizer import Tokenizer
@@ -56,6 +57,7 @@ class PendingSentences:
     Attributes:
         options: options of the search of sentences without prefix.
         attending: computes attention of hypotheses; None: not needed.
+        placing: chooses between hypotheses with terms; None: not needed.
         started: arrival of the sentences, in `time.monotonic()` seconds.
     """
 
@@ -68,6 +70,7 @@ class PendingSentences:
     jobs: Sequence[Job]
     options: SearchOptions
     attending: HypothesisAttention | None
+    placing: TermPlacing | None
     deadline: Deadline
     started: float
     _decoded: list[Decoded] | None = field(default=None, init=False)
@@ -76,8 +79,8 @@ class PendingSentences:
 
     @cached_property
     def futures(self) -> tuple[Future[Decoded], ...]:
-        """One future per sentence with content; cancelling one frees its rows within a step."""
-        return tuple(job.future for job in self.jobs if job.future is not None)
+        """Futures of the sentences with content; cancelling one frees its rows within a step."""
+        return tuple(future for job in self.jobs for future in (job.future, job.free) if future is not None)
 
     def cancel(self) -> None:
         """Cancel all sentences and attention that are not done."""
@@ -96,7 +99,7 @@ class PendingSentences:
         """
         job = self.jobs[index]
         _, *prefix = job.prompt
-        if self.options.coverage_penalty:
+        if self.options.coverage_penalty or job.free is not None:
             return ""
         if job.future is not None and self._is_decoded(index):
             best = next(iter(job.future.result().hypotheses), None)
@@ -122,7 +125,8 @@ class PendingSentences:
             return future is None
         best = next(iter(future.result().hypotheses), None)
         written = () if best is None else best.token_ids
-        return not self.options.coverage_penalty and len(self._known(written)) == len(written)
+        settled = not self.options.coverage_penalty and self.jobs[index].free is None
+        return settled and len(self._known(written)) == len(written)
 
     def _is_decoded(self, index: int) -> bool:
         future = self.jobs[index].future
@@ -197,6 +201,8 @@ class PendingSentences:
                     future.result()  # raises at once; the futures that are not done may take long
         jobs = (job for job in self.jobs if job.future is not None)
         found = [(job, result.hypotheses) for job, result in zip(jobs, self._results(), strict=True)]
+        if self.placing is not None:
+            found = self.placing.chosen(found)
         if self.attending is not None:
             found = self.attending.ranked(found)
         self._finished = dict(found)
@@ -211,7 +217,7 @@ class PendingSentences:
 
     def _results(self) -> list[Decoded]:
         if self._decoded is None:
-            self._decoded = [future.result() for future in self.futures]
+            self._decoded = [job.future.result() for job in self.jobs if job.future is not None]
         return self._decoded
 
     def _hypothesis(self, text: str, hypothesis: FinishedHypothesis, job: Job) -> Hypothesis:
@@ -323,10 +329,11 @@ def submit_sources(
     if parameters.attention:
         check_attention(sources, prefixes, text_options)
     jobs, sentences = [], []
+    places = parameters.terms is not None and text_options.num_hypotheses == 1 and model.teacher_forcing.can_place
     start = (inputs.start(direction),)
     for index, (source, prefix) in enumerate(zip(sources, prefixes, strict=True)):
         prompt = (*start, *prefix) if prefix else start
-        future = progress = terms = beam_size = None
+        future = progress = terms = beam_size = free = None
         if source.token_ids:
             options = text_options
             if prefix:
@@ -362,7 +369,18 @@ def submit_sources(
             )
             sentences.append(sentence)
             future = sentence.future
-        jobs.append(Job(source, prompt, future, progress, terms, beam_size))
+            if places and not prefix and any(tokens.alternatives):
+                free_sentence = Sentence(
+                    source_ids=source.token_ids,
+                    plan=SearchPlan(text_options, prompt[0], (), source.token_ids),
+                    allowed_tokens=allowed,
+                    deadline=parameters.deadline,
+                    caller=parameters.caller,
+                    counts_as_text=False,
+                )
+                sentences.append(free_sentence)
+                free = free_sentence.future
+        jobs.append(Job(source, prompt, future, progress, terms, beam_size, free))
     if on_progress is None:
         # Sentences of similar lengths are encoded together without padding, and the shortest run last.
         sentences.sort(key=_source_length, reverse=True)
@@ -378,6 +396,17 @@ def submit_sources(
             attention=parameters.attention,
             deadline=deadline,
         )
+    placing = None
+    if places:
+        placing = TermPlacing(
+            aligner=model.teacher_forcing,
+            tokenizer=model.tokenizer,
+            terms=model.term_tokenizer,
+            inputs=inputs,
+            direction=direction,
+            options=text_options,
+            deadline=deadline,
+        )
     return PendingSentences(
         manifest=model.manifest,
         weights=model.weights,
@@ -388,6 +417,7 @@ def submit_sources(
         jobs=jobs,
         options=text_options,
         attending=attending,
+        placing=placing,
         deadline=deadline,
         started=started,
     )

@@ -1,15 +1,16 @@
-"""Detection of languages, among those of models."""
+"""Detection of languages, among all that the detector knows."""
 
-import copy
 import re
 import threading
-from collections.abc import Collection, Iterable, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-from jumok_proto.errors import LanguageNotFoundError
-from jumok_proto.results import DetectedLanguage
-from jumok_serve.manifest.languages import Languages, primary_language
+from jumok_proto.errors import InvalidArgumentError, JumokError, LanguageNotFoundError
+from jumok_proto.results import DetectedLanguage, FinishReason, Hypothesis, Translation
+from jumok_serve.manifest.language_names import language_name
+from jumok_serve.manifest.languages import MAX_LISTED, Languages, primary_language
 
 if TYPE_CHECKING:
     from py3langid.langid import LanguageIdentifier
@@ -18,45 +19,131 @@ MAX_CHARACTERS: Final = 2000
 """Characters of a text that are looked at; 1 ms."""
 LEAST_CONFIDENCE: Final = 0.01
 """Least confidence of a language that is listed."""
-FOREIGN: Final = 0.05
-"""Probability, of that of the best of all languages, below which a text counts as one of a language without a model.
+EXPECTED: Final = 10
+"""Weight of the languages of a request or a server; each other language has weight 1.
 
-With models of English and German it was less for all of 400 Korean and 19 other foreign texts, and for 0.3 % of texts
-of their own (2 % of single words)."""
+The more it is, the fewer short texts of these languages count as others, and the more of others as these; see
+`docs/detection.md`."""
+UNDETERMINED: Final = "und"
+"""Tag of a text whose language is not known."""
+_NOTHING: Final = "zxx"
+"""The detector's label of texts that are no language."""
 _OTHER_NAMES: Final = {"nb": "no", "fil": "tl", "iw": "he", "prs": "fa", "in": "id"}
-"""Names that the identifier has for languages, by their primary subtags."""
+"""Names that the detector has for languages, by their primary subtags."""
+_SCRIPTS: Final = {
+    "LATIN CYRILLIC ARABIC": "az bs crh ha kk ku ms sr tg tk tt uz uzs",
+    "CYRILLIC MONGOLIAN": "mn",
+    "ARABIC": "ar ary arz fa ps sd sdh ug ur",
+    "CJK HIRAGANA KATAKANA": "ja",
+    "CJK BOPOMOFO": "wuu yue zh",
+    "CYRILLIC": "ba be bg ky mk ru uk",
+    "DEVANAGARI": "gom hi mr ne sa",
+    "ETHIOPIC": "am",
+    "ARMENIAN": "hy",
+    "BENGALI": "as bn",
+    "GEORGIAN": "ka",
+    "GREEK": "el grc",
+    "GUJARATI": "gu",
+    "GURMUKHI ARABIC": "pa",
+    "HANGUL": "ko",
+    "HEBREW": "hbo he",
+    "KANNADA": "kn",
+    "KHMER": "km",
+    "LAO": "lo",
+    "MALAYALAM": "ml",
+    "MYANMAR": "my",
+    "ORIYA": "or",
+    "SINHALA": "si",
+    "TAMIL": "ta",
+    "TELUGU": "te",
+    "THAI": "th",
+    "TIBETAN": "dz",
+}
+"""Languages that are written in other scripts than Latin, by the beginnings of Unicode's names of their letters."""
+_SCRIPTS_OF: Final = {name: tuple(scripts.split()) for scripts, names in _SCRIPTS.items() for name in names.split()}
 _TAG: Final = re.compile(r"<[^<>]*>")
+_WORD: Final = re.compile(r"[!-~]+")
+_CODE: Final = re.compile(r"[@{}\\%$]|://|www\.|/.*/")
+"""Mark of an ASCII word that is an address, a path or a placeholder."""
 _loading = threading.Lock()
-_LETTER: Final = re.compile(r"[^\W\d_]")
+
+
+class Source(NamedTuple):
+    """The language of a text, and what can be done with it.
+
+    Attributes:
+        language: the source language, as a model spells it, or the language that a model cannot translate.
+        is_translated: True if a model translates it; False for a text to keep.
+    """
+
+    language: str
+    confidence: float
+    is_translated: bool
 
 
 def rank_languages(text: str, tags: Iterable[str]) -> list[DetectedLanguage]:
     """Return the possible languages of a text, best first; none of a text without letters.
 
-    Confidence is shared among them; a text in a language that is not among them has hardly any. Languages that the
-    identifier does not know are left out. Of several tags of one language, as of two scripts, the shortest stands for
-    all.
+    Confidence is shared among all languages that the detector knows, and ``tags`` are expected more than others. Of
+    several tags of one language, as of two scripts, the shortest stands for all.
     """
-    ranked = _ranked(text, tags)
+    ranked = _ranked(text, {_name(tag): tag for tag in sorted(tags, key=lambda tag: (len(tag), tag), reverse=True)})
     return [one for one in ranked if one is ranked[0] or one.confidence >= LEAST_CONFIDENCE]
 
 
-def detect_source(text: str, tags: Collection[str], sources: Sequence[str]) -> DetectedLanguage:
-    """Return the most probable of some source languages.
+def detect_source(
+    text: str, sources: Sequence[str], target: str, *, copies: bool = False, field: str = "contents[0]"
+) -> Source:
+    """Return the language of a text to translate.
+
+    A text without letters has the first source, with confidence 0, and is not translated.
 
     Args:
-        tags: languages among which confidence is shared.
-        sources: possible languages; the first stands for texts without letters, with confidence 0.
+        sources: languages that can be translated into the target.
+        copies: True to keep texts in other languages.
+        field: field of the text in its request.
+
+    Raises:
+        InvalidArgumentError: it is neither a source nor the target.
     """
-    for one in _ranked(text, {*tags, *sources}):
-        for source in sources:
-            if _name(source) == _name(one.language):
-                return DetectedLanguage(source, one.confidence)
-    return DetectedLanguage(sources[0], 0.0)
+    spelled = {_name(tag): tag for tag in (target, *reversed(sources))}
+    ranked = _ranked(text, spelled)
+    if not ranked:
+        return Source(sources[0], 0.0, is_translated=False)
+    language, confidence = ranked[0]
+    if language in sources:
+        return Source(language, confidence, is_translated=True)
+    if language == target or copies:
+        return Source(language, confidence, is_translated=False)
+    problem = "is in a language that is not known" if language == UNDETERMINED else f"is in {_described(language)}"
+    raise InvalidArgumentError(
+        f"{field} {problem}, but 'auto' translates into {_described(target)} from {_listed(sources)} only: leave the "
+        "text out, name its source language if that is wrong, or serve a model of this pair",
+        field=field,
+    )
 
 
-def sources_into(languages: Languages, target: str | None) -> list[str]:
-    """Return the source languages of a model with a target, or its default target; the default source first.
+def unchanged(text: str, source: Source, target: str) -> Translation:
+    """Return a text as its own translation."""
+    hypothesis = Hypothesis(
+        text=text, score=0.0, tokens=(), token_ids=(), token_scores=(), finish_reason=FinishReason.EOS
+    )
+    return Translation(
+        hypotheses=(hypothesis,),
+        source_token_count=0,
+        source_truncated=False,
+        source_language=source.language,
+        target_language=target,
+        model="",
+        model_version="",
+        source_confidence=source.confidence,
+    )
+
+
+def sources_into(languages: Languages, target: str | None) -> tuple[list[str], str]:
+    """Return the source languages of a model with a target, or its default target, and this target.
+
+    The default source is the first.
 
     Raises:
         LanguageNotFoundError: there are none.
@@ -64,70 +151,89 @@ def sources_into(languages: Languages, target: str | None) -> list[str]:
     """
     default = languages.default
     first = [default.source] if default is not None else []
-    usable, problem = [], LanguageNotFoundError("the model has no source language")
+    targets: dict[str, str] = {}
+    problem: JumokError = LanguageNotFoundError("the model has no source language")
     for source in dict.fromkeys((*first, *languages.sources)):
         try:
-            languages.direction(source, target)
+            targets[source] = languages.direction(source, target).target
         except LanguageNotFoundError as error:
             problem = error
-        else:
-            usable.append(source)
-    if not usable:
+    if not targets:
         raise problem
-    return usable
+    return list(targets), next(iter(targets.values()))
 
 
-def group_by_language(detected: Sequence[DetectedLanguage]) -> dict[str, list[int]]:
-    """Return the indices of texts by language."""
+def group_by_language(sources: Sequence[Source]) -> dict[str, list[int]]:
+    """Return the indices of the texts that are translated, by language."""
     groups: dict[str, list[int]] = {}
-    for index, one in enumerate(detected):
-        groups.setdefault(one.language, []).append(index)
+    for index, one in enumerate(sources):
+        if one.is_translated:
+            groups.setdefault(one.language, []).append(index)
     return groups
 
 
-def _ranked(text: str, tags: Iterable[str]) -> list[DetectedLanguage]:
-    by_name: dict[str, str] = {}
-    for tag in sorted(tags, key=lambda tag: (len(tag), tag)):
-        by_name.setdefault(_name(tag), tag)
-    known = _known_names().intersection(by_name)
-    beginning = _TAG.sub(" ", text[:MAX_CHARACTERS])
-    if not known or _LETTER.search(beginning) is None:
+def load_detector() -> None:
+    """Load the detector, which else the first detection does."""
+    _model()
+
+
+def _ranked(text: str, expected: Mapping[str, str]) -> list[DetectedLanguage]:
+    """Return all languages that a text can be in, best first; none of a text that is no language.
+
+    Args:
+        expected: tags of the languages that are expected, by the detector's names.
+    """
+    beginning = _WORD.sub(_without_code, _TAG.sub(" ", text[:MAX_CHARACTERS]))
+    scripts = {_script(letter) for letter in set(beginning) if letter.isalpha()}
+    if not scripts:
         return []
-    ranked = _identifier(frozenset(known)).rank(beginning)
-    share = _likeness(beginning, ranked[0][0])
-    return [DetectedLanguage(by_name[name], share * confidence) for name, confidence in ranked]
+    weighted = {
+        name: probability * (EXPECTED if name in expected else 1)
+        for name, probability in _model().rank(beginning)
+        if not scripts.isdisjoint(_SCRIPTS_OF.get(name, ("LATIN",)))
+    }
+    total = sum(weighted.values())
+    if not total:
+        return [DetectedLanguage(UNDETERMINED, 0.0)]
+    ranked = sorted(weighted, key=lambda name: (-weighted[name], name not in expected))
+    if ranked[0] == _NOTHING:
+        return []
+    return [DetectedLanguage(expected.get(name, name), weighted[name] / total) for name in ranked if name != _NOTHING]
 
 
-def _likeness(text: str, name: str) -> float:
-    """Return 1, or if a text counts as foreign, the probability of a language by that of the best of all."""
-    probabilities = dict(_model().rank(text))
-    ratio = float(probabilities[name] / max(probabilities.values()))
-    return ratio if ratio < FOREIGN else 1.0
+def _without_code(word: re.Match[str]) -> str:
+    return " " if _CODE.search(word[0]) else word[0]
+
+
+def _script(letter: str) -> str:
+    """Return the first word of a letter's name in Unicode, which is its script."""
+    return unicodedata.name(letter, "").partition(" ")[0]
 
 
 def _name(tag: str) -> str:
-    """Return the identifier's name of a language."""
+    """Return the detector's name of a language."""
     language = primary_language(tag)
     return _OTHER_NAMES.get(language, language)
 
 
-@lru_cache(maxsize=1)
-def _known_names() -> frozenset[str]:
-    with _loading:  # two threads would load the model twice
-        return frozenset(_model().labels)
+def _described(tag: str) -> str:
+    name = language_name(tag)
+    return tag if name == tag else f"{name} ({tag})"
+
+
+def _listed(sources: Sequence[str]) -> str:
+    more = f" and {len(sources) - MAX_LISTED} more" if len(sources) > MAX_LISTED else ""
+    return ", ".join(map(_described, sources[:MAX_LISTED])) + more
 
 
 @lru_cache(maxsize=1)
-def _model() -> "LanguageIdentifier":
-    """Load the identifier of all its languages: 1 s, 120 MB."""
+def _loaded() -> "LanguageIdentifier":
+    """Load the detector: 0.7 s, 76 MB."""
     from py3langid.langid import MODEL_FILE, LanguageIdentifier  # noqa: PLC0415 - imported when it is needed
 
     return LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
 
 
-@lru_cache(maxsize=16)
-def _identifier(names: frozenset[str]) -> "LanguageIdentifier":
-    """Return an identifier of some languages; it shares most of its memory with the whole one."""
-    identifier = copy.copy(_model())
-    identifier.set_languages(sorted(names))
-    return identifier
+def _model() -> "LanguageIdentifier":
+    with _loading:  # two threads would load it twice
+        return _loaded()

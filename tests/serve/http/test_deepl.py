@@ -36,6 +36,13 @@ def test_texts_are_translated_in_order(client: deepl.DeepLClient, translator: Tr
     assert single.text == expected[0]
 
 
+def test_texts_of_other_languages_are_kept(client: deepl.DeepLClient) -> None:
+    texts = ["Der alte Mann und das Meer", "Le vieil homme et la mer"]
+    found = client.translate_text(texts, target_lang="DE")
+    assert isinstance(found, list)
+    assert [(one.text, one.detected_source_lang) for one in found] == list(zip(texts, ("DE", "FR"), strict=True))
+
+
 def test_sentences_are_split_as_asked(client: deepl.DeepLClient, translator: Translator) -> None:
     for splitting, text, split in (
         (deepl.SplitSentences.ALL, PARAGRAPH, True),

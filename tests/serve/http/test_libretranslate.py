@@ -78,6 +78,13 @@ def test_languages_are_detected(served: Served, expected: list[str]) -> None:
     assert several.content == {"translatedText": expected, "detectedLanguage": detected}
     found = call(f"{served.url}/detect", form={"q": TEXTS[0]}).content
     assert found[0] == detected[0]
+    for text, language in (("Der alte Mann und das Meer", "de"), ("Le vieil homme et la mer", "fr")):
+        kept = call(f"{served.url}/translate", request(["a dog", text], source="auto")).content
+        assert kept["translatedText"] == [expected[1], text]
+        assert kept["detectedLanguage"][1]["language"] == language
+        assert kept["detectedLanguage"][1]["confidence"] > 80
+    refused = call(f"{served.url}/translate", request(text, source="auto", alternatives=1))
+    assert (refused.status, refused.content["error"].partition(",")[0]) == (400, "q[0] is in French (fr)")
     german = call(f"{served.url}/detect", {"q": "Der alte Mann und das Meer"}).content
     assert german[0]["language"] == "de"
     assert call(f"{served.url}/detect", {"q": "***"}).content == []

@@ -14,6 +14,7 @@ import jumok
 from jumok_proto.conversion import response_to_proto
 from jumok_serve import GlossaryEntries, GlossaryStore, Translator, rank_languages
 from jumok_serve.service.handlers import translation_service
+from jumok_serve.text.detection import Source, unchanged
 from jumok_serve.text.terms.glossary_file import GlossaryFile
 from jumok_serve.text.terms.store import LoadedGlossaries
 from tests.support.calls import noted_calls
@@ -24,8 +25,11 @@ from tests.support.servers.in_process_server import check_idle, serving
 
 GERMAN = "Ein Mann und eine alte Frau sitzen auf der Straße."
 ENGLISH = "A man and an old woman are sitting in the street."
-TEXTS = [GERMAN, ENGLISH, "***", "Zwei junge Männer mit einem Hund.", "Two young men with a dog."]
-LANGUAGES = ["de", "en", "en", "de", "en"]
+FRENCH = "Un homme et une vieille femme sont assis dans la rue."
+SPANISH = "Un hombre y una mujer están sentados en la calle."
+KEPT = ["***", FRENCH]
+TEXTS = [GERMAN, ENGLISH, *KEPT, "Zwei junge Männer mit einem Hund.", "Two young men with a dog."]
+LANGUAGES = ["de", "en", "en", "fr", "de", "en"]
 SHORT: dict[str, Any] = {"beam_size": 2, "max_length": 8}
 AUTO: dict[str, Any] = {"source_language": "auto", "target_language": "fr", **SHORT}
 PEOPLE = [GlossaryEntries(tsv="man\tTyp", source_language=one, target_language="fr") for one in ("de", "en")]
@@ -57,9 +61,11 @@ def idle(models: list[Translator]) -> Iterator[None]:
 
 
 def expected(client: jumok.Client, **options: Any) -> list[jumok.Translation]:
-    """Translations into French with the languages given."""
+    """Translations into French with the languages given; texts to keep are their own."""
     return [
-        client.translate(text, source_language=language, target_language="fr", **options, **SHORT)
+        unchanged(text, Source(language, 0, is_translated=False), "fr")
+        if text in KEPT
+        else client.translate(text, source_language=language, target_language="fr", **options, **SHORT)
         for text, language in zip(TEXTS, LANGUAGES, strict=True)
     ]
 
@@ -77,7 +83,7 @@ def compare(found: list[jumok.Translation], wanted: list[jumok.Translation]) -> 
 
 def test_texts_go_to_the_models_of_their_languages(client: jumok.Client) -> None:
     wanted = expected(client)
-    assert [one.pivot is not None for one in wanted] == [True, False, False, True, False]
+    assert [one.pivot is not None for one in wanted] == [True, False, False, False, True, False]
     compare(client.translate(TEXTS, **AUTO), wanted)
     compare([client.translate(text, **AUTO) for text in TEXTS], wanted)
     results = client.translate_iter(TEXTS, **AUTO)
@@ -90,7 +96,9 @@ def test_prefixes_stay_with_their_texts(client: jumok.Client) -> None:
     prefixes = [f"{number} " for number in range(len(TEXTS))]
     found = client.translate(TEXTS, target_prefix=prefixes, **AUTO)
     wanted = [
-        client.translate(
+        text
+        if text in KEPT
+        else client.translate(
             text, source_language=language, target_language="fr", target_prefix=prefix, split_sentences=False, **SHORT
         ).text
         for text, language, prefix in zip(TEXTS, LANGUAGES, prefixes, strict=True)
@@ -151,10 +159,40 @@ async def test_corpora_that_wait_for_memory_of_glossaries_hold_none(
 
 
 def test_a_named_model_takes_its_own_languages(client: jumok.Client) -> None:
-    translation = client.translate(GERMAN, source_language="auto", model="tiny-en-fr", **SHORT)
+    translation = client.translate(ENGLISH, source_language="auto", model="tiny-en-fr", **SHORT)
     assert (translation.source_language, translation.model) == ("en", "tiny-en-fr")
-    assert translation.source_confidence is not None
-    assert translation.source_confidence < 0.1
+    kept = client.translate(FRENCH, source_language="auto", model="tiny-en-fr", **SHORT)
+    assert (kept.text, kept.source_language, kept.target_language, kept.model) == (FRENCH, "fr", "fr", "")
+    with pytest.raises(jumok.InvalidArgumentError, match=r"is in German \(de\).* from English \(en\) only"):
+        client.translate(GERMAN, source_language="auto", model="tiny-en-fr", **SHORT)
+
+
+def test_languages_without_a_route_are_refused_by_name(client: jumok.Client) -> None:
+    texts = [*TEXTS, SPANISH]
+    match = r"is in Spanish \(es\), but 'auto' translates into French \(fr\) from English \(en\), German \(de\) only"
+    with pytest.raises(jumok.InvalidArgumentError, match=rf"^texts\[6\] {match}") as error:
+        client.translate(texts, **AUTO)
+    assert error.value.field == "contents[6]"
+    with pytest.raises(jumok.InvalidArgumentError, match=match):
+        list(client.translate_stream(SPANISH, **AUTO))
+    results = list(client.translate_iter(texts, **AUTO))
+    assert str(results[-1].error).startswith("text is in Spanish (es)")
+    assert [one.translation.source_language for one in results[:-1]] == LANGUAGES
+    (kept,) = client.translate([SPANISH], copy_unreadable=True, **AUTO)
+    assert (kept.text, kept.source_language, kept.target_language) == (SPANISH, "es", "fr")
+
+
+def test_texts_of_a_file_stay_or_are_reported(client: jumok.Client, tmp_path: Path) -> None:
+    source, target = tmp_path / "a.txt", tmp_path / "b.txt"
+    source.write_text("\n\n".join([ENGLISH, FRENCH, SPANISH]), encoding="utf-8")
+    result = client.translate_file(source, target, source_language="auto", target_language="fr", **SHORT)
+    assert target.read_text(encoding="utf-8").split("\n\n")[1:] == [FRENCH, SPANISH]
+    assert [(one.language, one.text_count, round(one.confidence)) for one in result.languages] == [
+        ("en", 1, 1),
+        ("fr", 1, 1),
+    ]
+    ((line, problem),) = [(one.line, str(one.error)) for one in result.problems]
+    assert (line, problem.partition(",")[0]) == (5, "text is in Spanish (es)")
 
 
 @pytest.mark.parametrize(
@@ -177,21 +215,21 @@ def test_requests_that_are_refused(
 
 def test_errors_name_the_text_of_the_request(client: jumok.Client) -> None:
     texts = [*TEXTS, "A man. " * 200]
-    with pytest.raises(jumok.InvalidArgumentError, match=r"texts\[5\]") as error:
+    with pytest.raises(jumok.InvalidArgumentError, match=r"texts\[6\]") as error:
         client.translate(texts, source_language="auto", target_language="fr", split_sentences=False)
-    assert error.value.field == "contents[5]"
+    assert error.value.field == "contents[6]"
     with pytest.raises(jumok.InvalidArgumentError, match="one for each of 2 texts"):
         client.translate(["a", "b"], source_language="auto", target_language="fr", target_prefix=["a"])
     results = list(client.translate_iter(texts, source_language="auto", target_language="fr", split_sentences=False))
-    assert [result.error is None for result in results] == [True] * 5 + [False]
+    assert [result.error is None for result in results] == [True] * 6 + [False]
 
 
 def test_detection_alone(client: jumok.Client, address: str) -> None:
     one = client.detect_language(GERMAN)
     assert one[0].language == "de"
     assert one == [pytest.approx(each) for each in rank_languages(GERMAN, ["en", "de", "fr"])] or one[0][1] > 0.9
-    found = [each[0].language if each else None for each in client.detect_language(TEXTS)]
-    assert found == ["de", "en", None, "de", "en"]
+    found = [each[0].language if each else None for each in client.detect_language([*TEXTS, SPANISH])]
+    assert found == ["de", "en", None, "fr", "de", "en", "es"]
     with pytest.raises(jumok.InvalidArgumentError, match="at most 1024 texts"):
         client.detect_language(["a"] * 1025)
     with pytest.raises(jumok.InvalidArgumentError, match="at most 100000 characters"):
@@ -210,7 +248,8 @@ def test_the_command_line(address: str, client: jumok.Client) -> None:
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [answer["source_language"] for answer in answers] == ["de", "en"]
     assert [answer["source_confidence"] > 0.9 for answer in answers] == [True, True]
-    unclear = run_here("translate", *at, "--model", "tiny-en-fr", *options, GERMAN)
-    assert b"text 1 was taken for en with confidence 0.0" in unclear.stderr
+    unclear = run_here("translate", *at, *options, "Ort", FRENCH)
+    assert b"text 1 was taken for" in unclear.stderr
+    assert b"text 2 is fr or has no words, and was not translated" in unclear.stderr
     wrong = run("detect", *at, given=b"a\n\xff\n")
     assert (wrong.returncode, b"line 2: byte 1: 0xff is not UTF-8" in wrong.stderr) == (1, True)

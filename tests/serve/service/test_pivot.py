@@ -56,12 +56,12 @@ def test_a_server_names_models_that_share_a_pair(
         jumok.Client(address) as client,
     ):
         admin.load_model("another")
-        told = "another and tiny-de-en translate de to en: requests without a model's name go to another"
+        told = "tiny-de-en and another translate de to en: requests without a model's name go to tiny-de-en"
         assert [record.message for record in caplog.records if record.name == REGISTRY] == [
-            f"{told}, the first by name; name the model in requests to choose, as with --model tiny-de-en"
+            f"{told}, the first that was named; name the model in requests to choose, as with --model another"
         ]
-        assert client.translate("a dog", source_language="de", target_language="en").model == "another"
-        assert client.translate("a dog", model="tiny-de-en").model == "tiny-de-en"
+        assert client.translate("a dog", source_language="de", target_language="en").model == "tiny-de-en"
+        assert client.translate("a dog", model="another").model == "another"
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Detection of languages among those of models."""
 
+import time
 from typing import Any
 
 import pytest
@@ -40,7 +41,8 @@ def test_sentences_are_detected(language: str) -> None:
         (SENTENCES["de"].upper(), ["en", "de"], "de"),
         (f"<p class='the of and'>{SENTENCES['de']}</p>", ["en", "de"], "de"),
         (f"{SENTENCES['de']} " + "the " * 1_000_000, ["de"], "de"),
-        (SENTENCES["de"], ["xx", "tlh"], None),
+        (SENTENCES["de"], ["xx", "tlh"], "de"),
+        ("ᎠᎹ ᏓᎩ", ["en", "ko"], "und"),
         ("*** 12,5 % 🙂 _", ["en", "de"], None),
         ("", ["en", "de"], None),
         ("\ud800", ["en"], None),
@@ -52,33 +54,79 @@ def test_tags_and_texts(text: str, tags: list[str], expected: str | None) -> Non
     assert (found[0].language if found else None) == expected
 
 
+FOREIGN = {
+    "Un chien court dans le parc.": "fr",
+    "Quiero comprar una casa nueva.": "es",
+    "Een man fietst op straat.": "nl",
+    "Koira juoksee puistossa.": "fi",
+    "Собака бежит по зелёной траве.": "ru",
+    "안녕하세요": "ko",
+    "漢字を書く。": "ja",
+}
+
+
+@pytest.mark.parametrize("text", FOREIGN)
+def test_languages_without_a_model_are_named(text: str) -> None:
+    assert rank_languages(text, ["en", "de"])[0].language == FOREIGN[text]
+    with pytest.raises(
+        InvalidArgumentError, match=rf"^contents\[3\] is in \w+ \({FOREIGN[text]}\), but 'auto'"
+    ) as error:
+        detect_source(text, ["en"], "de", field="contents[3]")
+    assert error.value.field == "contents[3]"
+    kept = detect_source(text, ["en"], "de", copies=True)
+    assert (kept.language, kept.is_translated) == (FOREIGN[text], False)
+
+
 @pytest.mark.parametrize(
-    "text",
+    ("text", "sources", "target", "expected"),
     [
-        "Un chien court dans le parc.",
-        "Quiero comprar una casa nueva.",
-        "Vorrei un caffè.",
-        "Een man fietst op straat.",
-        "Hunden løber i parken.",
-        "Koira juoksee puistossa.",
-        "Собака бежит.",
-        "안녕하세요",
+        (SENTENCES["fr"], ["de", "fr"], "en", ("fr", True)),
+        (SENTENCES["en"], ["de", "fr"], "en", ("en", False)),
+        (SENTENCES["en"], ["ko"], "en_GB", ("en_GB", False)),
+        ("The quick brown fox", ["ko"], "en", ("en", False)),
+        ("OK", ["ko"], "en", ("en", False)),
+        ("Barack Obama", ["ko"], "en", ("en", False)),
+        ("안녕하세요 John", ["ko"], "en", ("ko", True)),
+        ("메일은anna@example.org까지", ["ko"], "en", ("ko", True)),
+        ("Guten Tag", ["en"], "de", ("de", False)),
+        ("Open file", ["en"], "de", ("en", True)),
+        ("File", ["en"], "de", ("en", True)),
+        # A close relative with a route is preferred.
+        ("Hvor er toilettet?", ["nb"], "en", ("nb", True)),
+        ("Hvor er toilettet?", ["da"], "en", ("da", True)),
+        ("Di mana saya boleh membeli roti?", ["id"], "en", ("id", True)),
+        ("Otvorite prozor i sačuvajte datoteku.", ["hr"], "en", ("hr", True)),
+        ("Otvorite prozor i sačuvajte datoteku.", ["bs"], "en", ("bs", True)),
+        ("Otvor okno a zavri dvere.", ["cs"], "en", ("cs", True)),
+        ("Uložiť súbor ako", ["cs", "sk"], "en", ("sk", True)),
+        # Variants of a language are not told apart, and the first source counts.
+        (SENTENCES["zh"], ["zho_Hant", "zho_Hans"], "en", ("zho_Hant", True)),
+        (SENTENCES["zh"], ["zho_Hant"], "zho_Hans", ("zho_Hant", True)),
+        (SENTENCES["zh"], ["ja"], "zho_Hans", ("zho_Hans", False)),
+        # No language.
+        *(
+            (text, ["fr", "en"], "de", ("fr", False))
+            for text in ("***", "12,5 %", "{name}: %s", "https://example.org/a")
+        ),
     ],
 )
-def test_languages_without_a_model_have_no_confidence(text: str) -> None:
-    tags = ["en", "de"]
-    assert max(one.confidence for one in rank_languages(text, tags)) < 0.05
-    assert detect_source(text, tags, tags).confidence < 0.05
+def test_routes_decide(text: str, sources: list[str], target: str, expected: tuple[str, bool]) -> None:
+    found = detect_source(text, sources, target)
+    assert (found.language, found.is_translated) == expected
+    assert (found.confidence == 0) == (rank_languages(text, sources) == [])
 
 
-def test_the_most_probable_source_is_chosen() -> None:
-    languages = ["en", "de", "fr"]
-    assert detect_source(SENTENCES["fr"], languages, ["de", "fr"]).language == "fr"
-    other = detect_source(SENTENCES["en"], languages, ["de", "fr"])
-    assert other.language in ("de", "fr")
-    assert other.confidence < 0.1
-    assert detect_source("***", languages, ["fr", "de"]) == ("fr", 0.0)
-    assert detect_source(SENTENCES["en"], [], ["xx"]) == ("xx", 0.0)
+@pytest.mark.parametrize(("text", "sources"), [("ᎠᎹ ᏓᎩ", ["ko"]), ("ᎠᎹ ᏓᎩ", ["chr"]), (SENTENCES["en"], ["tlh"])])
+def test_the_detector_does_not_guess_what_it_does_not_know(text: str, sources: list[str]) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"language that is not known|is in English \(en\)"):
+        detect_source(text, sources, "de")
+
+
+def test_an_address_takes_little_time() -> None:
+    for text in ("/" * 2000, "<" * 2000, "a" * 2000 + "@", "{" * 2000, "www" * 600):
+        started = time.monotonic()
+        rank_languages(text, ["en"])
+        assert time.monotonic() - started < 0.2
 
 
 def test_sources_of_a_target() -> None:
@@ -89,8 +137,8 @@ def test_sources_of_a_target() -> None:
         pairs=tuple(LanguagePair(source=one, target=other) for one, other in pairs),
         default=LanguagePair(source="en", target="nl"),
     )
-    assert sources_into(languages, None) == ["en", "fr"]
-    assert sources_into(languages, "DE") == ["en"]
+    assert sources_into(languages, None) == (["en", "fr"], "nl")
+    assert sources_into(languages, "DE") == (["en"], "de")
     with pytest.raises(LanguageNotFoundError, match="no target language 'es'"):
         sources_into(languages, "es")
     with pytest.raises(InvalidArgumentError, match="several target languages"):
@@ -98,13 +146,20 @@ def test_sources_of_a_target() -> None:
 
 
 def test_texts_of_a_translator(tiny_bundle: Any) -> None:
-    texts = ["A man sleeps.", "***", "", "A girl with a dog in the park. A man."]
+    texts = ["A man sleeps.", "***", "", "A girl with a dog in the park. A man.", SENTENCES["de"]]
     with Translator(tiny_bundle, precision="fp32", threads=1) as translator:
         expected = translator.translate(texts, max_length=6)
         found = translator.translate(texts, source_language="auto", max_length=6)
-        assert [one.text for one in found] == [one.text for one in expected]
-        assert [one.source_confidence for one in expected] == [None] * 4
-        assert [round(one.source_confidence or 0) for one in found] == [1, 0, 0, 1]
+        assert [one.text for one in found] == [expected[0].text, *texts[1:3], expected[3].text, texts[4]]
+        assert [one.source_language for one in found] == ["en", "en", "en", "en", "de"]
+        assert [one.source_confidence for one in expected] == [None] * 5
+        assert found[0].source_confidence is not None
+        assert found[0].source_confidence > 0.3
+        assert [round(one.source_confidence or 0) for one in found] == [0, 0, 0, 1, 1]
+        with pytest.raises(InvalidArgumentError, match=r"texts\[1\] is in French \(fr\).* from English \(en\) only"):
+            translator.translate([texts[0], SENTENCES["fr"]], source_language="auto")
+        (kept,) = translator.translate([SENTENCES["fr"]], source_language="auto", copy_unreadable=True)
+        assert (kept.text, kept.source_language, kept.target_language, kept.model) == (SENTENCES["fr"], "fr", "de", "")
         assert translator.translate(texts[0], source_language="AUTO", target_prefix="Ein").text.startswith("Ein")
         with pytest.raises(InvalidArgumentError, match=r"texts\[1\] must be a string"):
             translator.translate(["a", 1], source_language="auto")  # type: ignore[list-item]

@@ -17,7 +17,7 @@ from jumok.commands._line_requests import InputError, Line
 from jumok_proto.errors import InternalError, printable
 from jumok_proto.results import Hypothesis, Translation
 
-CLEAR = 0.5
+CLEAR = 0.25
 """Least confidence in a detected language without a warning."""
 
 TRANSLATION_FIELDS = (
@@ -70,7 +70,11 @@ class Warnings:
     def unclear_language(self, name: str, translation: Translation) -> None:
         """Warn of a language that was detected with little confidence."""
         confidence = translation.source_confidence
-        if confidence is not None and confidence < CLEAR:
+        if confidence is None:
+            return
+        if not translation.model and translation.text.strip():
+            self.once("kept", f"{name} is {translation.source_language} or has no words, and was not translated")
+        elif confidence < CLEAR:
             self.once(
                 "language",
                 f"{name} was taken for {translation.source_language} with confidence {confidence:.2f}: give "

@@ -29,7 +29,7 @@ def detect(
 ) -> None:
     """Detect the languages of TEXTs, or of the lines of a file or of standard input, in UTF-8.
 
-    Writes one line for each text: the language, a tab, and the confidence among the languages of the server's models,
+    Writes one line for each text: the language, a tab, and the confidence among all languages that the server knows,
     0 to 1. A text without letters has the language und (undetermined).
     """
     descriptor, lines = open_texts(texts, source)

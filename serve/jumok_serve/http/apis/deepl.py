@@ -17,12 +17,13 @@ from jumok_proto.markup import MarkupKind, MarkupRules
 from jumok_proto.v1.model_pb2 import ListModelsRequest, ListModelsResponse
 from jumok_proto.v1.translation_pb2 import CorpusSettings, Glossary
 from jumok_serve.http.apis.deepl_glossaries import DEEPL, glossary_routes
-from jumok_serve.http.apis.languages import language_name, spelled_by
+from jumok_serve.http.apis.languages import spelled_by
 from jumok_serve.http.documents import Document
 from jumok_serve.http.multipart import MAX_FORM_BYTES, Upload, parse_upload
 from jumok_serve.http.requests import Fields, Meaning, meaning, text_field, texts_field
 from jumok_serve.http.site import LIST_MODELS, TRANSLATE, TRANSLATE_FILE, Directions, Incoming, Site, route
 from jumok_serve.http.uploads import translate_later, uploaded
+from jumok_serve.manifest.language_names import language_name
 from jumok_serve.manifest.languages import AUTO
 from jumok_serve.service.handlers.api import Settings, check_tag_names
 from jumok_serve.tasks.model import TranslationParameters

@@ -12,7 +12,7 @@ from starlette.routing import Route
 from jumok_proto.file_formats import FILE_FORMATS
 from jumok_proto.markup import MarkupKind
 from jumok_proto.v1.translation_pb2 import CorpusSettings
-from jumok_serve.http.apis.languages import language_name, listed_languages
+from jumok_serve.http.apis.languages import listed_languages
 from jumok_serve.http.multipart import MAX_FORM_BYTES, parse_upload
 from jumok_serve.http.requests import Fields, meaning, number_field, text_field, texts_field
 from jumok_serve.http.site import (
@@ -27,6 +27,7 @@ from jumok_serve.http.site import (
     status_of_others,
 )
 from jumok_serve.http.uploads import translate, uploaded
+from jumok_serve.manifest.language_names import language_name
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.service.handlers.api import Settings

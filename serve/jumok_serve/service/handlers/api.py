@@ -1,6 +1,7 @@
 """What the service does, whatever transport asks for it: translations, scores, alignments and languages of texts."""
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
@@ -12,7 +13,13 @@ from jumok_proto.errors import InvalidArgumentError, OverloadedError
 from jumok_proto.results import DetectedLanguage, Score
 from jumok_serve.manifest.languages import is_auto
 from jumok_serve.service.handlers.corpus import Corpus, Item, Stream, Written, single_text_field_names
-from jumok_serve.service.handlers.detection import LanguageDetection, joined, translate_by_language
+from jumok_serve.service.handlers.detection import (
+    Detected,
+    LanguageDetection,
+    Unchanged,
+    joined,
+    translate_by_language,
+)
 from jumok_serve.service.handlers.glossary_service import stored_terms
 from jumok_serve.service.handlers.pivot import submit_over_pivot
 from jumok_serve.service.handlers.worker_pool import MAX_INLINE_TOKENS, LoopWakeups, RequestWork, size_of
@@ -23,7 +30,7 @@ from jumok_serve.service.rpc.request_reader import check_name
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
-from jumok_serve.text.detection import group_by_language
+from jumok_serve.text.detection import group_by_language, load_detector
 from jumok_serve.text.sentence_splitting import possible_ends
 from jumok_serve.text.terms import PLACEHOLDERS, GlossaryStore, Terminology, count_marks
 from jumok_serve.text.translation import Pending, PendingOfModel, Translated
@@ -142,10 +149,13 @@ class Api:
             current_record().add_request(counts)
             return made
         check_num_texts(self._limits, len(texts))
-        detected = await self._detection.sources(settings.model, settings.target, texts)
+        check_lengths(self._limits, contents=texts, target_prefixes=prefixes)
+        detected = await self._detection.sources(
+            settings.model, settings.target, texts, copies=settings.parameters.copy_unreadable
+        )
         if prefixes:
             check_count("target_prefixes", prefixes, len(texts))
-        groups = group_by_language(detected)
+        groups = group_by_language(detected.sources)
 
         def translate(language: str, indices: Sequence[int]) -> Awaitable[Translated]:
             of_group = [texts[index] for index in indices]
@@ -153,7 +163,7 @@ class Api:
             return self._translate(settings.from_language(language), of_group, of_texts, deadline, lambda found: found)
 
         results = await translate_by_language(groups, translate)
-        made, counts = await self._work.run(lambda: _counting(make)(joined(detected, groups, results)), False)
+        made, counts = await self._work.run(lambda: _counting(make)(joined(texts, detected, groups, results)), False)
         current_record().add_request(counts)
         return made
 
@@ -198,9 +208,16 @@ class Api:
         Args:
             prefix: beginning of the translation; empty: none.
         """
-        detected = await self._detected(settings, text)
+        with single_text_field_names():
+            check_lengths(self._limits, contents=[text], target_prefixes=[prefix])
+            detected = await self._detected(settings, text)
         if detected is not None:
-            settings = settings.from_language(detected.language, detected.confidence)
+            (source,) = detected.sources
+            if not source.is_translated:
+                made, counts = _finished(Unchanged(text, detected), _counting(make))
+                current_record().add_request(counts)
+                return made
+            settings = settings.from_language(source.language, source.confidence)
         with self._use(settings.model, settings.parameters) as chosen:
             plan = await self._plan(chosen, settings, deadline)
             check_hypotheses(self._limits, 1, plan.beam_size, plan.num_hypotheses)
@@ -208,7 +225,6 @@ class Api:
             prefixes = [prefix] if prefix else None
             attends = plan.parameters.attends
             with self._work.attention_slot(attends), single_text_field_names():
-                check_lengths(self._limits, contents=[text], target_prefixes=prefixes or [])
                 pending = await self._submit(
                     chosen,
                     [text],
@@ -261,7 +277,7 @@ class Api:
         detects = is_auto(settings.source)
         example = settings
         if detects:  # a stored glossary may have entries for other languages only
-            sources = self._models.sources_into(settings.model, settings.target)
+            sources, _ = self._models.sources_into(settings.model, settings.target)
             example = replace(settings.from_language(sources[0]), stored_glossary="")
         with self._use(example.model, example.parameters) as chosen:
             plan = await self._plan(chosen, example, deadline)
@@ -282,14 +298,18 @@ class Api:
         async def submit(item: Item) -> Pending:
             prefixes = [item.target_prefix] if item.target_prefix else None
             check_lengths(self._limits, contents=[item.content], target_prefixes=prefixes or [])
+            source, confidence = settings.source, None
             detected = await self._detected(settings, item.content)
-            source = settings.source if detected is None else detected.language
+            if detected is not None:
+                if not detected.sources[0].is_translated:
+                    return Unchanged(item.content, detected)
+                source, confidence, _ = detected.sources[0]
             # After a model was replaced, later items go to the new one.
             with ExitStack() as used:
                 chosen = used.enter_context(self._models.use(settings.model, source, settings.target))
                 parameters = (await plan_for(source, chosen)).parameters
-                if detected is not None:
-                    parameters = replace(parameters, source_confidence=detected.confidence)
+                if confidence is not None:
+                    parameters = replace(parameters, source_confidence=confidence)
                 if chosen.models[0].load().queued_requests > ENOUGH_WAITING:
                     await asyncio.sleep(UNHURRIED_S)
                 pending = await self._submit(chosen, [item.content], parameters, prefixes, spare=True)
@@ -311,6 +331,10 @@ class Api:
         corpus.record.texts = 0
         with self._work.attention_slot(plan.parameters.attends):
             await corpus.run()
+
+    def load_detector(self) -> None:
+        """Load the detector of languages in a thread, so that no call waits for it."""
+        threading.Thread(target=load_detector, name="detector", daemon=True).start()
 
     async def detect(self, texts: Sequence[str]) -> list[list[DetectedLanguage]]:
         """Return the possible languages of each text, best first."""
@@ -371,12 +395,12 @@ class Api:
                 finally:
                     aligning.cancel()
 
-    async def _detected(self, settings: Settings, text: str) -> DetectedLanguage | None:
+    async def _detected(self, settings: Settings, text: str) -> Detected | None:
         """Return the language of a text, or None if it is not to be detected."""
         if not is_auto(settings.source):
             return None
-        (detected,) = await self._detection.sources(settings.model, settings.target, [text])
-        return detected
+        copies = settings.parameters.copy_unreadable
+        return await self._detection.sources(settings.model, settings.target, [text], copies=copies)
 
     def languages(self, settings: Settings) -> tuple[str, str]:
         """Return the languages of a request, as it names them or as the model's defaults are.

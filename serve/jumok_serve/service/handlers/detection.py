@@ -3,19 +3,34 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from itertools import count
+from typing import Any, NamedTuple, TypeVar
 
 from jumok_proto.results import DetectedLanguage, Timings, Translation
+from jumok_serve.engine.sentence import Future
 from jumok_serve.service.handlers.worker_pool import Pieces, WorkerPool
 from jumok_serve.service.models.registry import ModelRegistry
-from jumok_serve.text.detection import MAX_CHARACTERS, detect_source, rank_languages
+from jumok_serve.text.detection import (
+    MAX_CHARACTERS,
+    Source,
+    detect_source,
+    rank_languages,
+    unchanged,
+)
 from jumok_serve.text.translation import Translated, blamed_texts
 
 Result = TypeVar("Result")
 
 
+class Detected(NamedTuple):
+    """The source language of each text of a request, and the target language."""
+
+    sources: list[Source]
+    target: str
+
+
 class LanguageDetection:
-    """Detects the languages of texts, among those of the server's models.
+    """Detects the languages of texts.
 
     Args:
         pool: threads that detect.
@@ -30,15 +45,22 @@ class LanguageDetection:
         tags = self._models.languages()
         return await self._each(texts, lambda text: rank_languages(text, tags))
 
-    async def sources(self, model: str, target: str, texts: Sequence[str]) -> list[DetectedLanguage]:
+    async def sources(self, model: str, target: str, texts: Sequence[str], *, copies: bool) -> Detected:
         """Return the source language of each text of a request.
+
+        Args:
+            copies: True to keep texts in languages that no model translates.
 
         Raises:
             JumokError: no model can translate the request; errors of `ModelRegistry.sources_into`.
+            InvalidArgumentError: no model translates a text.
         """
-        sources = self._models.sources_into(model, target)
-        tags = self._models.languages()
-        return await self._each(texts, lambda text: detect_source(text, tags, sources))
+        sources, target = self._models.sources_into(model, target)
+        fields = (f"contents[{index}]" for index in count())
+        found = await self._each(
+            texts, lambda text: detect_source(text, sources, target, copies=copies, field=next(fields))
+        )
+        return Detected(found, target)
 
     async def _each(self, texts: Sequence[str], work: Callable[[str], Result]) -> list[Result]:
         def pieces() -> Pieces[list[Result]]:
@@ -78,18 +100,50 @@ async def translate_by_language(
 
 
 def joined(
-    detected: Sequence[DetectedLanguage], groups: Mapping[str, Sequence[int]], results: list[Translated]
+    texts: Sequence[str], detected: Detected, groups: Mapping[str, Sequence[int]], results: list[Translated]
 ) -> Translated:
-    """Return the translations of groups in the order of the texts; takes them out of the list."""
+    """Return the translations of groups, and texts without one, in their order; takes them out of the list."""
     by_index = dict[int, Translation]()
     for indices, result in zip(groups.values(), results, strict=True):
         by_index.update(zip(indices, result.translations, strict=True))
     timings = _longest([result.timings for result in results])
     results.clear()
     translations = [
-        replace(by_index.pop(index), source_confidence=one.confidence) for index, one in enumerate(detected)
+        replace(by_index.pop(index), source_confidence=source.confidence)
+        if source.is_translated
+        else unchanged(text, source, detected.target)
+        for index, (text, source) in enumerate(zip(texts, detected.sources, strict=True))
     ]
     return Translated(translations, timings)
+
+
+class Unchanged:
+    """A text that is its own translation; see `Pending`.
+
+    Attributes:
+        futures: none.
+    """
+
+    futures: Sequence[Future[Any]] = ()
+
+    def __init__(self, text: str, detected: Detected) -> None:
+        (source,) = detected.sources
+        self._translation = unchanged(text, source, detected.target)
+
+    def cancel(self) -> None:
+        """See `Pending`."""
+
+    def stable_texts(self) -> list[str]:
+        """See `Pending`."""
+        return [self._translation.text]
+
+    def collect(self) -> list[Translation]:
+        """See `Pending`."""
+        return [self._translation]
+
+    def timings(self) -> Timings:
+        """See `Pending`."""
+        return _longest([])
 
 
 def _longest(times: Sequence[Timings]) -> Timings:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeAlias, TypeVar, cast
 
 from jumok_proto.errors import InvalidArgumentError
-from jumok_proto.v1.file_pb2 import FileSettings, TranslateFileRequest, TranslateFileResponse
+from jumok_proto.v1.file_pb2 import FileLanguage, FileSettings, TranslateFileRequest, TranslateFileResponse
 from jumok_serve.service.handlers.api import Api, check_lengths
 from jumok_serve.service.handlers.corpus import Item, Result, Stream, single_text_field_names
 from jumok_serve.service.handlers.translation_service import parse_settings
@@ -185,6 +185,7 @@ class _FileTexts:
         self._done = 0
         self._cut_sentences = 0
         self._truncated = 0
+        self._languages = dict[str, FileLanguage]()  # with the sum of confidences
         self._writer = document.writer()
         self._written = bytearray()
 
@@ -219,6 +220,11 @@ class _FileTexts:
             if result.translation is not None and isinstance(of_result, str):
                 self._cut_sentences += len(result.translation.cut_sentences)
                 self._truncated += result.translation.source_truncated
+                if (confidence := result.translation.source_confidence) is not None:
+                    code = result.translation.source_language
+                    language = self._languages.setdefault(code, FileLanguage(language_code=code))
+                    language.text_count += 1
+                    language.confidence += confidence
             else:
                 error = self._too_long(text) or result.error if isinstance(of_result, str) else of_result
                 assert error is not None
@@ -274,6 +280,9 @@ class _FileTexts:
         last.translated_count = self._done
         last.cut_sentence_count = self._cut_sentences
         last.truncated_count = self._truncated
+        last.languages.extend(sorted(self._languages.values(), key=lambda one: -one.text_count))
+        for language in last.languages:
+            language.confidence /= language.text_count
         self._written.clear()
         await self._send_message(last)
 

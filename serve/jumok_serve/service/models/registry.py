@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -271,7 +271,7 @@ class _Snapshot:
     """Immutable content of a registry.
 
     Attributes:
-        serving: models that take requests, by name.
+        serving: models that take requests, by name; of several with one pair of languages the first translates it.
         draining: models that only finish their calls.
         pivot: language over which two models translate together; empty: none do.
         past_counters: counters of closed models whose name is still held, by name.
@@ -300,6 +300,7 @@ class ModelRegistry:
     Changed by the event loop only, read by any thread.
 
     Args:
+        models: models; of several with one pair of languages the first translates it.
         pivot: language over which two models translate a pair that no model has; empty: none.
 
     Raises:
@@ -312,12 +313,12 @@ class ModelRegistry:
             if names.count(name) > 1:
                 raise DuplicateModelError(name)
         self._models = _Snapshot(
-            pivot, _by_name(map(ModelEntry, models))
+            pivot, {model.manifest.name: ModelEntry(model) for model in models}
         )  # replaced at every change, for other threads
         self._name_shared_pairs()
 
     def __iter__(self) -> Iterator[LoadedModel]:
-        """Models that take requests, sorted by name."""
+        """Models that take requests, in the order of their start; a replaced one keeps its place."""
         return (entry.model for entry in self._models.serving.values())
 
     def entries(self) -> list[ModelEntry]:
@@ -344,14 +345,19 @@ class ModelRegistry:
         """All pairs that a request without a model may name, sorted."""
         return self._models.routes.pairs
 
+    @property
+    def num_sources(self) -> int:
+        """Number of the source languages of all models."""
+        return len({tag_key(source) for source, _ in self.pairs()})
+
     def languages(self) -> set[str]:
         """All languages of the models that take requests."""
         return {tag for model in self for tag in (*model.manifest.languages.sources, *model.manifest.languages.targets)}
 
-    def sources_into(self, name: str, target: str) -> list[str]:
+    def sources_into(self, name: str, target: str) -> tuple[list[str], str]:
         """Return the source languages of requests with a model's name, or none, and a target language, or none.
 
-        Languages that take two models come last.
+        Languages that take two models come last. The target language is returned too, as models spell it.
 
         Raises:
             ModelNotFoundError: no model has the name, or there are no models.
@@ -361,9 +367,9 @@ class ModelRegistry:
         over_pivot = {(route.source, route.target) for route in self.routes()}
         pairs = sorted(self.pairs(), key=over_pivot.__contains__)  # those of one model first
         wanted = tag_key(target)
-        sources = [one for one, other in pairs if target and tag_key(other) == wanted]
-        if not name and sources:
-            return list(dict.fromkeys(sources))
+        found = [pair for pair in pairs if target and tag_key(pair[1]) == wanted]
+        if not name and found:
+            return list(dict.fromkeys(source for source, _ in found)), found[0][1]
         if not name and len(self._models.serving) > 1:
             self._choose("auto" if target else "", target)  # raises
         only = self.find(name or next(iter(self._models.serving), "")).model
@@ -393,8 +399,8 @@ class ModelRegistry:
                 first, *others = names
                 more = f", and {len(pairs) - 1} more" if len(pairs) > 1 else ""
                 logger.info(
-                    "%s and %s translate %s to %s%s: requests without a model's name go to %s, the first by name; "
-                    "name the model in requests to choose, as with --model %s",
+                    "%s and %s translate %s to %s%s: requests without a model's name go to %s, the first that was "
+                    "named; name the model in requests to choose, as with --model %s",
                     ", ".join((first, *others[:-1])), others[-1], *pairs[0], more, first, others[0],
                 )  # fmt: skip
 
@@ -421,7 +427,7 @@ class ModelRegistry:
         if replaced is not None:
             replaced.draining = True
             draining = (*draining, replaced)
-        serving = _by_name([*(models.serving | {entry.name: entry}).values()])
+        serving = models.serving | {entry.name: entry}
         self._models = replace(models, serving=serving, draining=draining)
         self._name_shared_pairs(models)
         return replaced
@@ -463,7 +469,3 @@ class ModelRegistry:
             load = entry.model.load()
             loads[entry.name] = loads[entry.name] + load if entry.name in loads else load
         return loads
-
-
-def _by_name(entries: Iterable[ModelEntry]) -> dict[str, ModelEntry]:
-    return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}
