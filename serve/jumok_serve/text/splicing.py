@@ -19,6 +19,8 @@ _OPENING, _CLOSING = frozenset(("Ps", "Pi")), frozenset(("Pe", "Pf"))
 """Unicode's categories of punctuation that no white space follows, or precedes."""
 _STOPS = frozenset(".,;:!?%…、。")
 """Other punctuation that no white space precedes, also in full width."""
+_MARKS: Final = frozenset("%${}<>\\&@#")
+"""Characters that placeholders begin or end with."""
 _UNSPACED: Final = re.compile(f"[{UNSPACED}]")
 _HANGUL: Final = re.compile(f"[{HANGUL}]+")
 _WORD: Final = re.compile(f"[^\\W{UNSPACED}{HANGUL}]")
@@ -105,8 +107,28 @@ class Splicing:
                     edits.append(Edit(first, after, number))
                 elif first >= begin:
                     edits.append(_widened(target, first, after, begin))
-        self._edits = sorted(edits)
+        self._edits = list(self._with_marks(sorted(edits)))
         self.complete = len(self._copies) == len(placeholders)
+
+    def _with_marks(self, edits: Sequence[Edit]) -> Iterator[Edit]:
+        """Yield changes that replace marks beside copies too, which would make other placeholders, as `%` of `%%s`.
+
+        Marks that the text has itself stay.
+        """
+        edges = [0, *(edge for one in self._placeholders for edge in one.place), len(self._text)]
+        marks = _MARKS.difference(
+            *(self._text[first:after] for first, after in zip(edges[::2], edges[1::2], strict=True))
+        )
+        done = self._begin
+        for index, edit in enumerate(edits):
+            following = edits[index + 1].first if index + 1 < len(edits) else len(self._target)
+            first, after = edit.first, edit.after
+            while first > done and self._target[first - 1] in marks:
+                first -= 1
+            while self._begin <= first and after < following and self._target[after] in marks:
+                after += 1
+            yield Edit(first, after, edit.number)
+            done = after
 
     def spliced(self, pairs: Sequence[Pair] | None) -> Spliced:
         """Return the translation with each placeholder once.

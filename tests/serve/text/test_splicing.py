@@ -43,6 +43,8 @@ def aligned(text: str, target: str, links: str) -> list[Pair]:
         ("of $1", "$1의 $1", None, "{a}의"),
         ("of $1.", "von $1 ($1).", None, "von {a}."),
         ("of $1", "von $1 $1 $1", None, "von {a}"),
+        ("%s of $1", "%%s von $$1}", None, "%s von {a}"),
+        ("%s at 5 %", "%%s bei 5 %", None, "%%s bei 5 %"),
         ("see 11", "siehe 11, 11 und 112", None, "siehe https://example.org/?a=b, und 112"),
         ("Foo", "Foos Foo-x", None, "Foos Foo-x"),
         ("call Foo now", "ruf Fuh jetzt", "0-0 1-1 2-2", "ruf Foo jetzt"),
