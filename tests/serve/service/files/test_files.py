@@ -306,7 +306,7 @@ def test_a_caller_that_leaves_while_its_bad_file_is_read(monkeypatch: pytest.Mon
 
 
 @pytest.mark.parametrize("options", [{}, {"target_language": "de"}, {"source_language": "auto"}])
-def test_a_file_gets_the_language_of_its_translations(client: jumok.Client, options: dict[str, str]) -> None:
+def test_a_file_gets_the_language_of_its_translations(client: jumok.Client, options: dict[str, Any]) -> None:
     out = io.BytesIO()
     client.translate_file(io.BytesIO(b"en:\n  a: 12\n"), out, file_format="yaml", **options, **SHORT)
     assert out.getvalue() == b"de:\n  a: 12\n"
