@@ -24,6 +24,14 @@ def read_file(data: bytes | bytearray, name: str = "", file_format: str = "") ->
             return found
 
 
+def written(document: FileDocument, translate: Callable[[str], str] = str) -> bytes:
+    """The bytes of a file with translated texts; by default with the texts themselves."""
+    writer, out = document.writer(), bytearray()
+    for piece in document.pieces():
+        out += writer.add(piece.write(translate(piece.content)) if isinstance(piece, Text) else piece)
+    return bytes(out + writer.finish())
+
+
 def texts(content: str, name: str) -> list[Text]:
     """The texts of a file."""
     return [piece for piece in known_formats()[name].pieces(content) if isinstance(piece, Text)]

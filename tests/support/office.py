@@ -63,15 +63,6 @@ def _reversed(block: Block) -> str:
     return write_block(block, [(0, len(block.text))], ("", ""), [target], [pairs])
 
 
-def unchanged(data: bytes, name: str) -> bytes:
-    """Write a file with its texts as they are."""
-    document = read_file(data, name)
-    writer, out = document.writer(), bytearray()
-    for piece in document.pieces():
-        out += writer.add(piece.write(piece.content) if isinstance(piece, Text) else piece)
-    return bytes(out + writer.finish())
-
-
 def members(data: bytes) -> dict[str, bytes]:
     """Return the entries of an archive, which another reader has checked."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:

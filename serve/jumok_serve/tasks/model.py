@@ -12,9 +12,9 @@ from jumok_serve.manifest.languages import Direction, writes_spaces
 from jumok_serve.manifest.manifest import Manifest
 from jumok_serve.runtime.graphs import Graphs, Integers
 from jumok_serve.search.options import DecodingOptions, SearchOptions
+from jumok_serve.tasks.stand_ins import HoleFinder, StandIns
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import TermFinder, TermTokenizer
-from jumok_serve.text.placeholders import HoleFinder, StandIns
 from jumok_serve.tokenizers.input_processor import MAX_CACHED, InputProcessor
 
 

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from jumok_serve.tasks.particles import particles
+
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
 Place: TypeAlias = tuple[int, int]
@@ -39,26 +41,10 @@ _WORD = re.compile(
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]"
     r"|(?:(?![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff])\w)+|[^\w\s]"
 )
-# Korean particles by the last syllable of their noun: an open one, one that ends with a consonant, or any. Most of them
-# follow two syllables at least, as many nouns of two end like a noun of one with a particle: "사이", "정도", "주의".
-_OPEN, _CLOSED, _L = (
-    "".join(chr(code) for code in range(ord("가"), ord("힣") + 1) if (code - ord("가")) % 28 in finals)
-    for finals in ({0}, {*range(1, 28)}, {8})
-)
-_AFTER_OPEN = "가|나|는|든|라|라고|라는|라도|라면|란|랑|로|로는|로서|로써|로의|며|와|와는|와의"
-_AFTER_CLOSED = "과|과는|과의|은|이|이나|이든|이라|이라고|이라는|이라도|이라면|이란|이랑|이며"
-_AFTER_OTHERS = "으로|으로는|으로서|으로써|으로의"
-_AFTER_ANY = (
-    "까지|까지의|께|께서|도|마다|마저|만|만을|만이|밖에|보다|부터|부터의|에|에게|에게서|에는|에도|에만|에서|에서는|에서도"
-    "|에서의|의|이다|입니다|조차|처럼|하고|한테"
-)
-_PARTICLE = re.compile(
-    rf"(?:(?<=[{_CLOSED}])을|(?<=[{_OPEN}])를|(?<=\w[{_OPEN}{_L}])(?:{_AFTER_OPEN})|(?<=\w[{_CLOSED}])(?:{_AFTER_CLOSED})"
-    rf"|(?<=\w(?![{_L}])[{_CLOSED}])(?:{_AFTER_OTHERS})|(?<=\w[가-힣])(?:{_AFTER_ANY})"
-    rf"|(?<=[^\W가-힣_])(?:을|를|{_AFTER_OPEN}|{_AFTER_CLOSED}|{_AFTER_OTHERS}|{_AFTER_ANY}))$"
-)
-_LONGEST = 8
-"""Characters of the longest particle, and of what is looked at before it; a bound."""
+MAX_LOOKED = 16
+"""Characters at the end of a word in which a particle is looked for; more than the longest has."""
+LONG_ENOUGH = 2
+"""Syllables of a noun after which most particles count: many nouns of two end like a particle, as 사이 and 정도."""
 _MARKS = "\u2581\u0120 "
 """Characters of a token that stand for a space."""
 
@@ -75,11 +61,17 @@ def _parts(text: str) -> Iterator[tuple[Place, bool]]:
     """Yield the words and signs of a text, and the particles after them, which are marked."""
     for found in _WORD.finditer(text):
         start, end = found.span()
-        if "가" <= text[end - 1] <= "힣" and (particle := _PARTICLE.search(text, max(start, end - _LONGEST), end)):
-            yield (start, particle.start()), False
-            yield particle.span(), True
+        word = found[0][-MAX_LOOKED:]
+        if after := next((length for length in particles(word) if _is_noun(word[:-length], word[-length:])), 0):
+            yield (start, end - after), False
+            yield (end - after, end), True
         else:
             yield (start, end), False
+
+
+def _is_noun(text: str, particle: str) -> bool:
+    """True if what is before a particle is long enough to be a noun, or written in another script."""
+    return particle in {"을", "를"} or len(text) >= LONG_ENOUGH or not "가" <= text[-1] <= "힣"
 
 
 def after_particle(text: str, place: int) -> int:

@@ -6,7 +6,8 @@ from functools import cache
 from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
-from jumok_serve.text.messages import Branch, Hole, Message, parse_message
+from jumok_serve.tasks.stand_ins import Hole
+from jumok_serve.text.messages import Branch, Message, parse_message
 
 __all__ = ["DEFAULT_KINDS", "KINDS", "Hole", "branch_holes", "find_holes", "kinds_of_flag"]
 

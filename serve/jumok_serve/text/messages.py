@@ -5,21 +5,10 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from jumok_serve.tasks.stand_ins import Hole
+
 MAX_MESSAGE: Final = 2**18
 """Most characters of a message; longer texts are taken as plain ones."""
-
-
-class Hole(NamedTuple):
-    """A part of a text that is not language.
-
-    Attributes:
-        first, after: its place in the text.
-        kind: a kind of `holes.KINDS`; in messages also `quote` and `number`, which stands for `#`.
-    """
-
-    first: int
-    after: int
-    kind: str
 
 
 class Branch(NamedTuple):

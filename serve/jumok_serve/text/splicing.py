@@ -7,10 +7,10 @@ from collections import deque
 from collections.abc import Collection, Iterator, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from jumok_serve.tasks.particles import particles
 from jumok_serve.tasks.word_alignment import Place, words
 from jumok_serve.text.holes import HANGUL, UNSPACED
 from jumok_serve.text.placeholders import Placeholder
-from jumok_serve.text.terms.particles import particles
 
 Pair: TypeAlias = tuple[Place, Place]
 """A word of a translation, and the source word that it is aligned to."""

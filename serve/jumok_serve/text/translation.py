@@ -20,13 +20,13 @@ from jumok_serve.manifest.languages import Direction
 from jumok_serve.search.options import DecodingOptions
 from jumok_serve.search.search import normalized_score
 from jumok_serve.tasks.model import TaskModel, TranslationParameters
+from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.tasks.teacher_forcing import TeacherForcing
 from jumok_serve.tasks.terms import Kept
 from jumok_serve.tasks.translation import PendingSentences, check_parameters, submit_sources
 from jumok_serve.tasks.word_alignment import TokenAlignment, align_words, token_places
 from jumok_serve.text.markup.parser import Block, Document, parse
 from jumok_serve.text.markup.placing import WrittenForm, needs_alignment, write_block
-from jumok_serve.text.messages import Hole
 from jumok_serve.text.placeholders import Placeholder, PlaceholderReader, ReadText
 from jumok_serve.text.sentence_splitting import (
     MAX_SENTENCES,

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from jumok_serve.text.messages import MAX_MESSAGE, Hole, Message, parse_message, unescaped
+from jumok_serve.tasks.stand_ins import Hole
+from jumok_serve.text.messages import MAX_MESSAGE, Message, parse_message, unescaped
 from tests.support.growth import assert_linear
 from tests.support.hang import HANG_S
 

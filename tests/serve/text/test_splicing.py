@@ -6,8 +6,8 @@ from itertools import chain
 
 import pytest
 
+from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.tasks.word_alignment import words
-from jumok_serve.text.messages import Hole
 from jumok_serve.text.placeholders import Placeholder
 from jumok_serve.text.splicing import Pair, Splicing
 

@@ -412,7 +412,7 @@ class Api:
         """
         source, target = settings.source, settings.target
         if is_auto(source):
-            source = self._models.sources_into(settings.model, target)[0]
+            source = self._models.sources_into(settings.model, target)[0][0]
         if not (source and target):
             with self._models.use(settings.model, source, target) as chosen:
                 source, target = chosen.languages(source, target)

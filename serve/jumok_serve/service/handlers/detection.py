@@ -122,9 +122,11 @@ class Unchanged:
 
     Attributes:
         futures: none.
+        has_placeholders: False, as none are to be placed.
     """
 
     futures: Sequence[Future[Any]] = ()
+    has_placeholders = False
 
     def __init__(self, text: str, detected: Detected) -> None:
         (source,) = detected.sources

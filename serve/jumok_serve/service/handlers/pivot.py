@@ -19,9 +19,8 @@ from jumok_serve.service.models.registry import ChosenModels, LoadedModel
 from jumok_serve.service.rpc.statuses import drop_frames, is_expected
 from jumok_serve.share import RETRY_AFTER_S
 from jumok_serve.tasks.model import TranslationParameters
+from jumok_serve.tasks.stand_ins import Hole, HoleFinder
 from jumok_serve.tasks.terms import TermFinder, TermMatch
-from jumok_serve.text.holes import Hole
-from jumok_serve.text.placeholders import HoleFinder
 from jumok_serve.text.translation import Pending, PendingOfModel
 
 

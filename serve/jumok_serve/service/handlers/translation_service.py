@@ -48,9 +48,9 @@ from jumok_serve.service.rpc.request_reader import RequestReader, check_request
 from jumok_serve.service.rpc.statuses import to_status
 from jumok_serve.tasks.alignment import AttentionQuery
 from jumok_serve.tasks.model import ScoringParameters, TextParameters, TranslationParameters
+from jumok_serve.tasks.stand_ins import Hole, HoleFinder
 from jumok_serve.tasks.terms import TermFinder, TermMatch
-from jumok_serve.text.holes import DEFAULT_KINDS, Hole
-from jumok_serve.text.placeholders import HoleFinder
+from jumok_serve.text.holes import DEFAULT_KINDS
 from jumok_serve.text.terms import PLACEHOLDERS, Glossary, Placeholders
 from jumok_serve.text.translation import Translated
 

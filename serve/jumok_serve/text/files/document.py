@@ -434,7 +434,7 @@ def _pieces(chosen: FileFormat, content: str | Archive) -> Iterator[FilePiece]:
         del data[: len(mark)]
         yield Part(entry, mark, encoding)
         try:
-            characters = _decoded(data, encoding)
+            characters, _ = _decoded(data, encoding, chosen, "")
             data.clear()
             yield from pieces(characters)
         except InvalidArgumentError as error:

@@ -14,7 +14,8 @@ from typing import Final, NamedTuple, NoReturn
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupRules
-from jumok_serve.text.holes import Hole, find_holes, kinds_of_flag
+from jumok_serve.tasks.stand_ins import Hole
+from jumok_serve.text.holes import find_holes, kinds_of_flag
 from jumok_serve.text.markup.scanner import Kind, Token, attributes, scan
 from jumok_serve.text.markup.structure import BLOCKS, IGNORED, find_ends
 

@@ -12,9 +12,9 @@ from itertools import pairwise
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.markup import MarkupKind, MarkupRules
+from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.text.markup.scanner import Kind, Token, XmlError, read_xml, scan
 from jumok_serve.text.markup.structure import READINGS, Structure, find_structure, ignored_names, join_scripts, mend
-from jumok_serve.text.messages import Hole
 from jumok_serve.text.placeholders import PlaceholderReader, ReadText
 
 

@@ -15,9 +15,10 @@ from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.glossaries import read_tsv
 from jumok_proto.text_options import TermOptions
 from jumok_serve.interrupts import check
+from jumok_serve.tasks.particles import particles
+from jumok_serve.tasks.stand_ins import Hole
 from jumok_serve.tasks.terms import MAX_TERMS, TermFinder, TermMatch
-from jumok_serve.text.holes import DEFAULT_KINDS, HANGUL, KINDS, MAX_HOLE, UNSPACED, Hole, find_holes
-from jumok_serve.text.terms.particles import particles
+from jumok_serve.text.holes import DEFAULT_KINDS, HANGUL, KINDS, MAX_HOLE, UNSPACED, find_holes
 from jumok_serve.tokenizers.sentencepiece import ranges
 
 

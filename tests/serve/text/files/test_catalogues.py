@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_serve.text.files.document import Text, known_formats
-from tests.support.files import made, read_file, rewritten, texts
+from tests.support.files import made, read_file, rewritten, texts, written
 from tests.support.refusals import refused
 
 PARTS = st.sampled_from(
@@ -448,9 +448,9 @@ def test_files_of_another_kind_and_encoding(name: str) -> None:
 def test_properties_in_latin_1() -> None:
     document = read_file("a=Größe dog\n".encode("latin-1"), "a.properties")
     assert document.encoding == "iso-8859-1"
-    written = b"".join(document.encode(one if isinstance(one, str) else one.write("ü 한")) for one in document.pieces())
-    assert written == b"a=\xfc \\ud55c\n"
-    assert javaproperties.load(io.BytesIO(written)) == {"a": "ü 한"}
+    found = written(document, lambda _: "ü 한")
+    assert found == b"a=\xfc \\ud55c\n"
+    assert javaproperties.load(io.BytesIO(found)) == {"a": "ü 한"}
 
 
 @pytest.mark.parametrize(

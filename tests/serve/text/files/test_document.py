@@ -10,17 +10,9 @@ from hypothesis import strategies as st
 
 from jumok_proto.errors import InvalidArgumentError
 from jumok_proto.file_formats import FILE_FORMATS
-from jumok_serve.text.files.document import FileDocument, Text, known_formats
-from tests.support.files import made, read_file, rewritten, texts
+from jumok_serve.text.files.document import known_formats
+from tests.support.files import made, read_file, rewritten, texts, written
 from tests.support.refusals import refused
-
-
-def written(document: FileDocument) -> bytes:
-    writer = document.writer()
-    parts = (
-        writer.add(piece.write(piece.content) if isinstance(piece, Text) else piece) for piece in document.pieces()
-    )
-    return b"".join(parts) + writer.finish()
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16-le", "utf-16-be"])

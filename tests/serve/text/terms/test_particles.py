@@ -2,8 +2,8 @@
 
 import pytest
 
+from jumok_serve.tasks.particles import particles
 from jumok_serve.text.terms import Glossary
-from jumok_serve.text.terms.particles import particles
 
 
 @pytest.mark.parametrize(
